@@ -1,0 +1,67 @@
+"""Every error curate raises on purpose, in one tree.
+
+A message says what was found, what was expected and what to do next. The class says what happens: a `ConfigError`
+refuses the whole job before anything is dispatched (exit 2), the `ShardError`s fail one shard, and a
+`TransientStorageError` is retried inside the storage layer and never seen by a job unless its deadline passes.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class CurateError(Exception):
+    """Root of all errors that curate raises on purpose."""
+
+
+class ConfigError(CurateError):
+    """The job cannot run as it was asked to; nothing was dispatched. Exit code 2."""
+
+
+class StorageError(CurateError):
+    """A storage call failed for good."""
+
+
+class ObjectNotFound(StorageError):
+    """The object does not exist (or not at the generation that was asked for)."""
+
+
+class PermissionDenied(StorageError):
+    """The store refused the call: credentials are missing or lack the right."""
+
+
+class GenerationMismatch(StorageError):
+    """The object is no longer the one that was seen: its generation differs from the expected one."""
+
+
+class TransientStorageError(StorageError):
+    """Throttled (429, 503), timed out or reset. Retried with full jitter until the call's deadline."""
+
+
+class ShardError(CurateError):
+    """One shard cannot be finished; the others go on. Never retried: trying again would give the same."""
+
+
+class CorruptInput(ShardError):
+    """The input cannot be read: truncated gzip, a broken Parquet footer, an object that vanished or changed."""
+
+
+class TooManyBadRows(ShardError):
+    """More rows of a shard were quarantined than its budget (`max_bad_rows`) allows."""
+
+
+class SchemaMismatch(ShardError):
+    """A table does not have the schema that the job holds all its outputs to."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Returns `"; did you mean 'x'?"` for the known word closest to `word`, or an empty string.
+
+    >>> did_you_mean("bach_size", ["batch_size", "version"])
+    "; did you mean 'batch_size'?"
+    >>> did_you_mean("zzz", ["batch_size"])
+    ''
+    """
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
+    return f"; did you mean {close[0]!r}?" if close else ""

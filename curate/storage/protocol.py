@@ -1,0 +1,146 @@
+"""What curate asks of a store: five calls and a create-only publish. The memory store is the executable specification.
+
+A store speaks of objects by absolute URI (`gs://bucket/key`, `/absolute/path`, `memory://bucket/key`), lists by string
+prefix as object stores do (so `list("gs://b/a")` includes `gs://b/ab`), and returns names in code-point order of the
+URI. Every call is counted once per request that the store would bill; a retry is a request and counts again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from types import TracebackType
+from typing import BinaryIO, Protocol, Self
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """One object as a listing shows it."""
+
+    uri: str
+    size: int
+    """Bytes as stored (compressed, if the object is)."""
+    generation: str
+    """Changes whenever the content is replaced: GCS's generation; locally, inode time in ns and size."""
+
+
+class Outcome(Enum):
+    """How a create-only publish ended."""
+
+    CREATED = "created"
+    IDENTICAL = "identical"
+    """The name was taken by the same bytes: another attempt, or this one before its connection was reset."""
+    DIFFERENT = "different"
+    """The name was taken by other bytes. What is there stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The result of a publish: what happened, and the object that is now visible under the name."""
+
+    outcome: Outcome
+    object: Object
+
+
+@dataclass(slots=True)
+class Calls:
+    """Requests made so far, by kind. `list` counts pages; `put` counts uploads (a resumable upload is one)."""
+
+    list: int = 0
+    get: int = 0
+    put: int = 0
+    delete: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        """Returns the four counts by name."""
+        return {"list": self.list, "get": self.get, "put": self.put, "delete": self.delete}
+
+    def since(self, earlier: Calls) -> Calls:
+        """Returns the calls made after `earlier` was copied."""
+        return Calls(
+            self.list - earlier.list,
+            self.get - earlier.get,
+            self.put - earlier.put,
+            self.delete - earlier.delete,
+        )
+
+    def copy(self) -> Calls:
+        """Returns the counts as they are now."""
+        return Calls(self.list, self.get, self.put, self.delete)
+
+
+class Writer(Protocol):
+    """Bytes on their way to one object. Nothing is visible before `publish`; leaving the block without it discards them."""
+
+    def write(self, data: bytes | memoryview, /) -> int:
+        """Appends `data`."""
+        ...
+
+    def tell(self) -> int:
+        """Returns the number of bytes written so far."""
+        ...
+
+    def publish(self) -> Published:
+        """Makes the object visible, whole, if and only if its name is free; compares contents if it is not."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+
+class Store(Protocol):
+    """One kind of storage. Instances are safe to share between threads; each process makes its own."""
+
+    @property
+    def calls(self) -> Calls:
+        """Requests made through this instance."""
+        ...
+
+    def list(self, prefix: str) -> Iterator[Object]:
+        """Yields every object whose URI starts with `prefix`, in code-point order, paged, never holding them all.
+
+        A prefix that matches nothing yields nothing. Raises PermissionDenied.
+        """
+        ...
+
+    def stat(self, uri: str) -> Object:
+        """Returns the object as it is now. Raises ObjectNotFound, PermissionDenied."""
+        ...
+
+    def read(self, uri: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Returns bytes `start` to `stop` (the end by default, clipped to it; a negative `start` counts from the end).
+
+        Raises ObjectNotFound, PermissionDenied.
+        """
+        ...
+
+    def open(self, object: Object) -> BinaryIO:
+        """Returns a seekable, buffered stream over the object's bytes at its generation.
+
+        Sequential reads are few large requests; nothing is read before it is asked for. Raises ObjectNotFound if the
+        object is gone, GenerationMismatch if it was replaced.
+        """
+        ...
+
+    def writer(self, uri: str) -> Writer:
+        """Returns a writer whose `publish` is create-only."""
+        ...
+
+    def publish(self, uri: str, data: bytes) -> Published:
+        """Publishes a small object, create-only, in one call."""
+        ...
+
+    def replace(self, uri: str, data: bytes) -> Object:
+        """Writes the object whether or not it exists, atomically. For the few mutable ones (heartbeats)."""
+        ...
+
+    def delete(self, uri: str, generation: str | None = None) -> bool:
+        """Removes the object; returns False if it was gone already.
+
+        With `generation`, only that one: raises GenerationMismatch if the object is another by now.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""Shards, plan, scheduling, the ledger and what it says about a job."""
