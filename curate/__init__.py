@@ -1,1 +1,53 @@
-"""x"""
+"""Idempotent data-curation jobs on Ray: run it, kill it, run it again.
+
+Names are imported when they are first used, so that `curate status` starts without pulling in what jobs need.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from curate.errors import ConfigError, CurateError
+    from curate.job import Asset, FileJob, Job, TextJob, param
+    from curate.tasks.summary import RunState, Summary
+
+__version__ = "0.1.0"
+
+_HOME = {
+    # writing a job
+    "Job": "curate.job",
+    "TextJob": "curate.job",
+    "FileJob": "curate.job",
+    "param": "curate.job",
+    "Asset": "curate.job",
+    # what a run returns
+    "Summary": "curate.tasks.summary",
+    "RunState": "curate.tasks.summary",
+    # what it raises
+    "CurateError": "curate.errors",
+    "ConfigError": "curate.errors",
+}
+
+__all__ = [
+    "Asset",
+    "ConfigError",
+    "CurateError",
+    "FileJob",
+    "Job",
+    "RunState",
+    "Summary",
+    "TextJob",
+    "param",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'curate' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -3,6 +3,10 @@
 A store speaks of objects by absolute URI (`gs://bucket/key`, `/absolute/path`, `memory://bucket/key`), lists by string
 prefix as object stores do (so `list("gs://b/a")` includes `gs://b/ab`), and returns names in code-point order of the
 URI. Every call is counted once per request that the store would bill; a retry is a request and counts again.
+All stores count alike, so that a test of a job's cost holds for GCS whichever store it runs on: a listing costs a
+`list` for every 1,000 objects, `stat` and `read` a `get`, a publish a `put`; a publish that finds its name taken, and
+a `delete` that finds another generation, a `get` more, to look. (A stream from `open` costs one `get` at once locally,
+and one for each range it fetches on GCS.)
 """
 
 from __future__ import annotations
@@ -12,6 +16,11 @@ from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
 from typing import BinaryIO, Protocol, Self
+
+from curate.errors import GenerationMismatch
+
+LIST_PAGE = 1000
+"""Objects in one page of a listing: the most that GCS gives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +74,17 @@ class Calls:
             self.delete - earlier.delete,
         )
 
+    def plus(self, other: Calls) -> Calls:
+        """Returns the calls of both."""
+        return Calls(self.list + other.list, self.get + other.get, self.put + other.put, self.delete + other.delete)
+
     def copy(self) -> Calls:
         """Returns the counts as they are now."""
         return Calls(self.list, self.get, self.put, self.delete)
 
 
 class Writer(Protocol):
-    """Bytes on their way to one object. Nothing is visible before `publish`; leaving the block without it discards them."""
+    """Bytes on their way to one object, visible once `publish` is called; leaving the block before discards them."""
 
     def write(self, data: bytes | memoryview, /) -> int:
         """Appends `data`."""
@@ -79,6 +92,19 @@ class Writer(Protocol):
 
     def tell(self) -> int:
         """Returns the number of bytes written so far."""
+        ...
+
+    @property
+    def closed(self) -> bool:
+        """Whether the bytes were published or discarded."""
+        ...
+
+    def flush(self) -> None:
+        """Does nothing: bytes reach the store when they are published. There for libraries that flush their sink."""
+        ...
+
+    def close(self) -> None:
+        """Does nothing: a library that closes its sink does not decide what becomes of the bytes; `publish` does."""
         ...
 
     def publish(self) -> Published:
@@ -114,15 +140,15 @@ class Store(Protocol):
     def read(self, uri: str, start: int = 0, stop: int | None = None) -> bytes:
         """Returns bytes `start` to `stop` (the end by default, clipped to it; a negative `start` counts from the end).
 
-        Raises ObjectNotFound, PermissionDenied.
+        Past the end, or with `stop` before `start`, there are no bytes. Raises ObjectNotFound, PermissionDenied.
         """
         ...
 
     def open(self, object: Object) -> BinaryIO:
         """Returns a seekable, buffered stream over the object's bytes at its generation.
 
-        Sequential reads are few large requests; nothing is read before it is asked for. Raises ObjectNotFound if the
-        object is gone, GenerationMismatch if it was replaced.
+        Sequential reads are few large requests; nothing is read before it is asked for. This call or the first read
+        raises ObjectNotFound if the object is gone, GenerationMismatch if it was replaced.
         """
         ...
 
@@ -139,8 +165,25 @@ class Store(Protocol):
         ...
 
     def delete(self, uri: str, generation: str | None = None) -> bool:
-        """Removes the object; returns False if it was gone already.
+        """Removes the object; returns False if it was gone already (or by this call's own first try, retried).
 
         With `generation`, only that one: raises GenerationMismatch if the object is another by now.
         """
         ...
+
+
+def clip(start: int, stop: int | None, size: int) -> tuple[int, int]:
+    """Returns the range that `Store.read` means by `start` and `stop` in an object of `size` bytes.
+
+    >>> clip(-4, None, 10), clip(8, 20, 10), clip(5, 3, 10)
+    ((6, 10), (8, 10), (5, 5))
+    """
+    if stop is not None and stop < 0:
+        raise ValueError(f"stop is {stop}; only start may be negative and count from the end")
+    start = max(size + start, 0) if start < 0 else min(start, size)
+    return start, max(start, size if stop is None else min(stop, size))
+
+
+def mismatch(uri: str, expected: str, found: str) -> GenerationMismatch:
+    """Returns the error for an object that is no longer the one that was seen."""
+    return GenerationMismatch(f"{uri} is at generation {found}, expected {expected}: it was replaced; list it again")

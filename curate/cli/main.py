@@ -1,0 +1,50 @@
+"""`curate`: looks at jobs. Needs no cluster, only read access to their outputs. Imports late, to start fast."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+EXIT_USAGE = 2
+WATCH_S = 2.0
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="curate")
+def cli() -> None:
+    """Looks at curate's jobs. A job itself is run as a script: python jobs/toxicity.py --help"""
+
+
+@cli.command()
+@click.argument("output", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--watch", is_flag=True, help="Show it again every two seconds until it has ended.")
+def status(output: str | None, as_json: bool, watch: bool) -> None:
+    """Shows how far the job that writes to OUTPUT is; without OUTPUT, all jobs known under $CURATE_HOME.
+
+    Works while a job runs, and after it was killed: everything comes from what lies beside the output.
+    """
+    from curate.cli.status import show_all, show_job
+    from curate.clock import SystemClock
+
+    clock = SystemClock()
+    if output is None:
+        sys.exit(show_all(clock.now(), as_json=as_json, watch=watch, sleep=clock.sleep))
+    sys.exit(show_job(output, clock, as_json=as_json, watch_s=WATCH_S if watch else None))
+
+
+def main() -> Any:
+    """Runs the command line; an error that curate raises on purpose is one line and exit code 2."""
+    from curate.errors import CurateError
+
+    try:
+        return cli()
+    except CurateError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(EXIT_USAGE)
+
+
+if __name__ == "__main__":
+    main()

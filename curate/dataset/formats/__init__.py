@@ -1,0 +1,118 @@
+"""File formats: rows out of inputs, rows into outputs.
+
+Inputs are JSONL, CSV, text and Parquet. A schema is sampled from one file when the plan is made and held for all: what
+does not fit it is a bad row (JSONL, CSV) or a SchemaMismatch (Parquet). Outputs are Parquet and JSONL, and carry the
+record of their shard.
+
+JSONL is parsed by `orjson.loads`, line by line, and not by `pyarrow.json`: that one crashes the process on a line that
+is `null` when it is given a schema, reads date-like strings as timestamps, and takes two objects on one line or one
+object over several lines for rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+
+from curate.dataset.formats.badrow import BadRow, OnBadRow
+from curate.dataset.formats.csv import read_csv, sample_csv
+from curate.dataset.formats.encoding import Codec, Encoding, Format, detect, stem
+from curate.dataset.formats.fit import JSON_TEXT
+from curate.dataset.formats.hold import hold
+from curate.dataset.formats.jsonl import read_jsonl, sample_jsonl
+from curate.dataset.formats.output import DEFAULT_CODEC, OutputWriter, make_writer, suffix
+from curate.dataset.formats.parquet import read_parquet, row_groups, sample_parquet
+from curate.dataset.formats.quarantine import QuarantineWriter
+from curate.dataset.formats.rechunk import rechunk
+from curate.dataset.formats.record import OutputFormat, read_record
+from curate.dataset.formats.text import TEXT_SCHEMA, read_text, sample_text
+from curate.storage.protocol import Object, Store
+from curate.tasks.shard import SliceKind
+
+__all__ = [
+    "DEFAULT_CODEC",
+    "JSON_TEXT",
+    "TEXT_SCHEMA",
+    "BadRow",
+    "Codec",
+    "Encoding",
+    "Format",
+    "OnBadRow",
+    "OutputFormat",
+    "OutputWriter",
+    "QuarantineWriter",
+    "detect",
+    "hold",
+    "make_writer",
+    "read",
+    "read_record",
+    "rechunk",
+    "row_groups",
+    "sample_schema",
+    "stem",
+    "suffix",
+]
+
+
+def sample_schema(
+    store: Store, object: Object, encoding: Encoding, wanted: Mapping[str, pa.DataType | None] | None = None
+) -> pa.Schema:
+    """Returns the schema to hold, from the first MiB of the object (decompressed), or its footer (Parquet).
+
+    `wanted` None means all columns; otherwise these, in this order, and a type given is held instead of what is
+    inferred. A file without rows gives an empty schema: sample another. Raises ConfigError for a wanted column that is
+    missing or has no single type, CorruptInput for a file that cannot be read.
+    """
+    match encoding.format:
+        case Format.PARQUET:
+            return sample_parquet(store, object, wanted)
+        case Format.JSONL:
+            return sample_jsonl(store, object, encoding.codec, wanted)
+        case Format.CSV:
+            return sample_csv(store, object, encoding.codec, wanted)
+        case Format.TEXT:
+            return sample_text(object.uri, wanted)
+
+
+def read(
+    store: Store,
+    object: Object,
+    encoding: Encoding,
+    kind: SliceKind,
+    start: int,
+    stop: int,
+    schema: pa.Schema,
+    batch_rows: int,
+    on_bad_row: OnBadRow,
+) -> Iterator[pa.Table]:
+    """Yields the slice's rows in tables of `batch_rows` rows (the last one smaller, none empty) with exactly `schema`.
+
+    Memory is bounded by a block of about a MiB (Parquet: by a row group's wanted columns) and one batch. Every row that
+    cannot be read or does not fit goes to `on_bad_row`, in order, before the rows behind it are handed out.
+
+    Raises CorruptInput if the object is gone, replaced, truncated or not what its name says; SchemaMismatch (Parquet,
+    CSV) for a missing column or one whose type does not widen to the held one; ValueError for a slice that the encoding
+    does not have. TransientStorageError and PermissionDenied pass through.
+    """
+    _check_slice(object, encoding, kind)
+    whole = kind is SliceKind.WHOLE
+    begin, end = (0, None) if whole else (start, stop)
+    match encoding.format:
+        case Format.PARQUET:
+            tables = read_parquet(store, object, begin, end, schema)
+        case Format.JSONL:
+            tables = read_jsonl(store, object, encoding.codec, begin, end, schema, on_bad_row)
+        case Format.TEXT:
+            tables = read_text(store, object, encoding.codec, begin, end, schema, on_bad_row)
+        case Format.CSV:
+            tables = read_csv(store, object, encoding.codec, schema, on_bad_row)
+    return rechunk(tables, batch_rows)
+
+
+def _check_slice(object: Object, encoding: Encoding, kind: SliceKind) -> None:
+    if kind is SliceKind.WHOLE:
+        return
+    needed = SliceKind.ROW_GROUPS if encoding.format is Format.PARQUET else SliceKind.BYTES
+    if kind is not needed or not encoding.splittable:
+        raise ValueError(f"{object.uri}: {encoding} has no slices of kind {kind.value!r}")

@@ -1,0 +1,330 @@
+"""CSV with a header: Arrow's streaming parser for the bytes, then a cast of each column to its held type.
+
+Values are read as bytes and cast afterwards, so that one bad value costs its row and not its block; the row is found
+by bisection. Blank lines are no rows. An empty value, quoted or not, and the spellings of "no value" (NA, NaN, null,
+...) are null in every column but text and bytes, where they are what they are.
+
+Arrow cannot report a row with too few fields that is not UTF-8. A file with such bytes anywhere is therefore read as
+Latin-1, which has a character for every byte, and its values are turned back into bytes.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.types as pt
+
+from curate.dataset.formats.badrow import BadRow, OnBadRow
+from curate.dataset.formats.encoding import Codec
+from curate.dataset.formats.infer import missing_column
+from curate.dataset.formats.source import BLOCK_BYTES, Source
+from curate.errors import ConfigError, CorruptInput, SchemaMismatch, did_you_mean
+from curate.storage.protocol import Object, Store
+
+_LARGEST_ROW_BYTES = 1 << 28
+_NULLS = pa.array([text.encode() for text in pa_csv.ConvertOptions().null_values], pa.binary())
+_TRUTHS = pa.array([b"true", b"false", b"True", b"False", b"TRUE", b"FALSE"], pa.binary())
+
+
+class _Parser:
+    """The rows of one CSV file as tables of bytes, however long a row is, and the rows that have too few fields.
+
+    Arrow needs a row to fit into a block: if one does not, the file is read again in larger blocks and the rows that
+    were handed out are skipped.
+    """
+
+    def __init__(self, store: Store, object: Object, codec: Codec | None, names: list[str] | None) -> None:
+        """Reads the columns `names`, or all."""
+        self._store = store
+        self._object = object
+        self._codec = codec
+        self._names = names
+        self._handed_out = 0
+        self._latin1 = False
+        self.invalid: list[BadRow] = []
+        """Rows with the wrong number of fields, by row number; all that are before the rows handed out, or more."""
+
+    def row_number(self, index: int) -> int:
+        """Returns the number of the valid row `index` (0-based) among all rows (1-based)."""
+        number = index + 1
+        for row in self.invalid:
+            if row.line > number:
+                break
+            number += 1
+        return number
+
+    def batches(self) -> Iterator[pa.Table]:
+        """Yields the valid rows, every column as binary. Raises CorruptInput; KeyError for a missing column."""
+        block_bytes = BLOCK_BYTES
+        while True:
+            skip = self._handed_out
+            try:
+                for table in self._attempt(block_bytes):
+                    if skip >= table.num_rows:
+                        skip -= table.num_rows
+                        continue
+                    rest, skip = table.slice(skip), 0
+                    self._handed_out += rest.num_rows
+                    yield rest
+                return
+            except _NotUtf8:
+                self._latin1 = True
+            except _RowTooLong:
+                block_bytes *= 16
+                if block_bytes > _LARGEST_ROW_BYTES:
+                    raise CorruptInput(
+                        f"{self._object.uri}: a row of more than {_LARGEST_ROW_BYTES >> 20} MiB behind row "
+                        f"{self._handed_out}; is a quote not closed?"
+                    ) from None
+
+    def header(self) -> list[str]:
+        """Returns the column names; none for an empty file. Raises CorruptInput."""
+        while True:
+            try:
+                with Source(self._store, self._object, self._codec) as source:
+                    reader = self._open(source, BLOCK_BYTES, [])
+                    return [] if reader is None else [self._utf8(name) for name in reader.schema.names]
+            except _NotUtf8:
+                self._latin1 = True
+
+    def _attempt(self, block_bytes: int) -> Iterator[pa.Table]:
+        names = self.header() if self._names is None else self._names
+        with Source(self._store, self._object, self._codec) as source:
+            reader = self._open(source, block_bytes, names)
+            if reader is None:
+                return
+            while True:
+                try:
+                    batch = reader.read_next_batch()
+                except StopIteration:
+                    return
+                except pa.ArrowInvalid as error:
+                    raise self._named(error) from error
+                if batch.num_rows:
+                    table = pa.Table.from_batches([batch]).rename_columns(names)
+                    yield _from_latin1(table) if self._latin1 else table
+
+    def _open(self, source: Source, block_bytes: int, names: list[str]) -> Any:
+        if self._latin1:
+            names = [name.encode().decode("latin-1") for name in names]
+        try:
+            return pa_csv.open_csv(
+                pa.PythonFile(_Decoded(source, self._latin1), mode="r"),
+                read_options=pa_csv.ReadOptions(use_threads=False, block_size=block_bytes),
+                parse_options=pa_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=self._skip),
+                convert_options=pa_csv.ConvertOptions(
+                    include_columns=names, column_types=dict.fromkeys(names, pa.binary())
+                ),
+            )
+        except pa.ArrowKeyError as error:
+            raise KeyError(str(error)) from error
+        except pa.ArrowInvalid as error:
+            if "Empty CSV" in str(error):
+                return None
+            raise self._named(error) from error
+
+    def _named(self, error: Exception) -> Exception:
+        if "straddles two block boundaries" in str(error):
+            return _RowTooLong()
+        return CorruptInput(f"{self._object.uri}: not readable as CSV: {error}")
+
+    def _skip(self, row: Any) -> str:
+        number = row.number - 1  # the header is Arrow's row 1
+        if not self.invalid or number > self.invalid[-1].line:
+            raw = row.text.encode("latin-1") if self._latin1 else row.text
+            self.invalid.append(BadRow(number, "wrong number of fields", raw))
+        return "skip"
+
+    def _utf8(self, name: str) -> str:
+        if not self._latin1:
+            return name
+        try:
+            return name.encode("latin-1").decode()
+        except UnicodeDecodeError:
+            raise CorruptInput(f"{self._object.uri}: the header is not UTF-8") from None
+
+
+class _Decoded:
+    """The source as Arrow may see it: all of it UTF-8, or else as Latin-1 turned into UTF-8."""
+
+    closed = False
+
+    def __init__(self, source: Source, latin1: bool) -> None:
+        self._source = source
+        self._latin1 = latin1
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._at_start = True
+
+    def read(self, size: int) -> bytes:
+        """Returns the next bytes. Raises _NotUtf8."""
+        data = self._source.read(size)
+        if self._latin1:
+            if self._at_start:
+                data, self._at_start = data.removeprefix(codecs.BOM_UTF8), False
+            return data.decode("latin-1").encode()
+        try:
+            self._decoder.decode(data, final=not data)
+        except UnicodeDecodeError:
+            raise _NotUtf8 from None
+        return data
+
+    def readable(self) -> bool:
+        """Arrow asks."""
+        return True
+
+    def close(self) -> None:
+        """The source is closed by who opened it."""
+
+
+class _NotUtf8(Exception):  # noqa: N818 - caught here
+    """The file has bytes that are not UTF-8."""
+
+
+def _from_latin1(table: pa.Table) -> pa.Table:
+    columns = [
+        pa.array([value.decode().encode("latin-1") for value in column.to_pylist()], pa.binary())
+        for column in table.columns
+    ]
+    return pa.Table.from_arrays(columns, names=table.column_names)
+
+
+class _RowTooLong(Exception):  # noqa: N818 - caught here
+    """A row did not fit into a block."""
+
+
+def sample_csv(
+    store: Store, object: Object, codec: Codec | None, wanted: Mapping[str, pa.DataType | None] | None
+) -> pa.Schema:
+    """Returns the schema of the first block of rows; an empty one if there are no rows.
+
+    A column is int64, float64, bool or string, the first that all its values are; text that looks like a date is text.
+    Raises CorruptInput; ConfigError for a wanted column that is missing, or a name that is there twice.
+    """
+    parser = _Parser(store, object, codec, None)
+    names = parser.header()
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"column {name!r} is in the header of {object.uri} {names.count(name)} times")
+    for name in wanted or ():
+        if names and name not in names:
+            raise missing_column(object.uri, name, names)
+    for table in parser.batches():
+        fields = []
+        for name in names if wanted is None else wanted:
+            declared = None if wanted is None else wanted[name]
+            fields.append(pa.field(name, declared or _inferred(table.column(name))))
+        return pa.schema(fields)
+    return pa.schema([])
+
+
+def _inferred(column: pa.ChunkedArray) -> pa.DataType:
+    values = _with_nulls(column)
+    if values.null_count == len(values):
+        return pa.string()
+    if pc.all(pc.is_in(values.drop_null(), _TRUTHS)).as_py():
+        return pa.bool_()
+    for type in (pa.int64(), pa.float64()):
+        try:
+            values.cast(pa.string()).cast(type)
+        except pa.ArrowInvalid:
+            continue
+        return type
+    return pa.string()
+
+
+def _with_nulls(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.if_else(pc.is_in(column, _NULLS), None, column)
+
+
+def read_csv(
+    store: Store, object: Object, codec: Codec | None, schema: pa.Schema, on_bad_row: OnBadRow
+) -> Iterator[pa.Table]:
+    """Yields the rows with exactly `schema`. Raises CorruptInput; SchemaMismatch for a column that is missing."""
+    parser = _Parser(store, object, codec, schema.names)
+    done = 0  # valid rows
+    told = 0  # rows in parser.invalid
+    batches = parser.batches()
+    while True:
+        try:
+            table = next(batches, None)
+        except KeyError:
+            raise _missing(parser, object.uri, schema) from None
+        bad: list[BadRow] = []
+        if table is not None:
+            held, misfits = _cast(table, schema)
+            bad = [
+                BadRow(parser.row_number(done + index), reason, _csv_text(table, index))
+                for index, reason in misfits.items()
+            ]
+            done += table.num_rows
+        # Arrow may have parsed ahead of the rows it handed out; report in row order all the same.
+        last = None if table is None else parser.row_number(done - 1)
+        while told < len(parser.invalid) and (last is None or parser.invalid[told].line < last):
+            bad.append(parser.invalid[told])
+            told += 1
+        for row in sorted(bad, key=lambda row: row.line):
+            on_bad_row(row)
+        if table is None:
+            return
+        if held.num_rows:
+            yield held
+
+
+def _missing(parser: _Parser, uri: str, schema: pa.Schema) -> SchemaMismatch:
+    names = parser.header()
+    name = next(name for name in schema.names if name not in names)
+    near = did_you_mean(name, names)
+    return SchemaMismatch(f"{uri}: no column {name!r}{near}; it has {', '.join(map(repr, names))}")
+
+
+def _cast(table: pa.Table, schema: pa.Schema) -> tuple[pa.Table, dict[int, str]]:
+    """Returns the rows that fit, and the reason for each of the others."""
+    misfits: dict[int, str] = {}
+    for field in schema:
+        _find_misfits(table.column(field.name), field, 0, misfits)
+    if misfits:
+        table = table.filter(pa.array([index not in misfits for index in range(table.num_rows)]))
+    columns = [_cast_column(table.column(field.name), field.type) for field in schema]
+    return pa.Table.from_arrays(columns, schema=schema), misfits
+
+
+def _find_misfits(column: pa.ChunkedArray, field: pa.Field, offset: int, misfits: dict[int, str]) -> None:
+    try:
+        _cast_column(column, field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        if len(column) == 1:
+            misfits.setdefault(offset, _reason(column, field))
+            return
+        middle = len(column) // 2
+        _find_misfits(column.slice(0, middle), field, offset, misfits)
+        _find_misfits(column.slice(middle), field, offset + middle, misfits)
+
+
+def _cast_column(column: pa.ChunkedArray, type: pa.DataType) -> pa.ChunkedArray:
+    if pt.is_binary(type) or pt.is_large_binary(type):
+        return column.cast(type)
+    if pt.is_string(type) or pt.is_large_string(type):
+        return column.cast(type)
+    return _with_nulls(column).cast(pa.string()).cast(type)
+
+
+def _reason(value: pa.ChunkedArray, field: pa.Field) -> str:
+    try:
+        value.cast(pa.string())
+    except pa.ArrowInvalid:
+        return "invalid UTF-8"
+    return f"column {field.name!r} is not {field.type}"
+
+
+def _csv_text(table: pa.Table, index: int) -> bytes:
+    """Returns the row's columns that were read, as a line of CSV."""
+    values = (column[index].as_py() for column in table.columns)
+    return b",".join(
+        b'"' + value.replace(b'"', b'""') + b'"' if any(mark in value for mark in b',"\r\n') else value
+        for value in values
+    )

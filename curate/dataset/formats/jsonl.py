@@ -1,0 +1,102 @@
+"""JSON lines: `orjson.loads` for each line, then columns into Arrow arrays of the held schema.
+
+Not Arrow's own JSON reader: with an explicit schema it crashes the process on a line that is `null`; it also reads
+date-like strings as timestamps, and takes two objects on a line, or one over several lines, for rows. orjson is strict,
+checks UTF-8 and says which line it was. A name that appears twice in an object has its last value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from curate.dataset.formats.badrow import BadRow, OnBadRow
+from curate.dataset.formats.encoding import Codec
+from curate.dataset.formats.fit import columns_of
+from curate.dataset.formats.infer import infer_schema
+from curate.dataset.formats.lines import line_blocks
+from curate.storage.protocol import Object, Store
+
+
+def read_jsonl(
+    store: Store,
+    object: Object,
+    codec: Codec | None,
+    start: int,
+    stop: int | None,
+    schema: pa.Schema,
+    on_bad_row: OnBadRow,
+) -> Iterator[pa.Table]:
+    """Yields the rows of the lines that begin in [start, stop), a block at a time. Raises CorruptInput."""
+    columns = columns_of(schema)
+    loads = orjson.loads
+    seen = 0  # lines before this block
+    for lines in line_blocks(store, object, codec, start, stop):
+        numbers = None
+        bad: list[BadRow] = []
+        try:
+            rows = [loads(line) for line in lines]
+            values = [[row.get(column.name) for row in rows] for column in columns]
+        except (orjson.JSONDecodeError, AttributeError):
+            rows, numbers = _sort_out(lines, seen, bad)
+            values = [[row.get(column.name) for row in rows] for column in columns]
+        misfits: dict[int, str] = {}
+        arrays = [column.build(cells, misfits) for column, cells in zip(columns, values, strict=True)]
+        table = pa.Table.from_arrays(arrays, schema=schema)
+        if misfits:
+            for index, reason in misfits.items():
+                at = index if numbers is None else numbers[index]
+                bad.append(BadRow(seen + at + 1, reason, lines[at].rstrip(b"\r")))
+            table = table.filter(pa.array([index not in misfits for index in range(len(rows))]))
+        if bad:
+            for row in sorted(bad, key=_line):
+                on_bad_row(row)
+        if table.num_rows:
+            yield table
+        seen += len(lines)
+
+
+def _line(row: BadRow) -> int:
+    return row.line
+
+
+def _parse(line: bytes) -> dict[str, Any] | str:
+    """Returns the row, or why there is none."""
+    try:
+        row = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        try:
+            line.decode()
+        except UnicodeDecodeError:
+            return "invalid UTF-8"
+        return f"malformed JSON: {error.msg}"
+    return row if isinstance(row, dict) else "not an object"
+
+
+def _sort_out(lines: list[bytes], seen: int, bad: list[BadRow]) -> tuple[list[dict[str, Any]], list[int]]:
+    """Returns the rows among the lines and which lines they are, adding the others to `bad`."""
+    rows: list[dict[str, Any]] = []
+    numbers: list[int] = []
+    for number, line in enumerate(lines):
+        if not line or line.isspace():
+            continue
+        row = _parse(line)
+        if isinstance(row, str):
+            bad.append(BadRow(seen + number + 1, row, line.rstrip(b"\r")))
+        else:
+            rows.append(row)
+            numbers.append(number)
+    return rows, numbers
+
+
+def sample_jsonl(
+    store: Store, object: Object, codec: Codec | None, wanted: Mapping[str, pa.DataType | None] | None
+) -> pa.Schema:
+    """Returns the schema of the first block of the file; an empty one if it has no readable row."""
+    for lines in line_blocks(store, object, codec):
+        rows, _ = _sort_out(lines, 0, [])
+        return infer_schema(object.uri, rows, wanted) if rows else pa.schema([])
+    return pa.schema([])

@@ -1,0 +1,58 @@
+"""Writers of outputs: what they are called, and which one to make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from curate.dataset.formats.compress import Sink
+from curate.dataset.formats.jsonl_output import JsonlOutput
+from curate.dataset.formats.parquet_output import ParquetOutput
+from curate.dataset.formats.record import OutputFormat
+from curate.errors import ConfigError, did_you_mean
+
+_SUFFIXES = {
+    OutputFormat.PARQUET: {"zstd": ".parquet", "snappy": ".parquet", "none": ".parquet"},
+    OutputFormat.JSONL: {"zstd": ".jsonl.zst", "gzip": ".jsonl.gz"},
+}
+DEFAULT_CODEC = "zstd"
+
+
+class OutputWriter(Protocol):
+    """Writes the tables of one output. The same rows give the same bytes, whatever tables they come in."""
+
+    rows: int
+    """Rows written so far."""
+
+    def write(self, table: pa.Table) -> None:
+        """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema."""
+        ...
+
+    def close(self, record: Mapping[str, Any]) -> None:
+        """Writes what is pending and the record; the sink stays open."""
+        ...
+
+
+def suffix(format: OutputFormat, codec: str = DEFAULT_CODEC) -> str:
+    """Returns the suffix of an output's name. Raises ConfigError for a codec that the format is not written with.
+
+    >>> suffix(OutputFormat.JSONL, "gzip")
+    '.jsonl.gz'
+    """
+    known = _SUFFIXES[format]
+    if codec not in known:
+        raise ConfigError(
+            f"{format} is not written with codec {codec!r}{did_you_mean(codec, known)}; "
+            f"expected one of {', '.join(known)}"
+        )
+    return known[codec]
+
+
+def make_writer(sink: Sink, schema: pa.Schema, format: OutputFormat, codec: str = DEFAULT_CODEC) -> OutputWriter:
+    """Returns a writer into `sink` (anything with `write`). Raises ConfigError for a codec it is not written with."""
+    suffix(format, codec)
+    if format is OutputFormat.PARQUET:
+        return ParquetOutput(sink, schema, codec)
+    return JsonlOutput(sink, schema, codec)

@@ -1,0 +1,102 @@
+"""Parquet: row groups in, columns by name, cast to the held schema. Nothing is read by several threads at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from curate.dataset.formats.hold import cast, plain, widens
+from curate.dataset.formats.infer import missing_column
+from curate.dataset.formats.source import Stored
+from curate.errors import ConfigError, CorruptInput, SchemaMismatch, did_you_mean
+from curate.storage.protocol import Object, Store
+
+_DECODE_ROWS = 16_384
+"""Rows decoded at a time: bounds memory behind a row group's compressed bytes."""
+
+
+@contextmanager
+def _opened(store: Store, object: Object) -> Iterator[pq.ParquetFile]:
+    """Yields the file, its footer read. Raises CorruptInput."""
+    with Stored(store, object) as stored:
+        with _broken(stored):
+            file = pq.ParquetFile(pa.PythonFile(stored, mode="r"), pre_buffer=False)
+        yield file
+
+
+@contextmanager
+def _broken(stored: Stored) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if stored.error is not None:
+            raise
+        raise CorruptInput(f"{stored.uri}: not a whole Parquet file: {error}") from error
+
+
+def row_groups(store: Store, object: Object) -> list[int]:
+    """Returns the stored bytes of every row group, from the footer. Raises CorruptInput."""
+    with _opened(store, object) as file:
+        metadata = file.metadata
+        groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+        return [
+            sum(group.column(column).total_compressed_size for column in range(group.num_columns)) for group in groups
+        ]
+
+
+def sample_parquet(store: Store, object: Object, wanted: Mapping[str, pa.DataType | None] | None) -> pa.Schema:
+    """Returns the footer's schema, nullable and without dictionary encoding: all columns, or the wanted ones.
+
+    Raises CorruptInput; ConfigError for a wanted column that is missing or cannot be read as the type declared.
+    """
+    with _opened(store, object) as file:
+        found = file.schema_arrow
+    fields = []
+    for name in found.names if wanted is None else wanted:
+        if name not in found.names:
+            raise missing_column(object.uri, name, found.names)
+        if found.names.count(name) > 1:
+            raise ConfigError(f"column {name!r} is in {object.uri} {found.names.count(name)} times")
+        type = plain(found.field(name).type)
+        declared = None if wanted is None else wanted[name]
+        if declared is not None and not widens(type, declared):
+            raise ConfigError(f"column {name!r} of {object.uri} is {type}; it cannot be read as {declared}")
+        fields.append(pa.field(name, type if declared is None else declared))
+    return pa.schema(fields)
+
+
+def read_parquet(store: Store, object: Object, start: int, stop: int | None, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yields the rows of row groups [start, stop) with exactly `schema`.
+
+    Raises CorruptInput; SchemaMismatch for a column that is missing or does not widen to its held type.
+    """
+    with Stored(store, object) as stored:
+        with _broken(stored):
+            file = pq.ParquetFile(pa.PythonFile(stored, mode="r"), pre_buffer=False)
+            found = file.schema_arrow
+            count = file.metadata.num_row_groups
+        for name in schema.names:
+            if name not in found.names:
+                near = did_you_mean(name, found.names)
+                raise SchemaMismatch(
+                    f"{stored.uri}: no column {name!r}{near}; it has {', '.join(map(repr, found.names))}"
+                )
+        stop = count if stop is None else stop
+        if stop > count:
+            raise CorruptInput(f"{stored.uri}: has {count} row groups, expected at least {stop}")
+        batches = file.iter_batches(
+            _DECODE_ROWS, row_groups=list(range(start, stop)), columns=schema.names, use_threads=False
+        )
+        while True:
+            with _broken(stored):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            if not batch.num_rows:
+                continue
+            table = pa.Table.from_batches([batch])
+            columns = [cast(stored.uri, table.column(field.name), field) for field in schema]
+            yield pa.Table.from_arrays(columns, schema=schema)

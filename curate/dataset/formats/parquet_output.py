@@ -1,0 +1,153 @@
+"""Parquet outputs whose bytes depend on the rows alone, not on the tables they come in.
+
+Rows are gathered into row groups that end at the same rows whatever the tables were: after 65,536 rows, or before the
+row that would take the group over 64 MiB, measured row by row. Each group is one chunk and one write call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+
+from curate.dataset.formats.compress import PythonSink, Sink
+from curate.dataset.formats.hold import hold
+from curate.dataset.formats.record import PARQUET_KEY, encode
+
+GROUP_ROWS = 65_536
+GROUP_BYTES = 64 << 20
+_SINK_BYTES = 64 << 10
+"""Bytes gathered before a write: Arrow writes a small file in some thirty pieces."""
+
+
+class ParquetOutput:
+    """Writes tables of one schema as a Parquet file; `close` adds the record and the footer."""
+
+    def __init__(
+        self,
+        sink: Sink,
+        schema: pa.Schema,
+        codec: str,
+        group_rows: int = GROUP_ROWS,
+        group_bytes: int = GROUP_BYTES,
+    ) -> None:
+        self.rows = 0
+        self._group_rows = group_rows
+        self._group_bytes = group_bytes
+        self._schema = stored_schema(schema)
+        self._pending: list[pa.Table] = []
+        self._pending_rows = 0
+        self._pending_bytes = 0
+        self._file = pa.BufferedOutputStream(pa.PythonFile(PythonSink(sink), mode="w"), _SINK_BYTES)
+        self._writer = pq.ParquetWriter(self._file, self._schema, compression=codec)
+
+    def write(self, table: pa.Table) -> None:
+        """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema."""
+        if not table.num_rows:
+            return
+        table = hold(table, self._schema)
+        self.rows += table.num_rows
+        self._pending.append(table)
+        self._pending_rows += table.num_rows
+        # Never less than the sum of row_bytes: while it is small there is no need to measure.
+        self._pending_bytes += table.nbytes
+        if self._pending_rows >= self._group_rows or self._pending_bytes >= self._group_bytes:
+            self._write_groups(last=False)
+
+    def close(self, record: Mapping[str, Any]) -> None:
+        """Writes what is pending, then the record and the footer."""
+        self._write_groups(last=True)
+        self._writer.add_key_value_metadata({PARQUET_KEY: encode(record).decode()})
+        self._writer.close()
+        self._file.flush()
+
+    def _write_groups(self, last: bool) -> None:
+        if not self._pending:
+            return
+        table = pa.concat_tables(self._pending)
+        while table.num_rows:
+            rows = self._group_end(table)
+            if rows is None:
+                if not last:
+                    break
+                rows = table.num_rows
+            group = table.slice(0, rows).combine_chunks()
+            self._writer.write_table(group, row_group_size=rows)
+            table = table.slice(rows)
+        self._pending = [table] if table.num_rows else []
+        self._pending_rows = table.num_rows
+        self._pending_bytes = table.nbytes
+
+    def _group_end(self, table: pa.Table) -> int | None:
+        """Returns the number of rows of the next group; None if further rows may still belong to it."""
+        head = table.slice(0, self._group_rows)
+        if self._pending_bytes >= self._group_bytes and head.nbytes >= self._group_bytes:
+            ends = np.cumsum(row_bytes(head))
+            fitting = max(1, int(np.searchsorted(ends, self._group_bytes, side="right")))
+            if fitting < head.num_rows:
+                return fitting
+        return self._group_rows if table.num_rows >= self._group_rows else None
+
+
+def stored_schema(schema: pa.Schema) -> pa.Schema:
+    """Returns the schema as it is written: no metadata, plain instead of dictionary and view types."""
+    return pa.schema([pa.field(field.name, _stored_type(field.type), field.nullable) for field in schema])
+
+
+def _stored_type(type: pa.DataType) -> pa.DataType:
+    if pt.is_dictionary(type):
+        return _stored_type(type.value_type)
+    if pt.is_string_view(type):
+        return pa.string()
+    return pa.binary() if pt.is_binary_view(type) else type
+
+
+def row_bytes(table: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Returns the bytes of each row, from its values alone: null or not, in whatever buffers they lie."""
+    table = table.combine_chunks()
+    sizes = np.zeros(table.num_rows, np.int64)
+    for column in table.columns:
+        for chunk in column.chunks:  # one
+            sizes += _sizes(chunk)
+    return sizes
+
+
+def _sizes(array: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+    type = array.type
+    if pt.is_struct(type):
+        total = np.zeros(len(array), np.int64)
+        for child in array.flatten():  # with the struct's own nulls, so that what lies under them does not count
+            total += _sizes(child)
+        return total
+    if pt.is_list(type) or pt.is_large_list(type) or pt.is_map(type):
+        lengths = pc.list_value_length(array) if not pt.is_map(type) else _map_lengths(array)
+        counts = pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False).astype(np.int64)
+        values = array.flatten() if not pt.is_map(type) else _map_values(array)
+        ends = np.concatenate([[0], np.cumsum(_sizes(values))])
+        stops = np.cumsum(counts)
+        return np.asarray(ends[stops] - ends[stops - counts] + 4, np.int64)
+    if pt.is_string(type) or pt.is_binary(type) or pt.is_large_string(type) or pt.is_large_binary(type):
+        lengths = pc.fill_null(pc.binary_length(array), 0).to_numpy(zero_copy_only=False)
+        return np.asarray(lengths.astype(np.int64) + 4, np.int64)
+    try:
+        width = type.bit_width // 8
+    except ValueError:
+        width = 0
+    return np.full(len(array), width, np.int64)
+
+
+def _map_lengths(array: pa.Array) -> pa.Array:
+    return pc.list_value_length(array.cast(pa.list_(_pair(array.type))))
+
+
+def _map_values(array: pa.Array) -> pa.Array:
+    return array.cast(pa.list_(_pair(array.type))).flatten()
+
+
+def _pair(type: pa.DataType) -> pa.DataType:
+    return pa.struct([pa.field("key", type.key_type, nullable=False), type.item_field])

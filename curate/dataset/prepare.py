@@ -1,0 +1,422 @@
+"""Everything before the first task: what is there, what is to be done, and every reason to refuse.
+
+`prepare` only reads, so that a job that is refused leaves nothing behind, not even a ledger of the wrong identity;
+`commit` then publishes job, schemas and plan.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from curate.dataset.formats import Format, detect, sample_schema
+from curate.dataset.inputs import Inputs, enclosing_ledgers, list_inputs, refuse_overlap, understand
+from curate.dataset.planning import plan_new, replan_changed
+from curate.dataset.spec import RunOptions, StageSpec
+from curate.errors import ConfigError, CorruptInput
+from curate.log import get_logger
+from curate.storage import is_local, normalise, open_store
+from curate.storage.protocol import Calls, Object, Store
+from curate.tasks import layout
+from curate.tasks.ledger import Ledger
+from curate.tasks.outputs import Matched, OutputListing, match
+from curate.tasks.plan import Growth, Plan, compare
+
+SAMPLED_INPUTS = 8
+"""Inputs of a format that are looked into for its schema, until one has rows."""
+EXAMPLES = 5
+"""How many names a message shows of a longer list."""
+
+
+class Stores:
+    """One store a scheme, shared by everything a driver does, so that its calls can be counted."""
+
+    def __init__(self, scratch: str) -> None:
+        self.scratch = scratch
+        self._stores: dict[str, Store] = {}
+
+    def of(self, uri: str) -> Store:
+        """Returns the store that `uri` lives in."""
+        scheme = uri.partition("://")[0] if "://" in uri else ""
+        if scheme not in self._stores:
+            self._stores[scheme] = open_store(uri, scratch=self.scratch)
+        return self._stores[scheme]
+
+    @property
+    def calls(self) -> Calls:
+        """Returns the calls of all stores."""
+        total = Calls()
+        for store in self._stores.values():
+            total = total.plus(store.calls)
+        return total
+
+
+@dataclass
+class Uncommitted:
+    """What a run has to write before its first task."""
+
+    remove: list[tuple[str, str]] | None = None
+    """Outputs to remove, with their generations, and the whole ledger; None: nothing is overwritten."""
+    job: dict[str, Any] | None = None
+    accepted: str = ""
+    """Code digest that was accepted."""
+    part: Any = None
+    """Rows to append to the plan."""
+
+
+@dataclass
+class Prepared:
+    """A run that may start: what is there and what is left to do."""
+
+    spec: StageSpec
+    output: str
+    run_id: str
+    stores: Stores
+    ledger: Ledger
+    listing: OutputListing
+    inputs: Inputs
+    plan: Plan
+    matched: Matched
+    growth: Growth
+    scope: Any
+    """Ranks of the shards that this run was asked for, in plan order."""
+    schemas: dict[str, Any]
+    """Schema of the rows, by input format; empty if there is nothing to read."""
+    uncommitted: Uncommitted = field(default_factory=Uncommitted)
+
+    @property
+    def todo(self) -> Any:
+        """Ranks of the shards to run."""
+        return self.scope[~self.matched.done[self.scope]]
+
+    @property
+    def stale(self) -> Any:
+        """Ranks of done shards whose input is another object now."""
+        return np.flatnonzero(self.growth.changed & self.matched.done)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every shard of the job is done."""
+        return self.matched.count == len(self.plan)
+
+
+def resolve_output(text: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Returns the output prefix as an absolute URI. Raises ConfigError for a relative one where that would be lost."""
+    local = "://" not in text
+    if local and not text.startswith("/") and "RAY_JOB_CONFIG_JSON_ENV_VAR" in environ:
+        raise ConfigError(
+            f"output {text!r} is relative, and this runs under `ray job submit`: it would be written into an unpacked "
+            "copy of the working directory and vanish with it; give an absolute path on shared storage, or gs://..."
+        )
+    return normalise(text).rstrip("/")
+
+
+def prepare(spec: StageSpec, options: RunOptions, run_id: str) -> Prepared:
+    """Lists inputs and outputs once each and decides what is to be done. Writes nothing.
+
+    Raises ConfigError for every reason not to run that can be seen before.
+    """
+    if not options.inputs:
+        raise ConfigError("no input was given; add --input PATH_OR_GLOB (it can be repeated)")
+    if options.limit is not None and options.limit < 1:
+        raise ConfigError(f"--limit {options.limit} leaves nothing to do; it is a number of shards, at least 1")
+    output = resolve_output(options.output)
+    patterns = [understand(text) for text in options.inputs]
+    refuse_overlap(patterns, output)
+    stores = Stores(f"{output}/{layout.TMP}{run_id}")
+    ledger = Ledger(stores.of(output), output)
+    inputs = list_inputs(patterns, stores.of)
+    listing = ledger.list()
+    todo = Uncommitted()
+    if options.overwrite and (listing.has_job or listing.plan_parts):
+        listing, todo.remove = _overwritten(spec, ledger, listing)
+    job = _job(spec, ledger, listing)
+    if not listing.has_job:
+        todo.job = job
+    plan = ledger.read_plan(listing)
+    growth = compare(plan, inputs.table)
+    if growth.new and not options.allow_incomplete_input:
+        _refuse_incomplete([*inputs.incomplete, *enclosing_ledgers(patterns, stores.of)])
+    matched = match(plan, listing, spec.suffix)
+    todo.part = _grow(spec, plan, inputs, growth, matched, stores)
+    if todo.part is not None:
+        plan = Plan.of([plan.table, todo.part])
+        growth, matched = compare(plan, inputs.table), match(plan, listing, spec.suffix)
+    todo.accepted = _accepted_code(spec, options, ledger, listing, job, finished=matched.count == len(plan))
+    scope = _scope(plan, options)
+    schemas = {} if matched.done[scope].all() else _input_schemas(spec, ledger, inputs, stores, stored=listing.has_job)
+    prepared = Prepared(
+        spec, output, run_id, stores, ledger, listing, inputs, plan, matched, growth, scope, schemas, todo
+    )
+    _warn(prepared)
+    return prepared
+
+
+class LostRaceError(Exception):
+    """Another driver appended to the plan first. Prepare again: its plan holds."""
+
+
+def commit(prepared: Prepared, options: RunOptions) -> None:
+    """Publishes what `prepare` decided: job, accepted code, schemas, plan; and first removes what is to be overwritten.
+
+    Create-only, in an order in which a kill at any point leaves a ledger that the next run can go on from. Raises
+    ConfigError if removal was not confirmed or another job took the output meanwhile, LostRaceError.
+    """
+    todo, ledger = prepared.uncommitted, prepared.ledger
+    if is_local(prepared.output):
+        from curate.storage.local import probe_linking
+
+        probe_linking(prepared.stores.scratch)
+    if todo.remove is not None:
+        _remove(prepared.spec, options, ledger, todo.remove)
+    if todo.job is not None:
+        _refuse_other_job(prepared.spec, ledger, ledger.create_json(layout.JOB, todo.job))
+    if todo.accepted:
+        ledger.store.publish(ledger.uri(layout.ACCEPTED + todo.accepted), b"")
+    for name, schema in prepared.schemas.items():
+        prepared.schemas[name] = ledger.create_schema(f"input-{name}", lambda schema=schema: schema)  # type: ignore[misc]
+    if todo.part is not None:
+        if not ledger.append_plan(todo.part, prepared.listing):
+            raise LostRaceError
+        todo.part = None
+
+
+def _refuse_incomplete(incomplete: list[str]) -> None:
+    if incomplete:
+        raise ConfigError(
+            f"input {incomplete[0]!r} is the output of a job that is not complete; finish that job first "
+            f"(curate status {incomplete[0]}), or read what is there with --allow-incomplete-input"
+        )
+
+
+def _job(spec: StageSpec, ledger: Ledger, listing: OutputListing) -> dict[str, Any]:
+    """Returns `job.json`: as it is there, refused if it is another job's, or as it is to be."""
+    if listing.has_job:
+        job = ledger.read_job()
+        _refuse_other_job(spec, ledger, job)
+        return job
+    if listing.plan_parts:
+        raise ConfigError(
+            f"{ledger.uri(layout.PLAN)} holds a plan, but {ledger.uri(layout.JOB)} is missing; the ledger was "
+            "damaged from outside: choose another --output, or remove this one"
+        )
+    return {
+        "format_version": layout.FORMAT_VERSION,
+        "job": spec.name,
+        "fingerprint": spec.fingerprint,
+        "identity": dict(spec.identity),
+        "parameters": dict(spec.parameters),
+        "code_digest": spec.code_digest,
+        "suffix": spec.suffix,
+    }
+
+
+def _refuse_other_job(spec: StageSpec, ledger: Ledger, job: Mapping[str, Any]) -> None:
+    if job["fingerprint"] != spec.fingerprint:
+        raise ConfigError(
+            f"{ledger.root} holds the output of {job['job']!r} with another identity "
+            f"({job['fingerprint']}, this one is {spec.fingerprint}):\n"
+            + identity_difference(job["identity"], dict(spec.identity))
+            + "\nRun with the old values, choose another --output, or replace what is there with --overwrite."
+        )
+
+
+def identity_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
+    """Returns both sides of every difference, one a line.
+
+    >>> print(identity_difference({"version": "1", "a": 1}, {"version": "2", "a": 1}))
+      version: there '1', here '2'
+    """
+    lines = []
+    for key in sorted({*theirs, *ours}):
+        there, here = theirs.get(key), ours.get(key)
+        if isinstance(there, Mapping) and isinstance(here, Mapping):
+            for inner in sorted({*there, *here}):
+                if there.get(inner) != here.get(inner):
+                    lines.append(f"  {key}.{inner}: there {there.get(inner)!r}, here {here.get(inner)!r}")
+        elif there != here:
+            lines.append(f"  {key}: there {there!r}, here {here!r}")
+    return "\n".join(lines)
+
+
+def _accepted_code(
+    spec: StageSpec,
+    options: RunOptions,
+    ledger: Ledger,
+    listing: OutputListing,
+    job: Mapping[str, Any],
+    *,
+    finished: bool,
+) -> str:
+    """Guards a job of declared version: its code may not change under it while it is unfinished.
+
+    Returns the digest that this run accepts and the ledger does not know yet.
+    """
+    recorded = job["code_digest"]
+    if not recorded or recorded == spec.code_digest or spec.code_digest in listing.accepted:
+        return ""
+    if finished:
+        get_logger(job=spec.name).warning(
+            "the job's code changed under the same version; its outputs are those of the old code",
+            output=ledger.root,
+            next="raise `version` and run with another --output or --overwrite if the change matters",
+        )
+        return ""
+    if not options.accept_code_change:
+        raise ConfigError(
+            f"the code of {spec.name!r} changed (digest {recorded} there, {spec.code_digest} here), but not its "
+            f"version, and {ledger.root} is unfinished: the outputs to come may not fit those that are there. "
+            "Go on with --accept-code-change, or raise `version` and start over with --overwrite."
+        )
+    return spec.code_digest
+
+
+def _grow(spec: StageSpec, plan: Plan, inputs: Inputs, growth: Growth, matched: Matched, stores: Stores) -> Any:
+    """Returns the rows to append to the plan, None if there are none: new inputs, and those replaced before they were done."""
+    rows = [plan_new(spec, plan, inputs, growth, stores.of)] if growth.new else []
+    if len(plan):
+        changed = replan_changed(plan, inputs, growth, matched.done)
+        rows += [changed] if changed is not None else []
+        if growth.new:
+            get_logger(job=spec.name).info("the plan grows", new_shards=len(rows[0]), planned_before=len(plan))
+    return pa.concat_tables(rows) if rows else None
+
+
+def _scope(plan: Plan, options: RunOptions) -> Any:
+    ranks = np.arange(len(plan))
+    if options.sample is not None:
+        # A hash of the id: the same shards on every run, and a larger sample contains a smaller one.
+        hashes = np.array(
+            [int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") for name in plan.ids.to_pylist()],
+            dtype=np.uint64,
+        )
+        chosen = hashes <= np.uint64(min(int(options.sample * 2**64), 2**64 - 1))
+        if not chosen.any():
+            chosen[int(hashes.argmin())] = True
+        ranks = ranks[chosen]
+    return ranks if options.limit is None else ranks[: options.limit]
+
+
+def _overwritten(
+    spec: StageSpec, ledger: Ledger, listing: OutputListing
+) -> tuple[OutputListing, list[tuple[str, str]]]:
+    """Returns the listing as it will be without this job's outputs and ledger, and the outputs to remove.
+
+    The outputs are those that the plan names; whatever else is there is foreign and stays.
+    """
+    job = ledger.read_job() if listing.has_job else {"suffix": spec.suffix}
+    matched = match(ledger.read_plan(listing), listing, job["suffix"])
+    rows = [int(k) for k in matched.position if k >= 0]
+    remove = [(listing.names[k].as_py(), listing.generations[k].as_py()) for k in rows]
+    keep = np.ones(len(listing.names), dtype=bool)
+    keep[rows] = False
+    mask = pa.array(keep)
+    left = OutputListing(listing.names.filter(mask), listing.sizes.filter(mask), listing.generations.filter(mask))
+    return left, remove
+
+
+def _remove(spec: StageSpec, options: RunOptions, ledger: Ledger, names: list[tuple[str, str]]) -> None:
+    """Removes outputs and ledger after asking; plan and job last: until then they say what there is to remove."""
+    question = f"remove {len(names):,} outputs and the ledger of {spec.name!r} under {ledger.root}?"
+    if not options.confirm(question):
+        raise ConfigError(f"--overwrite was not confirmed: {question} Answer yes, or add --yes.")
+    for name, generation in names:
+        ledger.store.delete(ledger.uri(name), generation)
+    first: list[Object] = []
+    last: list[Object] = []
+    for item in ledger.store.list(ledger.uri(layout.LEDGER + "/")):
+        ours = item.uri[len(ledger.root) + 1 :]
+        (last if ours == layout.JOB or ours.startswith(layout.PLAN) else first).append(item)
+    for item in [*first, *reversed(last)]:
+        ledger.store.delete(item.uri)
+
+
+def _warn(prepared: Prepared) -> None:
+    log = get_logger(job=prepared.spec.name)
+    if len(prepared.stale):
+        log.warning(
+            "inputs changed after their outputs were made; the outputs are stale and are kept",
+            shards=len(prepared.stale),
+            example=prepared.plan.shard_id(int(prepared.stale[0])),
+            next="remove a stale output and run again to replace it",
+        )
+    missing = np.flatnonzero(prepared.growth.missing & ~prepared.matched.done)
+    if len(missing):
+        log.warning(
+            "planned inputs are not among the inputs given now; they are still part of the job",
+            shards=len(missing),
+            example=prepared.plan.shard(int(missing[0])).uri,
+        )
+    if prepared.matched.foreign:
+        log.warning(
+            "objects under the output prefix are not of this job; they are left alone",
+            objects=len(prepared.matched.foreign),
+            examples=prepared.matched.foreign[:EXAMPLES],
+        )
+
+
+def _input_schemas(spec: StageSpec, ledger: Ledger, inputs: Inputs, stores: Stores, *, stored: bool) -> dict[str, Any]:
+    """Returns the schema of the rows by input format: as stored, else sampled from the first inputs.
+
+    Raises ConfigError for a missing column.
+    """
+    if spec.operator.reads_files:
+        return {}
+    by_format: dict[Format, list[int]] = {}
+    for row, uri in enumerate(inputs.table["uri"].to_pylist()):
+        rows = by_format.setdefault(detect(uri).format, [])
+        if len(rows) < SAMPLED_INPUTS:
+            rows.append(row)
+    schemas: dict[str, Any] = {}
+    for format, rows in by_format.items():
+        schema = ledger.read_schema(f"input-{format.value}") if stored else None
+        schemas[format.value] = _sample(spec, inputs, stores, rows) if schema is None else schema
+    return schemas
+
+
+def _sample(spec: StageSpec, inputs: Inputs, stores: Stores, rows: list[int]) -> Any:
+    """Returns the schema of the first of these inputs that has rows and can be read."""
+    problem: CorruptInput | None = None
+    schema = pa.schema([(name, type or pa.string()) for name, type in (spec.columns or {}).items()])
+    for row in rows:
+        uri, size, generation = (inputs.table[name][row].as_py() for name in ("uri", "size", "generation"))
+        try:
+            found = sample_schema(stores.of(uri), Object(uri, size, generation), detect(uri), spec.columns)
+        except CorruptInput as error:
+            problem = error
+            continue
+        if len(found):
+            schema = found
+            break
+    else:
+        if problem is not None:
+            get_logger(job=spec.name).warning("the first inputs cannot be read", error=str(problem))
+    return pa.schema([field.with_nullable(field.name not in spec.required) for field in schema])
+
+
+def describe(prepared: Prepared) -> str:
+    """Returns what a run would do, for `--dry-run`."""
+    done = prepared.matched.done[prepared.scope]
+    lines = [
+        f"job      {prepared.spec.name}  (fingerprint {prepared.spec.fingerprint})",
+        f"output   {prepared.output}",
+        f"inputs   {len(prepared.inputs.table):,} objects",
+        f"shards   {len(prepared.scope):,} of {len(prepared.plan):,} in the plan",
+    ]
+    if prepared.uncommitted.remove is not None:
+        lines.append(f"remove   {len(prepared.uncommitted.remove):,} outputs and the ledger (--overwrite)")
+    lines += [f"skip     {int(done.sum()):,}: their output exists", f"run      {int((~done).sum()):,}"]
+    for rank in prepared.todo[:EXAMPLES].tolist():
+        shard = prepared.plan.shard(rank)
+        lines.append(f"         {shard.uri} -> {shard.id}{prepared.spec.suffix}")
+    if len(prepared.todo) > EXAMPLES:
+        lines.append(f"         ... and {len(prepared.todo) - EXAMPLES:,} more")
+    if len(prepared.stale):
+        lines.append(f"stale    {len(prepared.stale):,}: their input changed; kept")
+    return "\n".join(lines)

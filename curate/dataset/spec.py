@@ -1,0 +1,77 @@
+"""What a run is given: the stage to run, and how. Frozen values that jobs and datasets both fill in."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from curate.dataset.formats import OutputFormat, suffix
+from curate.dataset.stage import Operator
+from curate.runtime.protocol import Resources
+from curate.tasks.progress import Display, NoDisplay
+
+
+@dataclass(frozen=True, slots=True)
+class StageSpec:
+    """A stage over files, from its inputs to one output an input shard."""
+
+    name: str
+    identity: Mapping[str, Any]
+    """Everything that decides the bytes of an output but the inputs: JSON values only."""
+    code_digest: str
+    parameters: Mapping[str, Any]
+    """All parameters as they were given, for the reader of the ledger; secrets by name."""
+    operator: Operator
+    columns: Mapping[str, Any] | None
+    """Names of the columns to read, with an Arrow type or None (inferred); None: all columns."""
+    required: frozenset[str]
+    """Columns in which a null makes a bad row."""
+    output_schema: Any
+    """The schema of the outputs; None: derived from the first rows."""
+    batch_rows: int
+    shard_bytes: int
+    format: OutputFormat
+    codec: str
+    resources: Resources = field(default_factory=Resources)
+    max_tasks: int | None = None
+    max_bad_rows: str | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """Returns 16 hex digits of the identity: the same for the same bytes out, whoever runs it."""
+        canonical = orjson.dumps(dict(self.identity), option=orjson.OPT_SORT_KEYS)
+        return hashlib.sha256(canonical).hexdigest()[:16]
+
+    @property
+    def suffix(self) -> str:
+        """Returns the suffix of output names."""
+        return suffix(self.format, self.codec)
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How to run a stage this time: nothing here changes a byte of any output."""
+
+    inputs: tuple[str, ...]
+    output: str
+    backend: str = "ray"
+    limit: int | None = None
+    """Only the first N shards of the plan."""
+    sample: float | None = None
+    """Only this fraction of the shards, chosen by a hash of their ids; at least one."""
+    overwrite: bool = False
+    """First remove this job's own outputs and ledger."""
+    confirm: Callable[[str], bool] = lambda _: False
+    """Asked before anything is removed."""
+    accept_code_change: bool = False
+    allow_incomplete_input: bool = False
+    target_task_s: float = 120.0
+    max_failed_shards: str | None = None
+    max_in_flight: int | None = None
+    display: Display = field(default_factory=NoDisplay)
+    handle_signals: bool = False
+    """Whether SIGINT and SIGTERM end the run in order; only a program's main thread may."""

@@ -1,0 +1,316 @@
+"""One shard from its input to its output: read side, operator, write side, as one generator in one task.
+
+This runs in workers. Nothing of it talks to the driver but the records it yields, and nothing it reads or writes passes
+through Ray's object store.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, Protocol
+
+from curate.dataset.formats import (
+    Encoding,
+    OutputFormat,
+    detect,
+    hold,
+    make_writer,
+    read,
+    read_record,
+    suffix,
+)
+from curate.dataset.tally import BadRowBudget, Tally
+from curate.errors import (
+    ConfigError,
+    CorruptInput,
+    GenerationMismatch,
+    ObjectNotFound,
+    SchemaMismatch,
+    ShardError,
+    StorageError,
+)
+from curate.storage import open_store
+from curate.storage.protocol import Calls, Object, Outcome, Store
+from curate.tasks import layout
+from curate.tasks.books import Books
+from curate.tasks.record import Failure, FailureKind, ShardRecord
+from curate.tasks.shard import Shard
+
+MAX_TRACEBACK = 8000
+"""Characters of a traceback that travel to the driver: its end, where the error is."""
+MAX_ERROR = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """One input object as `process_file` sees it."""
+
+    uri: str
+    size: int
+    """Stored bytes."""
+    generation: str
+    _store: Store = field(repr=False)
+
+    def open(self) -> BinaryIO:
+        """Returns a seekable, buffered stream over the stored bytes; nothing is read before it is asked for.
+
+        Raises CorruptInput if the object is gone or was replaced after the plan was made.
+        """
+        try:
+            return self._store.open(Object(self.uri, self.size, self.generation))
+        except (ObjectNotFound, GenerationMismatch) as error:
+            raise CorruptInput(str(error)) from error
+
+
+class Operator(Protocol):
+    """What happens to the rows of a shard between reading and writing."""
+
+    reads_files: bool
+    """Whether it takes the file itself instead of its rows."""
+
+    def setup(self) -> None:
+        """Loads what is kept for the life of the worker process."""
+        ...
+
+    def apply(self, batch: Any, tally: Tally) -> Iterable[Any]:
+        """Yields the tables that a batch becomes."""
+        ...
+
+    def apply_file(self, file: InputFile, tally: Tally) -> Iterable[Any]:
+        """Yields the tables that a file becomes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Shards to run, with their ranks in the plan."""
+
+    shards: tuple[tuple[int, Shard], ...]
+    attempt: int
+    schema: Any
+    """The schema that all outputs have; None if none could be derived."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Asks for the schema of what the operator makes of one shard's first rows."""
+
+    shard: Shard | None
+    """None: of an empty table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """The answer to a probe: a schema, or why there is none (an empty error: the shard gave no table)."""
+
+    schema: Any = None
+    error: str = ""
+
+
+@dataclass
+class StageProgram:
+    """The program of a stage: picklable, shipped once to every worker."""
+
+    key: str
+    job: str
+    operator: Operator
+    output: str
+    fingerprint: str
+    format: OutputFormat
+    codec: str
+    batch_rows: int
+    max_bad_rows: str | None
+    input_schemas: Mapping[str, Any]
+    """Schema of the rows by input format; empty for operators that take files."""
+    scratch: str
+
+    def __post_init__(self) -> None:
+        self._ready = False
+        self._stores: dict[str, Store] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_ready": False, "_stores": {}}
+
+    def run(self, payload: Piece | Probe) -> Iterator[Any]:
+        """Yields a `ShardRecord` for each shard, or a `Probed`."""
+        if isinstance(payload, Probe):
+            yield self._probe(payload)
+            return
+        for index, shard in payload.shards:
+            yield self._attempt(index, shard, payload)
+
+    # One shard
+
+    def _attempt(self, index: int, shard: Shard, piece: Piece) -> ShardRecord:
+        started = time.perf_counter()
+        before = self._calls()
+        try:
+            record = self._run_shard(index, shard, piece)
+        except Exception as error:  # noqa: BLE001 - whatever user code raises becomes a failure of this shard alone
+            record = ShardRecord(index, 0.0, failure_of(error))
+        return ShardRecord(
+            record.index,
+            time.perf_counter() - started,
+            record.failure,
+            record.books,
+            record.generation,
+            record.bytes_out,
+            record.existed,
+            record.different,
+            self._calls().since(before),
+        )
+
+    def _run_shard(self, index: int, shard: Shard, piece: Piece) -> ShardRecord:
+        uri = f"{self.output}/{shard.id}{suffix(self.format, self.codec)}"
+        out = self._store(self.output)
+        if piece.attempt > 1 and (done := self._existing(index, out, uri)) is not None:
+            return done
+        self._setup()
+        tally = Tally(BadRowBudget(self.max_bad_rows))
+        with out.writer(uri) as sink:
+            writer = None if piece.schema is None else make_writer(sink, piece.schema, self.format, self.codec)
+            for table in self._tables(shard, tally):
+                if writer is not None:
+                    held = hold(table, piece.schema)
+                    tally.books.rows_out += held.num_rows
+                    writer.write(held)
+            if writer is None:
+                raise SchemaMismatch(
+                    "no output schema could be derived: the first shards of the plan gave no rows or failed; "
+                    "mend them, or declare output_schema in the job"
+                )
+            tally.close()
+            writer.close(self._record(shard, tally, out))
+            published = sink.publish()
+        if published.outcome is Outcome.DIFFERENT:
+            return self._other(index, out, uri)
+        return ShardRecord(
+            index, 0.0, books=tally.books, generation=published.object.generation, bytes_out=published.object.size
+        )
+
+    def _tables(self, shard: Shard, tally: Tally) -> Iterator[Any]:
+        if self.operator.reads_files:
+            file = InputFile(shard.uri, shard.object_bytes, shard.generation, self._store(shard.uri))
+            yield from self.operator.apply_file(file, tally)
+            return
+        for batch in self._batches(shard, tally):
+            tally.books.rows_in += batch.num_rows
+            yield from self.operator.apply(batch, tally)
+
+    def _batches(self, shard: Shard, tally: Tally) -> Iterator[Any]:
+        encoding: Encoding = detect(shard.uri)
+        return read(
+            self._store(shard.uri),
+            Object(shard.uri, shard.object_bytes, shard.generation),
+            encoding,
+            shard.kind,
+            shard.start,
+            shard.stop,
+            schema=self.input_schemas[encoding.format],
+            batch_rows=self.batch_rows,
+            on_bad_row=tally.bad_row,
+        )
+
+    def _record(self, shard: Shard, tally: Tally, out: Store) -> dict[str, Any]:
+        """Publishes the quarantine, which the record names, and returns the record: deterministic fields only."""
+        quarantine = None
+        if tally.quarantine is not None:
+            digest, data = tally.quarantine.finish()
+            quarantine = f"{layout.QUARANTINE}{digest}.jsonl.zst"
+            out.publish(f"{self.output}/{quarantine}", data.read())
+        return {
+            "job": self.job,
+            "shard": shard.id,
+            "fingerprint": self.fingerprint,
+            "rows": tally.books.rows(),
+            "counters": tally.books.sorted_counters(),
+            "quarantine": quarantine,
+        }
+
+    def _existing(self, index: int, out: Store, uri: str) -> ShardRecord | None:
+        try:
+            found = out.stat(uri)
+        except ObjectNotFound:
+            return None
+        books = books_of(out, found, self.format, self.codec, self.fingerprint)
+        return ShardRecord(index, 0.0, books=books, generation=found.generation, bytes_out=found.size, existed=True)
+
+    def _other(self, index: int, out: Store, uri: str) -> ShardRecord:
+        """Another attempt won with different bytes: its output counts, and the difference is reported."""
+        done = self._existing(index, out, uri)
+        if done is None:
+            raise StorageError(f"{uri} existed when it was published and is gone now; someone removes outputs")
+        return ShardRecord(index, 0.0, None, done.books, done.generation, done.bytes_out, existed=True, different=True)
+
+    # The schema of the output
+
+    def _probe(self, probe: Probe) -> Probed:
+        tally = Tally(BadRowBudget("100%"))
+        try:
+            self._setup()
+            if probe.shard is not None:
+                tables: Iterable[Any] = self._tables(probe.shard, tally)
+            elif self.operator.reads_files:
+                return Probed()
+            else:
+                schema = next(iter(self.input_schemas.values()))
+                tables = self.operator.apply(schema.empty_table(), tally)
+            for table in tables:
+                return Probed(table.schema.remove_metadata())
+        except Exception as error:  # noqa: BLE001 - a shard that fails here fails again, and is booked, when it runs
+            return Probed(error=failure_of(error).error)
+        return Probed()
+
+    # What a worker process keeps
+
+    def _setup(self) -> None:
+        if not self._ready:
+            self.operator.setup()
+            self._ready = True
+
+    def _store(self, uri: str) -> Store:
+        scheme = uri.partition("://")[0] if "://" in uri else ""
+        store = self._stores.get(scheme)
+        if store is None:
+            store = self._stores[scheme] = open_store(uri, scratch=self.scratch)
+        return store
+
+    def _calls(self) -> Calls:
+        total = Calls()
+        for store in self._stores.values():
+            total = total.plus(store.calls)
+        return total
+
+
+def books_of(store: Store, found: Object, format: OutputFormat, codec: str, fingerprint: str) -> Books:
+    """Returns the books in an output's record.
+
+    Raises ConfigError if the object carries no record, or that of another job: its name is taken.
+    """
+    record = read_record(store, found, format, codec)
+    if record is None:
+        raise ConfigError(
+            f"{found.uri} was not written by curate, but it has the name of an output; move it, or use another --output"
+        )
+    if record["fingerprint"] != fingerprint:
+        raise ForeignOutputError(f"{found.uri} was written by a job of other identity ({record['fingerprint']})")
+    return Books.parse(record["rows"], record["counters"])
+
+
+class ForeignOutputError(ShardError):
+    """An output with the right name and the record of another job."""
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Returns what an exception means for the shard at hand."""
+    if isinstance(error, ShardError | ConfigError):
+        kind = FailureKind.CORRUPT
+    elif isinstance(error, StorageError):
+        kind = FailureKind.STORAGE
+    else:
+        kind = FailureKind.USER_ERROR
+    text = "".join(traceback.format_exception(error))
+    return Failure(kind, f"{type(error).__name__}: {error}"[:MAX_ERROR], text[-MAX_TRACEBACK:])

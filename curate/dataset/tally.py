@@ -1,0 +1,116 @@
+"""What user code says about rows while a shard is processed: dropped, quarantined, counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from curate.dataset.formats import BadRow, QuarantineWriter
+from curate.errors import ConfigError, TooManyBadRows
+from curate.tasks.books import Books
+from curate.units import parse_percent
+
+DEFAULT_BAD_ROWS = 10
+DEFAULT_BAD_FRACTION = 0.001
+"""Without `max_bad_rows`, a shard survives 0.1 % bad rows, and ten whatever its size."""
+HOPELESS_BAD_ROWS = 100_000
+"""A shard with this many bad rows is given up without reading on: the input is something else than it was taken for."""
+MOST_NAMES = 200
+"""Different reasons, and different counters, in one shard. They travel in the output's record; more means that a name
+holds data."""
+
+
+class BadRowBudget:
+    """How many rows of a shard may be quarantined: a number, a fraction, or the default (0.1 %, at least 10)."""
+
+    def __init__(self, text: str | None = None) -> None:
+        """`text` is `N`, `P%` or None for the default. Raises ConfigError for anything else."""
+        self.count: int | None = None
+        self.fraction = DEFAULT_BAD_FRACTION
+        self.least = DEFAULT_BAD_ROWS
+        if text is None:
+            return
+        self.least = 0
+        if text.strip().endswith("%"):
+            self.fraction = parse_percent(text)
+        elif text.strip().isdigit():
+            self.count = int(text)
+        else:
+            raise ConfigError(f"max_bad_rows {text!r} is neither a number of rows nor a percentage like 0.1%")
+
+    def allows(self, bad: int, rows: int) -> bool:
+        """Returns whether `bad` of `rows` rows are within the budget."""
+        if self.count is not None:
+            return bad <= self.count
+        return bad <= max(self.least, int(self.fraction * rows))
+
+    def hopeless(self, bad: int) -> bool:
+        """Returns whether no number of good rows to come can help."""
+        return bad > (HOPELESS_BAD_ROWS if self.count is None else self.count)
+
+    def __str__(self) -> str:
+        if self.count is not None:
+            return f"{self.count} rows"
+        return f"{self.fraction:.4g} of the rows" + (f", at least {self.least}" if self.least else "")
+
+
+class Tally:
+    """The books of the shard at hand and the rows set aside from it."""
+
+    def __init__(self, budget: BadRowBudget) -> None:
+        self.books = Books()
+        self.quarantine: QuarantineWriter | None = None
+        self._budget = budget
+
+    def drop(self, n: int, reason: str) -> None:
+        """Books `n` rows as dropped for `reason`."""
+        if n < 0:
+            raise ValueError(f"drop({n}, {reason!r}): the number of rows cannot be negative")
+        if n:
+            self.books.dropped[reason] = self.books.dropped.get(reason, 0) + int(n)
+            self._bound(self.books.dropped, "reasons for dropping")
+
+    def count(self, name: str, n: int | float = 1) -> None:
+        """Adds `n` to the counter `name`."""
+        value = n.item() if hasattr(n, "item") else n
+        self.books.counters[name] = self.books.counters.get(name, 0) + value
+        self._bound(self.books.counters, "counters")
+
+    def set_aside(self, row: BadRow) -> None:
+        """Quarantines a row. Raises TooManyBadRows when the budget cannot hold any more."""
+        if self.quarantine is None:
+            self.quarantine = QuarantineWriter()
+        self.quarantine.add(row)
+        self.books.quarantined += 1
+        if self._budget.hopeless(self.books.quarantined):
+            raise self._too_many("before its end")
+
+    def bad_row(self, row: BadRow) -> None:
+        """Quarantines a row that could not be read: it counts as read."""
+        self.books.rows_in += 1
+        self.set_aside(row)
+
+    def close(self) -> None:
+        """Balances the books. Raises TooManyBadRows if the shard is over its budget."""
+        self.books.settle()
+        if not self._budget.allows(self.books.quarantined, max(self.books.rows_in, self.books.rows_out)):
+            raise self._too_many(f"of {self.books.rows_in}")
+
+    def _too_many(self, where: str) -> TooManyBadRows:
+        reasons = ", ".join(f"{n} x {reason}" for reason, n in self.reasons().items())
+        return TooManyBadRows(
+            f"{self.books.quarantined} bad rows {where}, the budget is {self._budget} ({reasons}); "
+            "mend the input, or raise --max-bad-rows"
+        )
+
+    def reasons(self) -> dict[str, int]:
+        """Returns how many rows were quarantined by reason, most frequent first, at most five."""
+        return {} if self.quarantine is None else dict(self.quarantine.reasons.most_common(5))
+
+    @staticmethod
+    def _bound(names: Mapping[str, Any], what: str) -> None:
+        if len(names) > MOST_NAMES:
+            raise ConfigError(
+                f"more than {MOST_NAMES} different {what} in one shard (such as {next(reversed(list(names)))!r}); "
+                "a name must not hold data of the row"
+            )

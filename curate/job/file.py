@@ -1,0 +1,19 @@
+"""FileJob: a job over inputs that are no tables, such as WARC, PDF or tar."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from curate.dataset.stage import InputFile
+from curate.job.base import Job
+
+
+class FileJob(Job):
+    """Base of jobs that take a file as it is. One file is one shard; its rows count as created."""
+
+    _reads_files: ClassVar[bool] = True
+
+    def process_file(self, file: InputFile) -> Iterator[Any | Mapping[str, Any]]:
+        """Yields tables, or rows as dictionaries, from `file`: its `uri`, `size`, `generation`, and a stream by `open()`."""
+        raise NotImplementedError

@@ -1,0 +1,66 @@
+"""Runs tasks in this process, one piece a poll: for tests, for pdb, and for small inputs. One slot, no Ray."""
+
+from __future__ import annotations
+
+import traceback
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from curate.runtime.protocol import End, Ended, Message, Program, Resources
+
+
+class InlineBackend:
+    """A backend of one slot that works when it is polled. Pieces end in the order in which they were launched."""
+
+    name = "inline"
+
+    def __init__(self) -> None:
+        self._program: Program | None = None
+        self._queue: deque[tuple[int, Iterator[Any]]] = deque()
+
+    def start(self, resources: Resources) -> None:
+        """Does nothing: there is one process, and this is it."""
+
+    def load(self, program: Program) -> None:
+        """Keeps the program."""
+        self._program = program
+
+    def slots(self) -> int:
+        """Returns 1."""
+        return 1
+
+    def launch(self, task: int, payload: Any, pieces: int) -> None:
+        """Queues the task."""
+        del pieces
+        if self._program is None:
+            raise RuntimeError("launch before load")
+        self._queue.append((task, self._program.run(payload)))
+
+    def poll(self, timeout_s: float) -> list[Message | Ended]:
+        """Works on the first task until it yields or ends."""
+        del timeout_s
+        if not self._queue:
+            return []
+        task, work = self._queue[0]
+        try:
+            return [Message(task, [next(work)])]
+        except StopIteration:
+            end = Ended(task, End.RETURNED)
+        except Exception:  # noqa: BLE001 - the dispatcher decides what an escaped error means
+            end = Ended(task, End.RAISED, traceback.format_exc())
+        self._queue.popleft()
+        return [end]
+
+    def cancel(self) -> None:
+        """Closes what is queued."""
+        for _, work in self._queue:
+            close = getattr(work, "close", None)
+            if close is not None:
+                close()
+        self._queue.clear()
+
+    def close(self) -> None:
+        """Forgets the program and what it loaded."""
+        self.cancel()
+        self._program = None

@@ -1,0 +1,460 @@
+"""The local store: files of one machine, or of a file system that several machines mount.
+
+Publishing writes a temporary in the scratch directory, fsyncs it and hard-links it to its final name, which fails if
+that name exists. A `kill -9` at any point leaves the whole object or none; `sync_directories` extends that to power
+loss. Generations are the modification time in nanoseconds and the size, so a copy that keeps times keeps generations.
+"""
+
+# Paths are strings here: a Path for each of 200,000 files would take longer than listing them.
+# ruff: noqa: PTH103, PTH105, PTH108, PTH110, PTH112, PTH116, PTH120
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import io
+import itertools
+import os
+import secrets
+import stat as stat_bits
+import threading
+import time
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from curate.errors import ConfigError, ObjectNotFound, PermissionDenied, StorageError
+from curate.storage.protocol import LIST_PAGE, Calls, Object, Outcome, Published, clip, mismatch
+from curate.storage.writer import BaseWriter
+
+WRITE_BUFFER_BYTES = 1 << 20
+READ_BUFFER_BYTES = 1 << 20
+_TEMPORARY = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
+_LINK_ATTEMPTS = 20
+_process = secrets.token_hex(8)
+_temporaries = itertools.count()
+
+
+class LocalStore:
+    """Files by absolute path. Without a `scratch` directory it can read and delete, but not write."""
+
+    def __init__(self, scratch: str | None = None) -> None:
+        if scratch is not None:
+            _path(scratch)
+        self._scratch = scratch
+        self._calls = Calls()
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[type[LocalStore], tuple[str | None]]:
+        return LocalStore, (self._scratch,)
+
+    @property
+    def calls(self) -> Calls:
+        return self._calls
+
+    @property
+    def scratch(self) -> str | None:
+        """The directory of temporaries; it exists once something was written."""
+        return self._scratch
+
+    def list(self, prefix: str) -> Iterator[Object]:
+        files = _walk(_path(prefix))
+        self._count("list")
+        room = LIST_PAGE
+        for found in files:
+            if not room:
+                self._count("list")
+                room = LIST_PAGE
+            room -= 1
+            yield found
+
+    def stat(self, uri: str) -> Object:
+        self._count("get")
+        try:
+            status = os.stat(_path(uri))
+        except OSError as error:
+            raise _translated(error, uri) from error
+        if stat_bits.S_ISDIR(status.st_mode):
+            raise ObjectNotFound(f"{uri} does not exist as an object: it is a directory")
+        return Object(uri, status.st_size, _generation(status))
+
+    def read(self, uri: str, start: int = 0, stop: int | None = None) -> bytes:
+        self._count("get")
+        with self._opened(uri, buffering=0) as file:
+            start, stop = clip(start, stop, os.fstat(file.fileno()).st_size)
+            if start:
+                file.seek(start)
+            return _read_fully(file, stop - start, uri)
+
+    def open(self, object: Object) -> BinaryIO:
+        self._count("get")
+        file = self._opened(object.uri, buffering=READ_BUFFER_BYTES)
+        found = _generation(os.fstat(file.fileno()))
+        if found != object.generation:
+            file.close()
+            raise mismatch(object.uri, object.generation, found)
+        return file
+
+    def writer(self, uri: str) -> LocalWriter:
+        return LocalWriter(self, _path(uri))
+
+    def publish(self, uri: str, data: bytes) -> Published:
+        temporary, status = self._written(_path(uri), data)
+        return self._link(temporary, uri, status)
+
+    def replace(self, uri: str, data: bytes) -> Object:
+        self._count("put")
+        temporary, status = self._written(_path(uri), data)
+        try:
+            try:
+                os.replace(temporary, uri)
+            except FileNotFoundError:
+                _make_parent(uri)
+                os.replace(temporary, uri)
+        except OSError as error:
+            _discard(temporary)
+            raise _translated(error, uri) from error
+        return Object(uri, status.st_size, _generation(status))
+
+    def delete(self, uri: str, generation: str | None = None) -> bool:
+        self._count("delete")
+        try:
+            with _locked(os.path.dirname(_path(uri))):
+                if generation is not None and (found := _generation(os.stat(uri))) != generation:
+                    self._count("get")
+                    raise mismatch(uri, generation, found)
+                os.unlink(uri)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return False
+        except OSError as error:
+            raise _translated(error, uri) from error
+        return True
+
+    def _written(self, uri: str, data: bytes) -> tuple[str, os.stat_result]:
+        """Writes `data` to a durable temporary; returns its path and status."""
+        temporary, descriptor = self._temporary(uri)
+        try:
+            try:
+                view = memoryview(data)
+                while len(view):
+                    view = view[os.write(descriptor, view) :]
+                return temporary, _settled(descriptor)
+            finally:
+                os.close(descriptor)
+        except BaseException as error:
+            _discard(temporary)
+            if isinstance(error, OSError):
+                raise _translated(error, uri) from error
+            raise
+
+    def _temporary(self, uri: str) -> tuple[str, int]:
+        """Creates an empty file in the scratch directory, which is made if it is missing."""
+        if self._scratch is None:
+            raise StorageError(
+                f"{uri} cannot be written: this store was opened for reading, without a scratch directory; "
+                "open it with open_store(uri, scratch='<output>/_curate/tmp/<attempt>')"
+            )
+        # The pid keeps the children of a fork apart, who share the other two.
+        path = f"{self._scratch}/{_process}-{os.getpid()}-{next(_temporaries)}"
+        try:
+            try:
+                return path, os.open(path, _TEMPORARY, 0o666)
+            except FileNotFoundError:
+                os.makedirs(self._scratch, exist_ok=True)
+                return path, os.open(path, _TEMPORARY, 0o666)
+        except OSError as error:
+            raise _translated(error, path) from error
+
+    def _link(self, temporary: str, uri: str, status: os.stat_result) -> Published:
+        """Makes the temporary visible under `uri` if that is free, compares if it is not, and removes the temporary."""
+        self._count("put")
+        try:
+            for _ in range(_LINK_ATTEMPTS):
+                try:
+                    os.link(temporary, uri)
+                except FileNotFoundError:
+                    if not os.path.exists(temporary):
+                        raise StorageError(
+                            f"{uri} was not published: its temporary {temporary} was removed while it was written; "
+                            "nothing may sweep the scratch directory of a running attempt; run the shard again"
+                        ) from None
+                    _make_parent(uri)
+                except FileExistsError:
+                    compared = self._compare(temporary, uri)
+                    if compared is not None:
+                        return compared
+                else:
+                    return Published(Outcome.CREATED, Object(uri, status.st_size, _generation(status)))
+            raise StorageError(
+                f"{uri} cannot be published: its name is taken, yet nothing can be read there; "
+                "a dangling link or something that keeps appearing and vanishing; look with: ls -la and remove it"
+            )
+        except OSError as error:
+            raise _translated(error, uri) from error
+        finally:
+            _discard(temporary)
+
+    def _compare(self, temporary: str, uri: str) -> Published | None:
+        """Compares the temporary with what holds its name; returns None if that is gone by now."""
+        self._count("get")
+        try:
+            with open(uri, "rb", buffering=0) as theirs, open(temporary, "rb", buffering=0) as ours:
+                status = os.fstat(theirs.fileno())
+                same = status.st_size == os.fstat(ours.fileno()).st_size and _same_bytes(theirs, ours)
+        except FileNotFoundError:
+            return None
+        except IsADirectoryError as error:
+            raise StorageError(f"{uri} cannot be published: a directory has that name; move it away") from error
+        return Published(
+            Outcome.IDENTICAL if same else Outcome.DIFFERENT, Object(uri, status.st_size, _generation(status))
+        )
+
+    def _opened(self, uri: str, buffering: int) -> BinaryIO:
+        try:
+            return open(_path(uri), "rb", buffering=buffering)
+        except IsADirectoryError as error:
+            raise ObjectNotFound(f"{uri} does not exist as an object: it is a directory") from error
+        except OSError as error:
+            raise _translated(error, uri) from error
+
+    def _count(self, kind: str) -> None:
+        with self._lock:
+            setattr(self._calls, kind, getattr(self._calls, kind) + 1)
+
+
+class LocalWriter(BaseWriter):
+    """Bytes collected in a temporary until they are published."""
+
+    def __init__(self, store: LocalStore, uri: str) -> None:
+        self._store = store
+        self._temporary, descriptor = store._temporary(uri)
+        self._file = open(descriptor, "wb", buffering=WRITE_BUFFER_BYTES)  # noqa: SIM115
+        super().__init__(uri)
+
+    def _append(self, data: bytes | memoryview) -> int:
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            raise _translated(error, self._uri) from error
+
+    def _finish(self) -> Published:
+        try:
+            self._file.flush()
+            status = _settled(self._file.fileno())
+            self._file.close()
+        except OSError as error:
+            self._discard()
+            raise _translated(error, self._uri) from error
+        return self._store._link(self._temporary, self._uri, status)
+
+    def _discard(self) -> None:
+        # Closing flushes: on a full disk that fails again, and the bytes are unwanted anyway.
+        with contextlib.suppress(OSError):
+            self._file.close()
+        _discard(self._temporary)
+
+
+def probe_linking(scratch: str) -> None:
+    """Refuses a file system on which a hard link cannot be made, or does not fail if its name is taken.
+
+    Leaves nothing behind but the directory. Raises ConfigError, PermissionDenied.
+    """
+    store = LocalStore(scratch)
+    source, descriptor = store._temporary(scratch)
+    os.close(descriptor)
+    target = f"{source}-link"
+    try:
+        os.link(source, target)
+        try:
+            os.link(source, target)
+        except FileExistsError:
+            return
+        raise ConfigError(
+            f"{scratch} is on a file system where a second link replaces the first, so outputs could be overwritten; "
+            "choose an output on a local disk or gs://"
+        )
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise _translated(error, scratch) from error
+        raise ConfigError(
+            f"{scratch} is on a file system without hard links ({error.strerror}), which atomic publishing needs; "
+            "choose an output on another file system or gs://"
+        ) from error
+    finally:
+        _discard(target)
+        _discard(source)
+
+
+def sync_directories(root: str) -> int:
+    """Makes the names published below `root` survive a power loss; returns the number of directories synced.
+
+    Publishing syncs contents, which is what surviving a kill takes; the directories are synced once, at a run's end.
+    """
+    synced = 0
+    for directory, _, _ in os.walk(_path(root)):
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        synced += 1
+    return synced
+
+
+def _walk(prefix: str) -> Iterator[Object]:
+    """Yields the files whose path starts with `prefix`, in code-point order of the whole path.
+
+    Directories sort as if their name ended in the slash that follows it in every path below: "a-b" < "a/b" < "a.b"
+    is wrong, "a-b" < "a.b" < "a/b" is right. Links are followed, except from a directory into one that contains it.
+    """
+    top, _, start = prefix.rpartition("/")
+    if top and os.path.normpath(top) != top:
+        # To the system "a//b" is "a/b"; as a string it begins no path that this function yields.
+        return
+    pending = [(f"{top}/", iter(_names(f"{top}/", start)))]
+    while pending:
+        directory, names = pending[-1]
+        for name in names:
+            path = directory + name
+            if name[-1] == "/":
+                pending.append((path, iter(_names(path))))
+                break
+            try:
+                status = os.stat(path)
+            except OSError as error:
+                if _is_gone(error):
+                    continue
+                raise _translated(error, path) from error
+            yield Object(path, status.st_size, f"{status.st_mtime_ns}-{status.st_size}")
+        else:
+            pending.pop()
+
+
+def _names(directory: str, start: str = "") -> list[str]:
+    """Returns the sorted names in `directory` that begin with `start`, those of directories with a slash at the end."""
+    try:
+        entries = os.scandir(directory)
+    except OSError as error:
+        if _is_gone(error) or isinstance(error, NotADirectoryError):
+            return []
+        raise _translated(error, directory) from error
+    names: list[str] = []
+    with entries:
+        for entry in entries:
+            name = entry.name
+            if start and not name.startswith(start):
+                continue
+            if entry.is_symlink():
+                if not os.path.isdir(entry.path):
+                    names.append(name)
+                elif not _is_above(entry.path):
+                    names.append(name + "/")
+            else:
+                names.append(name + "/" if entry.is_dir() else name)
+    names.sort()
+    return names
+
+
+def _is_above(link: str) -> bool:
+    """Returns whether the link leads to a directory that contains the link itself: following it would never end."""
+    target = os.path.realpath(link)
+    return (os.path.realpath(os.path.dirname(link)) + "/").startswith(target.rstrip("/") + "/")
+
+
+def _is_gone(error: OSError) -> bool:
+    """Returns whether the file vanished since it was seen, or is a link to nothing or in a ring."""
+    return error.errno in (errno.ENOENT, errno.ELOOP)
+
+
+def _path(uri: str) -> str:
+    if uri[:1] != "/":
+        raise ConfigError(f"{uri!r} was given to a store of local files; expected an absolute path; normalise(uri) it")
+    return uri
+
+
+def _generation(status: os.stat_result) -> str:
+    return f"{status.st_mtime_ns}-{status.st_size}"
+
+
+def _settled(descriptor: int) -> os.stat_result:
+    """Syncs a written file and returns its final status.
+
+    The kernel stamps files with the time of its last tick, milliseconds ago; the exact time keeps two contents of the
+    same size, written one after the other under one name, at different generations.
+    """
+    now_ns = time.time_ns()
+    os.utime(descriptor, ns=(now_ns, now_ns))
+    os.fsync(descriptor)
+    return os.fstat(descriptor)
+
+
+def _make_parent(uri: str) -> None:
+    os.makedirs(os.path.dirname(uri), exist_ok=True)
+
+
+def _discard(path: str) -> None:
+    """Removes a temporary. One that cannot be removed is left to the sweep: the outcome of its publish stands."""
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+
+
+@contextlib.contextmanager
+def _locked(directory: str) -> Iterator[None]:
+    """Holds the lock of `directory` against other deletes.
+
+    Between the look at a generation and the unlink, a name can only come to mean another object by being deleted and
+    published again; so it is enough that deletes exclude each other. Where a network file system cannot lock a
+    directory, that race of two operators stays open.
+    """
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _read_fully(file: BinaryIO, size: int, uri: str) -> bytes:
+    """Reads `size` bytes; Linux gives at most 2 GiB a call."""
+    try:
+        first = file.read(size)
+        if len(first) == size:
+            return first
+        parts = io.BytesIO()
+        parts.write(first)
+        while len(first) and parts.tell() < size:
+            first = file.read(size - parts.tell())
+            parts.write(first)
+        return parts.getvalue()
+    except OSError as error:
+        raise _translated(error, uri) from error
+
+
+def _same_bytes(theirs: BinaryIO, ours: BinaryIO) -> bool:
+    while True:
+        left, right = theirs.read(READ_BUFFER_BYTES), ours.read(READ_BUFFER_BYTES)
+        if left != right:
+            return False
+        if not left:
+            return True
+
+
+def _translated(error: OSError, uri: str) -> StorageError:
+    """Returns the error of this layer that an error of the operating system stands for."""
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return ObjectNotFound(f"{uri} does not exist")
+    if isinstance(error, PermissionError):
+        return PermissionDenied(
+            f"{uri}: the operating system refused ({error.strerror}) user id {os.geteuid()}, which must be allowed to; "
+            f"look at the rights with: ls -ld {os.path.dirname(uri)}"
+        )
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageError(f"{uri} cannot be written: the disk or its quota is full; free space and run again")
+    if error.errno in _NO_LINKS:
+        return StorageError(
+            f"{uri} cannot be published from its scratch directory ({error.strerror}); "
+            "both must lie on one file system that has hard links"
+        )
+    return StorageError(f"{uri}: {error.strerror or error}")

@@ -1,0 +1,61 @@
+"""Retrying one storage call: full jitter between attempts, a deadline over all of them.
+
+Only TransientStorageError is retried; everything else passes through at once. The clock is handed in, so that tests
+of a two-minute deadline take no time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_random_exponential
+
+from curate.clock import Clock, SystemClock
+from curate.errors import TransientStorageError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How long and how often a call is tried."""
+
+    deadline_s: float = 120.0
+    """No attempt starts later than this many seconds after the first one did."""
+    first_wait_s: float = 0.5
+    """Upper bound of the first random wait; it doubles with every attempt (full jitter)."""
+    longest_wait_s: float = 32.0
+    """Upper bound of every wait."""
+    stall_s: float = 60.0
+    """An attempt that receives nothing for this many seconds has failed."""
+    clock: Clock = field(default_factory=SystemClock)
+
+    def call(self, what: str, attempt: Callable[[], T]) -> T:
+        """Returns the first result of `attempt`, which is called again whenever it raises TransientStorageError.
+
+        Raises TransientStorageError, naming `what`, when the next attempt would start after the deadline.
+        """
+        clock = self.clock
+        started = clock.monotonic()
+
+        def stop(state: RetryCallState) -> bool:
+            return clock.monotonic() - started + state.upcoming_sleep > self.deadline_s
+
+        def give_up(state: RetryCallState) -> T:
+            assert state.outcome is not None
+            last = state.outcome.exception()
+            raise TransientStorageError(
+                f"{what}: {state.attempt_number} attempts in {clock.monotonic() - started:.0f} s failed, the last "
+                f"with: {last}; expected an answer within {self.deadline_s:.0f} s; the store is unreachable or "
+                "throttles: check the network and quota, then run again"
+            ) from last
+
+        return Retrying(
+            sleep=clock.sleep,
+            stop=stop,
+            wait=wait_random_exponential(multiplier=self.first_wait_s, max=self.longest_wait_s),
+            retry=retry_if_exception_type(TransientStorageError),
+            retry_error_callback=give_up,
+        )(attempt)

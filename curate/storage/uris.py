@@ -1,0 +1,120 @@
+"""URIs as curate writes them: `/absolute/path`, `gs://bucket/key`, `memory://bucket/key`. Pure; touches no storage.
+
+One object has one spelling, because names are compared, sorted and hashed as strings: `file://` and `gcs://` are
+rewritten, local paths made absolute, and what could mean two things is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from curate.errors import ConfigError, did_you_mean
+
+SCHEMES = ("gs", "gcs", "memory", "file")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]*")
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
+
+
+def normalise(uri: str, *, keep_slash: bool = False) -> str:
+    """Returns the one spelling of `uri`: absolute, without `file://`, ending in `/` only if asked to keep that.
+
+    A local path is resolved against the working directory, `..` included; nothing is percent-decoded, links stay.
+    Raises ConfigError for an unknown scheme, a missing bucket, a `.` or `..` in a key, or a control character.
+
+    >>> normalise("gcs://bucket/reddit/")
+    'gs://bucket/reddit'
+    >>> normalise("file:///data/x/../y/", keep_slash=True)
+    '/data/y/'
+    """
+    if not uri:
+        raise ConfigError("an empty URI was given; expected gs://bucket/key, memory://bucket/key or a local path")
+    if found := _UNPRINTABLE.search(uri):
+        raise ConfigError(
+            f"{uri!r} contains {found.group()!r} at position {found.start()}; "
+            "control characters and broken Unicode cannot be part of an object's name; rename it"
+        )
+    match = _SCHEME.match(uri)
+    scheme = match.group(1) if match else ""
+    if scheme in ("", "file"):
+        path = uri
+        if scheme:
+            path = _after_scheme(uri, scheme)
+            if not path.startswith("/"):
+                host, _, rest = path.partition("/")
+                if host != "localhost":
+                    raise ConfigError(f"{uri!r} names the host {host!r}; a local path is file:///absolute/path")
+                path = "/" + rest
+        # abspath keeps two leading slashes, as POSIX allows it to.
+        clean = "/" + os.path.abspath(path).lstrip("/")  # noqa: PTH100
+        return clean + "/" if keep_slash and path.endswith("/") and clean != "/" else clean
+    if scheme not in SCHEMES:
+        raise ConfigError(
+            f"{uri!r} has the scheme {scheme!r}, which curate cannot store to{did_you_mean(scheme, SCHEMES)}; "
+            "expected gs://bucket/key, memory://bucket/key or a local path"
+        )
+    bucket, slash, key = _after_scheme(uri, scheme).partition("/")
+    if not _BUCKET.fullmatch(bucket):
+        raise ConfigError(
+            f"{uri!r} names the bucket {bucket!r}; expected {scheme}://bucket/key with a lower-case bucket"
+        )
+    if any(part in (".", "..") for part in key.split("/")):
+        raise ConfigError(
+            f"{uri!r} has a '.' or '..' in its key; an object store takes these literally; write the full key"
+        )
+    clean = f"{'memory' if scheme == 'memory' else 'gs'}://{bucket}{slash}{key}"
+    return clean if keep_slash else clean.rstrip("/")
+
+
+def join(root: str, *parts: str) -> str:
+    """Returns `root/part/part`, with one slash at each seam.
+
+    >>> join("gs://bucket/out/", "part-00000.parquet")
+    'gs://bucket/out/part-00000.parquet'
+    """
+    joined = "/".join(part.strip("/") for part in parts if part.strip("/"))
+    return f"{root.rstrip('/')}/{joined}" if joined else root
+
+
+def relative(uri: str, root: str) -> str:
+    """Returns the part of `uri` below the directory `root`. Raises ConfigError if it is not below it.
+
+    >>> relative("/data/in/2024/a.parquet", "/data/in")
+    '2024/a.parquet'
+    """
+    directory = root.rstrip("/") + "/"
+    if not uri.startswith(directory) or len(uri) == len(directory):
+        raise ConfigError(f"{uri!r} is not below {directory!r}; expected a name that starts with it")
+    return uri[len(directory) :]
+
+
+def is_local(uri: str) -> bool:
+    """Returns whether `uri` names a file of this machine.
+
+    >>> is_local("/data/x"), is_local("gs://bucket/x")
+    (True, False)
+    """
+    match = _SCHEME.match(uri)
+    return match is None or match.group(1) == "file"
+
+
+def bucket_and_key(uri: str, scheme: str) -> tuple[str, str]:
+    """Splits `scheme://bucket/key`; the key may be empty. Raises ConfigError if the URI is of another scheme.
+
+    >>> bucket_and_key("gs://bucket/a/b", "gs")
+    ('bucket', 'a/b')
+    """
+    start = f"{scheme}://"
+    bucket, _, key = uri[len(start) :].partition("/")
+    if not uri.startswith(start) or not bucket:
+        raise ConfigError(f"{uri!r} was given to a store of {start}bucket/key; open one for it with open_store(uri)")
+    return bucket, key
+
+
+def _after_scheme(uri: str, scheme: str) -> str:
+    """Returns what follows `scheme://`, and refuses `scheme:/x`, which is always a slip."""
+    start = f"{scheme}://"
+    if not uri.startswith(start):
+        raise ConfigError(f"{uri!r} has one slash after {scheme!r}; did you mean {start}{uri[len(scheme) + 2 :]}?")
+    return uri[len(start) :]

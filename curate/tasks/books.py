@@ -1,0 +1,74 @@
+"""Row accounting: in + created = out + dropped (by reason) + quarantined, per shard and per job.
+
+Sums are associative and commutative, so that a job's books are the same whatever the order in which its shards end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+UNSPECIFIED = "unspecified"
+"""The reason under which rows are booked that `process` did not return and said nothing about."""
+
+
+@dataclass(slots=True)
+class Books:
+    """What happened to the rows of a shard, a run or a job, and the counters that user code kept."""
+
+    rows_in: int = 0
+    created: int = 0
+    rows_out: int = 0
+    quarantined: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+    counters: dict[str, int | float] = field(default_factory=dict)
+
+    def settle(self) -> None:
+        """Books the difference: rows missing without a reason as `dropped: unspecified`, surplus rows as created."""
+        gap = self.rows_in + self.created - self.rows_out - self.quarantined - sum(self.dropped.values())
+        if gap > 0:
+            self.dropped[UNSPECIFIED] = self.dropped.get(UNSPECIFIED, 0) + gap
+        elif gap < 0:
+            self.created -= gap
+
+    def balanced(self) -> bool:
+        """Returns whether in + created = out + dropped + quarantined."""
+        return self.rows_in + self.created == self.rows_out + self.quarantined + sum(self.dropped.values())
+
+    def add(self, other: Books) -> None:
+        """Adds `other` to these books."""
+        self.rows_in += other.rows_in
+        self.created += other.created
+        self.rows_out += other.rows_out
+        self.quarantined += other.quarantined
+        for reason, n in other.dropped.items():
+            self.dropped[reason] = self.dropped.get(reason, 0) + n
+        for name, value in other.counters.items():
+            self.counters[name] = self.counters.get(name, 0) + value
+
+    def rows(self) -> dict[str, Any]:
+        """Returns the rows as results and ledgers show them, with sorted reasons."""
+        return {
+            "in": self.rows_in,
+            "created": self.created,
+            "out": self.rows_out,
+            "dropped": dict(sorted(self.dropped.items())),
+            "quarantined": self.quarantined,
+        }
+
+    def sorted_counters(self) -> dict[str, int | float]:
+        """Returns the counters, sorted by name."""
+        return dict(sorted(self.counters.items()))
+
+    @classmethod
+    def parse(cls, rows: Mapping[str, Any], counters: Mapping[str, Any]) -> Books:
+        """Returns the books that `rows()` and `sorted_counters()` wrote."""
+        return cls(
+            rows["in"],
+            rows["created"],
+            rows["out"],
+            rows["quarantined"],
+            dict(rows["dropped"]),
+            dict(counters),
+        )

@@ -1,0 +1,64 @@
+"""Names under `<output>/_curate/`, in one place. The leading `_` keeps them out of every reader's sight.
+
+job.json                      create-only: name, version, identity, fingerprint, code digest, schemas, format version
+plan/00000.parquet ...        shards; append-only, create-only; a later row of the same id replaces an earlier one
+accepted/<digest>             code digests that a user accepted under an unfinished job
+runs/<run-id>/run.json        who, where, when, command line, versions
+runs/<run-id>/heartbeat.json  the only mutable object
+runs/<run-id>/events-000001.jsonl.zst ...
+summary.json                  totals; exists if and only if the job is complete
+quarantine/<hash>.jsonl.zst   rows set aside; named by the output's record
+tmp/<attempt>/                temporaries of a local store
+"""
+
+from __future__ import annotations
+
+import re
+
+LEDGER = "_curate"
+JOB = f"{LEDGER}/job.json"
+SUMMARY = f"{LEDGER}/summary.json"
+PLAN = f"{LEDGER}/plan/"
+RUNS = f"{LEDGER}/runs/"
+SCHEMAS = f"{LEDGER}/schema/"
+ACCEPTED = f"{LEDGER}/accepted/"
+QUARANTINE = f"{LEDGER}/quarantine/"
+TMP = f"{LEDGER}/tmp/"
+
+FORMAT_VERSION = 1
+"""Version of everything under `_curate/`. A ledger of another version is refused."""
+
+_EVENTS = re.compile(rf"{re.escape(RUNS)}([^/]+)/events-(\d+)\.jsonl\.zst")
+
+
+def plan_part(number: int) -> str:
+    """Returns the name of a part of the plan.
+
+    >>> plan_part(0)
+    '_curate/plan/00000.parquet'
+    """
+    return f"{PLAN}{number:05d}.parquet"
+
+
+def run_file(run_id: str, name: str) -> str:
+    """Returns the name of a file of a run."""
+    return f"{RUNS}{run_id}/{name}"
+
+
+def events_segment(run_id: str, number: int) -> str:
+    """Returns the name of a segment of a run's events."""
+    return run_file(run_id, f"events-{number:06d}.jsonl.zst")
+
+
+def is_events_segment(name: str) -> bool:
+    """Returns whether `name` (relative to the output) is a segment of events."""
+    return _EVENTS.fullmatch(name) is not None
+
+
+def is_hidden(name: str) -> bool:
+    """Returns whether some part of `name` starts with `_` or `.`: no reader takes such an object for data.
+
+    >>> is_hidden("2023/_curate/job.json"), is_hidden("2023/RC_01.parquet")
+    (True, False)
+    """
+    return any(part.startswith(("_", ".")) for part in name.split("/"))

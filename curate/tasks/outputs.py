@@ -1,0 +1,98 @@
+"""One listing of an output prefix, sorted into what it says: outputs, and what the ledger holds. Nothing is read twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curate.storage.protocol import Object
+from curate.tasks import layout
+from curate.tasks.plan import Plan
+
+
+@dataclass(slots=True)
+class OutputListing:
+    """What is under an output prefix, names relative to it. Columns rather than objects: there may be millions."""
+
+    names: Any
+    sizes: Any
+    generations: Any
+    plan_parts: list[str] = field(default_factory=list)
+    segments: list[str] = field(default_factory=list)
+    run_ids: list[str] = field(default_factory=list)
+    accepted: set[str] = field(default_factory=set)
+    """Code digests accepted under an unfinished job."""
+    ledger: list[Object] = field(default_factory=list)
+    """Everything else under `_curate/`."""
+    has_job: bool = False
+    summary: Object | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Stored bytes of all objects that are not the ledger's."""
+        return int(pc.sum(self.sizes).as_py() or 0)
+
+
+def sort_listing(objects: Iterable[Object], root: str) -> OutputListing:
+    """Returns the objects of one listing of `root + "/"`, sorted into outputs and ledger."""
+    names: list[str] = []
+    sizes: list[int] = []
+    generations: list[str] = []
+    found = OutputListing(None, None, None)
+    cut = len(root) + 1
+    for item in objects:
+        name = item.uri[cut:]
+        if not name.startswith("_curate/"):
+            names.append(name)
+            sizes.append(item.size)
+            generations.append(item.generation)
+        elif name.startswith(layout.PLAN):
+            found.plan_parts.append(name)
+        elif layout.is_events_segment(name):
+            found.segments.append(name)
+        elif name.startswith(layout.RUNS) and name.endswith("/run.json"):
+            found.run_ids.append(name[len(layout.RUNS) : -len("/run.json")])
+        elif name.startswith(layout.ACCEPTED):
+            found.accepted.add(name[len(layout.ACCEPTED) :])
+        elif name == layout.JOB:
+            found.has_job = True
+        elif name == layout.SUMMARY:
+            found.summary = item
+        else:
+            found.ledger.append(item)
+    found.names = pa.array(names, pa.string())
+    found.sizes = pa.array(sizes, pa.int64())
+    found.generations = pa.array(generations, pa.string())
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """Which shards of a plan have their output."""
+
+    done: Any
+    """One boolean a shard."""
+    position: Any
+    """Rank in the listing for each shard, -1 where there is no output."""
+    foreign: list[str]
+    """Objects outside the ledger that no shard of the plan is named after, hidden ones left out."""
+
+    @property
+    def count(self) -> int:
+        """Shards whose output exists."""
+        return int(np.count_nonzero(self.done))
+
+
+def match(plan: Plan, listing: OutputListing, suffix: str) -> Matched:
+    """Returns which shards of `plan` have an output named id + `suffix` in the listing."""
+    expected = pc.binary_join_element_wise(plan.ids, suffix, "")
+    position = pc.fill_null(pc.index_in(expected, value_set=listing.names), -1).to_numpy()
+    used = np.zeros(len(listing.names), dtype=bool)
+    used[position[position >= 0]] = True
+    foreign = [name for name in listing.names.filter(pa.array(~used)).to_pylist() if not layout.is_hidden(name)]
+    return Matched(position >= 0, position, foreign)

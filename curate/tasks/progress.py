@@ -1,0 +1,110 @@
+"""What a run shows while it goes on: a live line on a terminal, a log line every 30 s elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from curate.log import get_logger
+from curate.units import format_bytes, format_duration
+
+LOG_INTERVAL_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A run at one moment."""
+
+    job: str
+    total: int
+    done: int
+    running: int
+    failed: int
+    rows: int
+    rate: dict[str, float]
+    eta_seconds: float | None
+
+    def text(self) -> str:
+        """Returns the progress as one line.
+
+        >>> Progress("x", 4, 2, 1, 0, 10, {"shards_per_s": 1, "rows_per_s": 5.0, "bytes_per_s": 2048.0}, 2.0).text()
+        '2/4 shards, 1 running, 0 failed, 5 rows/s, 2.00 KiB/s, ETA 2.0 s'
+        """
+        eta = "unknown" if self.eta_seconds is None else format_duration(self.eta_seconds)
+        return (
+            f"{self.done:,}/{self.total:,} shards, {self.running:,} running, {self.failed:,} failed, "
+            f"{self.rate['rows_per_s']:,.0f} rows/s, {format_bytes(self.rate['bytes_per_s'])}/s, ETA {eta}"
+        )
+
+
+class Display(Protocol):
+    """Shows progress somewhere."""
+
+    interval_s: float
+    """How often `show` wants to be called."""
+
+    def show(self, progress: Progress) -> None:
+        """Shows where the run is now."""
+        ...
+
+    def close(self) -> None:
+        """Leaves the terminal as it was."""
+        ...
+
+
+class NoDisplay:
+    """Shows nothing: for calls from code."""
+
+    interval_s = 3600.0
+
+    def show(self, progress: Progress) -> None:
+        """Does nothing."""
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+class LogDisplay:
+    """One log event every 30 s."""
+
+    interval_s = LOG_INTERVAL_S
+
+    def show(self, progress: Progress) -> None:
+        """Logs the progress."""
+        get_logger(job=progress.job).info("progress", shards=progress.text())
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+class LiveDisplay:
+    """One line on standard error that is redrawn in place."""
+
+    interval_s = 0.25
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn, TextColumn
+        from rich.progress import Progress as Bar
+
+        self._bar: Any = Bar(
+            SpinnerColumn(),
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=24),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[text]}"),
+            console=Console(stderr=True),
+        )
+        self._task: Any = None
+
+    def show(self, progress: Progress) -> None:
+        """Redraws the line."""
+        if self._task is None:
+            self._task = self._bar.add_task(progress.job, total=progress.total, text="")
+            self._bar.start()
+        self._bar.update(self._task, completed=progress.done, text=progress.text())
+
+    def close(self) -> None:
+        """Stops redrawing; the last line stays."""
+        if self._task is not None:
+            self._bar.stop()

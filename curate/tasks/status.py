@@ -1,0 +1,185 @@
+"""What a ledger says about a job: pure arithmetic over one listing, the plan and the heartbeats. No cluster, no inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from curate.tasks.books import Books
+from curate.tasks.runlog import STALLED_S, is_gone
+
+RUNNING = "running"
+STALLED = "stalled"
+PENDING = "pending"
+COMPLETE = "complete"
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """One run of a job."""
+
+    run_id: str
+    state: str
+    started: float
+    updated: float
+    host: str = ""
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """A job as its ledger shows it."""
+
+    job: str
+    output: str
+    state: str
+    total: int
+    done: int
+    running: int
+    failed: int
+    stale: int
+    rows: dict[str, Any]
+    counters: dict[str, Any]
+    bytes_total: int
+    bytes_done: int
+    rate: dict[str, float]
+    eta_seconds: float | None
+    failures: list[dict[str, Any]]
+    runs: list[RunStatus] = field(default_factory=list)
+
+    @property
+    def pending(self) -> int:
+        """Shards that are neither done nor running nor failed."""
+        return max(0, self.total - self.done - self.running - self.failed)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns what `curate status OUTPUT --json` prints."""
+        return {
+            "job": self.job,
+            "output": self.output,
+            "state": self.state,
+            "shards": {
+                "total": self.total,
+                "done": self.done,
+                "running": self.running,
+                "pending": self.pending,
+                "failed": self.failed,
+                "stale": self.stale,
+            },
+            "rows": self.rows,
+            "rate": self.rate,
+            "eta_seconds": self.eta_seconds,
+            "failures": self.failures,
+            "runs": [
+                {"run_id": run.run_id, "state": run.state, "started": run.started, "updated": run.updated}
+                for run in self.runs
+            ],
+        }
+
+
+NO_RATE = {"shards_per_s": 0.0, "rows_per_s": 0.0, "bytes_per_s": 0.0}
+
+
+def run_status(heartbeat: Mapping[str, Any], now: float) -> RunStatus:
+    """Returns a run's status: one that says it runs but was silent for a minute, or whose process is gone, is stalled."""
+    state = str(heartbeat["state"])
+    if state == RUNNING and (now - heartbeat["updated"] > STALLED_S or is_gone(dict(heartbeat))):
+        state = STALLED
+    return RunStatus(
+        heartbeat["run_id"],
+        state,
+        heartbeat["started"],
+        heartbeat["updated"],
+        heartbeat.get("host", ""),
+        heartbeat.get("pid", 0),
+    )
+
+
+def job_status(
+    job: str,
+    output: str,
+    *,
+    total: int,
+    done: int,
+    bytes_total: int,
+    bytes_done: int,
+    heartbeats: Sequence[Mapping[str, Any]],
+    summary: Mapping[str, Any] | None,
+    now: float,
+) -> JobStatus:
+    """Returns the status of a job from what was read: counts from plan and listing, the rest from the newest heartbeat.
+
+    `heartbeats` in any order; `summary` is there if the job was complete when it was written.
+    """
+    newest_first = sorted(heartbeats, key=lambda beat: (beat["started"], beat["run_id"]), reverse=True)
+    runs = [run_status(beat, now) for beat in newest_first]
+    newest = newest_first[0] if newest_first else None
+    complete = summary is not None and done >= total
+    if complete:
+        state = COMPLETE
+    elif not runs or runs[0].state == COMPLETE:
+        state = PENDING
+    else:
+        state = runs[0].state
+    live = state == RUNNING and newest is not None
+    failed = 0 if complete or newest is None else min(int(newest["shards"]["failed"]), total - done)
+    if summary is not None and complete:
+        rows, counters = summary["rows"], summary["counters"]
+    elif newest is not None:
+        rows, counters = newest["rows"], newest["counters"]
+    else:
+        rows, counters = Books().rows(), {}
+    return JobStatus(
+        job,
+        output,
+        state,
+        total,
+        done,
+        running=min(int(newest["shards"]["running"]), total - done - failed) if live and newest else 0,
+        failed=failed,
+        stale=int(newest["shards"]["stale"]) if newest else 0,
+        rows=dict(rows),
+        counters=dict(counters),
+        bytes_total=bytes_total,
+        bytes_done=bytes_done,
+        rate=dict(newest["rate"]) if live and newest else dict(NO_RATE),
+        eta_seconds=newest["eta_seconds"] if live and newest else None,
+        failures=list(newest["failures"]) if newest and not complete else [],
+        runs=runs,
+    )
+
+
+@dataclass(slots=True)
+class RateWindow:
+    """Rates over the last minute or so of a run, from totals seen at times. Holds a bounded number of points."""
+
+    span_s: float = 60.0
+    _points: list[tuple[float, int, int, int]] = field(default_factory=list)
+
+    def add(self, now_s: float, shards: int, rows: int, size_bytes: int) -> None:
+        """Notes the totals at a time; at most one point a second is kept."""
+        if len(self._points) > 1 and now_s - self._points[-2][0] < 1.0:
+            self._points[-1] = (now_s, shards, rows, size_bytes)
+        else:
+            self._points.append((now_s, shards, rows, size_bytes))
+        while len(self._points) > 2 and now_s - self._points[1][0] > self.span_s:
+            del self._points[0]
+
+    def rates(self) -> dict[str, float]:
+        """Returns shards, rows and input bytes per second."""
+        if len(self._points) < 2:
+            return dict(NO_RATE)
+        (t0, *first), (t1, *last) = self._points[0], self._points[-1]
+        elapsed_s = max(t1 - t0, 1e-9)
+        values = [round((b - a) / elapsed_s, 3) for a, b in zip(first, last, strict=True)]
+        return dict(zip(NO_RATE, values, strict=True))
+
+
+def eta_seconds(bytes_left: int, shards_left: int, rate: Mapping[str, float]) -> float | None:
+    """Returns the seconds that what is left takes at the rate so far: by bytes where there are any, else by shards."""
+    if bytes_left > 0 and rate["bytes_per_s"] > 0:
+        return round(bytes_left / rate["bytes_per_s"], 1)
+    if rate["shards_per_s"] > 0:
+        return round(shards_left / rate["shards_per_s"], 1)
+    return None

@@ -1,0 +1,87 @@
+"""What a run returns and prints: one value, with the shape that scripts rely on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from curate.storage.protocol import Calls
+from curate.tasks.books import Books
+
+
+class RunState(StrEnum):
+    """How a run ended."""
+
+    COMPLETE = "complete"
+    FAILED = "failed"
+    """Some shards failed; all others are done."""
+    ABORTED = "aborted"
+    """Stopped by `max_failed_shards`."""
+    INTERRUPTED = "interrupted"
+
+    @property
+    def exit_code(self) -> int:
+        """The program's exit code: 0 complete, 1 failed, 3 aborted, 130 interrupted (2 is a refused start)."""
+        return {"complete": 0, "failed": 1, "aborted": 3, "interrupted": 130}[self.value]
+
+
+@dataclass(frozen=True, slots=True)
+class FailureGroup:
+    """Failed shards with the same error."""
+
+    error: str
+    count: int
+    shard: str
+    """One of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The result of a run. `shards` count what the run was asked for (all, or `limit`, or `sample`)."""
+
+    job: str
+    run_id: str
+    output: str
+    state: RunState
+    total: int
+    done: int
+    """Shards whose output exists now, those of earlier runs included."""
+    skipped: int
+    """Shards whose output existed before this run."""
+    failed: int
+    dispatched: int
+    """Tasks launched by this run."""
+    attempts: int
+    """Attempts at shards that ended in this run."""
+    books: Books
+    """Rows and counters of all shards that are done, earlier runs included."""
+    bytes_in: int
+    bytes_out: int
+    seconds: float
+    calls: Calls
+    """Storage calls of this run: the driver's and its workers'."""
+    failures: tuple[FailureGroup, ...] = field(default=())
+    stale: int = 0
+    """Done shards whose input changed after the plan was made."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns what `--json` prints."""
+        return {
+            "job": self.job,
+            "run_id": self.run_id,
+            "output": self.output,
+            "state": self.state.value,
+            "shards": {
+                "total": self.total,
+                "done": self.done,
+                "skipped": self.skipped,
+                "failed": self.failed,
+            },
+            "tasks": {"dispatched": self.dispatched, "attempts": self.attempts},
+            "rows": self.books.rows(),
+            "counters": self.books.sorted_counters(),
+            "bytes": {"in": self.bytes_in, "out": self.bytes_out},
+            "seconds": round(self.seconds, 3),
+            "storage_calls": self.calls.as_dict(),
+        }

@@ -1,0 +1,78 @@
+"""Sizes, durations and rates: parsed from what people type, printed as what people read."""
+
+from __future__ import annotations
+
+import re
+
+from curate.errors import ConfigError
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b?)\s*", re.IGNORECASE)
+_POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def parse_bytes(text: str) -> int:
+    """Returns the number of bytes that `text` names; `k`, `m`, `g`, `t` are powers of 1024, with or without `iB`.
+
+    Raises ConfigError for anything else.
+
+    >>> parse_bytes("256MiB"), parse_bytes("1k"), parse_bytes("12")
+    (268435456, 1024, 12)
+    """
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"{text!r} is not a size; write a number of bytes, or one like 64MiB or 2g")
+    return int(float(match[1]) * 1024 ** _POWER[match[2].lower()])
+
+
+def parse_percent(text: str) -> float:
+    """Returns the fraction that `text` (such as `1%`) names, in (0, 1]. Raises ConfigError.
+
+    >>> parse_percent("1%")
+    0.01
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", text)
+    if match is None or not 0 < float(match[1]) <= 100:
+        raise ConfigError(f"{text!r} is not a percentage above 0 and up to 100; write it like 1%")
+    return float(match[1]) / 100
+
+
+def format_bytes(size: float) -> str:
+    """Returns `size` with a binary unit and three significant digits.
+
+    >>> format_bytes(0), format_bytes(1536), format_bytes(256 * MIB)
+    ('0 B', '1.50 KiB', '256 MiB')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
+        if abs(size) < 1000 or unit == "PiB":
+            break
+        size /= 1024
+    if unit == "B":
+        return f"{size:.0f} B"
+    digits = 2 if size < 10 else 1 if size < 100 else 0
+    return f"{size:.{digits}f} {unit}"
+
+
+def format_duration(seconds: float) -> str:
+    """Returns a duration in its two largest units.
+
+    >>> format_duration(0.4), format_duration(75), format_duration(90000)
+    ('0.4 s', '1 min 15 s', '1 d 1 h')
+    """
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    for size, name, smaller, smaller_name in (
+        (86400, "d", 3600, "h"),
+        (3600, "h", 60, "min"),
+        (60, "min", 1, "s"),
+    ):
+        if whole >= size:
+            rest = whole % size // smaller
+            return f"{whole // size} {name}" + (f" {rest} {smaller_name}" if rest else "")
+    raise AssertionError("unreachable")

@@ -1,0 +1,33 @@
+"""Shorthand for the tests: read an object whole or in part, with the bad rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from curate.dataset.formats import BadRow, detect, read
+from curate.storage.protocol import Object
+from curate.tasks.shard import SliceKind
+
+
+def read_all(
+    store: Any,
+    object: Object,
+    schema: pa.Schema,
+    kind: SliceKind = SliceKind.WHOLE,
+    start: int = 0,
+    stop: int = 0,
+    batch_rows: int = 1000,
+) -> tuple[list[dict[str, Any]], list[BadRow]]:
+    """Returns the rows and the bad rows; checks that every table is as `read` promises."""
+    bad: list[BadRow] = []
+    tables = list(read(store, object, detect(object.uri), kind, start, stop, schema, batch_rows, bad.append))
+    for table in tables:
+        assert table.schema.equals(schema, check_metadata=True)
+        assert all(column.num_chunks == 1 for column in table.columns)
+        table.validate(full=True)
+    assert [table.num_rows for table in tables[:-1]] == [batch_rows] * (len(tables) - 1)
+    assert all(0 < table.num_rows <= batch_rows for table in tables)
+    assert [row.line for row in bad] == sorted(row.line for row in bad)
+    return [row for table in tables for row in table.to_pylist()], bad

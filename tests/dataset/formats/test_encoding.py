@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+
+from curate.dataset.formats import Encoding, Format, detect, stem
+from curate.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("uri", "format", "codec"),
+    [
+        ("gs://b/a.jsonl", Format.JSONL, None),
+        ("gs://b/a.ndjson.gz", Format.JSONL, "gzip"),
+        ("/d/a.json.zst", Format.JSONL, "zstd"),
+        ("/d/A.JSONL.GZ", Format.JSONL, "gzip"),
+        ("/d/a.csv", Format.CSV, None),
+        ("/d/a.txt.gz", Format.TEXT, "gzip"),
+        ("/d/a.b.parquet", Format.PARQUET, None),
+    ],
+)
+def test_the_suffix_says_how_to_read(uri: str, format: Format, codec: str | None) -> None:
+    assert detect(uri) == Encoding(format, codec)
+
+
+@pytest.mark.parametrize("uri", ["gs://b/a", "gs://b/a.gz", "a.jsonl.bz2", "a.parquet.gz", "jsonl", ""])
+def test_any_other_suffix_is_refused_with_the_known_ones(uri: str) -> None:
+    with pytest.raises(ConfigError, match=r"cannot tell how to read .*\.jsonl, .*\.parquet, .*\.gz or \.zst"):
+        detect(uri)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("2023/RC_2023-01.jsonl.gz", "2023/RC_2023-01"),
+        ("a.b.parquet", "a.b"),
+        ("a.csv.csv", "a.csv"),
+        ("plain", "plain"),
+        ("a.gz", "a.gz"),
+        ("dir/.jsonl", "dir/.jsonl"),
+    ],
+)
+def test_the_stem_drops_only_what_is_read_off_the_name(name: str, expected: str) -> None:
+    assert stem(name) == expected
+
+
+def test_only_plain_jsonl_text_and_parquet_can_be_split() -> None:
+    """Not under compression, and not CSV: a quoted value may hold line ends."""
+    assert detect("a.jsonl").splittable
+    assert detect("a.txt").splittable
+    assert detect("a.parquet").splittable
+    assert not detect("a.jsonl.gz").splittable
+    assert not detect("a.csv").splittable

@@ -1,0 +1,114 @@
+"""The stream over ranges: which requests it makes."""
+
+from __future__ import annotations
+
+import io
+import os
+
+import pytest
+
+from curate.storage.ranges import FIRST_BYTES, LARGEST_BYTES, RANDOM_BYTES, TAIL_BYTES, range_stream
+
+MIB = 1 << 20
+CONTENT = os.urandom(40 * MIB)
+
+
+class Fetcher:
+    """Serves ranges of the content and remembers them."""
+
+    def __init__(self, content: bytes = CONTENT) -> None:
+        self.content = content
+        self.ranges: list[tuple[int, int]] = []
+
+    def __call__(self, start: int, stop: int) -> bytes:
+        assert 0 <= start < stop <= len(self.content)
+        self.ranges.append((start, stop))
+        return self.content[start:stop]
+
+    @property
+    def sizes(self) -> list[int]:
+        return [stop - start for start, stop in self.ranges]
+
+
+def test_opening_asks_for_nothing() -> None:
+    """Nor do seeking, telling, or reading nothing."""
+    fetch = Fetcher()
+    stream = range_stream(fetch, len(CONTENT))
+    stream.seek(0, os.SEEK_END)
+    assert stream.tell() == len(CONTENT)
+    assert stream.read() == stream.read(0) == b""
+    assert fetch.ranges == []
+
+
+def test_reading_in_sequence_doubles_the_requests() -> None:
+    """1, 2, 4, 8, 8 … MiB, each byte once."""
+    fetch = Fetcher()
+    stream = range_stream(fetch, len(CONTENT))
+    assert b"".join(iter(lambda: stream.read(10_000), b"")) == CONTENT
+    assert fetch.sizes == [
+        FIRST_BYTES,
+        2 * MIB,
+        4 * MIB,
+        LARGEST_BYTES,
+        LARGEST_BYTES,
+        LARGEST_BYTES,
+        LARGEST_BYTES,
+        MIB,
+    ]
+    assert sum(fetch.sizes) == len(CONTENT)
+
+
+def test_a_large_read_is_one_request() -> None:
+    """A column chunk of 20 MiB somewhere inside does not come in pieces."""
+    fetch = Fetcher()
+    stream = range_stream(fetch, len(CONTENT))
+    stream.seek(5_000_000)
+    assert stream.read(20 * MIB) == CONTENT[5_000_000 : 5_000_000 + 20 * MIB]
+    assert len(fetch.ranges) <= 2
+
+
+def test_the_rest_is_one_request() -> None:
+    """Reading all of what is left, after a little of it."""
+    fetch = Fetcher()
+    stream = range_stream(fetch, len(CONTENT))
+    assert stream.read(10) + stream.read() == CONTENT
+    assert fetch.ranges == [(0, FIRST_BYTES), (FIRST_BYTES, len(CONTENT))]
+
+
+def test_the_end_of_a_parquet_file_is_one_request() -> None:
+    """Eight bytes from the end, then the footer before them."""
+    fetch = Fetcher()
+    stream = range_stream(fetch, len(CONTENT))
+    stream.seek(-8, os.SEEK_END)
+    stream.read(8)
+    stream.seek(-5000, os.SEEK_END)
+    assert stream.read(4992) == CONTENT[-5000:-8]
+    assert fetch.ranges == [(len(CONTENT) - TAIL_BYTES, len(CONTENT))]
+
+
+def test_a_jump_asks_for_little() -> None:
+    """And reading on from there grows again."""
+    fetch = Fetcher()
+    stream = range_stream(fetch, len(CONTENT))
+    stream.seek(10 * MIB)
+    for _ in range(20):
+        stream.read(100_000)
+    assert fetch.sizes == [RANDOM_BYTES, 2 * RANDOM_BYTES, 4 * RANDOM_BYTES, 8 * RANDOM_BYTES][: len(fetch.sizes)]
+    assert fetch.ranges[0][0] == 10 * MIB
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, TAIL_BYTES, FIRST_BYTES, FIRST_BYTES + 1])
+def test_small_objects_come_whole(size: int) -> None:
+    """In one request, or none for no bytes."""
+    fetch = Fetcher(CONTENT[:size])
+    assert range_stream(fetch, size).read() == CONTENT[:size]
+    assert len(fetch.ranges) == (1 if size else 0)
+
+
+def test_impossible_seeks_are_refused() -> None:
+    """As files do."""
+    stream = range_stream(Fetcher(), len(CONTENT))
+    with pytest.raises(ValueError, match="before the beginning"):
+        stream.seek(-1)
+    with pytest.raises(io.UnsupportedOperation):
+        stream.write(b"x")

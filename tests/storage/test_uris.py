@@ -1,0 +1,127 @@
+# ruff: noqa: PTH109
+"""One object, one spelling."""
+
+from __future__ import annotations
+
+import doctest
+import os
+import subprocess
+import sys
+
+import pytest
+
+from curate.errors import ConfigError
+from curate.storage import is_local, join, normalise, open_store, protocol, relative, uris
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("/a/b", "/a/b"),
+        ("/a/b/", "/a/b"),
+        ("/a//b/./c/../d", "/a/b/d"),
+        ("//a", "/a"),
+        ("/", "/"),
+        ("file:///a/b", "/a/b"),
+        ("file://localhost/a/b", "/a/b"),
+        ("/a%20b c", "/a%20b c"),
+        ("gs://bucket", "gs://bucket"),
+        ("gs://bucket/", "gs://bucket"),
+        ("gs://bucket/a/b/", "gs://bucket/a/b"),
+        ("gcs://bucket/a", "gs://bucket/a"),
+        ("gs://bucket/a//b..c/...", "gs://bucket/a//b..c/..."),
+        ("gs://bucket/a b#?%25*.gz", "gs://bucket/a b#?%25*.gz"),
+        ("memory://bucket/a", "memory://bucket/a"),
+    ],
+)
+def test_a_uri_is_rewritten_to_its_one_spelling(given: str, expected: str) -> None:
+    """Schemes, slashes and dots; and what is normal stays."""
+    assert normalise(given) == normalise(expected) == expected
+
+
+def test_a_relative_path_is_of_the_working_directory() -> None:
+    """And so is what merely looks like a host."""
+    assert normalise("x/../y") == f"{os.getcwd()}/y"
+    assert normalise("a:b") == f"{os.getcwd()}/a:b"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("/a/", "/a/"),
+        ("/a", "/a"),
+        ("/", "/"),
+        ("gs://b/x/", "gs://b/x/"),
+        ("gs://b/", "gs://b/"),
+        ("gs://b", "gs://b"),
+    ],
+)
+def test_a_slash_at_the_end_is_kept_on_request(given: str, expected: str) -> None:
+    """It tells a directory from a prefix."""
+    assert normalise(given, keep_slash=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("", "an empty URI"),
+        ("s3://bucket/x", "the scheme 's3', which curate cannot store to; expected gs://bucket/key"),
+        ("memry://bucket/x", "did you mean 'memory'"),
+        ("GS://bucket/x", "the scheme 'GS'"),
+        ("gs:/bucket/x", "one slash after 'gs'; did you mean gs://bucket/x"),
+        ("file:/a", "one slash after 'file'"),
+        ("gs://", "names the bucket ''"),
+        ("gs:///x", "names the bucket ''"),
+        ("gs://Bucket/x", "names the bucket 'Bucket'"),
+        ("gs://bucket/a/../b", "has a '.' or '..' in its key"),
+        ("gs://bucket/..", "has a '.' or '..' in its key"),
+        ("memory://bucket/./a", "has a '.' or '..' in its key"),
+        ("gs://bucket/a\nb", r"contains '\\n' at position 13; .*rename it"),
+        ("/a\x00b", r"contains '\\x00' at position 2"),
+        ("/a\udcffb", "broken Unicode"),
+        ("file://host/a", "names the host 'host'; a local path is file:///absolute/path"),
+    ],
+)
+def test_what_cannot_be_an_object_is_refused(uri: str, message: str) -> None:
+    """With what was found and what was expected."""
+    with pytest.raises(ConfigError, match=message):
+        normalise(uri)
+
+
+def test_join_and_relative_are_inverse() -> None:
+    """Whatever slashes are around the seams."""
+    for root in ("gs://bucket/out", "gs://bucket/out/", "/out", "/"):
+        assert relative(join(root, "a", "/b/"), root) == "a/b"
+    assert join("/out") == "/out"
+    for uri, root in [("/outer/x", "/out"), ("/out", "/out"), ("/out/", "/out"), ("gs://b/x", "gs://c")]:
+        with pytest.raises(ConfigError, match="is not below"):
+            relative(uri, root)
+
+
+def test_local_is_what_is_a_file() -> None:
+    """A path with or without its scheme."""
+    assert [is_local(uri) for uri in ("/a", "a", "file:///a", "gs://b/a", "memory://b/a")] == [True] * 3 + [False] * 2
+
+
+def test_the_scheme_chooses_the_store() -> None:
+    """By class; nothing is connected to."""
+    found = [type(open_store(uri)).__name__ for uri in ("/a", "file:///a", "memory://b", "gs://b", "gcs://b/x")]
+    assert found == ["LocalStore", "LocalStore", "MemoryStore", "GCSStore", "GCSStore"]
+    with pytest.raises(ConfigError, match="s3"):
+        open_store("s3://bucket/x")
+
+
+def test_importing_storage_is_cheap() -> None:
+    """Neither gcsfs nor ray nor anything heavy comes with the package, or with a local store."""
+    script = (
+        "import sys, curate.storage as s; s.open_store('/x'); s.open_store('memory://b');"
+        "print(sorted({'gcsfs', 'ray', 'fsspec', 'aiohttp', 'pyarrow', 'tenacity', 'google'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize("module", [uris, protocol])
+def test_examples_hold(module: object) -> None:
+    """The docstrings' examples run."""
+    failed, ran = doctest.testmod(module)  # type: ignore[arg-type]
+    assert (failed, ran > 0) == (0, True)
