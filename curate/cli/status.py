@@ -72,8 +72,8 @@ def _render(console: Console, status: JobStatus, now: float) -> None:
     dropped = ", ".join(f"{n:,} {escape(reason)}" for reason, n in rows["dropped"].items())
     facts.add_row(
         "rows",
-        f"{rows['in']:,} in + {rows['created']:,} created = {rows['out']:,} out + {sum(rows['dropped'].values()):,} dropped"
-        f" + {rows['quarantined']:,} quarantined",
+        f"{rows['in']:,} in + {rows['created']:,} created = {rows['out']:,} out "
+        f"+ {sum(rows['dropped'].values()):,} dropped + {rows['quarantined']:,} quarantined",
     )
     if dropped:
         facts.add_row("dropped", dropped)

@@ -22,6 +22,8 @@ from curate.errors import ConfigError
 from curate.log import get_logger
 from curate.runtime import make_backend
 from curate.runtime.protocol import Backend, Ended, Message
+from curate.storage import is_local
+from curate.storage.local import remove_scratch, sweep_scratch, sync_directories
 from curate.storage.protocol import Calls
 from curate.tasks import layout, registry
 from curate.tasks.books import Books
@@ -38,6 +40,8 @@ MOST_GROUPS = 100
 OTHER_ERRORS = "other errors"
 PROBES = 32
 """Shards that are asked for their output's schema, in plan order, before the run goes on without."""
+LEFTOVER_S = 86_400.0
+"""Temporaries that nobody touched for a day are swept; a zombie may still be writing to younger ones."""
 LEAVE_WITHIN_S = 1.8
 """After SIGTERM the process is gone by then, whatever still hangs: `ray job stop` kills after 3 s."""
 
@@ -182,7 +186,8 @@ class _Run:
     def execute(self) -> Summary:
         """Runs what is left to do and returns the summary."""
         if not self.scheduler.unfinished:
-            return self._finish(RunState.COMPLETE)
+            self._publish_summary()
+            return self._summary(RunState.COMPLETE)
         backend = self.backend or make_backend(self.options.backend)
         state = RunState.INTERRUPTED
         interrupts = Interrupts()
@@ -196,22 +201,29 @@ class _Run:
                 with _signals(interrupts, self.options.handle_signals, self.log):
                     finished = self._dispatch(backend, interrupts)
                 state = self._state(finished, interrupts)
+                self._publish_summary()
             finally:
                 self.options.display.close()
                 self.state = state.value
                 self.runlog.close()
+            if is_local(self.prepared.output):
+                # A run's directories reach the disk before it says how it ended: a crash of the machine loses none.
+                sync_directories(self.prepared.output)
+                remove_scratch(self.prepared.stores.scratch)
             if interrupts.terminated:
                 # Ray's own farewell may take longer than a terminated process has.
                 threading.Timer(LEAVE_WITHIN_S, os._exit, (state.exit_code,)).start()
         finally:
             backend.close()
-        return self._finish(state)
+        return self._summary(state)
 
     def _open(self) -> None:
         prepared = self.prepared
         if prepared.listing.summary is not None:
             # It says "complete", which is about to be untrue for a while.
             prepared.ledger.store.delete(prepared.ledger.uri(layout.SUMMARY))
+        if is_local(prepared.output):
+            sweep_scratch(prepared.ledger.uri(layout.TMP), prepared.stores.scratch, self.clock.now(), LEFTOVER_S)
         self.runlog.open(self._about())
         registry.remember(prepared.output, prepared.spec.name, prepared.run_id, self.started)
 
@@ -250,7 +262,7 @@ class _Run:
         return Piece(tuple((rank, plan.shard(rank)) for rank in launch.shards), launch.attempt, self.schema)
 
     def _output_schema(self, backend: Backend, interrupts: Interrupts) -> Any:
-        """Returns the schema of all outputs: as stored, else of what the first shards' rows become; None if none tells."""
+        """Returns the schema of all outputs: as stored, else of what the first rows become; None if no shard tells."""
         problem = ""
 
         def probe() -> Any:
@@ -432,12 +444,8 @@ class _Run:
             return RunState.INTERRUPTED if interrupts.interrupts or interrupts.terminated else RunState.ABORTED
         return RunState.FAILED if self.totals.failed else RunState.COMPLETE
 
-    def _finish(self, state: RunState) -> Summary:
-        """Publishes the job's summary if this run has completed the job, and returns the run's."""
+    def _summary(self, state: RunState) -> Summary:
         totals = self.totals
-        complete = totals.job_done == len(self.prepared.plan)
-        if complete:
-            self._publish_summary()
         return Summary(
             self.prepared.spec.name,
             self.prepared.run_id,
@@ -459,7 +467,10 @@ class _Run:
         )
 
     def _publish_summary(self) -> None:
+        """Publishes the job's summary if every shard of the job, not only of this run's scope, is done."""
         totals = self.totals
+        if totals.job_done < len(self.prepared.plan):
+            return
         value = {
             "job": self.prepared.spec.name,
             "fingerprint": self.prepared.spec.fingerprint,

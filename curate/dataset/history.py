@@ -1,4 +1,4 @@
-"""The books of shards that earlier runs finished: from the summary, else from events, else from the outputs themselves."""
+"""The books of shards that earlier runs finished: from the summary, else events, else the outputs themselves."""
 
 from __future__ import annotations
 

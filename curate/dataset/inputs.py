@@ -1,7 +1,7 @@
 """From what a user names as input to the objects that are read, each with the name that its output will carry.
 
-Files, directories and globs (`*`, `?`, `[..]`, `**`), local or in a bucket. One paged listing a prefix. Names with a part that
-starts with `_` or `.` are never data, so an output of another job is a valid input: its ledger does not match.
+Files, directories and globs (`*`, `?`, `[..]`, `**`), local or in a bucket. One paged listing a prefix. Names with a
+part that starts with `_` or `.` are never data: the output of another job is a valid input: its ledger does not match.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _matching(pattern: InputPattern, store: Store, ledgers: dict[str, bool]) -> 
         # A file named outright is taken whatever it is called; a listing takes only what readers take for data.
         if pattern.pattern is not None and pattern.pattern.fullmatch(name) is None:
             continue
-        if pattern.is_file or not layout.is_hidden(name):
+        if pattern.is_file or not (layout.is_hidden(name) or name.endswith("/")):
             yield item, name
 
 

@@ -49,7 +49,7 @@ def plan_new(spec: StageSpec, plan: Plan, inputs: Inputs, growth: Growth, store_
 
 
 def _file_stem(name: str) -> str:
-    """Returns the output name of a file that is no table: the whole name, since `a.pdf` and `a.tar` may lie together."""
+    """Returns the output name of a file that is no table: all of it, since `a.pdf` and `a.tar` may lie together."""
     return name
 
 
@@ -89,7 +89,7 @@ def _refuse_collisions(plan: Plan, shards: list[Shard]) -> None:
 
 
 def replan_changed(plan: Plan, inputs: Inputs, growth: Growth, done: Any) -> Any:
-    """Returns rows that replace those of undone, unsplit shards whose input is another object now; None if there are none.
+    """Returns rows that replace those of undone, unsplit shards whose input is another object now; None if none are.
 
     A repaired input is simply read as it is; a split one keeps its plan, and its shards fail saying so.
     """

@@ -278,7 +278,7 @@ def _accepted_code(
 
 
 def _grow(spec: StageSpec, plan: Plan, inputs: Inputs, growth: Growth, matched: Matched, stores: Stores) -> Any:
-    """Returns the rows to append to the plan, None if there are none: new inputs, and those replaced before they were done."""
+    """Returns the rows to append to the plan, None if there are none: new inputs, and those replaced while undone."""
     rows = [plan_new(spec, plan, inputs, growth, stores.of)] if growth.new else []
     if len(plan):
         changed = replan_changed(plan, inputs, growth, matched.done)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from curate.tasks.shard import Shard, SliceKind
@@ -15,7 +16,7 @@ def split_bytes(size: int, shard_bytes: int) -> list[tuple[int, int]]:
     """
     parts = max(1, -(-size // shard_bytes))
     edges = [size * k // parts for k in range(parts + 1)]
-    return list(zip(edges[:-1], edges[1:], strict=True))
+    return list(itertools.pairwise(edges))
 
 
 def split_row_groups(sizes: Sequence[int], shard_bytes: int) -> list[tuple[int, int]]:

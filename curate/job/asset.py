@@ -1,4 +1,4 @@
-"""Files that a job needs beside its input, such as a model or a word list: known by generation, fetched once per node."""
+"""Files that a job needs beside its input, such as a model or a word list: fetched once per node."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class Asset:
         return {"uri": self.uri, "generation": self.object.generation if self.object else None}
 
     def local(self) -> str:
-        """Returns the path of a copy on this node, fetching it if this is the first call on the node for its generation.
+        """Returns the path of a copy on this node, fetched by the first call on the node for this generation.
 
-        Atomic, and safe with many processes at once: one fetches, the others wait. A local asset is its own copy. Raises
-        ConfigError if the object is not there, StorageError if it changed since the job was started.
+        Atomic, and safe with many processes at once: one fetches, the others wait. A local asset is its own copy.
+        Raises ConfigError if the object is not there, StorageError if it changed since the job was started.
         """
         store = open_store(self.uri)
         if self.object is None:
@@ -79,6 +79,6 @@ class Asset:
 
 
 def cache_dir() -> Path:
-    """Returns where assets are kept on this node: `$CURATE_CACHE`, else a directory of this user's among temporaries."""
+    """Returns where assets are kept on this node: `$CURATE_CACHE`, else a directory among the temporaries."""
     named = os.environ.get("CURATE_CACHE")
     return Path(named) if named else Path(tempfile.gettempdir()) / f"curate-assets-{os.getuid()}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -60,7 +61,7 @@ class Job:
     columns: ClassVar[Any] = None
     """Columns to read: names, or names with Arrow types that go into the parser. None reads all of them."""
     output_schema: ClassVar[Any] = None
-    """Schema of every output. None derives it from what the first rows of the plan become, and holds it from then on."""
+    """Schema of every output. None derives it from what the first rows of the plan become, and then holds it."""
     batch_size: int = 4096
     """Rows of a batch, at most. Part of the identity."""
     shard_bytes: int = 256 * MIB
@@ -95,13 +96,14 @@ class Job:
             cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
 
     def __init__(self, **parameters: Any) -> None:
-        """Sets parameters and tunable settings by name. Raises ConfigError for one that is unknown, mistyped or missing."""
+        """Sets parameters and tunable settings by name. Raises ConfigError for an unknown, mistyped or missing one."""
         owner = type(self).__name__
         known = {*self._params, *TUNABLE}
         for given in parameters:
             if given not in known:
                 raise ConfigError(
-                    f"{owner} has no parameter {given!r}{did_you_mean(given, known)}; it has: {', '.join(sorted(known))}"
+                    f"{owner} has no parameter {given!r}{did_you_mean(given, known)}; "
+                    f"it has: {', '.join(sorted(known))}"
                 )
         for setting in TUNABLE:
             if setting in parameters:
@@ -163,9 +165,9 @@ class Job:
     ) -> Summary:
         """Runs the job over `input` (files, directories, globs) into the prefix `output` and returns the summary.
 
-        Idempotent: shards whose output exists are skipped, so calling it again finishes what was left. Options are those
-        of the command line. Raises ConfigError if the job cannot run as asked; shards that fail do not raise, they are in
-        the summary, whose `state` is then `failed`.
+        Idempotent: shards whose output exists are skipped, so calling it again finishes what was left. Options are
+        those of the command line. Raises ConfigError if the job cannot run as asked; shards that fail do not raise,
+        they are in the summary, whose `state` is then `failed`.
         """
         from curate.dataset.driver import run
 
@@ -343,8 +345,8 @@ def _tables(result: Any, where: str) -> Iterator[Any]:
 
 
 def _refuse_unknown(cls: type) -> None:
-    """A plain lower-case attribute that means nothing is a typo: say so when the class is made, not after a day's run."""
-    annotations = cls.__dict__.get("__annotations__", {})
+    """A lower-case attribute that means nothing is a typo: said when the class is made, not after a day's run."""
+    annotations = inspect.get_annotations(cls)
     inherited = {name for base in cls.__mro__[1:] for name in dir(base)}
     for name, value in cls.__dict__.items():
         if name.startswith("_") or name in SETTINGS or name in annotations or name.isupper():
@@ -371,7 +373,7 @@ def _check_setting(owner: str, name: str, value: Any, kinds: tuple[type, ...]) -
 
 
 def _columns(columns: Any) -> tuple[dict[str, Any] | None, frozenset[str]]:
-    """Returns names with types, and the names in which a null is a bad row: those given as fields that are not nullable."""
+    """Returns names with types, and those in which a null is a bad row: given as fields that are not nullable."""
     if columns is None:
         return None, frozenset()
     given = dict(columns) if isinstance(columns, Mapping) else dict.fromkeys(columns)

@@ -1,7 +1,7 @@
 """A digest of what a job's class says: its syntax tree, without docstrings, comments and layout.
 
-It covers the class, its bases outside of curate, and whatever at the top level of their modules they name, transitively.
-What they import is not covered: that is what the lock file pins.
+It covers the class, its bases outside of curate, and whatever at the top level of their modules they name,
+transitively. What they import is not covered: that is what the lock file pins.
 """
 
 from __future__ import annotations

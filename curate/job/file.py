@@ -15,5 +15,5 @@ class FileJob(Job):
     _reads_files: ClassVar[bool] = True
 
     def process_file(self, file: InputFile) -> Iterator[Any | Mapping[str, Any]]:
-        """Yields tables, or rows as dictionaries, from `file`: its `uri`, `size`, `generation`, and a stream by `open()`."""
+        """Yields tables, or rows as dictionaries, from `file`: it has uri, size, generation and `open()`."""
         raise NotImplementedError

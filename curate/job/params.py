@@ -1,7 +1,8 @@
-"""Parameters of a job: annotated attributes of its class, typed, documented, part of its identity unless they say not."""
+"""Parameters of a job: annotated attributes of its class, part of its identity unless they say not."""
 
 from __future__ import annotations
 
+import inspect
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -116,7 +117,7 @@ def collect(cls: type, settings: Mapping[str, Any]) -> dict[str, Param]:
             found[name] = _param(cls, name, hint, declared)
         for name, value in base.__dict__.items():
             # A subclass may give an inherited parameter another default without saying its type again.
-            if name in found and name not in base.__dict__.get("__annotations__", {}):
+            if name in found and name not in inspect.get_annotations(base):
                 old = found[name]
                 new = value if isinstance(value, _Declared) else _Declared(value, old.help, old.identity, old.secret)
                 found[name] = Param(
@@ -129,7 +130,7 @@ def collect(cls: type, settings: Mapping[str, Any]) -> dict[str, Param]:
 
 
 def _own_hints(base: type) -> Iterator[tuple[str, Any]]:
-    own = base.__dict__.get("__annotations__", {})
+    own = inspect.get_annotations(base)
     if not own or base is object:
         return
     try:
@@ -161,8 +162,8 @@ def _param(cls: type, name: str, hint: Any, declared: _Declared) -> Param:
         kind = inner
     else:
         raise ConfigError(
-            f"{cls.__name__}.{name}: {hint} cannot be a parameter; use str, int, float, bool, Literal, Asset, a list of "
-            "one of these, or one of these | None. Make it ClassVar, or start its name with _, if it is none"
+            f"{cls.__name__}.{name}: {hint} cannot be a parameter; use str, int, float, bool, Literal, Asset, a list "
+            "of one of these, or one of these | None. Make it ClassVar, or start its name with _, if it is none"
         )
     if declared.secret and kind is not str:
         raise ConfigError(f"{cls.__name__}.{name} is secret, so it must be a str: the name of an environment variable")

@@ -17,6 +17,7 @@ import io
 import itertools
 import os
 import secrets
+import shutil
 import stat as stat_bits
 import threading
 import time
@@ -300,6 +301,26 @@ def sync_directories(root: str) -> int:
             os.close(descriptor)
         synced += 1
     return synced
+
+
+def sweep_scratch(parent: str, keep: str, now: float, older_than_s: float) -> int:
+    """Removes the scratch directories below `parent` that nobody has written to for `older_than_s`; returns how many.
+
+    `keep` is never removed. What a kill leaves there is invisible to every reader, and only takes space.
+    """
+    removed = 0
+    with contextlib.suppress(FileNotFoundError), os.scandir(_path(parent)) as entries:
+        for entry in entries:
+            if entry.path == keep.rstrip("/") or now - entry.stat(follow_symlinks=False).st_mtime < older_than_s:
+                continue
+            shutil.rmtree(entry.path, ignore_errors=True)
+            removed += 1
+    return removed
+
+
+def remove_scratch(scratch: str) -> None:
+    """Removes a scratch directory that no attempt writes to any more."""
+    shutil.rmtree(_path(scratch), ignore_errors=True)
 
 
 def _walk(prefix: str) -> Iterator[Object]:

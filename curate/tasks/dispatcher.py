@@ -1,6 +1,6 @@
 """Carries out what the scheduler decides: launches tasks, harvests them in completion order, tells an observer.
 
-One loop, one thread. Everything it keeps is the scheduler's state and what is in flight; nothing is kept of what is over.
+One loop, one thread. All it keeps is the scheduler's state and what is in flight; nothing of what is over.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class Ledger:
         return job
 
     def create_schema(self, name: str, make: Callable[[], Any]) -> Any:
-        """Returns the Arrow schema stored under `name`, else what `make` returns, stored: the first one holds for ever."""
+        """Returns the Arrow schema stored under `name`, else what `make` returns, stored: the first one holds."""
         schema = self.read_schema(name)
         if schema is None:
             schema = make()

@@ -1,4 +1,4 @@
-"""One listing of an output prefix, sorted into what it says: outputs, and what the ledger holds. Nothing is read twice."""
+"""One listing of an output prefix, sorted into what it says: outputs, and what the ledger holds."""
 
 from __future__ import annotations
 

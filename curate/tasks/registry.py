@@ -1,6 +1,6 @@
-"""The jobs that were run from here, under `$CURATE_HOME` (default `~/.curate`, may be `gs://`): a convenience, no truth.
+"""The jobs that were run from here, under `$CURATE_HOME` (default `~/.curate`, may be `gs://`): no truth.
 
-One small object a job output, replaced at the start of each run. Losing it loses nothing but a line of `curate status`.
+One small object a job, replaced at the start of each run. Losing it loses nothing but a line of `curate status`.
 """
 
 from __future__ import annotations

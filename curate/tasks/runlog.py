@@ -71,7 +71,7 @@ def whereabouts() -> dict[str, Any]:
 
 
 def is_gone(heartbeat: dict[str, Any]) -> bool:
-    """Returns whether the process of a heartbeat ran on this host and is no longer there. False if it cannot be told."""
+    """Returns whether the process of a heartbeat ran on this host and is gone. False if it cannot be told."""
     here = boot_id()
     if not here or heartbeat.get("boot_id") != here or not heartbeat.get("pid_started"):
         return False

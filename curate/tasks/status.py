@@ -1,4 +1,4 @@
-"""What a ledger says about a job: pure arithmetic over one listing, the plan and the heartbeats. No cluster, no inputs."""
+"""What a ledger says about a job: pure arithmetic over one listing, the plan and the heartbeats."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ NO_RATE = {"shards_per_s": 0.0, "rows_per_s": 0.0, "bytes_per_s": 0.0}
 
 
 def run_status(heartbeat: Mapping[str, Any], now: float) -> RunStatus:
-    """Returns a run's status: one that says it runs but was silent for a minute, or whose process is gone, is stalled."""
+    """Returns a run's status: one that says it runs but was silent for a minute, or is gone, is stalled."""
     state = str(heartbeat["state"])
     if state == RUNNING and (now - heartbeat["updated"] > STALLED_S or is_gone(dict(heartbeat))):
         state = STALLED

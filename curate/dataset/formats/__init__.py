@@ -86,7 +86,8 @@ def read(
     batch_rows: int,
     on_bad_row: OnBadRow,
 ) -> Iterator[pa.Table]:
-    """Yields the slice's rows in tables of `batch_rows` rows (the last one smaller, none empty) with exactly `schema`.
+    """Yields the slice's rows in tables of `batch_rows` rows (the last one smaller, none empty) with exactly `schema`,
+    every field of which is nullable by then: a null in a field that is not makes a bad row.
 
     Memory is bounded by a block of about a MiB (Parquet: by a row group's wanted columns) and one batch. Every row that
     cannot be read or does not fit goes to `on_bad_row`, in order, before the rows behind it are handed out.
@@ -96,11 +97,13 @@ def read(
     does not have. TransientStorageError and PermissionDenied pass through.
     """
     _check_slice(object, encoding, kind)
+    if not len(schema):  # what sampling nothing but empty files gives
+        return iter(())
     whole = kind is SliceKind.WHOLE
     begin, end = (0, None) if whole else (start, stop)
     match encoding.format:
         case Format.PARQUET:
-            tables = read_parquet(store, object, begin, end, schema)
+            tables = read_parquet(store, object, begin, end, schema, on_bad_row)
         case Format.JSONL:
             tables = read_jsonl(store, object, encoding.codec, begin, end, schema, on_bad_row)
         case Format.TEXT:

@@ -25,24 +25,36 @@ class Sink(Protocol):
         ...
 
 
-class PythonSink:
-    """A sink as Arrow wants a Python file to be: it knows its position, and closing it does not close the sink."""
+class Buffer:
+    """Bytes from Arrow on their way to a sink, which gets them when the writer says so and not when Arrow does.
+
+    An Arrow stream that is dropped unfinished finishes itself. It may do so here, where nobody sees it, but not in a
+    sink whose upload was given up.
+    """
 
     closed = False
 
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
         self._position = 0
 
     def write(self, data: Any) -> int:
-        """Hands the bytes on."""
+        """Keeps the bytes."""
         data = bytes(data)
-        self._sink.write(data)
+        self._pieces.append(data)
         self._position += len(data)
         return len(data)
 
+    def drain(self, sink: Sink) -> None:
+        """Hands on what was written since the last time: a little in one write, much without a copy."""
+        pieces, self._pieces = self._pieces, []
+        if pieces and sum(map(len, pieces)) < _PIECE_BYTES:
+            pieces = [b"".join(pieces)]
+        for piece in pieces:
+            sink.write(piece)
+
     def tell(self) -> int:
-        """Returns the number of bytes written."""
+        """Returns the number of bytes written, drained or not."""
         return self._position
 
     def writable(self) -> bool:
@@ -50,10 +62,10 @@ class PythonSink:
         return True
 
     def flush(self) -> None:
-        """Arrow asks; nothing is held back."""
+        """Arrow asks."""
 
     def close(self) -> None:
-        """Arrow closes what it was given; the sink stays open for the trailer."""
+        """Arrow closes what it was given; what was written can still be drained."""
 
 
 class Compressor:
@@ -67,7 +79,8 @@ class Compressor:
         self._written = False
         self._stream: Any = None
         if codec == "zstd":
-            self._stream = pa.CompressedOutputStream(pa.PythonFile(PythonSink(sink), mode="w"), "zstd")
+            self._buffer = Buffer()
+            self._stream = pa.CompressedOutputStream(pa.PythonFile(self._buffer, mode="w"), "zstd")
         elif codec == "gzip":
             self._member = pa.Codec("gzip", _GZIP_LEVEL)
         else:
@@ -90,10 +103,12 @@ class Compressor:
             self._piece(b"".join(self._pending))
         if self._stream is not None:
             self._stream.close()
+            self._buffer.drain(self._sink)
 
     def _piece(self, piece: bytes) -> None:
         self._written = True
         if self._stream is not None:
             self._stream.write(piece)
+            self._buffer.drain(self._sink)
         else:
             self._sink.write(self._member.compress(piece, asbytes=True))

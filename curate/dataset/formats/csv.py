@@ -22,6 +22,7 @@ import pyarrow.types as pt
 from curate.dataset.formats.badrow import BadRow, OnBadRow
 from curate.dataset.formats.encoding import Codec
 from curate.dataset.formats.infer import missing_column
+from curate.dataset.formats.nulls import all_nullable, find_nulls
 from curate.dataset.formats.source import BLOCK_BYTES, Source
 from curate.errors import ConfigError, CorruptInput, SchemaMismatch, did_you_mean
 from curate.storage.protocol import Object, Store
@@ -181,7 +182,7 @@ class _Decoded:
         """The source is closed by who opened it."""
 
 
-class _NotUtf8(Exception):  # noqa: N818 - caught here
+class _NotUtf8(Exception):
     """The file has bytes that are not UTF-8."""
 
 
@@ -193,7 +194,7 @@ def _from_latin1(table: pa.Table) -> pa.Table:
     return pa.Table.from_arrays(columns, names=table.column_names)
 
 
-class _RowTooLong(Exception):  # noqa: N818 - caught here
+class _RowTooLong(Exception):
     """A row did not fit into a block."""
 
 
@@ -287,10 +288,18 @@ def _cast(table: pa.Table, schema: pa.Schema) -> tuple[pa.Table, dict[int, str]]
     misfits: dict[int, str] = {}
     for field in schema:
         _find_misfits(table.column(field.name), field, 0, misfits)
+    find_nulls([_nulls_seen(table.column(field.name), field) for field in schema], schema, misfits)
     if misfits:
         table = table.filter(pa.array([index not in misfits for index in range(table.num_rows)]))
     columns = [_cast_column(table.column(field.name), field.type) for field in schema]
-    return pa.Table.from_arrays(columns, schema=schema), misfits
+    return pa.Table.from_arrays(columns, schema=all_nullable(schema)), misfits
+
+
+def _nulls_seen(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    """Returns the column with null where its type reads one; text and bytes are what they are, if empty."""
+    is_text = pt.is_string(field.type) or pt.is_large_string(field.type)
+    is_bytes = pt.is_binary(field.type) or pt.is_large_binary(field.type)
+    return column if field.nullable or is_text or is_bytes else _with_nulls(column)
 
 
 def _find_misfits(column: pa.ChunkedArray, field: pa.Field, offset: int, misfits: dict[int, str]) -> None:

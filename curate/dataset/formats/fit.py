@@ -30,7 +30,7 @@ _NONE = type(None)
 _EXACT_FLOAT = 2**53
 
 
-class Misfit(Exception):  # noqa: N818 - not an error: the answer of a check
+class Misfit(Exception):
     """A value does not fit its column; the message is the reason."""
 
 
@@ -78,7 +78,7 @@ class Column:
         self._array: Callable[[list[Any]], pa.Array]
         self._convert: Callable[[Any], Any]
         if json_text:
-            self._array, self._convert = _text_array, _text_of
+            self._array, self._convert = self._one_by_one, _text_of(self.name)
         elif pt.is_temporal(self.type) or pt.is_decimal(self.type) or _is_bytes(self.type):
             self._array, self._convert = self._one_by_one, _parser(self.type, repr(self.name))
         else:
@@ -113,12 +113,14 @@ class Column:
         return converted
 
 
-def _text_of(value: Any) -> str:
-    return orjson.dumps(value).decode()
+def _text_of(name: str) -> Callable[[Any], str]:
+    def convert(value: Any) -> str:
+        try:
+            return orjson.dumps(value).decode()
+        except TypeError:  # orjson writes 254 levels, but reads 1,024
+            raise Misfit(f"column {name!r} is nested too deeply") from None
 
-
-def _text_array(values: list[Any]) -> pa.Array:
-    return pa.array([None if value is None else orjson.dumps(value).decode() for value in values], pa.string())
+    return convert
 
 
 def _is_text(type: pa.DataType) -> bool:

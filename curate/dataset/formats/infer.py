@@ -14,7 +14,7 @@ from curate.dataset.formats.fit import JSON_TEXT, readable
 from curate.errors import ConfigError, did_you_mean
 
 
-class Mixed(Exception):  # noqa: N818 - not an error: the answer of an inference
+class Mixed(Exception):
     """A column has values of several types; the arguments are the path and the names of the types."""
 
 
@@ -30,11 +30,14 @@ class Shape:
         self.element: Shape | None = None
         self.fields: dict[str, Shape] = {}
 
-    def see(self, value: Any) -> None:
+    def see(self, value: Any, depth: int = 0) -> None:
         """Takes one more value into account."""
         if value is None:
             return
         kind = type(value)
+        if depth > _DEEPEST:
+            self.kinds[f"nested more than {_DEEPEST} levels deep"] = None
+            return
         self.kinds[_KINDS[kind]] = None
         if kind is int:
             self.low, self.high = min(self.low, value), max(self.high, value)
@@ -42,13 +45,13 @@ class Shape:
             if self.element is None:
                 self.element = Shape()
             for item in value:
-                self.element.see(item)
+                self.element.see(item, depth + 1)
         elif kind is dict:
             for name, item in value.items():
                 field = self.fields.get(name)
                 if field is None:
                     field = self.fields[name] = Shape()
-                field.see(item)
+                field.see(item, depth + 1)
 
     def type(self, path: str) -> pa.DataType:
         """Returns the one type that holds every value seen. Raises Mixed if there is none."""
@@ -68,9 +71,10 @@ class Shape:
         if kinds == {"object"} and self.fields:
             return pa.struct([(name, shape.type(f"{path}.{name}")) for name, shape in self.fields.items()])
         # An object without fields has no Arrow type that Parquet can hold.
-        raise Mixed(path, *(self.kinds if len(kinds) > 1 else ["object without fields"]))
+        raise Mixed(path, *(["object without fields"] if kinds == {"object"} else self.kinds))
 
 
+_DEEPEST = 64
 _KINDS: dict[type, str] = {
     str: "string",
     bool: "boolean",

@@ -18,6 +18,7 @@ from curate.dataset.formats.encoding import Codec
 from curate.dataset.formats.fit import columns_of
 from curate.dataset.formats.infer import infer_schema
 from curate.dataset.formats.lines import line_blocks
+from curate.dataset.formats.nulls import all_nullable, find_nulls
 from curate.storage.protocol import Object, Store
 
 
@@ -32,6 +33,7 @@ def read_jsonl(
 ) -> Iterator[pa.Table]:
     """Yields the rows of the lines that begin in [start, stop), a block at a time. Raises CorruptInput."""
     columns = columns_of(schema)
+    nullable = all_nullable(schema)
     loads = orjson.loads
     seen = 0  # lines before this block
     for lines in line_blocks(store, object, codec, start, stop):
@@ -45,7 +47,8 @@ def read_jsonl(
             values = [[row.get(column.name) for row in rows] for column in columns]
         misfits: dict[int, str] = {}
         arrays = [column.build(cells, misfits) for column, cells in zip(columns, values, strict=True)]
-        table = pa.Table.from_arrays(arrays, schema=schema)
+        find_nulls(arrays, schema, misfits)
+        table = pa.Table.from_arrays(arrays, schema=nullable)
         if misfits:
             for index, reason in misfits.items():
                 at = index if numbers is None else numbers[index]

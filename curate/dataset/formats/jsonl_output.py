@@ -22,7 +22,8 @@ from curate.dataset.formats.hold import hold
 from curate.dataset.formats.record import gzip_trailer, zstd_trailer
 
 _ENCODE_ROWS = 4096
-"""Rows turned into Python objects at a time."""
+_ENCODE_BYTES = 8 << 20
+"""Rows, and about the bytes, turned into Python objects at a time."""
 
 
 class JsonlOutput:
@@ -40,8 +41,9 @@ class JsonlOutput:
         table = hold(table, self._schema)
         self.rows += table.num_rows
         names = self._schema.names
-        for at in range(0, table.num_rows, _ENCODE_ROWS):
-            piece = table.slice(at, _ENCODE_ROWS)
+        step = max(1, min(_ENCODE_ROWS, _ENCODE_BYTES * table.num_rows // max(1, table.nbytes)))
+        for at in range(0, table.num_rows, step):
+            piece = table.slice(at, step)
             columns = [_values(column) for column in piece.columns]
             lines = [
                 orjson.dumps(dict(zip(names, row, strict=True)), _other, orjson.OPT_APPEND_NEWLINE)

@@ -14,10 +14,12 @@ from collections.abc import Iterator
 
 from curate.dataset.formats.encoding import Codec
 from curate.dataset.formats.source import BLOCK_BYTES, Source
+from curate.errors import CorruptInput
 from curate.storage.protocol import Object, Store
 
 _BEYOND_BYTES = 64 << 10
 """Bytes read at a time behind `stop`, to finish the last line."""
+_LARGEST_LINE_BYTES = 1 << 28
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -37,6 +39,7 @@ def line_blocks(
         skipping = start > 0
         at = begin  # offset of the next byte to be read
         rest: list[bytes] = []  # an unfinished line
+        held = 0  # bytes in it, about
         while True:
             size = BLOCK_BYTES
             if stop is not None:
@@ -64,8 +67,12 @@ def line_blocks(
                 end = block.rfind(b"\n")
             if end < 0:
                 rest.append(block)
+                held += len(block)
+                if held > _LARGEST_LINE_BYTES:
+                    raise CorruptInput(f"{object.uri}: a line of more than {_LARGEST_LINE_BYTES >> 20} MiB")
                 continue
             rest.append(block[:end])
+            held = 0
             yield (b"".join(rest) if len(rest) > 1 else rest[0]).split(b"\n")
             if finished:
                 return

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from curate.dataset.formats.badrow import BadRow, OnBadRow
 from curate.dataset.formats.hold import cast, plain, widens
 from curate.dataset.formats.infer import missing_column
+from curate.dataset.formats.nulls import all_nullable, find_nulls
 from curate.dataset.formats.source import Stored
 from curate.errors import ConfigError, CorruptInput, SchemaMismatch, did_you_mean
 from curate.storage.protocol import Object, Store
 
 _DECODE_ROWS = 16_384
-"""Rows decoded at a time: bounds memory behind a row group's compressed bytes."""
+_DECODE_BYTES = 16 << 20
+"""Rows, and about the bytes, decoded at a time: what memory takes beside a row group's stored bytes."""
 
 
 @contextmanager
@@ -68,8 +72,10 @@ def sample_parquet(store: Store, object: Object, wanted: Mapping[str, pa.DataTyp
     return pa.schema(fields)
 
 
-def read_parquet(store: Store, object: Object, start: int, stop: int | None, schema: pa.Schema) -> Iterator[pa.Table]:
-    """Yields the rows of row groups [start, stop) with exactly `schema`.
+def read_parquet(
+    store: Store, object: Object, start: int, stop: int | None, schema: pa.Schema, on_bad_row: OnBadRow
+) -> Iterator[pa.Table]:
+    """Yields the rows of row groups [start, stop) with exactly `schema`; a null where it has none makes a bad row.
 
     Raises CorruptInput; SchemaMismatch for a column that is missing or does not widen to its held type.
     """
@@ -87,9 +93,12 @@ def read_parquet(store: Store, object: Object, start: int, stop: int | None, sch
         stop = count if stop is None else stop
         if stop > count:
             raise CorruptInput(f"{stored.uri}: has {count} row groups, expected at least {stop}")
+        groups = range(start, stop)
         batches = file.iter_batches(
-            _DECODE_ROWS, row_groups=list(range(start, stop)), columns=schema.names, use_threads=False
+            _decode_rows(file.metadata, groups), row_groups=list(groups), columns=schema.names, use_threads=False
         )
+        nullable = all_nullable(schema)
+        seen = 0
         while True:
             with _broken(stored):
                 batch = next(batches, None)
@@ -99,4 +108,22 @@ def read_parquet(store: Store, object: Object, start: int, stop: int | None, sch
                 continue
             table = pa.Table.from_batches([batch])
             columns = [cast(stored.uri, table.column(field.name), field) for field in schema]
-            yield pa.Table.from_arrays(columns, schema=schema)
+            misfits: dict[int, str] = {}
+            find_nulls(columns, schema, misfits)
+            table = pa.Table.from_arrays(columns, schema=nullable)
+            for index, reason in sorted(misfits.items()):
+                row = table.slice(index, 1).to_pylist()[0]
+                on_bad_row(BadRow(seen + index + 1, reason, orjson.dumps(row, default=str)))
+            seen += len(table)
+            if misfits:
+                table = table.filter(pa.array([index not in misfits for index in range(len(table))]))
+            if table.num_rows:
+                yield table
+
+
+def _decode_rows(metadata: pq.FileMetaData, groups: range) -> int:
+    row_bytes = 1
+    for index in groups:
+        group = metadata.row_group(index)
+        row_bytes = max(row_bytes, group.total_byte_size // max(1, group.num_rows))
+    return max(1, min(_DECODE_ROWS, _DECODE_BYTES // row_bytes))

@@ -15,14 +15,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from curate.dataset.formats.compress import PythonSink, Sink
+from curate.dataset.formats.compress import Buffer, Sink
 from curate.dataset.formats.hold import hold
 from curate.dataset.formats.record import PARQUET_KEY, encode
 
 GROUP_ROWS = 65_536
 GROUP_BYTES = 64 << 20
-_SINK_BYTES = 64 << 10
-"""Bytes gathered before a write: Arrow writes a small file in some thirty pieces."""
+_PAGE_CHECK_ROWS = 16
+"""Rows between two looks at the size of page and dictionary. Arrow's 1,024 would make pages of whole groups, and take
+twice their memory to write and to read, where rows are a megabyte; for small rows this costs nothing."""
 
 
 class ParquetOutput:
@@ -43,8 +44,11 @@ class ParquetOutput:
         self._pending: list[pa.Table] = []
         self._pending_rows = 0
         self._pending_bytes = 0
-        self._file = pa.BufferedOutputStream(pa.PythonFile(PythonSink(sink), mode="w"), _SINK_BYTES)
-        self._writer = pq.ParquetWriter(self._file, self._schema, compression=codec)
+        self._sink = sink
+        self._buffer = Buffer()
+        self._writer = pq.ParquetWriter(
+            pa.PythonFile(self._buffer, mode="w"), self._schema, compression=codec, write_batch_size=_PAGE_CHECK_ROWS
+        )
 
     def write(self, table: pa.Table) -> None:
         """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema."""
@@ -64,7 +68,7 @@ class ParquetOutput:
         self._write_groups(last=True)
         self._writer.add_key_value_metadata({PARQUET_KEY: encode(record).decode()})
         self._writer.close()
-        self._file.flush()
+        self._buffer.drain(self._sink)
 
     def _write_groups(self, last: bool) -> None:
         if not self._pending:
@@ -78,6 +82,9 @@ class ParquetOutput:
                 rows = table.num_rows
             group = table.slice(0, rows).combine_chunks()
             self._writer.write_table(group, row_group_size=rows)
+            # The small file's only write is the one at the end.
+            if not last:
+                self._buffer.drain(self._sink)
             table = table.slice(rows)
         self._pending = [table] if table.num_rows else []
         self._pending_rows = table.num_rows
@@ -109,11 +116,12 @@ def _stored_type(type: pa.DataType) -> pa.DataType:
 
 def row_bytes(table: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Returns the bytes of each row, from its values alone: null or not, in whatever buffers they lie."""
-    table = table.combine_chunks()
     sizes = np.zeros(table.num_rows, np.int64)
     for column in table.columns:
-        for chunk in column.chunks:  # one
-            sizes += _sizes(chunk)
+        at = 0
+        for chunk in column.chunks:
+            sizes[at : at + len(chunk)] += _sizes(chunk)
+            at += len(chunk)
     return sizes
 
 

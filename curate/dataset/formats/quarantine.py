@@ -46,6 +46,11 @@ class QuarantineWriter:
         self.count += 1
         self.reasons[row.reason] += 1
 
+    def close(self) -> None:
+        """Discards the rows; for a shard that failed. Nothing to do after `finish`."""
+        if self._file is not None:
+            self._file.close()
+
     def write(self, data: bytes) -> None:
         """Takes compressed bytes: the writer is the sink of its own compressor."""
         assert self._file is not None

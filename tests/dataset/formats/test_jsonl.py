@@ -310,6 +310,27 @@ def test_a_mixed_type_deep_inside_is_named_by_its_path() -> None:
         sampled('{"a":[{"b":1},{"b":"x"}]}\n', {"a": None})
 
 
+@pytest.mark.parametrize("depth", [100, 300, 1000])
+def test_a_value_nested_very_deeply_is_json_text_or_a_bad_row(depth: int) -> None:
+    """Never a recursion error: neither at plan time nor when read."""
+    line = f'{{"a":{"[" * depth}{"]" * depth}}}\n'
+    schema = sampled(line)
+    assert schema.field("a").metadata == JSON_TEXT
+    rows, bad = rows_of(line.encode(), schema)
+    if depth < 254:
+        assert rows == [{"a": "[" * depth + "]" * depth}]
+    else:
+        assert [row.reason for row in bad] == ["column 'a' is nested too deeply"]
+
+
+@given(st.lists(st.text('{}[]",:\\utfn0123456789.e- \x00é', max_size=12).map(str.encode), max_size=20))
+def test_reasons_are_few(content: list[bytes]) -> None:
+    """They are grouped and counted, so they hold neither data nor positions."""
+    _, bad = rows_of(b"\n".join(content))
+    assert all(not any(mark.isdigit() for mark in row.reason) for row in bad)
+    assert all(len(row.reason) < 80 for row in bad)
+
+
 def test_a_missing_wanted_column_is_told_with_the_ones_there_are() -> None:
     with pytest.raises(ConfigError, match=r"no column 'bdy' in a\.jsonl; did you mean 'body'\?; it has 'id', 'body'"):
         sampled('{"id":"a","body":"b"}\n', {"bdy": None})

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import gc
 import gzip
 import hashlib
 import io
@@ -217,6 +218,20 @@ def test_tables_are_held_to_the_schema(format: OutputFormat) -> None:
     assert written([other], format, schema=schema) == written([held], format, schema=schema)
     with pytest.raises(SchemaMismatch, match="'n' is string, expected int64"):
         written([pa.table({"s": ["a"], "n": ["b"]})], format, schema=schema)
+
+
+@pytest.mark.parametrize(("format", "codec"), WRITTEN)
+def test_a_writer_that_is_dropped_writes_nothing_more(format: OutputFormat, codec: str) -> None:
+    """Arrow's writers finish their files when they are collected; a sink whose upload was given up must not see it."""
+    sink = io.BytesIO()
+    schema = pa.schema([("s", pa.string())])
+    writer = make_writer(sink, schema, format, codec)
+    writer.write(pa.table({"s": ["a"]}))
+    before = sink.getvalue()
+    sink.close()
+    del writer
+    gc.collect()
+    assert not before.endswith(b"PAR1")
 
 
 # --- ordinary readers
