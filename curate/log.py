@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import AbstractContextManager
 from typing import Any
 
 import structlog
@@ -31,6 +32,17 @@ def configure(*, verbose: bool = False) -> None:
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
         cache_logger_on_first_use=False,
     )
+
+
+def ensure_configured() -> None:
+    """Sends events to standard error unless the program has said where they go."""
+    if not structlog.is_configured():
+        configure()
+
+
+def bound(**context: Any) -> AbstractContextManager[None]:
+    """Adds `context` to all events of this thread within a block."""
+    return structlog.contextvars.bound_contextvars(**context)
 
 
 def get_logger(**context: Any) -> Any:

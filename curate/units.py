@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 from curate.errors import ConfigError
 
@@ -10,7 +11,7 @@ KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b?)\s*", re.IGNORECASE)
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?b?)\s*", re.IGNORECASE)
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -25,7 +26,7 @@ def parse_bytes(text: str) -> int:
     match = _SIZE.fullmatch(text)
     if match is None:
         raise ConfigError(f"{text!r} is not a size; write a number of bytes, or one like 64MiB or 2g")
-    return int(float(match[1]) * 1024 ** _POWER[match[2].lower()])
+    return int(Fraction(match[1]) * 1024 ** _POWER[match[2].lower()])
 
 
 def parse_percent(text: str) -> float:
@@ -34,7 +35,7 @@ def parse_percent(text: str) -> float:
     >>> parse_percent("1%")
     0.01
     """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", text)
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*", text)
     if match is None or not 0 < float(match[1]) <= 100:
         raise ConfigError(f"{text!r} is not a percentage above 0 and up to 100; write it like 1%")
     return float(match[1]) / 100
@@ -47,12 +48,13 @@ def format_bytes(size: float) -> str:
     ('0 B', '1.50 KiB', '256 MiB')
     """
     for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
-        if abs(size) < 1000 or unit == "PiB":
+        # What would be rounded to four digits is told in the next unit.
+        if abs(size) < 999.5 or unit == "PiB":
             break
         size /= 1024
     if unit == "B":
         return f"{size:.0f} B"
-    digits = 2 if size < 10 else 1 if size < 100 else 0
+    digits = 2 if size < 9.995 else 1 if size < 99.95 else 0
     return f"{size:.{digits}f} {unit}"
 
 
@@ -62,7 +64,7 @@ def format_duration(seconds: float) -> str:
     >>> format_duration(0.4), format_duration(75), format_duration(90000)
     ('0.4 s', '1 min 15 s', '1 d 1 h')
     """
-    if seconds < 10:
+    if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
     if whole < 60:

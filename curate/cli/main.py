@@ -20,19 +20,21 @@ def cli() -> None:
 @cli.command()
 @click.argument("output", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--watch", is_flag=True, help="Show it again every two seconds until it has ended.")
+@click.option("--watch", is_flag=True, help="Show it again every two seconds while it runs.")
 def status(output: str | None, as_json: bool, watch: bool) -> None:
     """Shows how far the job that writes to OUTPUT is; without OUTPUT, all jobs known under $CURATE_HOME.
 
     Works while a job runs, and after it was killed: everything comes from what lies beside the output.
     """
+    from curate import log
     from curate.cli.status import show_all, show_job
     from curate.clock import SystemClock
 
-    clock = SystemClock()
+    log.configure()
+    watch_s = WATCH_S if watch else None
     if output is None:
-        sys.exit(show_all(clock.now(), as_json=as_json, watch=watch, sleep=clock.sleep))
-    sys.exit(show_job(output, clock, as_json=as_json, watch_s=WATCH_S if watch else None))
+        sys.exit(show_all(SystemClock(), as_json=as_json, watch_s=watch_s))
+    sys.exit(show_job(output, SystemClock(), as_json=as_json, watch_s=watch_s))
 
 
 def main() -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
@@ -10,15 +11,13 @@ from typing import Any
 import click
 import orjson
 from rich.console import Console
-from rich.markup import escape
-from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.text import Text
 
 from curate.clock import Clock
-from curate.dataset.look import look
-from curate.errors import ConfigError, CurateError
+from curate.dataset.look import NoJobError, glance, look
+from curate.errors import CurateError
 from curate.tasks import registry
-from curate.tasks.status import RUNNING, JobStatus
+from curate.tasks.status import RUNNING, STALLED, JobStatus
 from curate.units import format_bytes, format_duration
 
 COLOURS = {
@@ -29,120 +28,241 @@ COLOURS = {
     "failed": "red",
     "aborted": "red",
     "interrupted": "yellow",
+    "unreachable": "red",
 }
 SHOWN_RUNS = 5
 SHOWN_FAILURES = 10
+SHOWN_REASONS = 10
+SHOWN_COUNTERS = 20
+SHOWN_CHARS = 400
+"""Characters of an error, which may quote whatever it choked on."""
+LABEL_COLUMNS = 10
+BAR_COLUMNS = 40
+LOOKERS = 8
+"""Jobs that are looked at at once."""
+EXIT_INTERRUPTED = 130
+
+GONE = "gone"
+UNREACHABLE = "unreachable"
 
 
 def show_job(output: str, clock: Clock, *, as_json: bool, watch_s: float | None) -> int:
     """Prints the status of one job, again and again while it runs if watched. Returns the exit code."""
     console = Console(highlight=False)
-    while True:
-        status = look(output, clock.now())
-        if as_json:
-            click.echo(orjson.dumps(status.as_dict()))
-        else:
-            if watch_s is not None and console.is_terminal:
-                console.clear()
-            _render(console, status, clock.now())
-        if watch_s is None or status.state != RUNNING:
-            return 0
-        clock.sleep(watch_s)
+    try:
+        while True:
+            status = look(output, clock.now())
+            if as_json:
+                click.echo(orjson.dumps(status.as_dict()))
+            else:
+                _separate(console, watched=watch_s is not None)
+                _render(console, status, clock.now())
+            if watch_s is None or status.state != RUNNING:
+                return 0
+            clock.sleep(watch_s)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def show_all(clock: Clock, *, as_json: bool, watch_s: float | None) -> int:
+    """Prints the jobs known under $CURATE_HOME, newest first; watched, again while one runs. Returns the exit code."""
+    console = Console(highlight=False)
+    try:
+        while True:
+            found = _glances(clock.now())
+            if as_json:
+                click.echo(orjson.dumps({"jobs": [_as_dict(*one) for one in found]}))
+            else:
+                _separate(console, watched=watch_s is not None)
+                _render_all(console, found)
+            if watch_s is None or not any(isinstance(job, JobStatus) and job.state == RUNNING for _, job in found):
+                return 0
+            clock.sleep(watch_s)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+# One job
 
 
 def _render(console: Console, status: JobStatus, now: float) -> None:
-    colour = COLOURS.get(status.state, "white")
-    console.print(
-        f"[bold]{escape(status.job)}[/]  [{colour}]{status.state}[/]  {escape(status.output)}", soft_wrap=True
+    _line(
+        console, Text.assemble((_plain(status.job), "bold"), "  ", _state(status.state), f"  {_plain(status.output)}")
     )
-    percent = 100 * status.done / status.total if status.total else 0
-    bar = ProgressBar(total=max(status.total, 1), completed=status.done, width=40)
-    grid = Table.grid(padding=(0, 1))
-    grid.add_row(bar, f"{status.done:,} of {status.total:,} shards ({percent:.1f} %)")
-    console.print(grid)
-    counts = {
-        "running": status.running,
-        "pending": status.pending,
-        "failed": status.failed,
-        "stale": status.stale,
-    }
-    facts = Table.grid(padding=(0, 2))
-    facts.add_row("shards", ", ".join(f"{n:,} {name}" for name, n in counts.items() if n) or "all done")
+    part = status.done / status.total if status.total else 1.0
+    # Rounded down: 100 % is said of nothing that is not done.
+    percent = math.floor(1000 * part) / 10
+    _line(console, Text.assemble(_bar(console, part), f" {status.done:,} of {status.total:,} shards ({percent:.1f} %)"))
+    for label, value in _facts(status):
+        _fact(console, label, Text(value))
+    for label, value in _failures(status):
+        _fact(console, label, Text(value), "red")
+    for number, run in enumerate(status.runs[:SHOWN_RUNS]):
+        ago = f"{format_duration(max(0.0, now - run.updated))} ago"
+        if run.state in (RUNNING, STALLED):
+            ago = f"heard of {ago} from {_plain(run.host)}, process {run.pid}"
+        _fact(console, "" if number else "run", Text.assemble(f"{run.run_id} ", _state(run.state), f", {ago}"))
+    more = len(status.runs[SHOWN_RUNS:]) + status.earlier_runs
+    if more:
+        _fact(console, "", Text(f"... and {more:,} earlier"))
+    if hint := _next(status):
+        _fact(console, "next", Text(hint))
+
+
+def _facts(status: JobStatus) -> Iterator[tuple[str, str]]:
+    counts = {"running": status.running, "pending": status.pending, "failed": status.failed, "stale": status.stale}
+    yield "shards", ", ".join(f"{n:,} {name}" for name, n in counts.items() if n) or "all done"
     rows = status.rows
-    dropped = ", ".join(f"{n:,} {escape(reason)}" for reason, n in rows["dropped"].items())
-    facts.add_row(
+    dropped = sorted(rows["dropped"].items(), key=lambda item: (-item[1], item[0]))
+    yield (
         "rows",
         f"{rows['in']:,} in + {rows['created']:,} created = {rows['out']:,} out "
         f"+ {sum(rows['dropped'].values()):,} dropped + {rows['quarantined']:,} quarantined",
     )
-    if dropped:
-        facts.add_row("dropped", dropped)
-    for name, value in status.counters.items():
-        facts.add_row("counter", f"{escape(name)} = {value:,}")
-    facts.add_row("input", f"{format_bytes(status.bytes_done)} of {format_bytes(status.bytes_total)}")
+    yield from _listed("dropped", (f"{n:,} {_plain(reason)}" for reason, n in dropped), SHOWN_REASONS)
+    yield from _listed("counters", (f"{_plain(k)} = {_number(v)}" for k, v in status.counters.items()), SHOWN_COUNTERS)
+    yield "input", f"{format_bytes(status.bytes_done)} of {format_bytes(status.bytes_total)}"
     if status.state == RUNNING:
         rate = status.rate
-        eta = "unknown" if status.eta_seconds is None else format_duration(status.eta_seconds)
-        facts.add_row(
+        yield (
             "rate",
             f"{rate['shards_per_s']:,.1f} shards/s, {rate['rows_per_s']:,.0f} rows/s, "
-            f"{format_bytes(rate['bytes_per_s'])}/s, ETA {eta}",
+            f"{format_bytes(rate['bytes_per_s'])}/s",
         )
-    console.print(facts, soft_wrap=True)
-    for failure in status.failures[:SHOWN_FAILURES]:
-        console.print(
-            f"  [red]failed[/] {failure['count']:,} x {escape(failure['error'])}  (such as {escape(failure['shard'])})",
-            soft_wrap=True,
-        )
-    for run in status.runs[:SHOWN_RUNS]:
-        console.print(
-            f"  run {run.run_id}  [{COLOURS.get(run.state, 'white')}]{run.state}[/]  started {_time(run.started)}, "
-            f"last heard of {format_duration(max(0.0, now - run.updated))} ago  ({escape(run.host)}, pid {run.pid})",
-            soft_wrap=True,
-        )
-    if len(status.runs) > SHOWN_RUNS:
-        console.print(f"  ... and {len(status.runs) - SHOWN_RUNS} earlier runs")
+        yield "ETA", "unknown" if status.eta_seconds is None else format_duration(status.eta_seconds)
 
 
-def show_all(now: float, *, as_json: bool, watch: bool, sleep: Callable[[float], None]) -> int:
-    """Prints the jobs known under $CURATE_HOME, newest first. Returns the exit code."""
-    del sleep
-    if watch:
-        raise ConfigError("--watch shows one job; give its output: curate status OUTPUT --watch")
+def _failures(status: JobStatus) -> Iterator[tuple[str, str]]:
+    texts = (f"{one['count']:,} x {_short(one['error'])} (such as {_plain(one['shard'])})" for one in status.failures)
+    yield from _listed("failed", texts, SHOWN_FAILURES)
 
-    def peek(entry: dict[str, Any]) -> tuple[dict[str, Any], JobStatus | str]:
+
+def _listed(label: str, texts: Iterable[str], most: int) -> Iterator[tuple[str, str]]:
+    """Yields the first `most` texts, the first with the label, and how many there are beyond them."""
+    everything = list(texts)
+    for number, text in enumerate(everything[:most]):
+        yield "" if number else label, text
+    if len(everything) > most:
+        yield "", f"... and {len(everything) - most:,} more"
+
+
+def _next(status: JobStatus) -> str:
+    """Returns what to do now, if anything."""
+    if status.state == STALLED:
+        run = status.runs[0]
+        return f"if process {run.pid} on {_plain(run.host)} is gone, run the job again: it goes on where it stopped"
+    if status.state in ("failed", "aborted"):
+        return "mend the cause and run the job again: what is done is skipped"
+    if status.state in ("interrupted", "pending"):
+        return "run the job again: it goes on where it stopped"
+    return ""
+
+
+# All jobs
+
+
+def _glances(now: float) -> list[tuple[dict[str, Any], JobStatus | CurateError]]:
+    def peek(entry: dict[str, Any]) -> tuple[dict[str, Any], JobStatus | CurateError]:
         try:
-            return entry, look(entry["output"], now)
+            return entry, glance(entry["output"], now)
         except CurateError as error:
-            return entry, str(error)
+            return entry, error
 
-    entries = registry.known()
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(peek, entries))
-    if as_json:
-        jobs = [
-            status.as_dict() if isinstance(status, JobStatus) else {**entry, "state": "unreachable", "error": status}
-            for entry, status in found
-        ]
-        click.echo(orjson.dumps({"jobs": jobs}))
-        return 0
+    with ThreadPoolExecutor(LOOKERS) as pool:
+        return list(pool.map(peek, registry.known()))
+
+
+def _as_dict(entry: dict[str, Any], job: JobStatus | CurateError) -> dict[str, Any]:
+    if isinstance(job, JobStatus):
+        return job.as_dict()
+    state = GONE if isinstance(job, NoJobError) else UNREACHABLE
+    return {"job": entry["job"], "output": entry["output"], "state": state, "error": str(job)}
+
+
+def _render_all(console: Console, found: list[tuple[dict[str, Any], JobStatus | CurateError]]) -> None:
     if not found:
-        click.echo(f"No jobs are known under {registry.home()}. One is noted there when it starts to run.")
-        return 0
-    table = Table(box=None, pad_edge=False)
-    for name in ("job", "state", "done", "failed", "started", "output"):
-        table.add_column(name, justify="right" if name in ("done", "failed") else "left", overflow="fold")
-    for entry, status in found:
-        started = _time(entry["started"])
-        if isinstance(status, JobStatus):
-            state = f"[{COLOURS.get(status.state, 'white')}]{status.state}[/]"
-            done = f"{status.done:,}/{status.total:,}"
-            table.add_row(escape(status.job), state, done, f"{status.failed:,}", started, escape(status.output))
-        else:
-            table.add_row(escape(entry["job"]), "[red]unreachable[/]", "", "", started, escape(entry["output"]))
-    Console(highlight=False).print(table)
-    return 0
+        _line(console, Text(f"No jobs are known under {registry.home()}. One is noted there when it starts to run."))
+        return
+    rows = [("job", "state", "done", "failed", "started (UTC)")]
+    for entry, job in found:
+        name, state, done, failed = _plain(entry["job"]), UNREACHABLE, "", ""
+        if isinstance(job, JobStatus):
+            name, state, done, failed = _plain(job.job), job.state, f"{job.done:,}/{job.total:,}", f"{job.failed:,}"
+        elif isinstance(job, NoJobError):
+            state = GONE
+        rows.append((name, state, done, failed, _time(entry["started"])))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    outputs = ["output", *(_plain(entry["output"]) for entry, _ in found)]
+    room = console.width - sum(widths) - 2 * len(widths)
+    beneath = console.is_terminal and max(map(len, outputs)) > room
+    for number, (row, output) in enumerate(zip(rows, outputs, strict=True)):
+        job_name, state, done, failed, started = row
+        line = Text(f"{job_name:<{widths[0]}}  ")
+        line.append(f"{state:<{widths[1]}}", COLOURS.get(state, "") if number else "")
+        line.append(f"  {done:>{widths[2]}}  {failed:>{widths[3]}}  {started:<{widths[4]}}")
+        if not beneath:
+            line.append(f"  {output}")
+        line.rstrip()
+        if not number:
+            line.stylize("bold")
+        _line(console, line)
+        if beneath and number:
+            _line(console, Text(f"    {output}"))
+    for _, job in found:
+        if isinstance(job, CurateError) and not isinstance(job, NoJobError):
+            _line(console, Text.assemble(("unreachable: ", "red"), _plain(str(job))))
+
+
+# Lines
+
+
+def _separate(console: Console, *, watched: bool) -> None:
+    if watched and console.is_terminal:
+        console.clear()
+
+
+def _line(console: Console, line: Text) -> None:
+    """Prints a line as it is: what is too long is wrapped by the terminal, so that a URI can still be copied."""
+    console.print(line, soft_wrap=True)
+
+
+def _fact(console: Console, label: str, value: Text, style: str = "") -> None:
+    """Prints a labelled value, wrapped beside its label on a terminal, in one line elsewhere."""
+    lines = value.wrap(console, max(20, console.width - LABEL_COLUMNS)) if console.is_terminal else [value]
+    for number, line in enumerate(lines):
+        line.rstrip()
+        head = label if not number else ""
+        _line(console, Text.assemble((f"{head:<{LABEL_COLUMNS}}", style), line))
+
+
+def _bar(console: Console, part: float) -> tuple[str, str]:
+    full, empty = ("█", "░") if console.encoding.startswith("utf") else ("#", ".")
+    filled = math.floor(BAR_COLUMNS * part)
+    return full * filled + empty * (BAR_COLUMNS - filled), "green"
+
+
+def _number(value: float | None) -> str:
+    return "nan" if value is None else f"{value:,}"
+
+
+def _state(state: str) -> tuple[str, str]:
+    return state, COLOURS.get(state, "")
+
+
+def _plain(text: str) -> str:
+    """Returns `text` as one line that cannot do anything to a terminal.
+
+    >>> _plain("bad\\nrow \\x1b[31m")
+    'bad row \\\\x1b[31m'
+    """
+    one_line = " ".join(text.split())
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in one_line)
+
+
+def _short(error: str) -> str:
+    text = _plain(error)
+    return text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 3] + "..."
 
 
 def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")

@@ -3,47 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
-import threading
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from curate.clock import Clock, SystemClock
-from curate.dataset.history import recover, summary_counts
-from curate.dataset.prepare import LostRaceError, Prepared, commit, describe, prepare
+from curate.dataset.account import Account
+from curate.dataset.commit import LostRaceError, commit
+from curate.dataset.prepare import Prepared, describe, prepare
+from curate.dataset.probing import output_schema
+from curate.dataset.signals import Signals
 from curate.dataset.spec import RunOptions, StageSpec
-from curate.dataset.stage import Piece, Probe, Probed, StageProgram
-from curate.errors import ConfigError
+from curate.dataset.stage import Piece, StageProgram
+from curate.errors import ObjectNotFound
 from curate.log import get_logger
 from curate.runtime import make_backend
-from curate.runtime.protocol import Backend, Ended, Message
+from curate.runtime.protocol import Backend
 from curate.storage import is_local
 from curate.storage.local import remove_scratch, sweep_scratch, sync_directories
-from curate.storage.protocol import Calls
 from curate.tasks import layout, registry
-from curate.tasks.books import Books
 from curate.tasks.dispatcher import Dispatcher, Interrupts
-from curate.tasks.progress import Progress
-from curate.tasks.record import ShardRecord
-from curate.tasks.runlog import RunLog, new_run_id
+from curate.tasks.runlog import new_run_id
 from curate.tasks.scheduler import Launch, Policy, Scheduler, max_failed_shards
-from curate.tasks.status import RUNNING, RateWindow, eta_seconds
-from curate.tasks.summary import FailureGroup, RunState, Summary
+from curate.tasks.summary import RunState, Summary
 
-MOST_GROUPS = 100
-"""Different errors that are kept apart; further ones are counted together."""
-OTHER_ERRORS = "other errors"
-PROBES = 32
-"""Shards that are asked for their output's schema, in plan order, before the run goes on without."""
 LEFTOVER_S = 86_400.0
 """Temporaries that nobody touched for a day are swept; a zombie may still be writing to younger ones."""
-LEAVE_WITHIN_S = 1.8
-"""After SIGTERM the process is gone by then, whatever still hangs: `ray job stop` kills after 3 s."""
 
 
 def dry_run(spec: StageSpec, options: RunOptions) -> str:
@@ -55,177 +39,124 @@ def run(spec: StageSpec, options: RunOptions, *, clock: Clock | None = None, bac
     """Runs a stage until every shard of its scope is done or has failed, and returns the summary.
 
     Idempotent: what has an output is skipped, whoever made it. Raises ConfigError before anything is dispatched if the
-    job cannot run as asked.
+    job cannot run as asked, KeyboardInterrupt if it was interrupted before.
     """
     clock = clock or SystemClock()
     started_s, started = clock.monotonic(), clock.now()
     run_id = new_run_id(started)
-    while True:
-        try:
-            return _run(prepare(spec, options, run_id), options, clock, started_s, started, backend)
-        except LostRaceError:
-            get_logger(job=spec.name, run=run_id).info("another driver grew the plan first; planning again")
+    log = get_logger(job=spec.name, run=run_id)
+    with Signals(options.handle_signals, log) as signals:
+        while True:
+            prepared = prepare(spec, options, run_id)
+            todo = prepared.todo
+            scheduler = Scheduler(todo, prepared.plan.sizes[todo], _policy(spec, options, len(prepared.scope)))
+            account = Account(prepared, options, scheduler, clock, started_s, started)
+            try:
+                return _Run(prepared, options, account, clock, signals).execute(backend)
+            except LostRaceError:
+                log.info("another driver wrote to the ledger first; planning again")
+                # What this run had to remove is gone. What is there now, the other driver made.
+                options = replace(options, overwrite=False)
 
 
-def _run(
-    prepared: Prepared,
-    options: RunOptions,
-    clock: Clock,
-    started_s: float,
-    started: float,
-    backend: Backend | None,
-) -> Summary:
-    spec = prepared.spec
-    known = summary_counts(prepared.ledger, prepared.listing, prepared.plan, prepared.matched)
-    if known is not None and prepared.finished:
-        return _already_complete(prepared, known, clock.monotonic() - started_s)
-    history = recover(spec, prepared.ledger, prepared.listing, prepared.plan, prepared.matched)
-    prepared.matched.done[history.removed] = False
-    return _Run(prepared, options, history.books, clock, started_s, started, backend).execute()
-
-
-def _already_complete(prepared: Prepared, known: dict[str, Any], seconds: float) -> Summary:
-    scope = len(prepared.scope)
-    return Summary(
-        prepared.spec.name,
-        prepared.run_id,
-        prepared.output,
-        RunState.COMPLETE,
-        scope,
-        scope,
-        scope,
-        0,
-        0,
-        0,
-        Books.parse(known["rows"], known["counters"]),
-        known["bytes"]["in"],
-        known["bytes"]["out"],
-        seconds,
-        prepared.stores.calls,
-        stale=len(prepared.stale),
+def _policy(spec: StageSpec, options: RunOptions, scope: int) -> Policy:
+    limits = [n for n in (options.max_in_flight, spec.max_tasks) if n is not None]
+    most = options.max_failed_shards
+    return Policy(
+        target_task_s=options.target_task_s,
+        max_in_flight=min(limits) if limits else None,
+        max_failed=None if most is None else max_failed_shards(most, scope),
     )
 
 
-@dataclass
-class _Totals:
-    """Running totals of a job and of this run."""
-
-    books: Books
-    bytes_in: int
-    bytes_out: int
-    done: int
-    """Shards of the scope with an output."""
-    job_done: int
-    failed: int = 0
-    rows_read: int = 0
-    """Rows read in this run, for the rate."""
-    bytes_read: int = 0
-    shards_run: int = 0
-    worker_calls: Calls = field(default_factory=Calls)
-    groups: Counter[str] = field(default_factory=Counter)
-    examples: dict[str, str] = field(default_factory=dict)
-    """One shard an error."""
-
-
 class _Run:
-    """One run with work to do. It observes its dispatcher."""
+    """One run, from what `prepare` found to its summary."""
 
     def __init__(
-        self,
-        prepared: Prepared,
-        options: RunOptions,
-        books: Books,
-        clock: Clock,
-        started_s: float,
-        started: float,
-        backend: Backend | None,
+        self, prepared: Prepared, options: RunOptions, account: Account, clock: Clock, signals: Signals
     ) -> None:
         self.prepared = prepared
         self.options = options
+        self.account = account
         self.clock = clock
-        self.started_s = started_s
-        self.started = started
-        self.log = get_logger(job=prepared.spec.name, run=prepared.run_id)
-        matched, plan = prepared.matched, prepared.plan
-        positions = matched.position[matched.done]
-        sizes = prepared.listing.sizes.to_numpy() if len(positions) else np.zeros(0, dtype=np.int64)
-        self.skipped = int(np.count_nonzero(matched.done[prepared.scope]))
-        self.totals = _Totals(
-            books,
-            bytes_in=int(plan.sizes[matched.done].sum()),
-            bytes_out=int(sizes[positions].sum()),
-            done=self.skipped,
-            job_done=int(np.count_nonzero(matched.done)),
-        )
-        todo = prepared.todo
-        self.scheduler = Scheduler(todo, plan.sizes[todo], self._policy())
-        self.bytes_left = int(plan.sizes[todo].sum())
-        self.backend = backend
-        self.schema: Any = None
-        self.slots = 1
-        self.state = RUNNING
-        self.window = RateWindow()
-        self.shown_s = 0.0
-        # Totals change in the dispatching thread and are read by the one that writes heartbeats.
-        self.lock = threading.Lock()
-        self.runlog = RunLog(prepared.ledger, prepared.run_id, clock, self._heartbeat)
+        self.signals = signals
 
-    def _policy(self) -> Policy:
-        options, spec = self.options, self.prepared.spec
-        limits = [n for n in (options.max_in_flight, spec.max_tasks) if n is not None]
-        return Policy(
-            target_task_s=options.target_task_s,
-            max_in_flight=min(limits) if limits else None,
-            max_failed=None
-            if options.max_failed_shards is None
-            else max_failed_shards(options.max_failed_shards, len(self.prepared.scope)),
-        )
-
-    # The run
-
-    def execute(self) -> Summary:
+    def execute(self, backend: Backend | None) -> Summary:
         """Runs what is left to do and returns the summary."""
-        if not self.scheduler.unfinished:
-            self._publish_summary()
-            return self._summary(RunState.COMPLETE)
-        backend = self.backend or make_backend(self.options.backend)
-        state = RunState.INTERRUPTED
-        interrupts = Interrupts()
-        # What the cluster refuses is refused before the ledger is written.
-        backend.start(self.prepared.spec.resources)
+        if not self.account.scheduler.unfinished:
+            return self._settle()
+        backend = backend or make_backend(self.options.backend)
         try:
+            self._start(backend)
+            # What the cluster refuses is refused before the ledger is written.
+            commit(self.prepared, self.options)
+            with self.signals.in_order(backend):
+                state = self._work(backend)
+            self._tidy()
+        except BaseException:
+            # On a cluster that lives on, tasks would go on without a driver.
+            with contextlib.suppress(Exception):
+                backend.cancel()
+            raise
+        finally:
+            if not self.signals.interrupts.terminated:
+                # Ray's farewell may take longer than a terminated process has; its cluster ends with the process too.
+                backend.close()
+        return self.account.summary(state)
+
+    def _settle(self) -> Summary:
+        """Ends a run in which no shard is left to do. It writes only what the ledger does not say yet."""
+        unsaid = self.account.job_summary() is not None and not self.prepared.history.summarised
+        if self.prepared.uncommitted or self.account.stale or unsaid:
             commit(self.prepared, self.options)
             self._open()
-            backend.load(self._program())
-            try:
-                with _signals(interrupts, self.options.handle_signals, self.log):
-                    finished = self._dispatch(backend, interrupts)
-                state = self._state(finished, interrupts)
-                self._publish_summary()
-            finally:
-                self.options.display.close()
-                self.state = state.value
-                self.runlog.close()
-            if is_local(self.prepared.output):
-                # A run's directories reach the disk before it says how it ended: a crash of the machine loses none.
-                sync_directories(self.prepared.output)
-                remove_scratch(self.prepared.stores.scratch)
-            if interrupts.terminated:
-                # Ray's own farewell may take longer than a terminated process has.
-                threading.Timer(LEAVE_WITHIN_S, os._exit, (state.exit_code,)).start()
+            self._publish_summary()
+            self.account.close(RunState.COMPLETE)
+            self._tidy()
+        return self.account.summary(RunState.COMPLETE)
+
+    def _start(self, backend: Backend) -> None:
+        try:
+            backend.start(self.prepared.spec.resources)
+        except SystemExit as error:
+            # Ray's handler of SIGTERM, while `ray.init` runs.
+            raise KeyboardInterrupt from error
         finally:
-            backend.close()
-        return self._summary(state)
+            self.signals.install()
+
+    def _work(self, backend: Backend) -> RunState:
+        """Dispatches, and writes down how that ended, whatever happens."""
+        state = RunState.FAILED
+        try:
+            self._open()
+            backend.load(self._program())
+            finished = self._dispatch(backend)
+            ended = self._state(finished)
+            self._publish_summary()
+            state = ended
+        except KeyboardInterrupt:
+            state = RunState.INTERRUPTED
+            raise
+        finally:
+            self.options.display.close()
+            self.account.close(state)
+        return state
 
     def _open(self) -> None:
         prepared = self.prepared
-        if prepared.listing.summary is not None:
+        if self.account.scheduler.unfinished and prepared.listing.summary is not None:
             # It says "complete", which is about to be untrue for a while.
             prepared.ledger.store.delete(prepared.ledger.uri(layout.SUMMARY))
         if is_local(prepared.output):
             sweep_scratch(prepared.ledger.uri(layout.TMP), prepared.stores.scratch, self.clock.now(), LEFTOVER_S)
-        self.runlog.open(self._about())
-        registry.remember(prepared.output, prepared.spec.name, prepared.run_id, self.started)
+        self.account.open()
+        registry.remember(prepared.output, prepared.spec.name, prepared.run_id, self.account.started)
+
+    def _tidy(self) -> None:
+        if is_local(self.prepared.output):
+            # A run's directories reach the disk before it says how it ended: a crash of the machine loses none.
+            sync_directories(self.prepared.output)
+            remove_scratch(self.prepared.stores.scratch)
 
     def _program(self) -> StageProgram:
         spec = self.prepared.spec
@@ -243,284 +174,49 @@ class _Run:
             scratch=self.prepared.stores.scratch,
         )
 
-    def _dispatch(self, backend: Backend, interrupts: Interrupts) -> bool:
-        schema = self.prepared.spec.output_schema
-        self.schema = self._output_schema(backend, interrupts) if schema is None else schema
-        dispatcher = Dispatcher(
-            self.scheduler,
-            backend,
-            self._payload,
-            lambda rank: int(self.prepared.plan.sizes[rank]),
-            self,
-            self.clock,
-            interrupts,
-        )
-        return dispatcher.run()
+    def _dispatch(self, backend: Backend) -> bool:
+        plan, interrupts = self.prepared.plan, self.signals.interrupts
+        schema = output_schema(self.prepared, backend, interrupts)
 
-    def _payload(self, launch: Launch) -> Piece:
-        plan = self.prepared.plan
-        return Piece(tuple((rank, plan.shard(rank)) for rank in launch.shards), launch.attempt, self.schema)
+        def payload(launch: Launch) -> Piece:
+            return Piece(tuple((rank, plan.shard(rank)) for rank in launch.shards), launch.attempt, schema)
 
-    def _output_schema(self, backend: Backend, interrupts: Interrupts) -> Any:
-        """Returns the schema of all outputs: as stored, else of what the first rows become; None if no shard tells."""
-        problem = ""
+        def size_of(rank: int) -> int:
+            return int(plan.sizes[rank])
 
-        def probe() -> Any:
-            nonlocal problem
-            # Always from the start of the plan, whatever the scope: the schema must not depend on --limit or --sample.
-            for number, rank in enumerate([*range(min(PROBES, len(self.prepared.plan))), None]):
-                if interrupts.interrupts or interrupts.terminated:
-                    raise _NoSchemaError
-                shard = None if rank is None else self.prepared.plan.shard(rank)
-                answer = _ask(backend, -1 - number, Probe(shard), interrupts)
-                if answer.schema is not None:
-                    return answer.schema
-                problem = answer.error or problem
-            raise _NoSchemaError
+        account = self.account
+        return Dispatcher(account.scheduler, backend, payload, size_of, account, self.clock, interrupts).run()
 
-        try:
-            return self.prepared.ledger.create_schema("output", probe)
-        except _NoSchemaError:
-            self.log.warning("no output schema could be derived from the first shards", error=problem)
-            return None
-
-    # What the dispatcher tells
-
-    def done(self, launch: Launch, record: ShardRecord) -> None:
-        """Books a shard whose output exists."""
-        size = int(self.prepared.plan.sizes[record.index])
-        books = record.books or Books()
-        with self.lock:
-            totals = self.totals
-            totals.books.add(books)
-            totals.done += 1
-            totals.job_done += 1
-            totals.bytes_in += size
-            totals.bytes_out += record.bytes_out
-            totals.shards_run += 1
-            totals.rows_read += max(books.rows_in, books.rows_out)
-            totals.bytes_read += size
-            totals.worker_calls = totals.worker_calls.plus(record.calls or Calls())
-            self.bytes_left -= size
-        if record.different:
-            self.log.warning(
-                "another attempt had published different bytes: the job's code is not deterministic",
-                shard=self.prepared.plan.shard_id(record.index),
-                attempt=launch.attempt,
-            )
-        self.runlog.add(
-            {
-                **self._event(launch, record, "done"),
-                "rows": books.rows(),
-                "counters": books.sorted_counters(),
-                "bytes_out": record.bytes_out,
-                "generation": record.generation,
-                "existed": record.existed,
-                "different": record.different,
-            }
-        )
-
-    def failed(self, launch: Launch, record: ShardRecord, *, final: bool) -> None:
-        """Books a failed try."""
-        failure = record.failure
-        assert failure is not None
-        shard = self.prepared.plan.shard(record.index)
-        with self.lock:
-            self.totals.worker_calls = self.totals.worker_calls.plus(record.calls or Calls())
-            if final:
-                self.totals.failed += 1
-                self.bytes_left -= shard.size_bytes
-                known = failure.error in self.totals.groups or len(self.totals.groups) < MOST_GROUPS
-                error = failure.error if known else OTHER_ERRORS
-                self.totals.groups[error] += 1
-                self.totals.examples.setdefault(error, shard.id)
-        self.log.warning(
-            "shard failed" if final else "shard failed, will be tried again",
-            shard=shard.id,
-            attempt=launch.attempt,
-            kind=failure.kind.value,
-            input=shard.uri,
-            error=failure.error,
-        )
-        event = self._event(launch, record, "failed" if final else "retry")
-        event |= {"input": shard.uri, "kind": failure.kind.value, "error": failure.error}
-        self.runlog.add(event | {"traceback": failure.traceback})
-
-    def tick(self, slots: int) -> None:
-        """Updates rates and the display."""
-        now_s = self.clock.monotonic()
-        self.slots = slots
-        with self.lock:
-            self.window.add(now_s, self.totals.shards_run, self.totals.rows_read, self.totals.bytes_read)
-        if now_s - self.shown_s >= self.options.display.interval_s:
-            self.shown_s = now_s
-            self.options.display.show(self._progress())
-
-    def _event(self, launch: Launch, record: ShardRecord, outcome: str) -> dict[str, Any]:
-        return {
-            "time": round(self.clock.now(), 3),
-            "outcome": outcome,
-            "index": record.index,
-            "shard": self.prepared.plan.shard_id(record.index),
-            "attempt": launch.attempt,
-            "task": launch.task,
-            "seconds": round(record.seconds, 4),
-        }
-
-    # What others are told
-
-    def _progress(self) -> Progress:
-        with self.lock:
-            rate = self.window.rates()
-            totals = self.totals
-            left = len(self.prepared.scope) - totals.done - totals.failed
-            return Progress(
-                self.prepared.spec.name,
-                len(self.prepared.scope),
-                totals.done,
-                self._running(),
-                totals.failed,
-                totals.books.rows_in,
-                rate,
-                eta_seconds(self.bytes_left, left, rate),
-            )
-
-    def _running(self) -> int:
-        """Shards that a slot works on now, as far as the driver knows: one a busy slot."""
-        return min(self.scheduler.running_tasks, self.slots)
-
-    def _heartbeat(self) -> dict[str, Any]:
-        progress = self._progress()
-        with self.lock:
-            totals = self.totals
-            return {
-                "job": self.prepared.spec.name,
-                "state": self.state,
-                "started": self.started,
-                "shards": {
-                    "total": len(self.prepared.plan),
-                    "scope": len(self.prepared.scope),
-                    "done": totals.job_done,
-                    "skipped": self.skipped,
-                    "running": progress.running if self.state == RUNNING else 0,
-                    "failed": totals.failed,
-                    "stale": len(self.prepared.stale),
-                },
-                "tasks": {"dispatched": self.scheduler.launched, "attempts": self.scheduler.attempts},
-                "rows": totals.books.rows(),
-                "counters": totals.books.sorted_counters(),
-                "bytes": {"in": totals.bytes_in, "out": totals.bytes_out},
-                "rate": progress.rate,
-                "eta_seconds": progress.eta_seconds,
-                "failures": [
-                    {"error": group.error, "count": group.count, "shard": group.shard} for group in self._failures()
-                ],
-                "storage_calls": self._calls().as_dict(),
-            }
-
-    def _calls(self) -> Calls:
-        return self.prepared.stores.calls.plus(self.totals.worker_calls)
-
-    def _failures(self) -> tuple[FailureGroup, ...]:
-        return tuple(
-            FailureGroup(error, count, self.totals.examples[error])
-            for error, count in self.totals.groups.most_common(MOST_GROUPS)
-        )
-
-    def _about(self) -> dict[str, Any]:
-        options = self.options
-        return {
-            "job": self.prepared.spec.name,
-            "started": self.started,
-            "inputs": list(options.inputs),
-            "backend": options.backend,
-            "limit": options.limit,
-            "sample": options.sample,
-            "shards": {"total": len(self.prepared.plan), "scope": len(self.prepared.scope), "skipped": self.skipped},
-        }
-
-    def _state(self, finished: bool, interrupts: Interrupts) -> RunState:
+    def _state(self, finished: bool) -> RunState:
         if not finished:
+            interrupts: Interrupts = self.signals.interrupts
             return RunState.INTERRUPTED if interrupts.interrupts or interrupts.terminated else RunState.ABORTED
-        return RunState.FAILED if self.totals.failed else RunState.COMPLETE
-
-    def _summary(self, state: RunState) -> Summary:
-        totals = self.totals
-        return Summary(
-            self.prepared.spec.name,
-            self.prepared.run_id,
-            self.prepared.output,
-            state,
-            len(self.prepared.scope),
-            totals.done,
-            self.skipped,
-            totals.failed,
-            self.scheduler.launched,
-            self.scheduler.attempts,
-            totals.books,
-            totals.bytes_in,
-            totals.bytes_out,
-            self.clock.monotonic() - self.started_s,
-            self._calls(),
-            self._failures(),
-            len(self.prepared.stale),
-        )
+        return RunState.FAILED if self.account.totals.failed else RunState.COMPLETE
 
     def _publish_summary(self) -> None:
-        """Publishes the job's summary if every shard of the job, not only of this run's scope, is done."""
-        totals = self.totals
-        if totals.job_done < len(self.prepared.plan):
+        """Publishes the job's summary if every shard of the job is done, as far as this driver knows the plan."""
+        value = self.account.job_summary()
+        if value is None:
             return
-        value = {
-            "job": self.prepared.spec.name,
-            "fingerprint": self.prepared.spec.fingerprint,
-            "run_id": self.prepared.run_id,
-            "shards": {"total": len(self.prepared.plan), "done": totals.job_done},
-            "rows": totals.books.rows(),
-            "counters": totals.books.sorted_counters(),
-            "bytes": {"in": totals.bytes_in, "out": totals.bytes_out},
-        }
-        self.prepared.ledger.create_json(layout.SUMMARY, value)
+        ledger, uri = self.prepared.ledger, self.prepared.ledger.uri(layout.SUMMARY)
+        found = ledger.create_json(layout.SUMMARY, value)
+        if not _same(found, value) and found["shards"]["total"] <= value["shards"]["total"]:
+            # Of a driver that knew less. It would never be believed again, nor replaced.
+            ledger.store.delete(uri)
+            ledger.create_json(layout.SUMMARY, value)
+        if self._plan_has_grown():
+            # Another driver knows of more shards. It removes the summary once the plan has grown; so one of both does.
+            ledger.store.delete(uri)
+
+    def _plan_has_grown(self) -> bool:
+        ledger = self.prepared.ledger
+        try:
+            ledger.store.stat(ledger.uri(ledger.next_part(self.prepared.listing)))
+        except ObjectNotFound:
+            return False
+        return True
 
 
-class _NoSchemaError(Exception):
-    """No shard told the schema of its output."""
-
-
-def _ask(backend: Backend, task: int, probe: Probe, interrupts: Interrupts) -> Probed:
-    """Runs one probe as a task of its own and returns its answer."""
-    backend.launch(task, probe, 1)
-    answer = Probed(error="the worker died")
-    while not (interrupts.interrupts or interrupts.terminated):
-        for news in backend.poll(0.5):
-            if isinstance(news, Message):
-                answer = news.items[0]
-            elif isinstance(news, Ended):
-                return answer if not news.detail else Probed(error=news.detail)
-    return answer
-
-
-@contextlib.contextmanager
-def _signals(interrupts: Interrupts, wanted: bool, log: Any) -> Iterator[None]:
-    """Counts SIGINTs and SIGTERM in `interrupts` while the block runs."""
-    if not wanted or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def on_interrupt(*_: Any) -> None:
-        interrupts.interrupts += 1
-        if interrupts.interrupts == 1:
-            log.warning("interrupted: running tasks get 30 s to end; interrupt again to cancel them")
-
-    def on_terminate(*_: Any) -> None:
-        interrupts.terminated = True
-
-    before = signal.signal(signal.SIGINT, on_interrupt), signal.signal(signal.SIGTERM, on_terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before[0])
-        signal.signal(signal.SIGTERM, before[1])
-
-
-__all__ = ["ConfigError", "dry_run", "run"]
+def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Returns whether two summaries say the same of the job, whichever run wrote them."""
+    return all(one.get(key) == other[key] for key in other if key != "run_id")

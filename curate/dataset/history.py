@@ -1,17 +1,18 @@
-"""The books of shards that earlier runs finished: from the summary, else events, else the outputs themselves."""
+"""What is known of shards that earlier runs finished: from the summary, else events, else the outputs themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from curate.dataset.formats import OutputFormat, read_record
 from curate.dataset.spec import StageSpec
 from curate.dataset.stage import ForeignOutputError, books_of
-from curate.log import get_logger
+from curate.errors import ConfigError, CorruptInput, ObjectNotFound
 from curate.storage.protocol import Object
 from curate.tasks import layout
 from curate.tasks.books import Books
@@ -28,54 +29,102 @@ class History:
     """What is known of the shards that are done."""
 
     books: Books = field(default_factory=Books)
-    removed: list[int] = field(default_factory=list)
-    """Ranks of outputs of another identity, removed against their generation: to be done again."""
+    foreign: dict[int, Object] = field(default_factory=dict)
+    """Outputs of another identity, by rank: to be removed and done again."""
+    summarised: bool = False
+    """Whether it is what `summary.json` says."""
 
 
-def summary_counts(ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched) -> dict[str, Any] | None:
-    """Returns the summary if it still tells of exactly what is there: the same plan, all of it done. Else None."""
+def look_back(spec: StageSpec, ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched) -> History:
+    """Returns what is known of all done shards. Only reads: the summary where it holds, else what that was made of.
+
+    Raises ConfigError naming an object that has the name of an output and was not written by curate.
+    """
+    return _summarised(spec, ledger, listing, plan, matched) or _recovered(spec, ledger, listing, plan, matched)
+
+
+def _summarised(
+    spec: StageSpec, ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched
+) -> History | None:
+    """Returns what the summary says, if it still tells of exactly what is there: the same plan, all of it done."""
     if listing.summary is None or matched.count != len(plan):
         return None
-    summary = ledger.read_json(layout.SUMMARY)
-    return summary if summary["shards"]["total"] == len(plan) else None
+    try:
+        summary = ledger.read_json(layout.SUMMARY)
+    except ObjectNotFound:
+        return None  # another driver has just begun
+    if summary["fingerprint"] != spec.fingerprint or summary["shards"]["total"] != len(plan):
+        return None
+    return History(Books.parse(summary["rows"], summary["counters"]), summarised=True)
 
 
-def recover(spec: StageSpec, ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched) -> History:
-    """Returns the books of all done shards. An event counts only for the object that is there: by its generation."""
+def _recovered(spec: StageSpec, ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched) -> History:
     history = History()
-    if not matched.count:
-        return history
     counted = np.zeros(len(plan), dtype=bool)
-    for event in ledger.events(listing.segments):
-        rank = event["index"]
-        if event["outcome"] != "done" or rank >= len(plan) or counted[rank] or not matched.done[rank]:
-            continue
-        if listing.generations[int(matched.position[rank])].as_py() == event["generation"]:
-            history.books.add(Books.parse(event["rows"], event["counters"]))
+    for rank, event in _done_events(ledger, listing, plan, matched):
+        if not counted[rank]:
             counted[rank] = True
-    unknown = np.flatnonzero(matched.done & ~counted).tolist()
-    for rank, books in _read_records(spec, ledger, listing, matched, unknown):
+            history.books.add(Books.parse(event["rows"], event["counters"]))
+
+    def read(rank: int) -> tuple[int, Books | None]:
+        found = object_at(ledger, listing, int(matched.position[rank]))
+        try:
+            return rank, books_of(ledger.store, found, spec.format, spec.codec, spec.fingerprint)
+        except ForeignOutputError:
+            return rank, None
+        except CorruptInput as error:
+            raise ConfigError(f"{error}; it has the name of an output: move it, or use another --output") from error
+
+    for rank, books in _each(read, np.flatnonzero(matched.done & ~counted)):
         if books is None:
-            history.removed.append(rank)
+            history.foreign[rank] = object_at(ledger, listing, int(matched.position[rank]))
         else:
             history.books.add(books)
     return history
 
 
-def _read_records(
-    spec: StageSpec, ledger: Ledger, listing: OutputListing, matched: Matched, ranks: list[int]
-) -> Iterable[tuple[int, Books | None]]:
-    def read(rank: int) -> tuple[int, Books | None]:
-        row = int(matched.position[rank])
-        found = Object(
-            ledger.uri(listing.names[row].as_py()), listing.sizes[row].as_py(), listing.generations[row].as_py()
-        )
-        try:
-            return rank, books_of(ledger.store, found, spec.format, spec.codec, spec.fingerprint)
-        except ForeignOutputError as error:
-            get_logger(job=spec.name).warning("removing an output of another identity", reason=str(error))
-            ledger.store.delete(found.uri, found.generation)
-            return rank, None
+def ours(ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched, format: OutputFormat, codec: str) -> Any:
+    """Returns one boolean a shard: it has an output, and curate wrote that."""
+    mine = np.zeros(len(plan), dtype=bool)
+    for rank, _ in _done_events(ledger, listing, plan, matched):
+        mine[rank] = True
 
-    with ThreadPoolExecutor(RECORD_READERS) as pool:
-        yield from pool.map(read, ranks)
+    def read(rank: int) -> tuple[int, bool]:
+        found = object_at(ledger, listing, int(matched.position[rank]))
+        try:
+            return rank, read_record(ledger.store, found, format, codec) is not None
+        except CorruptInput:
+            return rank, False
+
+    for rank, written_by_curate in _each(read, np.flatnonzero(matched.done & ~mine)):
+        mine[rank] = written_by_curate
+    return mine
+
+
+def object_at(ledger: Ledger, listing: OutputListing, row: int) -> Object:
+    """Returns one object of a listing."""
+    return Object(ledger.uri(listing.names[row].as_py()), listing.sizes[row].as_py(), listing.generations[row].as_py())
+
+
+def _done_events(
+    ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields rank and event of shards that are done, some perhaps several times.
+
+    An event counts only for the object that is there: by its generation.
+    """
+    if not matched.count:
+        return
+    for event in ledger.events(listing.segments):
+        rank = event["index"]
+        if event["outcome"] != "done" or rank >= len(plan) or not matched.done[rank]:
+            continue
+        if listing.generations[int(matched.position[rank])].as_py() == event["generation"]:
+            yield rank, event
+
+
+def _each(read: Any, ranks: Any) -> Iterable[Any]:
+    """Yields what `read` returns for each rank, in order; calls wait for the store, many at once."""
+    if len(ranks):
+        with ThreadPoolExecutor(RECORD_READERS) as pool:
+            yield from pool.map(read, ranks.tolist())

@@ -1,66 +1,28 @@
 """From what a user names as input to the objects that are read, each with the name that its output will carry.
 
-Files, directories and globs (`*`, `?`, `[..]`, `**`), local or in a bucket. One paged listing a prefix. Names with a
-part that starts with `_` or `.` are never data: the output of another job is a valid input: its ledger does not match.
+One paged listing a prefix. Names with a part that starts with `_` or `.` are never data, however they are matched: the
+output of another job is a valid input, and its ledger does not show. (A file that is named outright is taken whatever
+it is called.)
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 
-from curate.dataset.formats import detect
-from curate.errors import ConfigError
-from curate.storage import normalise
-from curate.storage.protocol import Object, Store
+from curate.dataset.patterns import InputPattern, PatternKind, refuse_overlap, understand
+from curate.errors import ConfigError, ObjectNotFound, PermissionDenied, did_you_mean
+from curate.storage.protocol import LIST_PAGE, Object, Store
 from curate.tasks import layout
 
-_MAGIC = re.compile(r"[*?\[]")
+__all__ = ["SCHEMA", "InputPattern", "Inputs", "enclosing_ledgers", "list_inputs", "refuse_overlap", "understand"]
 
-
-@dataclass(frozen=True, slots=True)
-class InputPattern:
-    """One `--input`, understood."""
-
-    text: str
-    """As the user wrote it."""
-    root: str
-    """URI that output names are relative to; ends with `/`."""
-    prefix: str
-    """What is listed."""
-    pattern: re.Pattern[str] | None
-    """What the part after `root` must match; None: everything (a directory)."""
-    is_file: bool = False
-
-
-def understand(text: str) -> InputPattern:
-    """Returns how an `--input` is to be listed. A path with a known suffix is a file, one without is a directory."""
-    uri = normalise(text)
-    magic = _MAGIC.search(uri)
-    if magic is not None:
-        root = uri[: uri.rindex("/", 0, magic.start()) + 1]
-        from fsspec.utils import glob_translate
-
-        pattern = re.compile(glob_translate(uri[len(root) :]))
-        return InputPattern(text, root, uri[: magic.start()], pattern)
-    if not text.endswith("/") and _has_suffix(uri):
-        root, name = uri[: uri.rindex("/") + 1], uri[uri.rindex("/") + 1 :]
-        return InputPattern(text, root, uri, re.compile(re.escape(name)), is_file=True)
-    root = uri.rstrip("/") + "/"
-    return InputPattern(text, root, root, None)
-
-
-def _has_suffix(uri: str) -> bool:
-    try:
-        detect(uri)
-    except ConfigError:
-        return "." in uri.rsplit("/", 1)[1]
-    return True
+SCHEMA = pa.schema([("uri", pa.string()), ("name", pa.string()), ("size", pa.int64()), ("generation", pa.string())])
+_LEDGER_PART = f"{layout.LEDGER}/"
 
 
 @dataclass(slots=True)
@@ -68,12 +30,9 @@ class Inputs:
     """The objects that a job reads, in the order of the inputs named, then of their names."""
 
     table: Any
-    """Columns uri, name (relative to the root of its pattern), size, generation."""
+    """Columns of `SCHEMA`: uri, name (relative to the root of its pattern), size, generation."""
     incomplete: list[str] = field(default_factory=list)
-    """Output prefixes of jobs, seen in the listing, that are not complete."""
-
-
-SCHEMA = pa.schema([("uri", pa.string()), ("name", pa.string()), ("size", pa.int64()), ("generation", pa.string())])
+    """Output prefixes of jobs that are not complete and that objects of the table belong to."""
 
 
 def list_inputs(patterns: Sequence[InputPattern], store_of: Callable[[str], Store]) -> Inputs:
@@ -85,39 +44,115 @@ def list_inputs(patterns: Sequence[InputPattern], store_of: Callable[[str], Stor
     columns: list[list[Any]] = [[] for _ in SCHEMA]
     ledgers: dict[str, bool] = {}
     for pattern in patterns:
-        found = False
-        for item, name in _matching(pattern, store_of(pattern.prefix), ledgers):
-            found = True
+        search = _Search(pattern, store_of(pattern.prefix), ledgers)
+        for item, name in search.found():
             if seen is not None:
                 if item.uri in seen:
                     continue
                 seen.add(item.uri)
             for column, value in zip(columns, (item.uri, name, item.size, item.generation), strict=True):
                 column.append(value)
-        if not found:
-            raise ConfigError(_nothing(pattern))
     arrays = [pa.array(column, type) for column, type in zip(columns, SCHEMA.types, strict=True)]
-    return Inputs(pa.table(arrays, schema=SCHEMA), sorted(root for root, complete in ledgers.items() if not complete))
+    incomplete = sorted(root for root, complete in ledgers.items() if not complete)
+    read_from = [root for root in incomplete if any(uri.startswith(f"{root}/") for uri in columns[0])]
+    return Inputs(pa.table(arrays, schema=SCHEMA), read_from)
 
 
-def _matching(pattern: InputPattern, store: Store, ledgers: dict[str, bool]) -> Iterator[tuple[Object, str]]:
-    cut = len(pattern.root)
-    for item in store.list(pattern.prefix):
-        name = item.uri[cut:]
-        if f"{layout.LEDGER}/" in name:
-            _note_ledger(item.uri, ledgers)
-        # A file named outright is taken whatever it is called; a listing takes only what readers take for data.
-        if pattern.pattern is not None and pattern.pattern.fullmatch(name) is None:
-            continue
-        if pattern.is_file or not (layout.is_hidden(name) or name.endswith("/")):
-            yield item, name
+class _Search:
+    """Looks for the objects of one pattern, and remembers what may explain that there are none."""
 
+    def __init__(self, pattern: InputPattern, store: Store, ledgers: dict[str, bool]) -> None:
+        self._pattern = pattern
+        self._store = store
+        self._ledgers = ledgers
+        self._hidden = ""
+        """An object that was passed over because of its name."""
+        self._others: list[str] = []
+        """Names that do not match, a page of them."""
 
-def _note_ledger(uri: str, ledgers: dict[str, bool]) -> None:
-    for name in (layout.JOB, layout.SUMMARY):
-        if uri.endswith(f"/{name}"):
-            root = uri[: -len(name) - 1]
-            ledgers[root] = ledgers.get(root, False) or name == layout.SUMMARY
+    def found(self) -> Iterator[tuple[Object, str]]:
+        """Yields what matches, with its name. Raises ConfigError if nothing does."""
+        empty = True
+        for search in self._ways():
+            for match in search():
+                empty = False
+                yield match
+            if not empty:
+                return
+        raise ConfigError(self._nothing())
+
+    def _ways(self) -> Sequence[Callable[[], Iterable[tuple[Object, str]]]]:
+        match self._pattern.kind:
+            case PatternKind.GLOB:
+                return (self._glob, self._file, self._directory)
+            case PatternKind.FILE_FIRST:
+                return (self._file, self._directory)
+            case PatternKind.DIRECTORY_FIRST:
+                return (self._directory, self._file)
+            case PatternKind.DIRECTORY:
+                return (self._directory,)
+
+    def _file(self) -> Iterator[tuple[Object, str]]:
+        """Yields the object that has exactly this name: the first of those that begin with it."""
+        uri = self._pattern.uri
+        for item in islice(self._store.list(uri), 1):
+            if item.uri == uri:
+                yield item, uri.rpartition("/")[2]
+
+    def _directory(self) -> Iterator[tuple[Object, str]]:
+        root = f"{self._pattern.uri.rstrip('/')}/"
+        return self._listed(root, root)
+
+    def _glob(self) -> Iterator[tuple[Object, str]]:
+        return self._listed(self._pattern.prefix, self._pattern.root)
+
+    def _listed(self, prefix: str, root: str) -> Iterator[tuple[Object, str]]:
+        cut = len(root)
+        glob = self._pattern.pattern if root == self._pattern.root else None
+        for item in self._store.list(prefix):
+            name = item.uri[cut:]
+            if _LEDGER_PART in name:
+                self._note_ledger(item.uri)
+            if glob is not None and glob.fullmatch(name) is None:
+                if len(self._others) < LIST_PAGE:
+                    self._others.append(name)
+            elif name.startswith(("_", ".")) or "/_" in name or "/." in name:
+                self._hidden = self._hidden or name
+            elif name and name[-1] != "/":  # else the mark that a console leaves for a folder
+                yield item, name
+
+    def _note_ledger(self, uri: str) -> None:
+        for name in (layout.JOB, layout.SUMMARY):
+            if uri.endswith(f"/{name}"):
+                root = uri[: -len(name) - 1]
+                self._ledgers[root] = self._ledgers.get(root, False) or name == layout.SUMMARY
+
+    def _nothing(self) -> str:
+        pattern = self._pattern
+        if self._hidden:
+            return (
+                f"no input: {pattern.text!r} matches only names that begin with '_' or '.', such as {self._hidden!r}, "
+                "which are not taken for data; rename them, or name one file outright"
+            )
+        if pattern.kind is PatternKind.GLOB:
+            text = f"no input: {pattern.text!r} matches no object (listed {pattern.prefix!r})"
+            if folder := self._matching_folder():
+                return f"{text}, but a directory, {folder!r}; end it with /** to read what is in there"
+            return f"{text}; check the path, and quote globs so that the shell leaves them alone"
+        parent, _, last = pattern.uri.rpartition("/")
+        near = {item.uri[len(parent) + 1 :].partition("/")[0] for item in islice(self._store.list(f"{parent}/"), 1000)}
+        hint = did_you_mean(last, sorted(near)) or "; check the path"
+        return f"no input: {pattern.text!r} does not exist, and nothing lies below it{hint}"
+
+    def _matching_folder(self) -> str:
+        assert self._pattern.pattern is not None
+        for name in self._others:
+            parts = name.split("/")
+            for depth in range(1, len(parts)):
+                folder = "/".join(parts[:depth])
+                if self._pattern.pattern.fullmatch(folder) is not None:
+                    return folder
+        return ""
 
 
 def enclosing_ledgers(patterns: Sequence[InputPattern], store_of: Callable[[str], Store]) -> Iterator[str]:
@@ -125,63 +160,24 @@ def enclosing_ledgers(patterns: Sequence[InputPattern], store_of: Callable[[str]
 
     Two small reads a directory level; asked only when inputs are new to the plan.
     """
-    from curate.errors import ObjectNotFound
-
     checked: set[str] = set()
     for pattern in patterns:
         store = store_of(pattern.root)
         parent = pattern.root.rstrip("/")
         while parent and parent not in checked and not parent.endswith(":/"):
             checked.add(parent)
-            try:
-                store.stat(f"{parent}/{layout.JOB}")
-            except ObjectNotFound:
+            if not _exists(store, f"{parent}/{layout.JOB}"):
                 parent = parent.rpartition("/")[0]
                 continue
-            try:
-                store.stat(f"{parent}/{layout.SUMMARY}")
-            except ObjectNotFound:
+            if not _exists(store, f"{parent}/{layout.SUMMARY}"):
                 yield parent
             break
 
 
-def _nothing(pattern: InputPattern) -> str:
-    if pattern.is_file:
-        return f"no input: {pattern.text!r} does not exist"
-    what = "matches" if pattern.pattern is not None else "is a prefix of"
-    return (
-        f"no input: {pattern.text!r} {what} no object (listed {pattern.prefix!r}); check the path, "
-        "and quote globs so that the shell leaves them alone"
-    )
-
-
-def refuse_overlap(patterns: Sequence[InputPattern], output: str) -> None:
-    """Raises ConfigError if an input could match an output, or lies under the output prefix."""
-    for pattern in patterns:
-        if (pattern.root.rstrip("/") + "/").startswith(output + "/") and not _below(pattern, output):
-            raise ConfigError(f"input {pattern.text!r} lies under the output {output!r}; choose an --output beside it")
-        if _below(pattern, output):
-            raise ConfigError(
-                f"output {output!r} lies inside input {pattern.text!r}: a rerun would read its own results; "
-                "choose an --output beside the input"
-            )
-
-
-def _below(pattern: InputPattern, output: str) -> bool:
-    """Returns whether something under `output` could match the pattern."""
-    if pattern.is_file:
+def _exists(store: Store, uri: str) -> bool:
+    try:
+        store.stat(uri)
+    except (ObjectNotFound, PermissionDenied):
+        # Who may read the inputs need not be let into the directories above them.
         return False
-    if not (output + "/").startswith(pattern.root):
-        return False
-    if pattern.pattern is None:
-        return True
-    parts = normalise(pattern.text)[len(pattern.root) :].split("/")
-    inner = output[len(pattern.root) :].split("/") if len(output) >= len(pattern.root) else []
-    for depth, name in enumerate(inner):
-        if depth >= len(parts):
-            return False
-        if "**" in parts[depth]:
-            return True
-        if not fnmatchcase(name, parts[depth]):
-            return False
-    return len(parts) > len(inner)
+    return True

@@ -9,46 +9,104 @@ from curate.errors import ConfigError, ObjectNotFound
 from curate.storage import normalise, open_store
 from curate.tasks import layout
 from curate.tasks.ledger import Ledger
-from curate.tasks.outputs import match
+from curate.tasks.outputs import OutputListing, match, sort_listing
 from curate.tasks.status import JobStatus, job_status
 
 NEWEST_RUNS = 20
 """Runs that are looked at, newest first; a job may have thousands."""
+COUNTED_SHARDS = 10_000
+"""Shards up to which a list of jobs counts a job's outputs, ten pages of a listing."""
+_HEARTBEAT = {"run_id", "state", "started", "updated", "shards", "rows", "counters", "rate", "eta_seconds", "failures"}
+
+
+class NoJobError(ConfigError):
+    """No job has written there, or what it wrote is gone."""
 
 
 def look(output: str, now: float) -> JobStatus:
-    """Returns the status of the job that writes to `output`. Raises ConfigError if there is no job."""
-    root = normalise(output).rstrip("/")
-    ledger = Ledger(open_store(root), root)
+    """Returns the status of the job that writes to `output`. Raises NoJobError; ConfigError for a damaged ledger."""
+    ledger = _ledger(output)
     listing = ledger.list()
     if not listing.has_job:
-        found = len(listing.names)
-        raise ConfigError(
-            f"{root} holds no job: there is no {layout.JOB}"
-            + (f" beside {found:,} other objects" if found else "; nothing is there at all")
-            + ". Give the --output of a job, or list the known ones with: curate status"
-        )
+        raise _no_job(ledger, len(listing.names))
     job = ledger.read_job()
     plan = ledger.read_plan(listing)
     matched = match(plan, listing, job["suffix"])
-
-    def heartbeat(run_id: str) -> dict[str, Any] | None:
-        try:
-            return ledger.read_json(layout.run_file(run_id, "heartbeat.json"))
-        except ObjectNotFound:
-            return None  # killed between its first file and its second
-
-    with ThreadPoolExecutor(NEWEST_RUNS) as pool:
-        beats = [beat for beat in pool.map(heartbeat, sorted(listing.run_ids)[-NEWEST_RUNS:]) if beat is not None]
-    summary = ledger.read_json(layout.SUMMARY) if listing.summary is not None else None
     return job_status(
         job["job"],
-        root,
+        ledger.root,
         total=len(plan),
         done=matched.count,
         bytes_total=plan.total_bytes,
         bytes_done=int(plan.sizes[matched.done].sum()),
+        heartbeats=_heartbeats(ledger, listing),
+        summary=_summary(ledger, listing),
+        now=now,
+        earlier_runs=max(0, len(listing.run_ids) - NEWEST_RUNS),
+    )
+
+
+def glance(output: str, now: float) -> JobStatus:
+    """Returns the status for a line in a list of jobs: of a large job, as its last heartbeat counted.
+
+    So the jobs of a year are listed without listing each one's outputs. Raises as `look` does.
+    """
+    ledger = _ledger(output)
+    listing = sort_listing(ledger.store.list(ledger.uri(layout.LEDGER + "/")), ledger.root)
+    if not listing.has_job:
+        raise _no_job(ledger, 0)
+    beats = _heartbeats(ledger, listing)
+    if not beats:
+        return look(output, now)
+    shards = max(beats, key=lambda beat: beat["updated"])["shards"]
+    if shards["total"] <= COUNTED_SHARDS:
+        return look(output, now)
+    summary = _summary(ledger, listing)
+    return job_status(
+        ledger.read_job()["job"],
+        ledger.root,
+        total=shards["total"],
+        done=shards["done"] if summary is None else shards["total"],
+        bytes_total=0,
+        bytes_done=0,
         heartbeats=beats,
         summary=summary,
         now=now,
+        earlier_runs=max(0, len(listing.run_ids) - NEWEST_RUNS),
     )
+
+
+def _ledger(output: str) -> Ledger:
+    root = normalise(output).rstrip("/")
+    return Ledger(open_store(root), root)
+
+
+def _no_job(ledger: Ledger, found: int) -> NoJobError:
+    return NoJobError(
+        f"{ledger.root} holds no job: there is no {layout.JOB}"
+        + (f" beside {found:,} other objects" if found else "; nothing is there at all")
+        + ". Give the --output of a job, or list the known ones with: curate status"
+    )
+
+
+def _heartbeats(ledger: Ledger, listing: OutputListing) -> list[dict[str, Any]]:
+    """Returns the last heartbeats of the newest runs, those left out that are not there or make no sense."""
+
+    def read(run_id: str) -> dict[str, Any]:
+        try:
+            return ledger.read_json(layout.run_file(run_id, "heartbeat.json"))
+        except (ObjectNotFound, ConfigError):
+            return {}  # killed between its first file and its second, or damaged: it says nothing
+
+    with ThreadPoolExecutor(NEWEST_RUNS) as pool:
+        beats = pool.map(read, sorted(listing.run_ids)[-NEWEST_RUNS:])
+        return [beat for beat in beats if beat.keys() >= _HEARTBEAT]
+
+
+def _summary(ledger: Ledger, listing: OutputListing) -> dict[str, Any] | None:
+    if listing.summary is None:
+        return None
+    try:
+        return ledger.read_json(layout.SUMMARY)
+    except ObjectNotFound:
+        return None  # removed since it was listed: a run began

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
-from curate.dataset.formats import Format, detect, row_groups, stem
+from curate.dataset.formats import Encoding, Format, detect, row_groups, stem
 from curate.dataset.inputs import Inputs
 from curate.dataset.spec import StageSpec
 from curate.dataset.split import parts, split_bytes, split_row_groups, whole
-from curate.errors import ConfigError
+from curate.errors import ConfigError, CorruptInput
 from curate.log import get_logger
 from curate.storage.protocol import Object, Store
+from curate.tasks import layout
 from curate.tasks.plan import Growth, Plan, shards_table
 from curate.tasks.shard import Shard, SliceKind
 from curate.units import format_bytes
@@ -31,61 +32,107 @@ def plan_new(spec: StageSpec, plan: Plan, inputs: Inputs, growth: Growth, store_
     table = inputs.table.take(growth.new) if len(plan) else inputs.table
     rows = zip(*(table[name].to_pylist() for name in ("uri", "name", "size", "generation")), strict=True)
     if spec.operator.reads_files:
-        shards = [whole(_file_stem(name), uri, size, generation) for uri, name, size, generation in rows]
+        # The whole name is the output's, for `a.pdf` and `a.tar` may lie together.
+        shards = [whole(name, uri, size, generation) for uri, name, size, generation in rows]
     else:
-        objects = [(Object(uri, size, generation), name) for uri, name, size, generation in rows]
-
-        def split(item: tuple[Object, str]) -> list[Shard]:
-            return list(_split(spec, *item, store_of))
-
-        # Only inputs above the target read anything: most plans are made from the listing alone, without a thread.
-        if any(item.size > spec.shard_bytes for item, _ in objects):
-            with ThreadPoolExecutor(FOOTER_READERS) as pool:
-                shards = [shard for of_one in pool.map(split, objects) for shard in of_one]
-        else:
-            shards = [shard for item in objects for shard in split(item)]
-    _refuse_collisions(plan, shards)
+        shards = _split_all(
+            spec, [(Object(uri, size, generation), name) for uri, name, size, generation in rows], store_of
+        )
+    refuse_collisions(plan, shards, spec.suffix)
+    _warn_of_hidden(spec, shards)
     return shards_table(shards)
 
 
-def _file_stem(name: str) -> str:
-    """Returns the output name of a file that is no table: all of it, since `a.pdf` and `a.tar` may lie together."""
-    return name
+def _split_all(spec: StageSpec, objects: Sequence[tuple[Object, str]], store_of: Callable[[str], Store]) -> list[Shard]:
+    def split(item: tuple[Object, str]) -> list[Shard]:
+        return list(_split(spec, *item, store_of))
+
+    # Only inputs above the target read anything: most plans are made from the listing alone, without a thread.
+    large = [item for item, _ in objects if item.size > spec.shard_bytes]
+    if large:
+        with ThreadPoolExecutor(FOOTER_READERS) as pool:
+            shards = [shard for of_one in pool.map(split, objects) for shard in of_one]
+        _warn_of_large(spec, large)
+    else:
+        shards = [shard for item in objects for shard in split(item)]
+    return shards
 
 
 def _split(spec: StageSpec, item: Object, name: str, store_of: Callable[[str], Store]) -> Iterator[Shard]:
-    encoding = detect(item.uri)
-    base = stem(name)
-    args = (base, item.uri, item.size, item.generation)
-    if item.size <= spec.shard_bytes:
+    try:
+        encoding = detect(item.uri)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; rename it, or leave it out with a glob such as --input 'data/*.jsonl'") from error
+    args = (stem(name), item.uri, item.size, item.generation)
+    if item.size <= spec.shard_bytes or not _can_be_split(encoding):
         yield whole(*args)
     elif encoding.format is Format.PARQUET:
-        groups = row_groups(store_of(item.uri), item)
+        try:
+            groups = row_groups(store_of(item.uri), item)
+        except CorruptInput as error:
+            # It fails as one shard, like any other broken input, and the rest of the job goes on.
+            get_logger(job=spec.name).warning("a large input cannot be split", error=str(error))
+            yield whole(*args)
+            return
         ranges = split_row_groups(groups, spec.shard_bytes)
         yield from parts(*args, SliceKind.ROW_GROUPS, ranges, [sum(groups[a:b]) for a, b in ranges])
-    elif encoding.format is Format.JSONL and encoding.codec is None:
+    else:
         ranges = split_bytes(item.size, spec.shard_bytes)
         yield from parts(*args, SliceKind.BYTES, ranges, [b - a for a, b in ranges])
-    else:
+
+
+def _can_be_split(encoding: Encoding) -> bool:
+    """Returns whether slices are the same rows as the whole. Those of text are not: it counts its lines."""
+    return encoding.splittable and encoding.format is not Format.TEXT
+
+
+def _warn_of_large(spec: StageSpec, large: Sequence[Object]) -> None:
+    """Says once, however many they are, that some inputs are one shard each although they are larger than that."""
+    unsplit = [item for item in large if not _can_be_split(detect(item.uri))]
+    if unsplit:
+        largest = max(unsplit, key=lambda item: item.size)
         get_logger(job=spec.name).warning(
-            "input cannot be split and is larger than shard_bytes: one task will read all of it",
-            input=item.uri,
-            size=format_bytes(item.size),
+            "inputs that cannot be split are larger than shard_bytes: one task reads all of each",
+            inputs=len(unsplit),
+            largest=largest.uri,
+            size=format_bytes(largest.size),
             shard_bytes=format_bytes(spec.shard_bytes),
-            next="store it uncompressed, as Parquet, or in smaller files",
+            next="store them uncompressed, as Parquet, or in smaller files",
         )
-        yield whole(*args)
 
 
-def _refuse_collisions(plan: Plan, shards: list[Shard]) -> None:
+def refuse_collisions(plan: Plan, shards: Sequence[Shard], suffix: str) -> None:
+    """Raises ConfigError if two shards would have one output, or one's output would be a directory of another's."""
     seen: dict[str, str] = dict(zip(plan.ids.to_pylist(), plan.table["uri"].to_pylist(), strict=True)) if shards else {}
     for shard in shards:
         other = seen.setdefault(shard.id, shard.uri)
         if other is not shard.uri:
             raise ConfigError(
-                f"{other!r} and {shard.uri!r} would both be written to the output {shard.id!r}: output names come from "
-                "the part of a path below its --input; name a directory above both, or run two jobs"
+                f"{other!r} and {shard.uri!r} would both be written to the output {shard.id + suffix!r}: an output is "
+                "named after the part of its input's path below --input, without the suffix; name a directory above "
+                "both, rename one of them, or run two jobs"
             )
+    folders = {shard.id.rpartition("/")[0] for shard in shards}
+    for folder in sorted(folders):
+        names = folder.split("/")
+        for depth in range(1, len(names) + 1):
+            above = "/".join(names[:depth])
+            if above.endswith(suffix) and (namesake := seen.get(above.removesuffix(suffix))) is not None:
+                raise ConfigError(
+                    f"the output of {namesake!r} would be called {above!r}, which is a directory for other outputs; "
+                    "rename that input, or run two jobs"
+                )
+
+
+def _warn_of_hidden(spec: StageSpec, shards: Sequence[Shard]) -> None:
+    hidden = [shard for shard in shards if layout.is_hidden(shard.id)]
+    if hidden:
+        get_logger(job=spec.name).warning(
+            "outputs begin with '_' or '.', as their inputs do, and most readers will pass them over",
+            outputs=len(hidden),
+            example=hidden[0].id + spec.suffix,
+            next="rename the inputs",
+        )
 
 
 def replan_changed(plan: Plan, inputs: Inputs, growth: Growth, done: Any) -> Any:

@@ -1,7 +1,6 @@
 """Everything before the first task: what is there, what is to be done, and every reason to refuse.
 
-`prepare` only reads, so that a job that is refused leaves nothing behind, not even a ledger of the wrong identity;
-`commit` then publishes job, schemas and plan.
+Only reads, so that a job that is refused leaves nothing behind, not even a ledger of the wrong identity.
 """
 
 from __future__ import annotations
@@ -15,13 +14,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from curate.dataset.formats import Format, detect, sample_schema
+from curate.dataset.commit import Uncommitted, refuse_other_job
+from curate.dataset.formats import Format, OutputFormat, detect, sample_schema
+from curate.dataset.history import History, look_back, object_at, ours
 from curate.dataset.inputs import Inputs, enclosing_ledgers, list_inputs, refuse_overlap, understand
 from curate.dataset.planning import plan_new, replan_changed
 from curate.dataset.spec import RunOptions, StageSpec
 from curate.errors import ConfigError, CorruptInput
 from curate.log import get_logger
-from curate.storage import is_local, normalise, open_store
+from curate.storage import normalise, open_store
 from curate.storage.protocol import Calls, Object, Store
 from curate.tasks import layout
 from curate.tasks.ledger import Ledger
@@ -58,19 +59,6 @@ class Stores:
 
 
 @dataclass
-class Uncommitted:
-    """What a run has to write before its first task."""
-
-    remove: list[tuple[str, str]] | None = None
-    """Outputs to remove, with their generations, and the whole ledger; None: nothing is overwritten."""
-    job: dict[str, Any] | None = None
-    accepted: str = ""
-    """Code digest that was accepted."""
-    part: Any = None
-    """Rows to append to the plan."""
-
-
-@dataclass
 class Prepared:
     """A run that may start: what is there and what is left to do."""
 
@@ -84,6 +72,7 @@ class Prepared:
     plan: Plan
     matched: Matched
     growth: Growth
+    history: History
     scope: Any
     """Ranks of the shards that this run was asked for, in plan order."""
     schemas: dict[str, Any]
@@ -99,11 +88,6 @@ class Prepared:
     def stale(self) -> Any:
         """Ranks of done shards whose input is another object now."""
         return np.flatnonzero(self.growth.changed & self.matched.done)
-
-    @property
-    def finished(self) -> bool:
-        """Whether every shard of the job is done."""
-        return self.matched.count == len(self.plan)
 
 
 def resolve_output(text: str, environ: Mapping[str, str] = os.environ) -> str:
@@ -148,43 +132,17 @@ def prepare(spec: StageSpec, options: RunOptions, run_id: str) -> Prepared:
     if todo.part is not None:
         plan = Plan.of([plan.table, todo.part])
         growth, matched = compare(plan, inputs.table), match(plan, listing, spec.suffix)
+    history = look_back(spec, ledger, listing, plan, matched)
+    matched.done[list(history.foreign)] = False
+    todo.foreign = list(history.foreign.values())
     todo.accepted = _accepted_code(spec, options, ledger, listing, job, finished=matched.count == len(plan))
     scope = _scope(plan, options)
     schemas = {} if matched.done[scope].all() else _input_schemas(spec, ledger, inputs, stores, stored=listing.has_job)
     prepared = Prepared(
-        spec, output, run_id, stores, ledger, listing, inputs, plan, matched, growth, scope, schemas, todo
+        spec, output, run_id, stores, ledger, listing, inputs, plan, matched, growth, history, scope, schemas, todo
     )
     _warn(prepared)
     return prepared
-
-
-class LostRaceError(Exception):
-    """Another driver appended to the plan first. Prepare again: its plan holds."""
-
-
-def commit(prepared: Prepared, options: RunOptions) -> None:
-    """Publishes what `prepare` decided: job, accepted code, schemas, plan; and first removes what is to be overwritten.
-
-    Create-only, in an order in which a kill at any point leaves a ledger that the next run can go on from. Raises
-    ConfigError if removal was not confirmed or another job took the output meanwhile, LostRaceError.
-    """
-    todo, ledger = prepared.uncommitted, prepared.ledger
-    if is_local(prepared.output):
-        from curate.storage.local import probe_linking
-
-        probe_linking(prepared.stores.scratch)
-    if todo.remove is not None:
-        _remove(prepared.spec, options, ledger, todo.remove)
-    if todo.job is not None:
-        _refuse_other_job(prepared.spec, ledger, ledger.create_json(layout.JOB, todo.job))
-    if todo.accepted:
-        ledger.store.publish(ledger.uri(layout.ACCEPTED + todo.accepted), b"")
-    for name, schema in prepared.schemas.items():
-        prepared.schemas[name] = ledger.create_schema(f"input-{name}", lambda schema=schema: schema)  # type: ignore[misc]
-    if todo.part is not None:
-        if not ledger.append_plan(todo.part, prepared.listing):
-            raise LostRaceError
-        todo.part = None
 
 
 def _refuse_incomplete(incomplete: list[str]) -> None:
@@ -199,7 +157,7 @@ def _job(spec: StageSpec, ledger: Ledger, listing: OutputListing) -> dict[str, A
     """Returns `job.json`: as it is there, refused if it is another job's, or as it is to be."""
     if listing.has_job:
         job = ledger.read_job()
-        _refuse_other_job(spec, ledger, job)
+        refuse_other_job(spec, ledger, job)
         return job
     if listing.plan_parts:
         raise ConfigError(
@@ -213,36 +171,10 @@ def _job(spec: StageSpec, ledger: Ledger, listing: OutputListing) -> dict[str, A
         "identity": dict(spec.identity),
         "parameters": dict(spec.parameters),
         "code_digest": spec.code_digest,
+        "format": spec.format.value,
+        "codec": spec.codec,
         "suffix": spec.suffix,
     }
-
-
-def _refuse_other_job(spec: StageSpec, ledger: Ledger, job: Mapping[str, Any]) -> None:
-    if job["fingerprint"] != spec.fingerprint:
-        raise ConfigError(
-            f"{ledger.root} holds the output of {job['job']!r} with another identity "
-            f"({job['fingerprint']}, this one is {spec.fingerprint}):\n"
-            + identity_difference(job["identity"], dict(spec.identity))
-            + "\nRun with the old values, choose another --output, or replace what is there with --overwrite."
-        )
-
-
-def identity_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """Returns both sides of every difference, one a line.
-
-    >>> print(identity_difference({"version": "1", "a": 1}, {"version": "2", "a": 1}))
-      version: there '1', here '2'
-    """
-    lines = []
-    for key in sorted({*theirs, *ours}):
-        there, here = theirs.get(key), ours.get(key)
-        if isinstance(there, Mapping) and isinstance(here, Mapping):
-            for inner in sorted({*there, *here}):
-                if there.get(inner) != here.get(inner):
-                    lines.append(f"  {key}.{inner}: there {there.get(inner)!r}, here {here.get(inner)!r}")
-        elif there != here:
-            lines.append(f"  {key}: there {there!r}, here {here!r}")
-    return "\n".join(lines)
 
 
 def _accepted_code(
@@ -303,38 +235,21 @@ def _scope(plan: Plan, options: RunOptions) -> Any:
     return ranks if options.limit is None else ranks[: options.limit]
 
 
-def _overwritten(
-    spec: StageSpec, ledger: Ledger, listing: OutputListing
-) -> tuple[OutputListing, list[tuple[str, str]]]:
+def _overwritten(spec: StageSpec, ledger: Ledger, listing: OutputListing) -> tuple[OutputListing, list[Object]]:
     """Returns the listing as it will be without this job's outputs and ledger, and the outputs to remove.
 
-    The outputs are those that the plan names; whatever else is there is foreign and stays.
+    The outputs are what the plan names and curate wrote; whatever else is there is foreign and stays.
     """
-    job = ledger.read_job() if listing.has_job else {"suffix": spec.suffix}
-    matched = match(ledger.read_plan(listing), listing, job["suffix"])
-    rows = [int(k) for k in matched.position if k >= 0]
-    remove = [(listing.names[k].as_py(), listing.generations[k].as_py()) for k in rows]
+    job = ledger.read_job() if listing.has_job else {"format": spec.format, "codec": spec.codec, "suffix": spec.suffix}
+    plan = ledger.read_plan(listing)
+    matched = match(plan, listing, job["suffix"])
+    mine = ours(ledger, listing, plan, matched, OutputFormat(job["format"]), job["codec"])
+    rows = matched.position[mine].tolist()
     keep = np.ones(len(listing.names), dtype=bool)
     keep[rows] = False
     mask = pa.array(keep)
     left = OutputListing(listing.names.filter(mask), listing.sizes.filter(mask), listing.generations.filter(mask))
-    return left, remove
-
-
-def _remove(spec: StageSpec, options: RunOptions, ledger: Ledger, names: list[tuple[str, str]]) -> None:
-    """Removes outputs and ledger after asking; plan and job last: until then they say what there is to remove."""
-    question = f"remove {len(names):,} outputs and the ledger of {spec.name!r} under {ledger.root}?"
-    if not options.confirm(question):
-        raise ConfigError(f"--overwrite was not confirmed: {question} Answer yes, or add --yes.")
-    for name, generation in names:
-        ledger.store.delete(ledger.uri(name), generation)
-    first: list[Object] = []
-    last: list[Object] = []
-    for item in ledger.store.list(ledger.uri(layout.LEDGER + "/")):
-        ours = item.uri[len(ledger.root) + 1 :]
-        (last if ours == layout.JOB or ours.startswith(layout.PLAN) else first).append(item)
-    for item in [*first, *reversed(last)]:
-        ledger.store.delete(item.uri)
+    return left, [object_at(ledger, listing, row) for row in rows]
 
 
 def _warn(prepared: Prepared) -> None:

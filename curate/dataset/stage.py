@@ -9,9 +9,14 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, BinaryIO, Protocol
 
+import pyarrow as pa
+import pyarrow.types as pt
+
+from curate import log
 from curate.dataset.formats import (
     Encoding,
     OutputFormat,
@@ -42,6 +47,10 @@ from curate.tasks.shard import Shard
 MAX_TRACEBACK = 8000
 """Characters of a traceback that travel to the driver: its end, where the error is."""
 MAX_ERROR = 1000
+PROBED_BATCHES = 16
+"""Batches of a shard that are tried for a table: a job that drops most of its rows must not be run for its schema."""
+PROBED_TABLES = 4
+"""Tables of a shard that are looked at for the types of its output's columns, while some are null in all before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +117,27 @@ class Probed:
 
     schema: Any = None
     error: str = ""
+    rows: int = 0
+    """Rows that were read for it."""
+
+    @property
+    def typed(self) -> bool:
+        """Whether there is a schema that says the type of every column: none had nothing but nulls so far."""
+        return self.schema is not None and not any(pt.is_null(field.type) for field in self.schema)
+
+    def filled(self, other: Probed) -> Probed:
+        """Returns this answer, its columns of unknown type typed as in the other one; that one if there is no schema.
+
+        Of two schemas with other columns, the first one holds.
+        """
+        if self.schema is None or other.schema is None:
+            return other if self.schema is None else self
+        types = {field.name: field.type for field in other.schema}
+        fields = [
+            field.with_type(types.get(field.name, field.type)) if pt.is_null(field.type) else field
+            for field in self.schema
+        ]
+        return Probed(pa.schema(fields))
 
 
 @dataclass
@@ -148,7 +178,8 @@ class StageProgram:
         started = time.perf_counter()
         before = self._calls()
         try:
-            record = self._run_shard(index, shard, piece)
+            with log.bound(run=self.key, shard=shard.id, attempt=piece.attempt):
+                record = self._run_shard(index, shard, piece)
         except Exception as error:  # noqa: BLE001 - whatever user code raises becomes a failure of this shard alone
             record = ShardRecord(index, 0.0, failure_of(error))
         return ShardRecord(
@@ -174,6 +205,11 @@ class StageProgram:
             writer = None if piece.schema is None else make_writer(sink, piece.schema, self.format, self.codec)
             for table in self._tables(shard, tally):
                 if writer is not None:
+                    if not len(piece.schema) and len(table.schema):
+                        raise SchemaMismatch(
+                            "this shard gives a table, and the first shards of the plan gave none: outputs have no "
+                            "columns; declare output_schema in the job"
+                        )
                     held = hold(table, piece.schema)
                     tally.books.rows_out += held.num_rows
                     writer.write(held)
@@ -191,12 +227,12 @@ class StageProgram:
             index, 0.0, books=tally.books, generation=published.object.generation, bytes_out=published.object.size
         )
 
-    def _tables(self, shard: Shard, tally: Tally) -> Iterator[Any]:
+    def _tables(self, shard: Shard, tally: Tally, most_batches: int | None = None) -> Iterator[Any]:
         if self.operator.reads_files:
             file = InputFile(shard.uri, shard.object_bytes, shard.generation, self._store(shard.uri))
             yield from self.operator.apply_file(file, tally)
             return
-        for batch in self._batches(shard, tally):
+        for batch in islice(self._batches(shard, tally), most_batches):
             tally.books.rows_in += batch.num_rows
             yield from self.operator.apply(batch, tally)
 
@@ -249,20 +285,24 @@ class StageProgram:
 
     def _probe(self, probe: Probe) -> Probed:
         tally = Tally(BadRowBudget("100%"))
+        answer = Probed()
         try:
             self._setup()
             if probe.shard is not None:
-                tables: Iterable[Any] = self._tables(probe.shard, tally)
+                tables: Iterable[Any] = self._tables(probe.shard, tally, PROBED_BATCHES)
             elif self.operator.reads_files:
                 return Probed()
             else:
                 schema = next(iter(self.input_schemas.values()))
                 tables = self.operator.apply(schema.empty_table(), tally)
-            for table in tables:
-                return Probed(table.schema.remove_metadata())
+            for table in islice(tables, PROBED_TABLES):
+                answer = answer.filled(Probed(table.schema.remove_metadata()))
+                if answer.typed:
+                    break
         except Exception as error:  # noqa: BLE001 - a shard that fails here fails again, and is booked, when it runs
-            return Probed(error=failure_of(error).error)
-        return Probed()
+            if answer.schema is None:
+                answer = Probed(error=failure_of(error).error)
+        return replace(answer, rows=tally.books.rows_in)
 
     # What a worker process keeps
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,7 +43,8 @@ class BadRowBudget:
         """Returns whether `bad` of `rows` rows are within the budget."""
         if self.count is not None:
             return bad <= self.count
-        return bad <= max(self.least, int(self.fraction * rows))
+        # 29 % of 100 rows is 29, and in floating point a little less.
+        return bad <= max(self.least, math.floor(self.fraction * rows + 1e-6))
 
     def hopeless(self, bad: int) -> bool:
         """Returns whether no number of good rows to come can help."""
@@ -51,7 +53,7 @@ class BadRowBudget:
     def __str__(self) -> str:
         if self.count is not None:
             return f"{self.count} rows"
-        return f"{self.fraction:.4g} of the rows" + (f", at least {self.least}" if self.least else "")
+        return f"{self.fraction * 100:.4g}% of the rows" + (f", at least {self.least}" if self.least else "")
 
 
 class Tally:

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from curate.errors import ConfigError, ObjectNotFound, StorageError
+from curate.errors import ConfigError, GenerationMismatch, ObjectNotFound, StorageError
 from curate.storage import is_local, normalise, open_store
 from curate.storage.protocol import Object, Store
 
@@ -22,7 +22,8 @@ class Asset:
 
     def __init__(self, uri: str) -> None:
         """`uri` is a local path or a URI such as `gs://models/jigsaw.bin`."""
-        self.uri = normalise(uri)
+        home = uri.startswith("~")
+        self.uri = normalise(str(Path(uri).expanduser()) if home else uri)
         self.object: Object | None = None
         """What the URI named when the job was started."""
 
@@ -34,7 +35,8 @@ class Asset:
         try:
             self.object = store.stat(self.uri)
         except ObjectNotFound as error:
-            raise ConfigError(f"asset {self.uri!r} does not exist; check the path that the parameter gives") from error
+            problem = "is a directory, expected one file" if _is_directory(self.uri) else "does not exist"
+            raise ConfigError(f"asset {self.uri!r} {problem}; check the path that the parameter gives") from error
 
     def identity(self) -> dict[str, Any]:
         """Returns what of it enters the job's identity."""
@@ -51,21 +53,30 @@ class Asset:
             self.resolve(store)
         assert self.object is not None
         if is_local(self.uri):
-            now = store.stat(self.uri)
-            if now.generation != self.object.generation:
-                raise StorageError(f"asset {self.uri!r} changed while the job was running; start the job again")
+            self._check_unchanged(store)
             return self.uri
         key = hashlib.sha256(f"{self.uri}\n{self.object.generation}".encode()).hexdigest()[:16]
         folder = cache_dir() / key
         path = folder / self.uri.rsplit("/", 1)[1]
         if path.exists():
             return str(path)
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / ".lock").open("w") as lock:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with Path(f"{folder}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not path.exists():
                 self._fetch(store, path)
         return str(path)
+
+    def _check_unchanged(self, store: Store) -> None:
+        assert self.object is not None
+        try:
+            now = store.stat(self.uri)
+        except ObjectNotFound as error:
+            raise StorageError(
+                f"asset {self.uri!r} is not there on this node; put it on storage that every node sees"
+            ) from error
+        if now.generation != self.object.generation:
+            raise self._changed()
 
     def _fetch(self, store: Store, path: Path) -> None:
         assert self.object is not None
@@ -73,9 +84,24 @@ class Asset:
         try:
             with store.open(self.object) as source, partial.open("wb") as sink:
                 shutil.copyfileobj(source, sink, _BLOCK)
+                sink.flush()
+                # The name must not survive a crash of the node that the bytes do not.
+                os.fsync(sink.fileno())
+                size = sink.tell()
+            if size != self.object.size:
+                raise StorageError(f"asset {self.uri!r} gave {size} bytes, expected {self.object.size}; run again")
             partial.replace(path)
+        except (ObjectNotFound, GenerationMismatch) as error:
+            raise self._changed() from error
         finally:
             partial.unlink(missing_ok=True)
+
+    def _changed(self) -> StorageError:
+        return StorageError(f"asset {self.uri!r} changed after the job was started; start the job again")
+
+
+def _is_directory(uri: str) -> bool:
+    return is_local(uri) and Path(uri).is_dir()
 
 
 def cache_dir() -> Path:

@@ -1,84 +1,110 @@
 """A digest of what a job's class says: its syntax tree, without docstrings, comments and layout.
 
-It covers the class, its bases outside of curate, and whatever at the top level of their modules they name,
-transitively. What they import is not covered: that is what the lock file pins.
+It covers the class, its bases outside of curate, and whatever these name, transitively, at the top level of their
+modules and of the user's other modules. What installed packages hold is not covered: the lock file pins that. For a
+class that is made inside a function, the values that its methods close over count as well; for one without a source
+file (a notebook), the compiled code of its methods.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import inspect
-import sys
 import textwrap
-from pathlib import Path
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from curate.errors import ConfigError
+from curate.job.closures import Unhashable, function_text, value_text
+from curate.job.settings import SETTINGS
+from curate.job.sources import Found, Imports, Module, Sources
+from curate.job.syntax import canonical
+
+NEUTRAL = tuple(name for name, setting in SETTINGS.items() if not setting.changes_bytes)
+"""Settings that change no byte of any output: another number of CPUs is not another code."""
 
 
-def code_digest(cls: type) -> str:
-    """Returns 16 hex digits of the code of a class; empty if its source cannot be found (an interactive session)."""
-    parts = []
+def code_digest(cls: type, *, is_identity: bool = False) -> str:
+    """Returns 16 hex digits of the code of a class.
+
+    `is_identity`: there is no version beside it. Then a value that the class closes over and that cannot be hashed is
+    refused with a ConfigError naming it, instead of being left out.
+    """
+    sources = Sources()
+    parts: list[str] = []
+    seen: dict[int, ast.stmt] = {}
     for base in cls.__mro__:
         if base is object or base.__module__ == "curate" or base.__module__.startswith("curate."):
             continue
-        source = _class_trees(base)
-        if source is None:
-            return ""
-        parts += [ast.dump(_without_docstrings(tree)) for tree in source]
+        root = _root(base, sources)
+        if root is not None:
+            parts += _trees(root, sources, seen)
+        if root is None or "<locals>" in base.__qualname__:
+            parts += _values(base, is_identity)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
-def _class_trees(cls: type) -> list[ast.AST] | None:
-    """Returns the class's tree and those of the top-level names that it uses, in the order of the module."""
-    module = sys.modules.get(cls.__module__)
-    path = getattr(module, "__file__", None)
-    if path is None or not Path(path).exists():
+def _root(cls: type, sources: Sources) -> Found | None:
+    """Returns the statement that defines a class; None if there is no source."""
+    module = sources.module(cls.__module__)
+    if module is None:
+        module = Module(cls.__module__, cls.__module__.rpartition(".")[0], {}, Imports())
+    if "." not in cls.__qualname__:
+        classes = [one for one in module.defined.get(cls.__name__, ()) if isinstance(one, ast.ClassDef)]
+        if len(classes) == 1:
+            return module, classes[0]
+    try:
+        statement = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+    except (OSError, TypeError, SyntaxError, IndexError):
         return None
-    top = ast.parse(Path(path).read_text()).body
-    defined: dict[str, ast.stmt] = {}
-    for statement in top:
-        for name in _names_defined(statement):
-            defined[name] = statement
-    if "." in cls.__qualname__ or cls.__name__ not in defined:
+    return module, statement
+
+
+def _trees(root: Found, sources: Sources, seen: dict[int, ast.stmt]) -> Iterator[str]:
+    """Yields the class's tree and those of what it uses, the nearest first."""
+    queue = [root]
+    for module, statement in queue:
+        if id(statement) not in seen:
+            # Kept, so that no other statement can come to have its id.
+            seen[id(statement)] = statement
+            yield canonical(statement, NEUTRAL if statement is root[1] else ())
+            queue += sources.used_by(module, statement)
+
+
+def _values(cls: type, is_identity: bool) -> Iterator[str]:
+    """Yields what a class holds, and its methods with what they close over."""
+    for name, value in sorted(vars(cls).items()):
+        if name in SETTINGS or name in getattr(cls, "_params", {}) or _made_by_python(name, value):
+            continue
         try:
-            root: ast.stmt = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
-        except (OSError, TypeError, SyntaxError):
-            return None
+            functions = list(_functions(value))
+            if not functions:
+                yield f"{name} = {value_text(f'{cls.__name__}.{name}', value)}"
+            yield from map(function_text, functions)
+        except Unhashable as error:
+            if is_identity:
+                raise ConfigError(
+                    f"{cls.__name__}.{name} depends on a value of which the job's identity cannot be made: {error}; "
+                    "make it a parameter, or declare a version"
+                ) from error
+
+
+def _functions(value: Any) -> Iterator[Any]:
+    if isinstance(value, property):
+        candidates: list[Any] = [value.fget, value.fset]
+    elif isinstance(value, functools.cached_property):
+        candidates = [value.func]
     else:
-        root = defined[cls.__name__]
-    wanted, queue = {id(root)}, [root]
-    while queue:
-        for node in ast.walk(queue.pop()):
-            if isinstance(node, ast.Name) and (used := defined.get(node.id)) is not None and id(used) not in wanted:
-                wanted.add(id(used))
-                queue.append(used)
-    trees: list[ast.AST] = [statement for statement in top if id(statement) in wanted]
-    return trees if any(tree is root for tree in trees) else [root, *trees]
+        candidates = [getattr(value, "__func__", value)]
+    yield from (one for one in candidates if isinstance(one, types.FunctionType))
 
 
-def _names_defined(statement: ast.stmt) -> list[str]:
-    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return [statement.name]
-    if isinstance(statement, ast.Assign):
-        return [node.id for target in statement.targets for node in ast.walk(target) if isinstance(node, ast.Name)]
-    if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-        return [statement.target.id]
-    return []
-
-
-class _DocstringRemover(ast.NodeTransformer):
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        super().generic_visit(node)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            first = node.body[0]
-            if (
-                isinstance(first, ast.Expr)
-                and isinstance(first.value, ast.Constant)
-                and isinstance(first.value.value, str)
-            ):
-                node.body = node.body[1:] or [ast.Pass()]
-        return node
-
-
-def _without_docstrings(tree: ast.AST) -> ast.AST:
-    visited: ast.AST = _DocstringRemover().visit(tree)
-    return visited
+def _made_by_python(name: str, value: Any) -> bool:
+    """Returns whether a class has this by being one, or from curate, and not from what its author wrote."""
+    if name in ("_params", "_reads_files"):
+        return True
+    dunder = name.startswith("__") and name.endswith("__")
+    return dunder and not isinstance(value, types.FunctionType)

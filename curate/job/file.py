@@ -10,10 +10,17 @@ from curate.job.base import Job
 
 
 class FileJob(Job):
-    """Base of jobs that take a file as it is. One file is one shard; its rows count as created."""
+    """Base of jobs that take a file as it is. One file is one shard; its rows count as created.
+
+    An input that turns out to be broken fails alone and is not tried again if `process_file` raises
+    `curate.CorruptInput`.
+    """
 
     _reads_files: ClassVar[bool] = True
 
     def process_file(self, file: InputFile) -> Iterator[Any | Mapping[str, Any]]:
-        """Yields tables, or rows as dictionaries, from `file`: it has uri, size, generation and `open()`."""
+        """Yields tables, or rows as dictionaries, from `file`: it has uri, size, generation and `open()`.
+
+        Dictionaries are gathered to tables. Without an `output_schema` all those of a file have the same keys.
+        """
         raise NotImplementedError

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import types
 import typing
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
-from curate.errors import ConfigError, did_you_mean
+from curate.errors import ConfigError
 from curate.job.asset import Asset
+from curate.job.values import SCALARS, check_scalar, recorded_scalar, type_text
 
-_MISSING: Any = object()
-SCALARS = (str, int, float, bool)
+MISSING: Any = object()
+RUN_OPTIONS = frozenset(
+    {
+        *("input", "inputs", "output", "limit", "sample", "dry_run", "overwrite", "yes", "accept_code_change"),
+        *("allow_incomplete_input", "target_task_seconds", "max_failed_shards", "max_in_flight", "backend", "json"),
+        *("as_json", "help"),
+    }
+)
+"""Names of the options that every job has, beside its settings."""
+_CLOSE = 0.85
+"""How alike an attribute's name and a known one are if it is taken for a slip, unless `param` says that it is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +37,7 @@ class _Declared:
     secret: bool
 
 
-def param(default: Any = _MISSING, *, help: str = "", identity: bool = True, secret: bool = False) -> Any:
+def param(default: Any = MISSING, *, help: str = "", identity: bool = True, secret: bool = False) -> Any:
     """Declares a parameter: `threshold: float = param(0.5, help="score from which a text counts as toxic")`.
 
     Without a default it has to be given. `identity=False` leaves it out of the job's identity: it must not change a
@@ -55,40 +66,37 @@ class Param:
     @property
     def required(self) -> bool:
         """Whether it has to be given."""
-        return self.default is _MISSING
+        return self.default is MISSING
+
+    @property
+    def option(self) -> str:
+        """Its option on the command line.
+
+        >>> Param("text_column", str, False, False, "text", "", True, False).option
+        '--text-column'
+        """
+        return "--" + self.name.replace("_", "-")
 
     def check(self, value: Any, owner: str) -> Any:
         """Returns `value` as this parameter holds it. Raises ConfigError naming the parameter."""
         if value is None and self.optional:
             return None
         if self.many:
-            if isinstance(value, str) or not isinstance(value, list | tuple):
-                raise ConfigError(f"{owner}.{self.name} is {value!r}, expected a list of {self.type_name}")
+            if not isinstance(value, list | tuple):
+                raise ConfigError(f"{owner}.{self.name} is {value!r}, expected a list of {type_text(self.type)}")
             return [self._check_one(item, owner) for item in value]
         return self._check_one(value, owner)
 
     def _check_one(self, value: Any, owner: str) -> Any:
-        if self.type is Asset:
-            if isinstance(value, Asset):
-                return value
-            if isinstance(value, str):
-                return Asset(value)
-        elif isinstance(self.type, tuple):
-            if value in self.type:
-                return value
-            hint = did_you_mean(str(value), [str(choice) for choice in self.type])
-            raise ConfigError(f"{owner}.{self.name} is {value!r}, expected one of {list(self.type)}{hint}")
-        elif self.type is float and isinstance(value, int) and not isinstance(value, bool):
-            return float(value)
-        # bool is a subclass of int, and a True where a number belongs is a slip.
-        elif isinstance(value, self.type) and (self.type is bool or not isinstance(value, bool)):
-            return value
-        raise ConfigError(f"{owner}.{self.name} is {value!r} ({type(value).__name__}), expected {self.type_name}")
-
-    @property
-    def type_name(self) -> str:
-        """The type as messages call it."""
-        return "one of " + str(list(self.type)) if isinstance(self.type, tuple) else str(self.type.__name__)
+        if self.type is Asset and isinstance(value, str | Asset):
+            # A new one each time: which object it names is looked up for each job.
+            return Asset(value.uri if isinstance(value, Asset) else value)
+        if value is None and not self.many:
+            raise ConfigError(
+                f"{owner}.{self.name} is None, expected {type_text(self.type)}; "
+                f"annotate it {type_text(self.type)} | None if there may be none"
+            )
+        return check_scalar(f"{owner}.{self.name}", value, self.type)
 
     def recorded(self, value: Any) -> Any:
         """Returns the value as JSON, for identity and ledger: an asset with its generation."""
@@ -96,36 +104,43 @@ class Param:
             return value.identity()
         if isinstance(value, list):
             return [self.recorded(item) for item in value]
-        return value
+        return recorded_scalar(value)
 
 
-def collect(cls: type, settings: Mapping[str, Any]) -> dict[str, Param]:
+def collect(cls: type, settings: Mapping[str, Any], taken: Collection[str]) -> dict[str, Param]:
     """Returns the parameters that a class declares, those of its bases first.
 
-    `settings` are the attributes that mean something else and are no parameters. Raises ConfigError for an annotation
-    that cannot be an option, and for a default that does not fit its annotation.
+    `settings` are the attributes that mean something else and are no parameters, `taken` the names of methods that
+    every job has. Raises ConfigError for an annotation that cannot be an option, for a default that does not fit its
+    annotation, and for a name that is taken or looks like a slip of one that is known.
     """
     found: dict[str, Param] = {}
     for base in reversed(cls.__mro__):
         for name, hint in _own_hints(base):
             if name.startswith("_") or name in settings:
                 continue
-            value = base.__dict__.get(name, _MISSING)
+            value = base.__dict__.get(name, MISSING)
             declared = value if isinstance(value, _Declared) else _Declared(value, "", True, False)
+            _check_name(base, name, hint, isinstance(value, _Declared), [*settings, *taken, *found], taken)
+            if _is_class_var(hint):
+                continue
             if name in found and not isinstance(value, _Declared):
-                declared = _Declared(value, found[name].help, found[name].identity, found[name].secret)
+                old = found[name]
+                declared = _Declared(old.default if value is MISSING else value, old.help, old.identity, old.secret)
             found[name] = _param(cls, name, hint, declared)
         for name, value in base.__dict__.items():
             # A subclass may give an inherited parameter another default without saying its type again.
             if name in found and name not in inspect.get_annotations(base):
                 old = found[name]
                 new = value if isinstance(value, _Declared) else _Declared(value, old.help, old.identity, old.secret)
-                found[name] = Param(
-                    name, old.type, old.many, old.optional, new.default, new.help or old.help, new.identity, new.secret
+                found[name] = replace(
+                    old, default=new.default, help=new.help or old.help, identity=new.identity, secret=new.secret
                 )
     for one in found.values():
         if not one.required:
             one.check(one.default, cls.__name__)
+        if one.type is bool and not one.many and f"no_{one.name}" in found:
+            raise ConfigError(f"{cls.__name__}.no_{one.name}: --no-{one.option[2:]} turns {one.name!r} off; rename one")
     return found
 
 
@@ -135,14 +150,34 @@ def _own_hints(base: type) -> Iterator[tuple[str, Any]]:
         return
     try:
         hints = typing.get_type_hints(base)
-    except NameError as error:
+    except Exception as error:
         raise ConfigError(
-            f"{base.__name__}: an annotation names something unknown ({error}); "
-            "types of parameters must be visible at module level"
+            f"{base.__name__}: an annotation cannot be understood ({error}); "
+            "types of parameters must be visible at module level, outside of `if TYPE_CHECKING`"
         ) from error
     for name in own:
-        if get_origin(hints[name]) is not ClassVar and hints[name] is not ClassVar:
-            yield name, hints[name]
+        yield name, hints[name]
+
+
+def _is_class_var(hint: Any) -> bool:
+    return get_origin(hint) is ClassVar or hint is ClassVar
+
+
+def _check_name(cls: type, name: str, hint: Any, on_purpose: bool, known: list[str], taken: Collection[str]) -> None:
+    """Refuses a name that something else has, and one that is nearly another's where nothing says that it is meant."""
+    if cls.__module__.startswith("curate.job."):
+        return
+    if name in taken:
+        raise ConfigError(f"{cls.__name__}.{name}: every job has a method of that name; choose another one")
+    class_var = _is_class_var(hint)
+    if name in RUN_OPTIONS and not class_var:
+        raise ConfigError(f"{cls.__name__}.{name}: every job has an option of that name; choose another one")
+    if on_purpose or name in known or name.isupper():
+        return
+    close = difflib.get_close_matches(name, known, n=1, cutoff=_CLOSE)
+    if close:
+        way = "write it in capitals" if class_var else f"declare it with {name} = param(...)"
+        raise ConfigError(f"{cls.__name__}.{name}: did you mean {close[0]!r}? If it is a name of its own, {way}")
 
 
 def _param(cls: type, name: str, hint: Any, declared: _Declared) -> Param:
@@ -157,7 +192,8 @@ def _param(cls: type, name: str, hint: Any, declared: _Declared) -> Param:
     if many:
         inner = get_args(inner)[0]
     if get_origin(inner) is Literal:
-        kind: Any = get_args(inner)
+        kind: Any = tuple(choice for choice in get_args(inner) if choice is not None)
+        optional = optional or (None in get_args(inner) and not many)
     elif inner in (*SCALARS, Asset):
         kind = inner
     else:
@@ -165,6 +201,8 @@ def _param(cls: type, name: str, hint: Any, declared: _Declared) -> Param:
             f"{cls.__name__}.{name}: {hint} cannot be a parameter; use str, int, float, bool, Literal, Asset, a list "
             "of one of these, or one of these | None. Make it ClassVar, or start its name with _, if it is none"
         )
-    if declared.secret and kind is not str:
+    if isinstance(kind, tuple) and len({str(choice) for choice in kind}) < len(kind):
+        raise ConfigError(f"{cls.__name__}.{name}: two of the values {list(kind)} look the same on a command line")
+    if declared.secret and (kind is not str or many):
         raise ConfigError(f"{cls.__name__}.{name} is secret, so it must be a str: the name of an environment variable")
     return Param(name, kind, many, optional, declared.default, declared.help, declared.identity, declared.secret)

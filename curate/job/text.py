@@ -24,8 +24,9 @@ class TextJob(Job):
     def columns(self) -> dict[str, Any]:
         """Columns to read: id and text, then those to keep. The text may not be null."""
         text = pa.field(self.text_column, pa.string(), nullable=False)
-        return {self.id_column: None, self.text_column: text, **dict.fromkeys(self.keep_columns)}
+        # The text last: whatever else it is named as, it is the text.
+        return {**dict.fromkeys([self.id_column, self.text_column, *self.keep_columns]), self.text_column: text}
 
     def passed_through(self, batch: Any) -> Any:
-        """Returns the batch's id and kept columns: what an output starts from."""
+        """Returns the batch's id and kept columns, each once: what an output starts from."""
         return batch.select(list(dict.fromkeys([self.id_column, *self.keep_columns])))

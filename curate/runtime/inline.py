@@ -10,6 +10,10 @@ from typing import Any
 from curate.runtime.protocol import End, Ended, Message, Program, Resources
 
 
+class _CancelledError(BaseException):
+    """Raised in the task at hand. Not an Exception: user code that goes on after any error must not after this one."""
+
+
 class InlineBackend:
     """A backend of one slot that works when it is polled. Pieces end in the order in which they were launched."""
 
@@ -18,6 +22,7 @@ class InlineBackend:
     def __init__(self) -> None:
         self._program: Program | None = None
         self._queue: deque[tuple[int, Iterator[Any]]] = deque()
+        self._working = False
 
     def start(self, resources: Resources) -> None:
         """Does nothing: there is one process, and this is it."""
@@ -42,18 +47,34 @@ class InlineBackend:
         del timeout_s
         if not self._queue:
             return []
-        task, work = self._queue[0]
         try:
-            return [Message(task, [next(work)])]
+            try:
+                self._working = True
+                return [self._work(*self._queue[0])]
+            finally:
+                self._working = False
+        except _CancelledError:
+            self._queue.clear()
+            return []
+
+    def _work(self, task: int, work: Iterator[Any]) -> Message | Ended:
+        try:
+            return Message(task, [next(work)])
         except StopIteration:
             end = Ended(task, End.RETURNED)
+        except (_CancelledError, KeyboardInterrupt):
+            raise
         except Exception:  # noqa: BLE001 - the dispatcher decides what an escaped error means
             end = Ended(task, End.RAISED, traceback.format_exc())
+        except BaseException as error:  # noqa: BLE001 - `sys.exit()` in user code would end a worker, not the driver
+            end = Ended(task, End.CRASHED, f"{type(error).__name__}: {error}")
         self._queue.popleft()
-        return [end]
+        return end
 
     def cancel(self) -> None:
-        """Closes what is queued."""
+        """Closes what is queued. From a signal handler, called in the middle of a task, it ends that first."""
+        if self._working:
+            raise _CancelledError
         for _, work in self._queue:
             close = getattr(work, "close", None)
             if close is not None:

@@ -1,12 +1,15 @@
 """Row accounting: in + created = out + dropped (by reason) + quarantined, per shard and per job.
 
-Sums are associative and commutative, so that a job's books are the same whatever the order in which its shards end.
+Sums are associative and commutative, so that a job's books are the same whatever the order in which its shards end:
+counters that are floats are therefore summed exactly, and rounded when they are shown.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 UNSPECIFIED = "unspecified"
@@ -22,7 +25,7 @@ class Books:
     rows_out: int = 0
     quarantined: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
-    counters: dict[str, int | float] = field(default_factory=dict)
+    counters: dict[str, int | float | Fraction] = field(default_factory=dict)
 
     def settle(self) -> None:
         """Books the difference: rows missing without a reason as `dropped: unspecified`, surplus rows as created."""
@@ -45,7 +48,7 @@ class Books:
         for reason, n in other.dropped.items():
             self.dropped[reason] = self.dropped.get(reason, 0) + n
         for name, value in other.counters.items():
-            self.counters[name] = self.counters.get(name, 0) + value
+            self.counters[name] = _sum(self.counters.get(name, 0), value)
 
     def rows(self) -> dict[str, Any]:
         """Returns the rows as results and ledgers show them, with sorted reasons."""
@@ -59,7 +62,7 @@ class Books:
 
     def sorted_counters(self) -> dict[str, int | float]:
         """Returns the counters, sorted by name."""
-        return dict(sorted(self.counters.items()))
+        return {name: _rounded(value) for name, value in sorted(self.counters.items())}
 
     @classmethod
     def parse(cls, rows: Mapping[str, Any], counters: Mapping[str, Any]) -> Books:
@@ -70,5 +73,21 @@ class Books:
             rows["out"],
             rows["quarantined"],
             dict(rows["dropped"]),
-            dict(counters),
+            # JSON has no word for what is not a number, or infinite.
+            {name: math.nan if value is None else value for name, value in counters.items()},
         )
+
+
+def _sum(*values: float | Fraction) -> float | Fraction:
+    """Returns the exact sum; floats stay floats only where they are infinite or no number."""
+    wild = [value for value in values if isinstance(value, float) and not math.isfinite(value)]
+    return sum(wild) if wild else sum(Fraction(value) if isinstance(value, float) else value for value in values)
+
+
+def _rounded(value: float | Fraction) -> int | float:
+    if not isinstance(value, Fraction):
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf

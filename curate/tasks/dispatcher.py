@@ -12,12 +12,15 @@ from typing import Any, Protocol
 from curate.clock import Clock
 from curate.runtime.protocol import Backend, End, Ended
 from curate.tasks.record import Failure, FailureKind, ShardRecord
-from curate.tasks.scheduler import Launch, Scheduler, SchedulerState, TaskId
+from curate.tasks.scheduler import Launch, Scheduler, SchedulerState
 
 POLL_S = 0.5
 """Longest wait for news: signals and deadlines are looked at this often."""
 GRACE_S = 30.0
 """How long running tasks may go on after the first interrupt."""
+MAX_ERROR = 1000
+MAX_DETAIL = 8000
+"""Characters of what is told about a task that died: it is kept for every shard that this counts against."""
 
 
 class Observer(Protocol):
@@ -73,11 +76,15 @@ class Dispatcher:
                 return False
             slots = self._launch()
             for news in self.backend.poll(self._timeout_s()):
+                launch = self._launches.get(news.task)
+                if launch is None:
+                    # A task that others launched on this backend before, such as a probe that was interrupted.
+                    continue
                 if isinstance(news, Ended):
-                    self._ended(news)
+                    self._ended(launch, news)
                 else:
                     for record in news.items:
-                        self._record(self._launches[news.task], record)
+                        self._record(launch, record)
             self.observer.tick(slots)
 
     def _out_of_patience(self) -> bool:
@@ -119,16 +126,25 @@ class Dispatcher:
                 self.observer.done(launch, record)
             return
         final = self.scheduler.shard_failed(launch.task, record.index, record.failure.kind, self.clock.monotonic())
-        self.observer.failed(launch, record, final=final)
+        if final is not None:
+            self.observer.failed(launch, record, final=final)
 
-    def _ended(self, news: Ended) -> None:
-        launch = self._launches.pop(news.task)
-        if news.end is End.RETURNED:
-            self.scheduler.task_ended(TaskId(news.task), self.clock.monotonic())
-            return
-        kind = FailureKind.LOST if news.end in (End.LOST, End.CANCELLED) else FailureKind.CRASHED
-        error = f"{news.end.value}: {news.detail.splitlines()[0] if news.detail else 'no detail'}"
-        failure = Failure(kind, error, news.detail)
-        struck = self.scheduler.task_ended(TaskId(news.task), self.clock.monotonic(), kind)
+    def _ended(self, launch: Launch, news: Ended) -> None:
+        del self._launches[launch.task]
+        failure = _failure(news) if self.scheduler.unreported(launch.task) else None
+        struck = self.scheduler.task_ended(launch.task, self.clock.monotonic(), failure.kind if failure else None)
         for shard, given_up in struck:
             self.observer.failed(launch, ShardRecord(shard, 0.0, failure), final=given_up)
+
+
+def _failure(news: Ended) -> Failure:
+    """Returns what the end of a task means for those of its shards that it did not report on."""
+    if news.end is End.RETURNED:
+        # The backend lost a message, or the program kept one back. Tried again like a crash, and as often: the other
+        # shards go on, and the run ends and says so.
+        return Failure(FailureKind.CRASHED, "returned: the task ended without a word on this shard")
+    kind = FailureKind.LOST if news.end in (End.LOST, End.CANCELLED) else FailureKind.CRASHED
+    lines = [line.strip() for line in news.detail.splitlines() if line.strip()] or ["no detail"]
+    # A traceback says what happened in its last line, a message of Ray's in its first.
+    line = lines[-1] if news.end is End.RAISED else lines[0]
+    return Failure(kind, f"{news.end.value}: {line}"[:MAX_ERROR], news.detail[-MAX_DETAIL:])

@@ -28,7 +28,9 @@ TMP = f"{LEDGER}/tmp/"
 FORMAT_VERSION = 1
 """Version of everything under `_curate/`. A ledger of another version is refused."""
 
-_EVENTS = re.compile(rf"{re.escape(RUNS)}([^/]+)/events-(\d+)\.jsonl\.zst")
+_PLAN_PART = re.compile(rf"{re.escape(PLAN)}(\d{{5,}})\.parquet")
+_EVENTS = re.compile(rf"{re.escape(RUNS)}[^/]+/events-\d+\.jsonl\.zst")
+_RUN = re.compile(rf"{re.escape(RUNS)}([^/]+)/run\.json")
 
 
 def plan_part(number: int) -> str:
@@ -38,6 +40,26 @@ def plan_part(number: int) -> str:
     '_curate/plan/00000.parquet'
     """
     return f"{PLAN}{number:05d}.parquet"
+
+
+def plan_part_number(name: str) -> int | None:
+    """Returns the number of a part of the plan, None if `name` is not one.
+
+    >>> plan_part_number("_curate/plan/00012.parquet"), plan_part_number("_curate/plan/00012.parquet.bak")
+    (12, None)
+    """
+    found = _PLAN_PART.fullmatch(name)
+    return None if found is None else int(found[1])
+
+
+def run_of(name: str) -> str | None:
+    """Returns the id of the run whose `run.json` this is, None if it is not one.
+
+    >>> run_of("_curate/runs/20240101T000000Z-abc123/run.json")
+    '20240101T000000Z-abc123'
+    """
+    found = _RUN.fullmatch(name)
+    return None if found is None else found[1]
 
 
 def run_file(run_id: str, name: str) -> str:

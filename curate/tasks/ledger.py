@@ -7,8 +7,9 @@ The summary exists if and only if the job is complete: it is removed before new 
 from __future__ import annotations
 
 import io
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import orjson
@@ -16,13 +17,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curate.errors import ConfigError, ObjectNotFound
+from curate.log import get_logger
 from curate.storage.protocol import Outcome, Store
 from curate.tasks import layout
 from curate.tasks.outputs import OutputListing, sort_listing
-from curate.tasks.plan import Plan
+from curate.tasks.plan import SCHEMA, Plan
 
 READERS = 8
 """Threads that read small ledger objects at once: they wait for the store, not for a CPU."""
+JOB_FIELDS = ("job", "fingerprint", "identity", "parameters", "code_digest", "suffix")
+"""What every `job.json` of this format version has, beside the version."""
 
 
 class Ledger:
@@ -46,9 +50,15 @@ class Ledger:
         try:
             value = orjson.loads(data)
         except orjson.JSONDecodeError as error:
-            raise ConfigError(f"{self.uri(name)} is not JSON ({error}); the ledger is damaged") from error
+            raise ConfigError(
+                f"{self.uri(name)} is not JSON ({error}); the ledger is damaged: "
+                "choose another --output, or remove this one"
+            ) from error
         if not isinstance(value, dict):
-            raise ConfigError(f"{self.uri(name)} holds {type(value).__name__}, expected an object")
+            raise ConfigError(
+                f"{self.uri(name)} holds {type(value).__name__}, expected an object; the ledger is damaged: "
+                "choose another --output, or remove this one"
+            )
         return value
 
     def create_json(self, name: str, value: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,6 +75,12 @@ class Ledger:
             raise ConfigError(
                 f"{self.uri(layout.JOB)} has format version {job.get('format_version')!r}, this curate reads "
                 f"{layout.FORMAT_VERSION}; use the curate that wrote it, or another --output"
+            )
+        missing = [name for name in JOB_FIELDS if name not in job]
+        if missing:
+            raise ConfigError(
+                f"{self.uri(layout.JOB)} lacks {', '.join(missing)}; the ledger is damaged: "
+                "choose another --output, or remove this one"
             )
         return job
 
@@ -84,17 +100,27 @@ class Ledger:
             data = self.store.read(self.uri(f"{layout.SCHEMAS}{name}.arrow"))
         except ObjectNotFound:
             return None
-        return pa.ipc.read_schema(pa.py_buffer(data))
+        try:
+            return pa.ipc.read_schema(pa.py_buffer(data))
+        except (pa.ArrowInvalid, OSError) as error:
+            raise ConfigError(
+                f"{self.uri(layout.SCHEMAS)}{name}.arrow is not an Arrow schema ({error}); the ledger is damaged: "
+                "choose another --output, or start over with --overwrite"
+            ) from error
 
     def read_plan(self, listing: OutputListing) -> Plan:
-        """Returns the plan whose parts are in the listing; one read a part."""
-        with ThreadPoolExecutor(READERS) as pool:
-            parts = pool.map(lambda name: _read_parquet(self.store.read(self.uri(name))), sorted(listing.plan_parts))
-            return Plan.of(list(parts))
+        """Returns the plan whose parts are in the listing; one read a part. Raises ConfigError if one is damaged."""
+        names = sorted(listing.plan_parts, key=_part_number)
+        return Plan.of([self._part(name, data) for name, data in self._read_ahead(names, self.store.read)])
+
+    def next_part(self, listing: OutputListing) -> str:
+        """Returns the name of the part that would be appended to the plan in the listing."""
+        # The next after the last one: were one missing, a count would name a part that is there, now and ever after.
+        return layout.plan_part(1 + max(map(_part_number, listing.plan_parts), default=-1))
 
     def append_plan(self, part: Any, listing: OutputListing) -> bool:
         """Publishes `part` as the next part of the plan; False if another driver's part took its place."""
-        name = layout.plan_part(len(listing.plan_parts))
+        name = self.next_part(listing)
         sink = io.BytesIO()
         pq.write_table(part, sink, compression="zstd")
         if self.store.publish(self.uri(name), sink.getvalue()).outcome is Outcome.DIFFERENT:
@@ -103,15 +129,55 @@ class Ledger:
         return True
 
     def events(self, names: Iterable[str]) -> Iterator[dict[str, Any]]:
-        """Yields the events of segments, in the order of the names."""
-        with ThreadPoolExecutor(READERS) as pool:
-            for data in pool.map(lambda name: self.store.read(self.uri(name)), sorted(names)):
+        """Yields the events of segments, in the order of the names.
+
+        What cannot be read is left out with a warning: events save reading outputs, and decide nothing.
+        """
+
+        def read(uri: str) -> bytes:
+            try:
+                return self.store.read(uri)
+            except ObjectNotFound:
+                return b""
+
+        for name, data in self._read_ahead(sorted(names), read):
+            try:
                 for line in decompress(data).splitlines():
                     yield orjson.loads(line)
+            except (OSError, orjson.JSONDecodeError) as error:
+                get_logger().warning("cannot read a segment of events", segment=self.uri(name), error=str(error))
+
+    def _part(self, name: str, data: bytes) -> Any:
+        """Returns a part of the plan from its bytes."""
+        try:
+            table = pq.read_table(pa.BufferReader(data), use_threads=False)
+            problem = "" if table.schema.equals(SCHEMA) else f"columns {table.schema.names}, expected {SCHEMA.names}"
+        except (pa.ArrowException, OSError) as error:
+            problem = str(error)
+        if problem:
+            raise ConfigError(
+                f"{self.uri(name)} is not a part of a plan ({problem}); the ledger is damaged: "
+                "choose another --output, or remove this one"
+            )
+        return table
+
+    def _read_ahead(self, names: Iterable[str], read: Callable[[str], bytes]) -> Iterator[tuple[str, bytes]]:
+        """Yields names with contents, in order, a few reads ahead of the consumer and never more."""
+        with ThreadPoolExecutor(READERS) as pool:
+            reads: deque[tuple[str, Future[bytes]]] = deque()
+            for name in names:
+                reads.append((name, pool.submit(read, self.uri(name))))
+                if len(reads) > 2 * READERS:
+                    first, future = reads.popleft()
+                    yield first, future.result()
+            for first, future in reads:
+                yield first, future.result()
 
 
-def _read_parquet(data: bytes) -> Any:
-    return pq.read_table(pa.BufferReader(data), use_threads=False)
+def _part_number(name: str) -> int:
+    number = layout.plan_part_number(name)
+    assert number is not None, name
+    return number
 
 
 def compress(data: bytes) -> bytes:

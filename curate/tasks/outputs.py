@@ -27,8 +27,6 @@ class OutputListing:
     run_ids: list[str] = field(default_factory=list)
     accepted: set[str] = field(default_factory=set)
     """Code digests accepted under an unfinished job."""
-    ledger: list[Object] = field(default_factory=list)
-    """Everything else under `_curate/`."""
     has_job: bool = False
     summary: Object | None = None
 
@@ -51,21 +49,23 @@ def sort_listing(objects: Iterable[Object], root: str) -> OutputListing:
             names.append(name)
             sizes.append(item.size)
             generations.append(item.generation)
-        elif name.startswith(layout.PLAN):
+        elif layout.plan_part_number(name) is not None:
             found.plan_parts.append(name)
         elif layout.is_events_segment(name):
             found.segments.append(name)
-        elif name.startswith(layout.RUNS) and name.endswith("/run.json"):
-            found.run_ids.append(name[len(layout.RUNS) : -len("/run.json")])
+        elif run_id := layout.run_of(name):
+            found.run_ids.append(run_id)
         elif name.startswith(layout.ACCEPTED):
             found.accepted.add(name[len(layout.ACCEPTED) :])
         elif name == layout.JOB:
             found.has_job = True
         elif name == layout.SUMMARY:
             found.summary = item
-        else:
-            found.ledger.append(item)
-    found.names = pa.array(names, pa.string())
+    try:
+        found.names = pa.array(names, pa.string())
+    except UnicodeEncodeError:
+        # A local file whose name is no Unicode. No shard is named like it; it is shown with its bytes escaped.
+        found.names = pa.array([name.encode("utf-8", "backslashreplace").decode() for name in names], pa.string())
     found.sizes = pa.array(sizes, pa.int64())
     found.generations = pa.array(generations, pa.string())
     return found

@@ -30,10 +30,18 @@ class Progress:
         >>> Progress("x", 4, 2, 1, 0, 10, {"shards_per_s": 1, "rows_per_s": 5.0, "bytes_per_s": 2048.0}, 2.0).text()
         '2/4 shards, 1 running, 0 failed, 5 rows/s, 2.00 KiB/s, ETA 2.0 s'
         """
+        return f"{self.shards()}, {self.speed()}"
+
+    def shards(self) -> str:
+        """Returns how many shards are done."""
+        return f"{self.done:,}/{self.total:,} shards"
+
+    def speed(self) -> str:
+        """Returns what goes on, how fast, and for how long."""
         eta = "unknown" if self.eta_seconds is None else format_duration(self.eta_seconds)
         return (
-            f"{self.done:,}/{self.total:,} shards, {self.running:,} running, {self.failed:,} failed, "
-            f"{self.rate['rows_per_s']:,.0f} rows/s, {format_bytes(self.rate['bytes_per_s'])}/s, ETA {eta}"
+            f"{self.running:,} running, {self.failed:,} failed, {self.rate['rows_per_s']:,.0f} rows/s, "
+            f"{format_bytes(self.rate['bytes_per_s'])}/s, ETA {eta}"
         )
 
 
@@ -78,33 +86,40 @@ class LogDisplay:
 
 
 class LiveDisplay:
-    """One line on standard error that is redrawn in place."""
+    """Two lines on standard error that are redrawn in place: together they would not fit in 80 columns."""
 
     interval_s = 0.25
 
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn, TextColumn
+        from rich.live import Live
+        from rich.progress import BarColumn, SpinnerColumn, TextColumn
         from rich.progress import Progress as Bar
 
         self._bar: Any = Bar(
             SpinnerColumn(),
-            TextColumn("[bold]{task.description}"),
+            TextColumn("{task.description}", style="bold", markup=False),
             BarColumn(bar_width=24),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[text]}"),
-            console=Console(stderr=True),
+            TextColumn("{task.fields[percent]:>3}%"),
+            TextColumn("{task.fields[shards]}"),
         )
+        self._live: Any = Live(console=Console(stderr=True), refresh_per_second=4)
         self._task: Any = None
 
     def show(self, progress: Progress) -> None:
-        """Redraws the line."""
+        """Redraws the lines."""
+        from rich.console import Group
+        from rich.text import Text
+
+        # Rounded down: 100 % is said of nothing that is not done.
+        now = {"completed": progress.done, "percent": 100 * progress.done // max(progress.total, 1)}
         if self._task is None:
-            self._task = self._bar.add_task(progress.job, total=progress.total, text="")
-            self._bar.start()
-        self._bar.update(self._task, completed=progress.done, text=progress.text())
+            self._task = self._bar.add_task(progress.job, total=progress.total, shards="", **now)
+            self._live.start()
+        self._bar.update(self._task, shards=progress.shards(), **now)
+        self._live.update(Group(self._bar, Text(f"  {progress.speed()}", no_wrap=True, overflow="ellipsis")))
 
     def close(self) -> None:
-        """Stops redrawing; the last line stays."""
+        """Stops redrawing; the last lines stay."""
         if self._task is not None:
-            self._bar.stop()
+            self._live.stop()

@@ -34,6 +34,11 @@ class Failure:
     traceback: str = ""
     """The traceback, bounded; empty where there is none to tell."""
 
+    def __post_init__(self) -> None:
+        # Exceptions quote whatever they choked on; what is not Unicode would stop the ledger, which is JSON.
+        object.__setattr__(self, "error", printable(self.error))
+        object.__setattr__(self, "traceback", printable(self.traceback))
+
 
 @dataclass(frozen=True, slots=True)
 class ShardRecord:
@@ -53,3 +58,12 @@ class ShardRecord:
     """Another attempt had published different bytes: the job's code is not deterministic."""
     calls: Calls | None = None
     """Storage calls made for this shard."""
+
+
+def printable(text: str) -> str:
+    """Returns `text` with lone surrogates escaped, so that it can be encoded.
+
+    >>> printable("café \\udce9")
+    'café \\\\udce9'
+    """
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -7,28 +7,37 @@ from __future__ import annotations
 
 import hashlib
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from curate.errors import CurateError
+from curate.errors import ConfigError, CurateError, ObjectNotFound
 from curate.log import get_logger
 from curate.storage import open_store
 from curate.storage.uris import normalise
 
+READERS = 8
+
 
 def home() -> str:
-    """Returns the URI under which known jobs are kept."""
-    return normalise(os.environ.get("CURATE_HOME") or str(Path.home() / ".curate"))
+    """Returns the URI under which known jobs are kept. Raises ConfigError if it is no URI."""
+    given = os.environ.get("CURATE_HOME") or "~/.curate"
+    if not given.startswith("~"):
+        return normalise(given)
+    try:
+        return normalise(str(Path(given).expanduser()))
+    except RuntimeError as error:
+        raise ConfigError(f"the home directory of {given!r} is not known ({error}); set CURATE_HOME") from error
 
 
 def remember(output: str, job: str, run_id: str, started: float) -> None:
     """Notes that a job runs on `output`. A home that cannot be written is said, and never stops a run."""
     name = hashlib.sha256(output.encode()).hexdigest()[:16]
     entry = {"output": output, "job": job, "run_id": run_id, "started": started}
-    root = home()
     try:
+        root = home()
         open_store(root, scratch=f"{root}/tmp").replace(f"{root}/jobs/{name}.json", orjson.dumps(entry))
     except CurateError as error:
         get_logger().warning(
@@ -37,8 +46,21 @@ def remember(output: str, job: str, run_id: str, started: float) -> None:
 
 
 def known() -> list[dict[str, Any]]:
-    """Returns the entries, the job that was started last first."""
+    """Returns the entries, the job that was started last first; damaged ones are left out with a warning."""
     root = home()
     store = open_store(root)
-    entries = [orjson.loads(store.read(item.uri)) for item in store.list(f"{root}/jobs/") if item.uri.endswith(".json")]
-    return sorted(entries, key=lambda entry: entry["started"], reverse=True)
+
+    def read(uri: str) -> dict[str, Any] | None:
+        try:
+            entry = orjson.loads(store.read(uri))
+            return {"output": str(entry["output"]), "job": str(entry["job"]), "started": float(entry["started"])}
+        except ObjectNotFound:
+            return None
+        except (ValueError, TypeError, KeyError, CurateError) as error:
+            get_logger().warning("cannot read the note of a job; remove it", note=uri, error=repr(error))
+            return None
+
+    uris = [item.uri for item in store.list(f"{root}/jobs/") if item.uri.endswith(".json")]
+    with ThreadPoolExecutor(READERS) as pool:
+        entries = [entry for entry in pool.map(read, uris) if entry is not None]
+    return sorted(entries, key=lambda entry: (entry["started"], entry["output"]), reverse=True)

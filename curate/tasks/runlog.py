@@ -2,27 +2,38 @@
 
 Written from a thread of its own, so that a store that throttles delays no task. Segments come every 2 s at first and
 less and less often, up to 60 s apart, and only when there is something; the heartbeat every 10 s.
+
+An event is encoded when it is added, and events are sealed into compressed segments, which wait in order until the
+store takes them: a tenth of the memory, and a segment that is written again after its answer was lost is the same bytes
+under the same name. The ledger may lag or end up short, for outputs are the truth and the next run reads them: nothing
+here stops a run, or its end.
 """
 
 from __future__ import annotations
 
+import getpass
 import os
 import platform
 import socket
 import sys
 import threading
 import uuid
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from curate.clock import Clock
-from curate.errors import CurateError
+from curate.errors import ConfigError, CurateError
 from curate.log import get_logger
+from curate.storage.protocol import Outcome
 from curate.tasks import layout
 from curate.tasks.ledger import Ledger, compress
+from curate.tasks.record import printable
+from curate.units import MIB
 
 HEARTBEAT_S = 10.0
 STALLED_S = 60.0
@@ -30,7 +41,12 @@ STALLED_S = 60.0
 FIRST_SEGMENT_S = 2.0
 LAST_SEGMENT_S = 60.0
 SEGMENT_EVENTS = 20_000
-"""Events that are written without waiting for the time to come: what the driver may hold in memory."""
+SEGMENT_BYTES = 8 * MIB
+"""Events, and bytes of them, at which a segment is sealed and written without waiting for the time to come."""
+MOST_WAITING_BYTES = 64 * MIB
+"""Sealed segments that may wait for the store, some million events; beyond it the oldest are dropped."""
+CLOSE_S = 150.0
+"""How long the end of a run waits for the ledger: longer than a store goes on trying one call, then the run ends."""
 
 
 def new_run_id(now: float) -> str:
@@ -50,14 +66,24 @@ def boot_id() -> str:
     return path.read_text().strip() if path.exists() else ""
 
 
-def process_started(pid: int) -> str:
-    """Returns the start time of a process in clock ticks since boot, empty if there is no such process."""
+def pid_space() -> str:
+    """Returns what tells this process's numbering of processes from that of other containers on the same kernel."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+def process_started(pid: int) -> str:
+    """Returns the start time of a process in clock ticks since boot, empty if there is no such process (any more)."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes().decode(errors="replace")
     except OSError:
         return ""
     # The second field is the program's name in parentheses and may hold anything, spaces and parentheses too.
-    return stat.rpartition(")")[2].split()[19]
+    fields = stat.rpartition(")")[2].split()
+    # A zombie has ended, whether or not its parent has looked.
+    return "" if fields[0] in "ZX" else fields[19]
 
 
 def whereabouts() -> dict[str, Any]:
@@ -65,17 +91,26 @@ def whereabouts() -> dict[str, Any]:
     return {
         "host": socket.gethostname(),
         "boot_id": boot_id(),
+        "pid_space": pid_space(),
         "pid": os.getpid(),
         "pid_started": process_started(os.getpid()),
     }
 
 
-def is_gone(heartbeat: dict[str, Any]) -> bool:
+def is_gone(heartbeat: Mapping[str, Any]) -> bool:
     """Returns whether the process of a heartbeat ran on this host and is gone. False if it cannot be told."""
-    here = boot_id()
-    if not here or heartbeat.get("boot_id") != here or not heartbeat.get("pid_started"):
+    here = {"boot_id": boot_id(), "pid_space": pid_space()}
+    if not all(here.values()) or any(heartbeat.get(name) != value for name, value in here.items()):
         return False
-    return process_started(int(heartbeat["pid"])) != str(heartbeat["pid_started"])
+    started = heartbeat.get("pid_started")
+    return bool(started) and process_started(int(heartbeat["pid"])) != str(started)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())  # a container's user need not have a name
 
 
 class RunLog:
@@ -87,96 +122,161 @@ class RunLog:
         self._ledger = ledger
         self._clock = clock
         self._heartbeat = heartbeat
-        self._events: list[dict[str, Any]] = []
+        # Events on their way: encoded, then sealed. Guarded by `_lock`, which nothing slow is done under.
+        self._lines: list[bytes] = []
+        self._lines_bytes = 0
+        self._sealed: deque[bytes] = deque()
+        self._sealed_bytes = 0
         self._lock = threading.Lock()
+        # Held while something is written, so that segments are numbered and published one after the other.
         self._writing = threading.Lock()
-        self._wake = threading.Event()
-        self._closed = False
         self._segments = 0
         self._segment_interval_s = FIRST_SEGMENT_S
         self._segment_due_s = clock.monotonic() + FIRST_SEGMENT_S
         self._heartbeat_due_s = clock.monotonic() + HEARTBEAT_S
+        self._wake = threading.Event()
+        self._closed = False
+        # A daemon: a store that does not answer cannot keep the process from ending.
         self._thread = threading.Thread(target=self._write_until_closed, name="curate-runlog", daemon=True)
         self._log = get_logger(run=run_id)
 
     def open(self, about: dict[str, Any]) -> None:
         """Publishes `run.json` and the first heartbeat, and starts the thread. Raises what the store raises."""
-        import pyarrow
-
         from curate import __version__
 
-        versions = {
-            "curate": __version__,
-            "python": platform.python_version(),
-            "pyarrow": pyarrow.__version__,
+        where = whereabouts()
+        value = {
+            "run_id": self.run_id,
+            "user": _user(),
+            **where,
+            "command": [printable(word) for word in sys.argv],
+            "versions": {
+                "curate": __version__,
+                "python": platform.python_version(),
+                **{name: version(name) for name in ("ray", "pyarrow")},
+            },
+            **about,
         }
-        value = {"run_id": self.run_id, **whereabouts(), "command": sys.argv, "versions": versions, **about}
-        self._ledger.create_json(layout.run_file(self.run_id, "run.json"), value)
+        there = self._ledger.create_json(layout.run_file(self.run_id, "run.json"), value)
+        if any(there.get(name) != where[name] for name in where):
+            raise ConfigError(
+                f"the run id {self.run_id} is taken by another run of this job; run again to get a new one"
+            )
         self._write_heartbeat()
         self._thread.start()
 
-    def add(self, event: dict[str, Any]) -> None:
-        """Adds an event to the next segment."""
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Adds an event to the next segment. Never waits for the store."""
+        line = orjson.dumps(event, option=orjson.OPT_APPEND_NEWLINE, default=str)
         with self._lock:
-            self._events.append(event)
-            full = len(self._events) >= SEGMENT_EVENTS
+            self._lines.append(line)
+            self._lines_bytes += len(line)
+            full = len(self._lines) >= SEGMENT_EVENTS or self._lines_bytes >= SEGMENT_BYTES
+            dropped = self._seal() if full else 0
         if full:
             self._wake.set()
+        if dropped:
+            self._log.warning(
+                "the store takes no events: the oldest are dropped, and the next run reads the outputs instead",
+                bytes=dropped,
+            )
 
     def flush(self) -> None:
-        """Writes what is waiting: events, then the heartbeat that counts them."""
+        """Writes what is waiting: events, then the heartbeat that counts them. What fails is logged and kept."""
         with self._writing:
-            self._write_segment()
-            self._write_heartbeat()
+            self._seal_rest()
+            self._try(self._write_segments)
+            self._try(self._write_heartbeat)
 
-    def close(self) -> None:
-        """Stops the thread and writes the rest."""
+    def close(self, within_s: float = CLOSE_S) -> None:
+        """Writes the rest and ends the thread; gives up after `within_s`, and raises nothing if the store does.
+
+        Does nothing if the log was never opened: then the files are nobody's, or another run's.
+        """
+        if self._thread.ident is None:
+            return
         self._closed = True
         self._wake.set()
+        self._thread.join(within_s)
         if self._thread.is_alive():
-            self._thread.join()
-        self.flush()
+            self._log.warning("the end of the ledger could not be written in time; the outputs are safe")
+
+    def write_due(self, now_s: float) -> None:
+        """Writes what is due at `now_s`. What fails is logged and kept until it is due again."""
+        with self._writing:
+            if now_s >= self._segment_due_s:
+                self._segment_due_s = now_s + self._segment_interval_s
+                self._segment_interval_s = min(LAST_SEGMENT_S, self._segment_interval_s * 1.5)
+                self._seal_rest()
+            self._try(self._write_segments)
+            self._beat_if_due(now_s)
 
     def _write_until_closed(self) -> None:
         while not self._closed:
             due_s = min(self._segment_due_s, self._heartbeat_due_s)
             self._wake.wait(max(0.0, due_s - self._clock.monotonic()))
             self._wake.clear()
-            if self._closed:
-                return
-            try:
+            if not self._closed:
                 self.write_due(self._clock.monotonic())
-            except CurateError as error:
-                # The outputs are the truth and the rerun reads them: a ledger that lags must not stop the work.
-                self._log.warning("ledger write failed, will try again", error=str(error))
+        self.flush()
 
-    def write_due(self, now_s: float) -> None:
-        """Writes what is due at `now_s`."""
-        with self._writing:
-            if now_s >= self._segment_due_s or len(self._events) >= SEGMENT_EVENTS:
-                self._segment_interval_s = min(LAST_SEGMENT_S, self._segment_interval_s * 1.5)
-                self._segment_due_s = now_s + self._segment_interval_s
-                self._write_segment()
-            if now_s >= self._heartbeat_due_s:
-                self._heartbeat_due_s = now_s + HEARTBEAT_S
-                self._write_heartbeat()
+    def _beat_if_due(self, now_s: float) -> None:
+        if now_s >= self._heartbeat_due_s:
+            self._heartbeat_due_s = now_s + HEARTBEAT_S
+            self._try(self._write_heartbeat)
 
-    def _write_segment(self) -> None:
-        with self._lock:
-            events, self._events = self._events, []
-        if not events:
-            return
-        data = b"".join(orjson.dumps(event, option=orjson.OPT_APPEND_NEWLINE) for event in events)
-        name = layout.events_segment(self.run_id, self._segments + 1)
+    def _try(self, write: Callable[[], None]) -> None:
         try:
-            self._ledger.store.publish(self._ledger.uri(name), compress(data))
-        except BaseException:
+            write()
+        except CurateError as error:
+            self._log.warning("ledger write failed, will try again", error=str(error))
+        except Exception:  # noqa: BLE001 - were this thread to die, the run would be shown as stalled
+            self._log.warning("ledger write failed, will try again", exc_info=True)
+
+    def _seal(self) -> int:
+        """Makes the events so far a segment; the caller holds `_lock`. Returns the bytes of old ones dropped for it."""
+        data = compress(b"".join(self._lines))
+        self._lines, self._lines_bytes = [], 0
+        self._sealed.append(data)
+        self._sealed_bytes += len(data)
+        dropped = 0
+        while self._sealed_bytes - dropped > MOST_WAITING_BYTES and len(self._sealed) > 1:
+            dropped += len(self._sealed.popleft())
+        self._sealed_bytes -= dropped
+        return dropped
+
+    def _seal_rest(self) -> None:
+        with self._lock:
+            if self._lines:
+                self._seal()
+
+    def _write_segments(self) -> None:
+        """Publishes the segments that are sealed, and beats in between: a slow store takes its time for each."""
+        while True:
             with self._lock:
-                self._events = events + self._events
-            raise
-        self._segments += 1
+                if not self._sealed:
+                    return
+                data = self._sealed.popleft()
+                self._sealed_bytes -= len(data)
+            try:
+                self._publish(data)
+            except BaseException:
+                with self._lock:
+                    self._sealed.appendleft(data)
+                    self._sealed_bytes += len(data)
+                raise
+            self._beat_if_due(self._clock.monotonic())
+
+    def _publish(self, data: bytes) -> None:
+        while True:
+            uri = self._ledger.uri(layout.events_segment(self.run_id, self._segments + 1))
+            outcome = self._ledger.store.publish(uri, data).outcome
+            self._segments += 1
+            # Other bytes hold the name if a segment whose answer was lost was dropped before it could be tried again.
+            if outcome is not Outcome.DIFFERENT:
+                return
 
     def _write_heartbeat(self) -> None:
         value = {"run_id": self.run_id, "updated": self._clock.now(), **whereabouts(), **self._heartbeat()}
-        name = layout.run_file(self.run_id, "heartbeat.json")
-        self._ledger.store.replace(self._ledger.uri(name), orjson.dumps(value, option=orjson.OPT_INDENT_2))
+        uri = self._ledger.uri(layout.run_file(self.run_id, "heartbeat.json"))
+        self._ledger.store.replace(uri, orjson.dumps(value, option=orjson.OPT_INDENT_2, default=str))

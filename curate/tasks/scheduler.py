@@ -24,7 +24,9 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NewType
+from typing import Any, NewType
+
+import numpy as np
 
 from curate.tasks.record import FailureKind
 from curate.units import KIB
@@ -36,9 +38,12 @@ SHARD_OVERHEAD_BYTES = 256 * KIB
 and large shards alike. 1-3 ms on a local disk at 100 MB/s; object stores have higher latency and lower rates."""
 RATE_DECAY = 0.98
 """Weight left to the past by each finished shard: the last ~50 decide, so a bundle follows the data as it changes."""
-SHORTEST_BUNDLE_S = 1.0
-"""Towards the end bundles shrink so that all slots finish together, but not below this: 1 s of work amortises the
-cost of a task (0.5 ms) and of a worker's start."""
+SHORTEST_BUNDLE_S = 0.2
+"""Towards the end bundles shrink so that all slots finish together, but not below this: it hides the cost of a task
+(0.5 ms), and no slot waits longer than this for the last one."""
+LAUNCHES_PER_S = 1000.0
+"""Tasks that a driver launches and harvests with time to spare. Many slots may not shrink bundles to where they would
+wait for it."""
 LARGEST_BUNDLE = 4096
 """Shards in one task, at most: its arguments stay around half a megabyte."""
 LEAST_WINDOW = 16
@@ -65,6 +70,10 @@ class Policy:
     """Losses of a shard with its node before it is given up."""
     backoff_s: float = 1.0
     """Wait before the first retry of a failed shard; doubles each time."""
+
+    def __post_init__(self) -> None:
+        if self.max_in_flight is not None and self.max_in_flight < 1:
+            raise ValueError(f"max_in_flight is {self.max_in_flight}; with less than 1 a run would never end")
 
     def limit(self, kind: FailureKind) -> int:
         """Returns how many failures of `kind` a shard survives."""
@@ -117,7 +126,8 @@ class Scheduler:
     _cursor: int = 0
     _next_task: int = 0
     _stopping: bool = False
-    _cost_left: float = 0.0
+    _ends: Any = None
+    """Cost of the shards of `todo` up to and with each, a NumPy array: finds the end of a bundle without a loop."""
     _cost_seen: float = 0.0
     _seconds_seen: float = 0.0
     _ready: deque[tuple[int, ...]] = field(default_factory=deque)
@@ -126,7 +136,7 @@ class Scheduler:
     _strikes: dict[int, Counter[FailureKind]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._cost_left = float(sum(self.sizes)) + SHARD_OVERHEAD_BYTES * len(self.todo)
+        self._ends = np.cumsum(np.asarray(self.sizes, dtype=np.float64) + SHARD_OVERHEAD_BYTES)
 
     # What is to be done
 
@@ -160,14 +170,15 @@ class Scheduler:
         """Returns the next task to launch, or None while the window is full or nothing is ready."""
         if self._stopping or self.state is not SchedulerState.ACTIVE:
             return None
-        if len(self._running) >= self.window(slots):
-            return None
+        # Before the look at the window: what is due no longer has a time for which a caller could wait.
         while self._delayed and self._delayed[0][0] <= now_s:
             self._ready.append((heapq.heappop(self._delayed)[1],))
+        if len(self._running) >= self.window(slots):
+            return None
         if self._ready:
-            shards, attempt = self._ready.popleft(), 2
-            if len(shards) == 1:
-                attempt = 1 + sum(self._strikes.get(shards[0], Counter()).values())
+            shards = self._ready.popleft()
+            # A shard that was launched, even without a strike against it, may have its output.
+            attempt = max(2, 1 + max(sum(self._strikes.get(shard, Counter()).values()) for shard in shards))
         elif self._cursor < len(self.todo):
             shards, attempt = self._bundle(slots), 1
         else:
@@ -185,26 +196,20 @@ class Scheduler:
         return max(LEAST_WINDOW, 2 * slots)
 
     def next_event_s(self) -> float | None:
-        """Returns the time at which a delayed shard becomes ready, None if none waits."""
-        return self._delayed[0][0] if self._delayed else None
+        """Returns the time at which a delayed shard becomes ready, None if none waits or none will be launched."""
+        return self._delayed[0][0] if self._delayed and not self._stopping else None
 
     def _bundle(self, slots: int) -> tuple[int, ...]:
-        start, n = self._cursor, len(self.todo)
-        if self._seconds_seen <= 0:
-            stop = start + 1
-        else:
+        start, stop = self._cursor, self._cursor + 1
+        if self._seconds_seen > 0:
             rate = self._cost_seen / self._seconds_seen
-            share_s = self._cost_left / rate / (2 * max(slots, 1))
-            seconds = min(self.policy.target_task_s, max(share_s, SHORTEST_BUNDLE_S))
-            budget = seconds * rate
-            stop, cost = start, 0.0
-            while stop < n and stop - start < LARGEST_BUNDLE:
-                cost += int(self.sizes[stop]) + SHARD_OVERHEAD_BYTES
-                if stop > start and cost > budget:
-                    break
-                stop += 1
+            before = float(self._ends[start - 1]) if start else 0.0
+            share_s = (float(self._ends[-1]) - before) / rate / (2 * max(slots, 1))
+            shortest_s = max(SHORTEST_BUNDLE_S, slots / LAUNCHES_PER_S)
+            budget = rate * min(self.policy.target_task_s, max(share_s, shortest_s))
+            fitting = int(np.searchsorted(self._ends, before + budget, side="right"))
+            stop = max(stop, min(fitting, start + LARGEST_BUNDLE))
         self._cursor = stop
-        self._cost_left -= sum(int(size) for size in self.sizes[start:stop]) + SHARD_OVERHEAD_BYTES * (stop - start)
         return tuple(int(shard) for shard in self.todo[start:stop])
 
     # What happened
@@ -223,16 +228,23 @@ class Scheduler:
             self._seconds_seen = self._seconds_seen * RATE_DECAY + max(seconds, 1e-6)
         return True
 
-    def shard_failed(self, task: TaskId, shard: int, kind: FailureKind, now_s: float) -> bool:
-        """Books a failed try of one shard; returns whether it was given up (else it runs again, alone)."""
-        return self._end(task, shard) and self._strike(shard, kind, now_s)
+    def shard_failed(self, task: TaskId, shard: int, kind: FailureKind, now_s: float) -> bool | None:
+        """Books a failed try of one shard; returns whether it was given up (else it runs again, alone).
+
+        None if that task was not (or no longer) running it: nothing is booked.
+        """
+        return self._strike(shard, kind, now_s) if self._end(task, shard) else None
+
+    def unreported(self, task: TaskId) -> int:
+        """Returns how many shards of a task have not ended yet."""
+        return len(self._running.get(task, ()))
 
     def task_ended(self, task: TaskId, now_s: float, kind: FailureKind | None = None) -> tuple[tuple[int, bool], ...]:
         """Books the end of a task; `kind` says why, if it did not get to its last shard.
 
-        Lost with its node: every shard that had not ended is queued again. Crashed: the first of them is suspected and
-        runs alone, the others are bundled anew. Returns the shards that this counts against, each with whether it was
-        given up.
+        Lost with its node: every shard that had not ended is queued again, in two halves if any was lost before.
+        Crashed: the first of them is suspected and runs alone, the others are bundled anew, in two halves. Returns the
+        shards that this counts against, each with whether it was given up.
         """
         left = list(self._running.pop(task, ()))
         if not left:
@@ -242,14 +254,22 @@ class Scheduler:
         self.attempts += len(left)
         if kind is FailureKind.LOST:
             struck = tuple((shard, self._strike(shard, kind, now_s, queue=False)) for shard in left)
-            again = tuple(shard for shard, given_up in struck if not given_up)
-            if again:
-                self._ready.append(again)
+            again = [shard for shard, given_up in struck if not given_up]
+            if any(self._strikes[shard][kind] > 1 for shard in again):
+                # Too long for the nodes it gets, or with a shard in it that takes them down: no other shares its end.
+                self._queue_halves(again)
+            elif again:
+                self._ready.append(tuple(again))
             return struck
         suspect, *others = left
-        if others:
-            self._ready.append(tuple(others))
+        # Small shards end faster than word of them arrives, so that the culprit may be any of hundreds. Halves find it
+        # in a handful of crashes; the whole rest together would crash once for every shard before it.
+        self._queue_halves(others)
         return ((suspect, self._strike(suspect, kind, now_s)),)
+
+    def _queue_halves(self, shards: list[int]) -> None:
+        middle = (len(shards) + 1) // 2
+        self._ready.extend(tuple(half) for half in (shards[:middle], shards[middle:]) if half)
 
     def stop(self) -> None:
         """Launches nothing from now on."""

@@ -47,6 +47,9 @@ class JobStatus:
     eta_seconds: float | None
     failures: list[dict[str, Any]]
     runs: list[RunStatus] = field(default_factory=list)
+    """Newest first; of a job with very many, the newest of them."""
+    earlier_runs: int = 0
+    """Runs before those."""
 
     @property
     def pending(self) -> int:
@@ -79,12 +82,14 @@ class JobStatus:
 
 
 NO_RATE = {"shards_per_s": 0.0, "rows_per_s": 0.0, "bytes_per_s": 0.0}
+LEAST_SPAN_S = 1.0
+"""Rates are not told from less time than this: a first burst would promise a wonder."""
 
 
 def run_status(heartbeat: Mapping[str, Any], now: float) -> RunStatus:
     """Returns a run's status: one that says it runs but was silent for a minute, or is gone, is stalled."""
     state = str(heartbeat["state"])
-    if state == RUNNING and (now - heartbeat["updated"] > STALLED_S or is_gone(dict(heartbeat))):
+    if state == RUNNING and (now - heartbeat["updated"] > STALLED_S or is_gone(heartbeat)):
         state = STALLED
     return RunStatus(
         heartbeat["run_id"],
@@ -107,21 +112,25 @@ def job_status(
     heartbeats: Sequence[Mapping[str, Any]],
     summary: Mapping[str, Any] | None,
     now: float,
+    earlier_runs: int = 0,
 ) -> JobStatus:
-    """Returns the status of a job from what was read: counts from plan and listing, the rest from the newest heartbeat.
+    """Returns the status of a job from what was read: counts from plan and listing, the rest from one run's heartbeat.
 
-    `heartbeats` in any order; `summary` is there if the job was complete when it was written.
+    That run is the newest that is at work, else the newest. `heartbeats` in any order; `summary` is there if the job
+    was complete when it was written.
     """
     newest_first = sorted(heartbeats, key=lambda beat: (beat["started"], beat["run_id"]), reverse=True)
     runs = [run_status(beat, now) for beat in newest_first]
-    newest = newest_first[0] if newest_first else None
+    chosen = next((number for number, run in enumerate(runs) if run.state == RUNNING), 0)
+    newest = newest_first[chosen] if newest_first else None
     complete = summary is not None and done >= total
     if complete:
         state = COMPLETE
-    elif not runs or runs[0].state == COMPLETE:
+    elif not runs or runs[chosen].state == COMPLETE:
+        # A run of a part (`limit`, `sample`) was complete; the job is not.
         state = PENDING
     else:
-        state = runs[0].state
+        state = runs[chosen].state
     live = state == RUNNING and newest is not None
     failed = 0 if complete or newest is None else min(int(newest["shards"]["failed"]), total - done)
     if summary is not None and complete:
@@ -147,6 +156,7 @@ def job_status(
         eta_seconds=newest["eta_seconds"] if live and newest else None,
         failures=list(newest["failures"]) if newest and not complete else [],
         runs=runs,
+        earlier_runs=earlier_runs,
     )
 
 
@@ -171,7 +181,9 @@ class RateWindow:
         if len(self._points) < 2:
             return dict(NO_RATE)
         (t0, *first), (t1, *last) = self._points[0], self._points[-1]
-        elapsed_s = max(t1 - t0, 1e-9)
+        elapsed_s = t1 - t0
+        if elapsed_s < LEAST_SPAN_S:
+            return dict(NO_RATE)
         values = [round((b - a) / elapsed_s, 3) for a, b in zip(first, last, strict=True)]
         return dict(zip(NO_RATE, values, strict=True))
 

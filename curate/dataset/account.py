@@ -1,0 +1,297 @@
+"""The accounts of one run: totals as shards end, and everything told from them: events, heartbeat, display, summary."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from curate.clock import Clock
+from curate.dataset.prepare import Prepared
+from curate.dataset.spec import RunOptions
+from curate.log import get_logger
+from curate.storage.protocol import Calls
+from curate.tasks.books import Books
+from curate.tasks.progress import Progress
+from curate.tasks.record import ShardRecord
+from curate.tasks.runlog import RunLog
+from curate.tasks.scheduler import Launch, Scheduler
+from curate.tasks.status import RUNNING, RateWindow, eta_seconds
+from curate.tasks.summary import FailureGroup, RunState, Summary
+
+MOST_GROUPS = 100
+"""Different errors that are kept apart; further ones are counted together."""
+OTHER_ERRORS = "other errors"
+
+
+@dataclass
+class _Totals:
+    """Running totals of a job and of this run."""
+
+    books: Books
+    bytes_in: int
+    bytes_out: int
+    done: int
+    """Shards of the scope with an output."""
+    job_done: int
+    bytes_left: int
+    """Input bytes of the scope's shards that are neither done nor given up."""
+    failed: int = 0
+    rows_read: int = 0
+    """Rows read in this run, for the rate."""
+    bytes_read: int = 0
+    shards_run: int = 0
+    worker_calls: Calls = field(default_factory=Calls)
+    groups: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, str] = field(default_factory=dict)
+    """One shard an error."""
+
+
+class Account:
+    """Keeps the totals of a run, from what its dispatcher tells, and writes its log."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        options: RunOptions,
+        scheduler: Scheduler,
+        clock: Clock,
+        started_s: float,
+        started: float,
+    ) -> None:
+        """The run began at `started`, which is `started_s` by the monotonic clock."""
+        self.prepared = prepared
+        self.options = options
+        self.scheduler = scheduler
+        self.clock = clock
+        self.started_s = started_s
+        self.started = started
+        self.log = get_logger(job=prepared.spec.name, run=prepared.run_id)
+        matched, plan = prepared.matched, prepared.plan
+        positions = matched.position[matched.done]
+        sizes = prepared.listing.sizes.to_numpy() if len(positions) else np.zeros(0, dtype=np.int64)
+        self.skipped = int(np.count_nonzero(matched.done[prepared.scope]))
+        self.stale = len(prepared.stale)
+        self.totals = _Totals(
+            prepared.history.books,
+            bytes_in=int(plan.sizes[matched.done].sum()),
+            bytes_out=int(sizes[positions].sum()),
+            done=self.skipped,
+            job_done=int(np.count_nonzero(matched.done)),
+            bytes_left=int(plan.sizes[prepared.todo].sum()),
+        )
+        self._state = RUNNING
+        self._slots = 1
+        self._window = RateWindow()
+        self._shown_s = 0.0
+        # Totals change in the dispatching thread and are read by the one that writes heartbeats.
+        self._lock = threading.Lock()
+        self._runlog = RunLog(prepared.ledger, prepared.run_id, clock, self.heartbeat)
+
+    def open(self) -> None:
+        """Writes down that the run has begun, and from now on how far it is."""
+        options = self.options
+        self._runlog.open(
+            {
+                "job": self.prepared.spec.name,
+                "started": self.started,
+                "inputs": list(options.inputs),
+                "backend": options.backend,
+                "limit": options.limit,
+                "sample": options.sample,
+                "shards": {
+                    "total": len(self.prepared.plan),
+                    "scope": len(self.prepared.scope),
+                    "skipped": self.skipped,
+                },
+            }
+        )
+
+    def close(self, state: RunState) -> None:
+        """Writes down the rest, and how the run ended."""
+        self._state = state.value
+        self._runlog.close()
+
+    # What the dispatcher tells
+
+    def done(self, launch: Launch, record: ShardRecord) -> None:
+        """Books a shard whose output exists."""
+        size = int(self.prepared.plan.sizes[record.index])
+        books = record.books or Books()
+        with self._lock:
+            totals = self.totals
+            totals.books.add(books)
+            totals.done += 1
+            totals.job_done += 1
+            totals.bytes_in += size
+            totals.bytes_out += record.bytes_out
+            totals.bytes_left -= size
+            totals.shards_run += 1
+            totals.rows_read += max(books.rows_in, books.rows_out)
+            totals.bytes_read += size
+            totals.worker_calls = totals.worker_calls.plus(record.calls or Calls())
+        if record.different:
+            self.log.warning(
+                "another attempt had published different bytes: the job's code is not deterministic",
+                shard=self.prepared.plan.shard_id(record.index),
+                attempt=launch.attempt,
+            )
+        self._runlog.add(
+            {
+                **self._event(launch, record, "done"),
+                "rows": books.rows(),
+                "counters": books.sorted_counters(),
+                "bytes_out": record.bytes_out,
+                "generation": record.generation,
+                "existed": record.existed,
+                "different": record.different,
+            }
+        )
+
+    def failed(self, launch: Launch, record: ShardRecord, *, final: bool) -> None:
+        """Books a failed try."""
+        failure = record.failure
+        assert failure is not None
+        shard = self.prepared.plan.shard(record.index)
+        with self._lock:
+            totals = self.totals
+            totals.worker_calls = totals.worker_calls.plus(record.calls or Calls())
+            if final:
+                totals.failed += 1
+                totals.bytes_left -= shard.size_bytes
+                known = failure.error in totals.groups or len(totals.groups) < MOST_GROUPS
+                error = failure.error if known else OTHER_ERRORS
+                totals.groups[error] += 1
+                totals.examples.setdefault(error, shard.id)
+        self.log.warning(
+            "shard failed" if final else "shard failed, will be tried again",
+            shard=shard.id,
+            attempt=launch.attempt,
+            kind=failure.kind.value,
+            input=shard.uri,
+            error=failure.error,
+        )
+        event = self._event(launch, record, "failed" if final else "retry")
+        event |= {"input": shard.uri, "kind": failure.kind.value, "error": failure.error}
+        self._runlog.add(event | {"traceback": failure.traceback})
+
+    def tick(self, slots: int) -> None:
+        """Updates rates and the display."""
+        now_s = self.clock.monotonic()
+        self._slots = slots
+        with self._lock:
+            self._window.add(now_s, self.totals.shards_run, self.totals.rows_read, self.totals.bytes_read)
+        if now_s - self._shown_s >= self.options.display.interval_s:
+            self._shown_s = now_s
+            self.options.display.show(self.progress())
+
+    def _event(self, launch: Launch, record: ShardRecord, outcome: str) -> dict[str, Any]:
+        return {
+            "time": round(self.clock.now(), 3),
+            "outcome": outcome,
+            "index": record.index,
+            "shard": self.prepared.plan.shard_id(record.index),
+            "attempt": launch.attempt,
+            "task": launch.task,
+            "seconds": round(record.seconds, 4),
+        }
+
+    # What others are told
+
+    def progress(self) -> Progress:
+        """Returns how far the run is now, for a display."""
+        with self._lock:
+            rate = self._window.rates()
+            totals = self.totals
+            left = len(self.prepared.scope) - totals.done - totals.failed
+            return Progress(
+                self.prepared.spec.name,
+                len(self.prepared.scope),
+                totals.done,
+                # As far as the driver knows: one shard a busy slot.
+                min(self.scheduler.running_tasks, self._slots),
+                totals.failed,
+                totals.books.rows_in,
+                rate,
+                eta_seconds(totals.bytes_left, left, rate),
+            )
+
+    def heartbeat(self) -> dict[str, Any]:
+        """Returns the content of `heartbeat.json`: cumulative totals, and how the run is doing."""
+        progress = self.progress()
+        with self._lock:
+            totals = self.totals
+            return {
+                "job": self.prepared.spec.name,
+                "state": self._state,
+                "started": self.started,
+                "shards": {
+                    "total": len(self.prepared.plan),
+                    "scope": len(self.prepared.scope),
+                    "done": totals.job_done,
+                    "skipped": self.skipped,
+                    "running": progress.running if self._state == RUNNING else 0,
+                    "failed": totals.failed,
+                    "stale": self.stale,
+                },
+                "tasks": {"dispatched": self.scheduler.launched, "attempts": self.scheduler.attempts},
+                "rows": totals.books.rows(),
+                "counters": totals.books.sorted_counters(),
+                "bytes": {"in": totals.bytes_in, "out": totals.bytes_out},
+                "rate": progress.rate,
+                "eta_seconds": progress.eta_seconds,
+                "failures": [
+                    {"error": group.error, "count": group.count, "shard": group.shard} for group in self._failures()
+                ],
+                "storage_calls": self._calls().as_dict(),
+            }
+
+    def job_summary(self) -> dict[str, Any] | None:
+        """Returns the content of `summary.json`; None unless every shard of the job, not only of the scope, is done."""
+        totals = self.totals
+        if totals.job_done < len(self.prepared.plan):
+            return None
+        return {
+            "job": self.prepared.spec.name,
+            "fingerprint": self.prepared.spec.fingerprint,
+            "run_id": self.prepared.run_id,
+            "shards": {"total": len(self.prepared.plan), "done": totals.job_done},
+            "rows": totals.books.rows(),
+            "counters": totals.books.sorted_counters(),
+            "bytes": {"in": totals.bytes_in, "out": totals.bytes_out},
+        }
+
+    def summary(self, state: RunState) -> Summary:
+        """Returns the result of the run, which ended as `state`."""
+        totals = self.totals
+        return Summary(
+            self.prepared.spec.name,
+            self.prepared.run_id,
+            self.prepared.output,
+            state,
+            len(self.prepared.scope),
+            totals.done,
+            self.skipped,
+            totals.failed,
+            self.scheduler.launched,
+            self.scheduler.attempts,
+            totals.books,
+            totals.bytes_in,
+            totals.bytes_out,
+            self.clock.monotonic() - self.started_s,
+            self._calls(),
+            self._failures(),
+            self.stale,
+        )
+
+    def _calls(self) -> Calls:
+        return self.prepared.stores.calls.plus(self.totals.worker_calls)
+
+    def _failures(self) -> tuple[FailureGroup, ...]:
+        return tuple(
+            FailureGroup(error, count, self.totals.examples[error])
+            for error, count in self.totals.groups.most_common(MOST_GROUPS)
+        )

@@ -1,0 +1,129 @@
+"""What a run writes to its ledger before its first task: job, accepted code, schemas, plan; first, what it removes.
+
+In an order in which a kill between any two calls leaves a ledger that the next run can go on from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from curate.dataset.spec import RunOptions, StageSpec
+from curate.errors import ConfigError, GenerationMismatch
+from curate.log import get_logger
+from curate.storage import is_local
+from curate.storage.protocol import Object
+from curate.tasks import layout
+from curate.tasks.ledger import Ledger
+
+if TYPE_CHECKING:
+    from curate.dataset.prepare import Prepared
+
+
+@dataclass
+class Uncommitted:
+    """What a run has to write, or remove, before its first task."""
+
+    remove: list[Object] | None = None
+    """Outputs to remove, and with them the whole ledger; None: nothing is overwritten."""
+    job: dict[str, Any] | None = None
+    accepted: str = ""
+    """Code digest that was accepted."""
+    part: Any = None
+    """Rows to append to the plan."""
+    foreign: list[Object] = field(default_factory=list)
+    """Outputs of another identity under this job's names, to be done again."""
+
+    def __bool__(self) -> bool:
+        return bool(self.remove is not None or self.job or self.accepted or self.part is not None or self.foreign)
+
+
+class LostRaceError(Exception):
+    """Another driver wrote to the ledger first. Prepare again: what it wrote holds."""
+
+
+def commit(prepared: Prepared, options: RunOptions) -> None:
+    """Publishes what `prepare` decided. Everything but what is removed is create-only.
+
+    Raises ConfigError if removal was not confirmed or another job took the output meanwhile, LostRaceError.
+    """
+    todo, ledger = prepared.uncommitted, prepared.ledger
+    if is_local(prepared.output):
+        from curate.storage.local import probe_linking
+
+        probe_linking(prepared.stores.scratch)
+    if todo.remove is not None:
+        _remove(prepared.spec, options, ledger, todo.remove)
+    if todo.job is not None:
+        job = ledger.create_json(layout.JOB, todo.job)
+        refuse_other_job(prepared.spec, ledger, job)
+        if job != todo.job:
+            raise LostRaceError
+    if todo.accepted:
+        ledger.store.publish(ledger.uri(layout.ACCEPTED + todo.accepted), b"")
+    for name, schema in prepared.schemas.items():
+        prepared.schemas[name] = ledger.create_schema(f"input-{name}", lambda schema=schema: schema)  # type: ignore[misc]
+    if todo.part is not None:
+        grown = bool(prepared.listing.plan_parts)
+        if not ledger.append_plan(todo.part, prepared.listing):
+            raise LostRaceError
+        if grown:
+            # Whether or not it was listed: a driver that did not know of these shards may have just published it.
+            ledger.store.delete(ledger.uri(layout.SUMMARY))
+    for output in todo.foreign:
+        get_logger(job=prepared.spec.name).warning("removing an output of another identity", output=output.uri)
+        try:
+            ledger.store.delete(output.uri, output.generation)
+        except GenerationMismatch as error:
+            raise LostRaceError from error
+
+
+def _remove(spec: StageSpec, options: RunOptions, ledger: Ledger, outputs: list[Object]) -> None:
+    """Removes outputs and ledger after asking.
+
+    The summary goes first, which says that the job is complete; plan and job last: until then they say what there is to
+    remove.
+    """
+    question = f"remove {len(outputs):,} outputs and the ledger of {spec.name!r} under {ledger.root}?"
+    if not options.confirm(question):
+        raise ConfigError(f"--overwrite was not confirmed: {question} Answer yes, or add --yes.")
+    ledger.store.delete(ledger.uri(layout.SUMMARY))
+    for output in outputs:
+        ledger.store.delete(output.uri, output.generation)
+    first: list[Object] = []
+    last: list[Object] = []
+    for item in ledger.store.list(ledger.uri(layout.LEDGER + "/")):
+        name = item.uri[len(ledger.root) + 1 :]
+        (last if name == layout.JOB or name.startswith(layout.PLAN) else first).append(item)
+    for item in [*first, *reversed(last)]:
+        ledger.store.delete(item.uri)
+
+
+def refuse_other_job(spec: StageSpec, ledger: Ledger, job: Mapping[str, Any]) -> None:
+    """Raises ConfigError, with both sides of the difference, if `job` has another identity than `spec`."""
+    if job["fingerprint"] != spec.fingerprint:
+        raise ConfigError(
+            f"{ledger.root} holds the output of {job['job']!r} with another identity "
+            f"({job['fingerprint']}, this one is {spec.fingerprint}):\n"
+            + identity_difference(job["identity"], dict(spec.identity))
+            + "\nRun with the old values, choose another --output, or replace what is there with --overwrite."
+        )
+
+
+def identity_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
+    """Returns both sides of every difference, one a line.
+
+    >>> print(identity_difference({"version": "1", "a": 1}, {"version": "2", "a": 1}))
+      version: there '1', here '2'
+    """
+    lines = []
+    for key in sorted({*theirs, *ours}):
+        there, here = theirs.get(key), ours.get(key)
+        if isinstance(there, Mapping) and isinstance(here, Mapping):
+            for inner in sorted({*there, *here}):
+                if there.get(inner) != here.get(inner):
+                    lines.append(f"  {key}.{inner}: there {there.get(inner)!r}, here {here.get(inner)!r}")
+        elif there != here:
+            lines.append(f"  {key}: there {there!r}, here {here!r}")
+    return "\n".join(lines)

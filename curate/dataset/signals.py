@@ -1,0 +1,99 @@
+"""What SIGINT and SIGTERM do to a run.
+
+While a run gets ready, either ends it at once: nothing is lost. While tasks run, they are counted for the dispatcher,
+which stops launching, cancels or leaves in order. Whatever hangs after a SIGTERM, the process is gone in time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Self
+
+from curate.runtime.protocol import Backend
+from curate.tasks.dispatcher import GRACE_S, Interrupts
+from curate.tasks.summary import RunState
+
+LEAVE_WITHIN_S = 1.4
+"""After a SIGTERM is noticed, which takes half a second in the middle of a poll, the process is gone by then, whatever
+still hangs: within 2 s in all, since `ray job stop` kills after 3 s."""
+
+
+class Signals:
+    """Handles both signals while its block lasts, if `wanted` and in the main thread; else leaves them alone."""
+
+    def __init__(self, wanted: bool, log: Any) -> None:
+        self.interrupts = Interrupts()
+        self._wanted = wanted and threading.current_thread() is threading.main_thread()
+        self._log = log
+        self._backend: Backend | None = None
+        self._grace: threading.Timer | None = None
+        self._before: tuple[Any, Any] | None = None
+
+    def __enter__(self) -> Self:
+        if self._wanted:
+            self._before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+            self.install()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._grace is not None:
+            self._grace.cancel()
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before[0])
+            signal.signal(signal.SIGTERM, self._before[1])
+
+    def install(self) -> None:
+        """Takes both signals; again after whatever may have taken them, as `ray.init` does."""
+        if self._wanted:
+            signal.signal(signal.SIGINT, self._on_interrupt)
+            signal.signal(signal.SIGTERM, self._on_terminate)
+
+    @contextlib.contextmanager
+    def in_order(self, backend: Backend) -> Iterator[None]:
+        """Counts signals while the block runs, instead of raising KeyboardInterrupt where they happen to arrive."""
+        self._backend = backend
+        try:
+            yield
+        finally:
+            self._backend = None
+
+    def _on_interrupt(self, *_: Any) -> None:
+        if self._backend is None:
+            raise KeyboardInterrupt
+        self.interrupts.interrupts += 1
+        if self.interrupts.interrupts > 1:
+            self._cancel_here()
+            return
+        # From a thread of its own: the main one may be in the middle of a write to the same stream.
+        threading.Thread(target=self._say, daemon=True).start()
+        if self._backend.name == "inline":
+            # The dispatcher waits inside a task and cannot look at the clock.
+            self._grace = threading.Timer(GRACE_S, os.kill, (os.getpid(), signal.SIGINT))
+            self._grace.daemon = True
+            self._grace.start()
+
+    def _on_terminate(self, *_: Any) -> None:
+        if self.interrupts.terminated:
+            return
+        self.interrupts.terminated = True
+        leave = threading.Timer(LEAVE_WITHIN_S, os._exit, (RunState.INTERRUPTED.exit_code,))
+        leave.daemon = True
+        leave.start()
+        if self._backend is None:
+            raise KeyboardInterrupt
+        self._cancel_here()
+
+    def _cancel_here(self) -> None:
+        """Ends the task that this thread is in the middle of. A task elsewhere is the dispatcher's to cancel."""
+        if self._backend is not None and self._backend.name == "inline":
+            self._backend.cancel()
+
+    def _say(self) -> None:
+        self._log.warning(f"interrupted: running tasks get {GRACE_S:.0f} s to end; interrupt again to cancel them")

@@ -1,0 +1,191 @@
+"""The options of a job's command: one for each parameter, one for each setting, and those that every job has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from curate.dataset.formats import OutputFormat
+from curate.errors import ConfigError
+from curate.job.asset import Asset
+from curate.job.params import Param
+from curate.job.settings import SETTINGS
+from curate.runtime import BACKENDS
+from curate.units import format_bytes, parse_bytes
+
+if TYPE_CHECKING:
+    from curate.job.base import Job
+
+_BYTES = ("shard_bytes", "memory")
+_UNSET_SHOWN = {"max_bad_rows": "0.1%, at least 10", "codec": "zstd"}
+"""What None means, for settings of which it can be said."""
+
+
+class Size(click.ParamType[int]):
+    """A number of bytes, with or without a unit."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Returns the bytes."""
+        try:
+            return value if isinstance(value, int) else parse_bytes(value)
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Many(click.ParamType[list[Any]]):
+    """One value or several with commas between; the option can be repeated as well."""
+
+    def __init__(self, one: Param) -> None:
+        self._one = one
+        self._item: click.ParamType[Any] = click.types.convert_type(_kind(one))
+        # A URI may hold a comma, and nothing else that is given in a list is as long.
+        self._split = one.type is not Asset
+        word = {str: "text", Asset: "uri"}.get(one.type, getattr(self._item, "name", "value"))
+        self.name = f"{word}[,{word}]" if self._split else str(word)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[Any]:
+        """Returns the values; an empty text is an empty list."""
+        if isinstance(value, list):
+            return value
+        parts = str(value).split(",") if self._split else [str(value)]
+        return [self._item.convert(part.strip(), param, ctx) for part in parts if part.strip()]
+
+
+def parameter_option(one: Param) -> click.Option:
+    """Returns the option of a parameter."""
+    shown = one.help
+    if one.secret:
+        shown = f"{shown} (name of an environment variable)".strip()
+    default = None if one.required else one.default
+    if one.many:
+        values = [item.uri if isinstance(item, Asset) else item for item in default or ()]
+        if not one.required:
+            shown = f"{shown}  [default: {', '.join(map(str, values)) or 'none'}]"
+        return click.Option(
+            [one.option, one.name], type=Many(one), multiple=True, required=one.required, help=shown, show_default=False
+        )
+    if isinstance(default, Asset):
+        default = default.uri
+    if one.type is bool:
+        names = [f"{one.option}/--no-{one.option[2:]}", one.name]
+        return click.Option(names, default=default, required=one.required, help=shown)
+    return click.Option(
+        [one.option, one.name],
+        type=_kind(one),
+        default=default,
+        required=one.required,
+        metavar="URI" if one.type is Asset else None,
+        help=shown,
+    )
+
+
+def _kind(one: Param) -> Any:
+    if isinstance(one.type, tuple):
+        return click.Choice(list(one.type))
+    return str if one.type is Asset else one.type
+
+
+def setting_option(cls: type[Job], name: str) -> click.Option:
+    """Returns the option of a setting."""
+    default = getattr(cls, name)
+    kinds = [kind for kind in SETTINGS[name].kinds if kind is not type(None)]
+    kind: Any = Size() if name in _BYTES else float if float in kinds else kinds[0]
+    if name == "format":
+        kind = click.Choice([format.value for format in OutputFormat])
+    shown = format_bytes(default).replace(" ", "") if name in _BYTES and default else default
+    shown = _UNSET_SHOWN.get(name) if shown is None else shown
+    return click.Option(
+        ["--" + name.replace("_", "-"), name],
+        type=kind,
+        default=None,
+        metavar="N" if kind is int else None,
+        help=SETTINGS[name].help + (f"  [default: {shown}]" if shown is not None else ""),
+    )
+
+
+def run_options() -> list[click.Option]:
+    """Returns the options that say how a job is run this time; the same for every job."""
+    return [
+        click.Option(
+            ["-i", "--input", "input"],
+            multiple=True,
+            required=True,
+            metavar="PATH",
+            help="file, directory or quoted glob, local or gs://; can be repeated",
+        ),
+        click.Option(
+            ["-o", "--output"], required=True, metavar="PATH", help="prefix that the outputs and the ledger go under"
+        ),
+        click.Option(["--backend"], type=click.Choice(BACKENDS), default="ray", help="where tasks run"),
+        click.Option(["--limit"], type=click.IntRange(min=1), metavar="N", help="only the first N shards"),
+        click.Option(
+            ["--sample"], metavar="P%", help="only this part of the shards, at least one; the same ones each time"
+        ),
+        _flag("--dry-run", "say what would run and what is skipped and why; run and write nothing"),
+        _flag("--overwrite", "first remove this job's own outputs and ledger, after asking"),
+        _flag("--yes", "do not ask"),
+        _flag("--accept-code-change", "go on although the code changed under the same version"),
+        _flag("--allow-incomplete-input", "read the output of a job that is not complete"),
+        click.Option(
+            ["--target-task-seconds"],
+            type=float,
+            metavar="S",
+            default=120.0,
+            help="seconds of work to bundle into one task",
+        ),
+        click.Option(
+            ["--max-failed-shards"], metavar="N|P%", help="stop, with exit code 3, when more shards have failed"
+        ),
+        click.Option(
+            ["--max-in-flight"],
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="tasks launched at once  [default: max(16, 2 x slots)]",
+        ),
+        click.Option(["--json", "as_json"], is_flag=True, help="print the result as one JSON object"),
+    ]
+
+
+def _flag(name: str, help: str) -> click.Option:
+    return click.Option([name], is_flag=True, help=help, show_default=False)
+
+
+Section = tuple[str, Sequence[click.Option | None]]
+
+
+class JobCommand(click.Command):
+    """A command whose help has a section for each kind of option."""
+
+    def __init__(self, name: str, sections: Sequence[Section], callback: Callable[..., Any], help: str | None) -> None:
+        self._sections = sections
+        super().__init__(
+            name,
+            params=[option for _, options in sections for option in options if option],
+            callback=callback,
+            help=help,
+            epilog="Run again, it goes on where it stopped: shards whose output exists are skipped.",
+            context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True},
+        )
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the sections."""
+        for title, options in [*self._sections, ("Other", [self.get_help_option(ctx)])]:
+            found = [option.get_help_record(ctx) for option in options if option is not None]
+            records = [record for record in found if record is not None]
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records, col_max=34)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parses the arguments; says what is likely where a shell has replaced a glob by the names it found."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            if "unexpected extra argument" not in error.message:
+                raise
+            hint = "was a glob not quoted? --input 'data/*.jsonl' keeps the shell from replacing it"
+            raise click.UsageError(f"{error.message}; {hint}", ctx) from error

@@ -1,0 +1,143 @@
+"""What code depends on that its own text does not show: the values that it closes over; and code that has no text.
+
+A value is hashed by what it is, never by where it lies in memory; one of which that cannot be said is `Unhashable`.
+"""
+
+from __future__ import annotations
+
+import ast
+import enum
+import functools
+import inspect
+import re
+import textwrap
+import types
+from collections.abc import Iterator, Mapping
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from curate.job.syntax import canonical
+
+_HAS_DOCSTRING = 0x4000000
+"""From Python 3.14 on, a function's flags say whether its first constant is its docstring."""
+
+
+class Unhashable(Exception):
+    """The value of `name` has no text that stands for it."""
+
+    def __init__(self, name: str, value: Any) -> None:
+        super().__init__(f"{name} is a {type(value).__name__}")
+
+
+def function_text(function: Any, seen: frozenset[int] = frozenset()) -> str:
+    """Returns a function as text: its code, its defaults, and the values that it closes over.
+
+    Where its module has no file, also the globals that it uses: nothing else tells them. Raises Unhashable.
+    """
+    if id(function) in seen:
+        return "itself"
+    seen |= {id(function)}
+    parts = [_source_text(function) or code_text(function.__code__)]
+    parts += [f"default {text}" for text in _defaults(function, seen)]
+    for name, value in _closed_over(function):
+        parts.append(f"{name} = {value_text(name, value, seen)}")
+    if "__file__" not in function.__globals__:
+        parts += [f"{name} = {_lenient(name, value, seen)}" for name, value in _globals_used(function)]
+    return "\n".join(parts)
+
+
+def code_text(code: types.CodeType) -> str:
+    """Returns compiled code as text, for code without a source: instructions, names and constants; no docstring."""
+    constants = list(code.co_consts)
+    function = bool(code.co_flags & inspect.CO_NEWLOCALS) and code.co_name != "<lambda>"
+    if function and constants and isinstance(constants[0], str) and _may_be_docstring(code):
+        constants[0] = None
+    texts = [code_text(one) if isinstance(one, types.CodeType) else repr(one) for one in constants]
+    return f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {code.co_freevars} ({', '.join(texts)})"
+
+
+def value_text(name: str, value: Any, seen: frozenset[int] = frozenset()) -> str:
+    """Returns a text that stands for the value, the same in every process. Raises Unhashable."""
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes) or value is Ellipsis:
+        return f"{type(value).__name__} {value!r}"
+    if isinstance(value, enum.Enum):
+        return f"{type(value).__qualname__}.{value.name}"
+    if isinstance(value, list | tuple):
+        return f"{type(value).__name__}({', '.join(value_text(name, item, seen) for item in value)})"
+    if isinstance(value, Mapping):
+        items = (f"{value_text(name, key, seen)}: {value_text(name, item, seen)}" for key, item in value.items())
+        return f"{type(value).__name__}({', '.join(items)})"
+    if isinstance(value, set | frozenset):
+        return f"set({', '.join(sorted(value_text(name, item, seen) for item in value))})"
+    if isinstance(value, re.Pattern):
+        return f"pattern {value.pattern!r} {value.flags}"
+    if isinstance(value, PurePath | pa.DataType | pa.Field | pa.Schema | np.generic | np.dtype):
+        return f"{type(value).__name__} {value!s}"
+    if isinstance(value, types.ModuleType):
+        return f"module {value.__name__}"
+    if isinstance(value, functools.partial):
+        bound = value_text(name, [value.args, value.keywords], seen)
+        return f"partial {value_text(name, value.func, seen)} {bound}"
+    if isinstance(value, types.MethodType):
+        return value_text(name, value.__func__, seen)
+    if isinstance(value, types.FunctionType):
+        return function_text(value, seen)
+    if isinstance(value, type | types.BuiltinFunctionType):
+        # Without its module, which is called __main__ or by its name, as the program was started.
+        return f"{type(value).__name__} {value.__qualname__}"
+    raise Unhashable(name, value)
+
+
+def _source_text(function: Any) -> str:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    except (OSError, TypeError, SyntaxError, IndexError):
+        return ""
+    # Only a whole definition stands for the function; a lambda's source is the statement around it.
+    return canonical(tree) if isinstance(tree, ast.FunctionDef) and tree.name == function.__name__ else ""
+
+
+def _defaults(function: Any, seen: frozenset[int]) -> Iterator[str]:
+    for value in function.__defaults__ or ():
+        yield value_text(f"a default of {function.__name__}", value, seen)
+    for name, value in sorted((function.__kwdefaults__ or {}).items()):
+        yield f"{name} = {value_text(name, value, seen)}"
+
+
+def _closed_over(function: Any) -> Iterator[tuple[str, Any]]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        # What `super()` needs: the class itself.
+        if name != "__class__":
+            try:
+                yield name, cell.cell_contents
+            except ValueError:
+                continue  # assigned later, if ever
+
+
+def _globals_used(function: Any) -> Iterator[tuple[str, Any]]:
+    codes = [function.__code__]
+    names: dict[str, None] = {}
+    while codes:
+        code = codes.pop()
+        names.update(dict.fromkeys(code.co_names))
+        codes += [one for one in code.co_consts if isinstance(one, types.CodeType)]
+    for name in names:
+        if name in function.__globals__:
+            yield name, function.__globals__[name]
+
+
+def _lenient(name: str, value: Any, seen: frozenset[int]) -> str:
+    """Returns the text of a global; most of those that have none are other libraries' objects."""
+    try:
+        return value_text(name, value, seen)
+    except Unhashable:
+        return type(value).__qualname__
+
+
+def _may_be_docstring(code: types.CodeType) -> bool:
+    has_flag = code.co_flags & _HAS_DOCSTRING
+    # Before 3.14 the first constant of a `def` is its docstring, or None.
+    return bool(has_flag) or not hasattr(inspect, "CO_HAS_DOCSTRING")

@@ -1,0 +1,157 @@
+"""A job as the operator of a stage: calls what the user wrote, and checks what comes back."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from curate import log
+from curate.dataset.stage import InputFile
+from curate.dataset.tally import Tally
+from curate.errors import CorruptInput, GenerationMismatch, ObjectNotFound, SchemaMismatch, did_you_mean
+from curate.job.secrets import Secrets
+
+if TYPE_CHECKING:
+    from curate.job.base import Job
+
+_FRAMES = {"pandas": "pa.Table.from_pandas(frame)", "polars": "frame.to_arrow()"}
+"""How what other libraries call a table becomes one."""
+
+
+class JobOperator:
+    """What a stage calls. Holds a copy of the job: what `setup` loads stays out of the one that the user made."""
+
+    def __init__(self, job: Job, secrets: Secrets) -> None:
+        self.job = copy.copy(job)
+        self.reads_files = job._reads_files
+        self._secrets = secrets
+        self._owner = type(job).__name__
+
+    def setup(self) -> None:
+        """Calls the job's setup."""
+        log.ensure_configured()
+        # There is no shard that it could book anything to.
+        self.job._tally = None
+        with self._secrets.hidden():
+            self.job.setup()
+
+    def apply(self, batch: Any, tally: Tally) -> Iterator[Any]:
+        """Yields the tables that `process` makes of a batch."""
+        self.job._tally = tally
+        with self._secrets.hidden():
+            yield from tables_of(self.job.process(batch), f"{self._owner}.process")
+
+    def apply_file(self, file: InputFile, tally: Tally) -> Iterator[Any]:
+        """Yields the tables that `process_file` makes of a file, its dictionaries gathered to tables."""
+        self.job._tally = tally
+        with self._secrets.hidden():
+            try:
+                yield from self._file_tables(file)
+            except (ObjectNotFound, GenerationMismatch) as error:
+                # A store may find that out only when it is read from.
+                raise CorruptInput(f"{file.uri}: gone, or replaced, since the plan was made: {error}") from error
+
+    def _file_tables(self, file: InputFile) -> Iterator[Any]:
+        where = f"{self._owner}.process_file"
+        rows = RowGatherer(self.job.output_schema, self.job.batch_size, where)
+        items = self.job.process_file(file)  # type: ignore[attr-defined]
+        if isinstance(items, Mapping | str | bytes) or not isinstance(items, Iterable | None):
+            raise _wrong_type(where, items, "tables and dictionaries, each with `yield`, or None")
+        for item in items if items is not None else ():
+            if isinstance(item, Mapping):
+                yield from rows.add(item)
+            else:
+                yield from rows.flush()
+                yield from tables_of(item, where)
+        yield from rows.flush()
+
+
+def tables_of(result: Any, where: str) -> Iterator[Any]:
+    """Yields the tables that user code returned: one, several, or none.
+
+    Raises TypeError for anything that is no table; SchemaMismatch for a table that has a column twice.
+    """
+    if result is None:
+        return
+    if isinstance(result, pa.Table | pa.RecordBatch):
+        yield _table(result, where)
+        return
+    if isinstance(result, str | bytes | Mapping) or not isinstance(result, Iterable) or _is_frame(result):
+        raise _wrong_type(where, result, "a pyarrow.Table, an iterable of tables, or None")
+    for item in result:
+        if item is not None:
+            if not isinstance(item, pa.Table | pa.RecordBatch):
+                raise _wrong_type(where, item, "pyarrow.Tables in it", f"a {type(result).__name__} of ")
+            yield _table(item, where)
+
+
+def _table(found: pa.Table | pa.RecordBatch, where: str) -> pa.Table:
+    table = pa.Table.from_batches([found]) if isinstance(found, pa.RecordBatch) else found
+    names = table.column_names
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise SchemaMismatch(f"{where} gave a table with {names.count(twice)} columns called {twice!r}; rename one")
+    return table
+
+
+def _is_frame(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] in _FRAMES
+
+
+def _wrong_type(where: str, value: Any, expected: str, of: str = "") -> TypeError:
+    library = type(value).__module__.partition(".")[0]
+    if library in _FRAMES:
+        expected += f"; make a table with {_FRAMES[library]}"
+    elif isinstance(value, Mapping):
+        expected += "; make a table with pa.table(columns), or pa.Table.from_pylist(rows)"
+    return TypeError(f"{where} gave {of}{type(value).__name__}, expected {expected}")
+
+
+class RowGatherer:
+    """Gathers rows that are dictionaries to tables of a fixed number of rows, whose columns do not depend on it."""
+
+    def __init__(self, schema: pa.Schema | None, batch_rows: int, where: str) -> None:
+        """With a schema, a key that a row lacks is null; without, all rows of a file must have the same keys."""
+        self._schema = schema
+        self._batch_rows = batch_rows
+        self._where = where
+        self._names: list[str] | None = None if schema is None else schema.names
+        self._rows: list[Mapping[str, Any]] = []
+
+    def add(self, row: Mapping[str, Any]) -> Iterator[pa.Table]:
+        """Takes a row; yields a table if that made one. Raises SchemaMismatch for a key that is not expected."""
+        if self._names is None:
+            self._names = list(row)
+        if row.keys() - self._names or (self._schema is None and len(row) < len(self._names)):
+            raise self._mismatch(row)
+        self._rows.append(row)
+        if len(self._rows) >= self._batch_rows:
+            yield from self.flush()
+
+    def flush(self) -> Iterator[pa.Table]:
+        """Yields the rows that are left, if there are any."""
+        if self._rows:
+            rows, self._rows = self._rows, []
+            try:
+                table = pa.Table.from_pylist(rows, schema=self._schema)
+            except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+                expected = "one schema" if self._schema is None else f"{', '.join(map(str, self._schema))}"
+                raise SchemaMismatch(f"{self._where} gave rows that do not fit {expected}: {error}") from error
+            yield table
+
+    def _mismatch(self, row: Mapping[str, Any]) -> SchemaMismatch:
+        names = self._names or []
+        unexpected = [name for name in row if name not in names]
+        missing = [name for name in names if name not in row]
+        if unexpected:
+            problem = f"the key {unexpected[0]!r}{did_you_mean(str(unexpected[0]), missing)}"
+        else:
+            problem = f"no key {missing[0]!r}"
+        wanted = "output_schema" if self._schema is not None else "the file's first row"
+        hint = "" if self._schema is not None else "; declare output_schema for keys that not every row has"
+        return SchemaMismatch(
+            f"{self._where} gave a row with {problem}; {wanted} has {', '.join(map(repr, names))}{hint}"
+        )

@@ -1,0 +1,32 @@
+"""A run's summary as a person reads it."""
+
+from __future__ import annotations
+
+from curate.tasks.summary import Summary
+from curate.units import format_bytes, format_duration
+
+
+def render(summary: Summary) -> str:
+    """Returns a summary as text, one fact a line, without a line end at its end."""
+    rows = summary.books
+    dropped = sum(rows.dropped.values())
+    lines = [
+        f"{summary.job}: {summary.state.value} in {format_duration(summary.seconds)}",
+        f"  shards   {summary.done:,} of {summary.total:,} done"
+        + (f" ({summary.skipped:,} skipped: their output existed)" if summary.skipped else "")
+        + (f", {summary.failed:,} failed" if summary.failed else "")
+        + (f", {summary.stale:,} stale: their input changed" if summary.stale else ""),
+        f"  rows     {rows.rows_in:,} in + {rows.created:,} created = {rows.rows_out:,} out + {dropped:,} dropped "
+        f"+ {rows.quarantined:,} quarantined",
+    ]
+    lines += [f"             {n:,} dropped: {reason}" for reason, n in sorted(rows.dropped.items())]
+    lines += [f"  counter  {name} = {value:,}" for name, value in rows.sorted_counters().items()]
+    lines += [
+        f"  bytes    {format_bytes(summary.bytes_in)} in, {format_bytes(summary.bytes_out)} out",
+        f"  output   {summary.output}",
+    ]
+    for group in summary.failures:
+        lines.append(f"  failed   {group.count:,} x {group.error}  (such as {group.shard})")
+    if summary.state.exit_code:
+        lines.append(f"Run it again to go on where it stopped; see: curate status {summary.output}")
+    return "\n".join(lines)

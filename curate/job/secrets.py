@@ -1,0 +1,97 @@
+"""Secrets: read from the environment where the job is started, and kept out of everything that is written down."""
+
+from __future__ import annotations
+
+import os
+import re
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import quote
+
+from curate.errors import ConfigError, CurateError
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+HIDDEN = "[secret]"
+
+
+def secret_value(variable: str | None) -> str | None:
+    """Returns what the environment variable holds, None if it is not set or empty."""
+    return None if variable is None else os.environ.get(variable) or None
+
+
+def missing_secret(option: str, variable: str) -> ConfigError:
+    """Returns the error for a secret whose environment variable holds nothing."""
+    if _VARIABLE.fullmatch(variable) is None:
+        # Whoever gives the secret itself must not find it in a log for that.
+        return ConfigError(
+            f"{option} takes the name of an environment variable, and what was given is no such name (it is not shown: "
+            f"it may be the secret); export the secret, and give its variable's name: {option} API_KEY"
+        )
+    return ConfigError(
+        f"{option} names the environment variable {variable!r}, which is not set; export it where the job is started"
+    )
+
+
+class Secrets:
+    """The values of a job's secrets, and how to take them out of text. Picklable; travels with the job."""
+
+    def __init__(self, values: Sequence[str]) -> None:
+        # Longest first, so that a secret that contains another one goes as a whole.
+        spellings = {spelling for value in values for spelling in (value, quote(value, safe=""), repr(value)[1:-1])}
+        self._spellings = sorted(spellings, key=len, reverse=True)
+
+    def __repr__(self) -> str:
+        return f"Secrets({len(self._spellings)} spellings)"
+
+    def hide(self, text: str) -> str:
+        """Returns the text with every secret replaced: as it is, percent-encoded, and as `repr` shows it."""
+        for spelling in self._spellings:
+            text = text.replace(spelling, HIDDEN)
+        return text
+
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Takes secrets out of the exceptions that leave the block: their tracebacks go into the ledger."""
+        try:
+            yield
+        except Exception as error:
+            if not self._spellings or not self._shows(error):
+                raise
+            for link in _chain(error):
+                link.args = tuple(self._without(arg) for arg in link.args)
+                if notes := getattr(link, "__notes__", None):
+                    link.__notes__ = [self.hide(str(note)) for note in notes]
+            if not self._shows(error):
+                raise
+            # Its text does not come from its arguments. What curate does next depends on its own types alone.
+            kind = type(error) if isinstance(error, CurateError) else RuntimeError
+            safe = kind(f"{type(error).__name__}: {self.hide(str(error))}")
+            safe.add_note(self.hide("".join(traceback.format_exception(error))))
+            raise safe from None
+
+    def _without(self, arg: Any) -> Any:
+        """Returns an exception's argument without secrets; one that is no text becomes it where it shows one."""
+        if isinstance(arg, str):
+            return self.hide(arg)
+        shown = repr(arg)
+        return arg if self.hide(shown) == shown else self.hide(shown)
+
+    def _shows(self, error: BaseException) -> bool:
+        text = "".join(traceback.format_exception(error))
+        return self.hide(text) != text
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    queue: list[BaseException | None] = [error]
+    while queue:
+        link = queue.pop()
+        if link is None or id(link) in seen:
+            continue
+        seen.add(id(link))
+        yield link
+        queue += [link.__cause__, link.__context__]
+        if isinstance(link, BaseExceptionGroup):
+            queue += link.exceptions

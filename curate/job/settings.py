@@ -1,0 +1,110 @@
+"""Settings of a job: class attributes that mean something to curate, each with its type and the check it must pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from curate.dataset.formats import OutputFormat
+from curate.dataset.tally import BadRowBudget
+from curate.errors import ConfigError, did_you_mean
+from curate.job.columns import parse_columns
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What one class attribute may be."""
+
+    kinds: tuple[type, ...]
+    problem: Callable[[Any], str] = lambda _: ""
+    """Returns what is wrong with a value of the right type; empty if nothing is."""
+    help: str = ""
+    """What its option says. One with a help may also be given when a job is made, and on its command line."""
+    changes_bytes: bool = True
+    """Whether it decides the bytes of outputs, and so is part of the identity."""
+
+
+def _counted(value: int | None) -> str:
+    return "" if value is None or value >= 1 else "expected at least 1"
+
+
+def _held(value: float) -> str:
+    return "" if math.isfinite(value) and value >= 0 else "expected a finite number, at least 0"
+
+
+def _custom(value: Mapping[str, float]) -> str:
+    for name, amount in value.items():
+        if not isinstance(name, str) or isinstance(amount, bool) or not isinstance(amount, int | float):
+            return 'expected names with amounts, such as {"TPU": 4}'
+        if problem := _held(amount):
+            return f"{name!r}: {problem}"
+    return ""
+
+
+def _format(value: str) -> str:
+    known = [format.value for format in OutputFormat]
+    return "" if value in known else f"expected {' or '.join(known)}{did_you_mean(value, known)}"
+
+
+def _budget(value: str | int | None) -> str:
+    try:
+        BadRowBudget(None if value is None else str(value))
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def _schema(value: pa.Schema | None) -> str:
+    if value is None:
+        return ""
+    twice = sorted({name for name in value.names if value.names.count(name) > 1})
+    if twice:
+        return f"column {twice[0]!r} is there {value.names.count(twice[0])} times"
+    return "" if len(value) else "it has no column; None derives the schema from the first rows"
+
+
+def _text(value: str | None) -> str:
+    return "expected some text" if value == "" else ""
+
+
+_NONE = type(None)
+SETTINGS: dict[str, Setting] = {
+    "name": Setting((str,)),
+    "version": Setting((str, _NONE), _text),
+    "columns": Setting((list, tuple, Mapping, pa.Schema, _NONE)),
+    "output_schema": Setting((pa.Schema, _NONE), _schema),
+    "batch_size": Setting((int,), _counted, "rows of a batch, at most"),
+    "shard_bytes": Setting((int,), _counted, "stored bytes of a shard, at which large inputs are split; 64MiB, 1g"),
+    "format": Setting((str,), _format, "format of the outputs"),
+    "codec": Setting(
+        (str, _NONE), help="compression of the outputs: zstd, snappy or none for parquet, zstd or gzip for jsonl"
+    ),
+    "num_cpus": Setting((int, float), _held, "CPUs that a task holds", changes_bytes=False),
+    "num_gpus": Setting((int, float), _held, "GPUs that a task holds", changes_bytes=False),
+    "resources": Setting((Mapping,), _custom, changes_bytes=False),
+    "memory": Setting((int, _NONE), _counted, "memory that a task asks for; 2g, 512MiB", changes_bytes=False),
+    "max_tasks": Setting((int, _NONE), _counted, "tasks at once, at most", changes_bytes=False),
+    "max_bad_rows": Setting(
+        (str, int, _NONE), _budget, "rows of a shard that may be quarantined, N or P%", changes_bytes=False
+    ),
+}
+"""By name. A subclass may make any of them a property."""
+TUNABLE = tuple(name for name, setting in SETTINGS.items() if setting.help)
+"""Settings that may also be given when a job is made, and on its command line."""
+
+
+def check_setting(owner: str, name: str, value: Any) -> None:
+    """Raises ConfigError if a setting cannot be `value`."""
+    setting = SETTINGS[name]
+    if not isinstance(value, setting.kinds) or isinstance(value, bool):
+        names = " or ".join("None" if kind is _NONE else kind.__name__ for kind in setting.kinds)
+        hint = "; is @property missing above it?" if callable(value) else ""
+        raise ConfigError(f"{owner}.{name} is {value!r} ({type(value).__name__}), expected {names}{hint}")
+    if problem := setting.problem(value):
+        raise ConfigError(f"{owner}.{name} is {value!r}: {problem}")
+    if name == "columns":
+        parse_columns(owner, value)

@@ -1,0 +1,184 @@
+"""Finds the statements that a piece of code depends on: at the top level of its module, and of what that imports.
+
+Followed are imports of the user's own modules. Those of the standard library and of installed packages are not: the
+lock file pins them.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib.util
+import site
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Module:
+    """The top level of one file."""
+
+    name: str
+    package: str
+    """What relative imports start from."""
+    defined: dict[str, list[ast.stmt]]
+    """The statements that give each name a value."""
+    imports: Imports
+
+
+@dataclass(frozen=True)
+class Imports:
+    """What import statements bind."""
+
+    modules: dict[str, str] = field(default_factory=dict)
+    """Local name, which may be dotted, to module."""
+    names: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Local name to module and name in it."""
+    stars: list[str] = field(default_factory=list)
+
+
+Found = tuple[Module, ast.stmt]
+
+
+class Sources:
+    """The user's modules as they are on disk, each parsed once."""
+
+    def __init__(self) -> None:
+        self._modules: dict[str, Module | None] = {}
+
+    def module(self, name: str) -> Module | None:
+        """Returns a module of the user's own; None if it is another, or has no file."""
+        if name not in self._modules:
+            self._modules[name] = None
+            path = _file(name)
+            if path is not None and _is_own(name, path):
+                self._modules[name] = _parsed(name, path)
+        return self._modules[name]
+
+    def used_by(self, module: Module, node: ast.AST) -> Iterator[Found]:
+        """Yields the top-level statements that `node`, a part of `module`, names."""
+        local = _imports(ast.walk(node), module.package)
+        for child in ast.walk(node):
+            if isinstance(child, ast.Name):
+                yield from self._named(module, local, child.id)
+            elif isinstance(child, ast.Attribute) and (dotted := _dotted(child.value)):
+                for imports in (local, module.imports):
+                    if dotted in imports.modules:
+                        yield from self._in(imports.modules[dotted], child.attr)
+                    elif dotted in imports.names:  # `from package import module`
+                        yield from self._in(".".join(imports.names[dotted]), child.attr)
+
+    def _named(self, module: Module, local: Imports, name: str) -> Iterator[Found]:
+        if name in local.names:
+            yield from self._in(*local.names[name])
+        elif name in module.defined:
+            yield from ((module, statement) for statement in module.defined[name])
+        elif name in module.imports.names:
+            yield from self._in(*module.imports.names[name])
+        elif not hasattr(builtins, name):
+            for star in (*local.stars, *module.imports.stars):
+                yield from self._in(star, name)
+
+    def _in(self, module_name: str, name: str) -> Iterator[Found]:
+        module = self.module(module_name)
+        if module is not None:
+            yield from self._named(module, Imports(), name)
+
+
+def _parsed(name: str, path: Path) -> Module | None:
+    try:
+        # Bytes: the file says itself how it is encoded.
+        top = ast.parse(path.read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        return None
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    defined: dict[str, list[ast.stmt]] = {}
+    for statement in top:
+        for one in _names_defined(statement):
+            defined.setdefault(one, []).append(statement)
+    return Module(name, package, defined, _imports((node for one in top for node in _top_level(one)), package))
+
+
+def _top_level(statement: ast.stmt) -> Iterator[ast.AST]:
+    """Yields a statement and those inside of it that run with it: not what is in functions and classes."""
+    yield statement
+    if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        for child in ast.iter_child_nodes(statement):
+            if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
+                yield from _top_level(child)  # type: ignore[arg-type]
+
+
+def _names_defined(statement: ast.stmt) -> set[str]:
+    names: set[str] = set()
+    for node in _top_level(statement):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign):
+            # Not only names: `TABLE["x"] = 1` gives TABLE another value.
+            names.update(one.id for target in node.targets for one in ast.walk(target) if isinstance(one, ast.Name))
+        elif isinstance(node, ast.AnnAssign | ast.AugAssign | ast.For):
+            names.update(one.id for one in ast.walk(node.target) if isinstance(one, ast.Name))
+        elif isinstance(node, ast.With):
+            names.update(item.optional_vars.id for item in node.items if isinstance(item.optional_vars, ast.Name))
+    return names
+
+
+def _imports(nodes: Iterator[ast.AST], package: str) -> Imports:
+    found = Imports()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                found.modules[alias.asname or alias.name] = alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute(node, package)
+            for alias in node.names:
+                if alias.name == "*":
+                    found.stars.append(base)
+                else:
+                    found.names[alias.asname or alias.name] = (base, alias.name)
+    return found
+
+
+def _absolute(node: ast.ImportFrom, package: str) -> str:
+    if not node.level:
+        return node.module or ""
+    parts = package.split(".")[: len(package.split(".")) - node.level + 1]
+    return ".".join([*parts, *([node.module] if node.module else [])])
+
+
+def _dotted(node: ast.expr) -> str:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (before := _dotted(node.value)):
+        return f"{before}.{node.attr}"
+    return ""
+
+
+def _file(name: str) -> Path | None:
+    module = sys.modules.get(name)
+    if module is not None:
+        path = getattr(module, "__file__", None)
+    else:
+        try:
+            spec = importlib.util.find_spec(name)
+        except (ImportError, ValueError, AttributeError):
+            return None
+        path = spec.origin if spec is not None and spec.has_location else None
+    return Path(path) if path and path.endswith(".py") and Path(path).exists() else None
+
+
+def _is_own(name: str, path: Path) -> bool:
+    if name == "curate" or name.startswith("curate."):
+        return False
+    return not any(path.resolve().is_relative_to(folder) for folder in _installed())
+
+
+@lru_cache(maxsize=1)
+def _installed() -> tuple[Path, ...]:
+    folders = {sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+    folders |= {*site.getsitepackages(), site.getusersitepackages()}
+    return tuple(Path(folder).resolve() for folder in folders)

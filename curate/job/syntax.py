@@ -1,0 +1,64 @@
+"""The canonical text of a syntax tree: what the code does, without how it is laid out or explained."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection
+from typing import Any
+
+_SILENT = ("ctx", "kind", "type_comment", "type_ignores")
+"""Fields that say nothing which the rest does not."""
+
+
+def canonical(node: ast.AST, leave_out: Collection[str] = ()) -> str:
+    """Returns the tree as text: without docstrings, other bare strings, `pass`, positions, and the help of `param`.
+
+    Fields that are empty are left out, so that a Python that knows more of them gives the same text. `leave_out` are
+    names whose assignments in the body of the class `node` do not count.
+
+    >>> spread = ast.parse("def f( x ):\\n  'adds one'\\n  return x+1")
+    >>> canonical(spread) == canonical(ast.parse("def f(x): return x + 1"))
+    True
+    """
+    if isinstance(node, ast.ClassDef) and leave_out:
+        body = [statement for statement in node.body if not _assigns(statement, leave_out)]
+        node = ast.ClassDef(**{**dict(ast.iter_fields(node)), "body": body})
+    return _text(node)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, ast.Constant):
+        return f"{type(value.value).__name__} {value.value!r}"
+    if isinstance(value, ast.Call) and _calls(value.func, "param"):
+        keywords = [keyword for keyword in value.keywords if keyword.arg != "help"]
+        value = ast.Call(value.func, value.args, keywords)
+    if isinstance(value, ast.AST):
+        fields = ((name, field) for name, field in ast.iter_fields(value) if name not in _SILENT)
+        texts = [f"{name}={text}" for name, field in fields if (text := _text(field))]
+        return f"{type(value).__name__}({','.join(texts)})"
+    if isinstance(value, list):
+        items = [_text(item) for item in value if not _says_nothing(item)]
+        return f"[{','.join(items)}]" if items else ""
+    return "" if value is None else repr(value)
+
+
+def _says_nothing(node: Any) -> bool:
+    if isinstance(node, ast.Pass):
+        return True
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _calls(function: ast.expr, name: str) -> bool:
+    return (isinstance(function, ast.Name) and function.id == name) or (
+        isinstance(function, ast.Attribute) and function.attr == name
+    )
+
+
+def _assigns(statement: ast.stmt, names: Collection[str]) -> bool:
+    if isinstance(statement, ast.Assign):
+        targets: list[ast.expr] = statement.targets
+    elif isinstance(statement, ast.AnnAssign):
+        targets = [statement.target]
+    else:
+        return False
+    return all(isinstance(target, ast.Name) and target.id in names for target in targets)

@@ -1,0 +1,540 @@
+"""`curate status`: what it prints, and that it needs nothing but read access to the output."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from rich.console import Console
+
+from curate.cli import status as rendering
+from curate.cli.main import cli, main
+from curate.cli.status import show_all, show_job
+from curate.dataset import look as looking
+from curate.dataset.look import NEWEST_RUNS, look
+from curate.storage import memory, open_store
+from curate.tasks import layout, registry
+from curate.tasks.books import Books
+from curate.tasks.runlog import whereabouts
+from tests.fakes import FakeClock
+from tests.gcs_emulator import GcsEmulator
+from tests.ledgers import heartbeat, make_job, make_ledger
+
+RUN = "20240101T000000Z-abc123"
+FIELDS = {"job", "output", "state", "shards", "rows", "rate", "eta_seconds", "failures", "runs"}
+
+
+@pytest.fixture(params=["memory", "local", "gs"])
+def root(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    if request.param == "local":
+        yield f"{tmp_path}/out"
+    elif request.param == "memory":
+        bucket = f"status-{uuid.uuid4().hex}"
+        yield f"memory://{bucket}/out"
+        memory.clear(bucket)
+    else:
+        with GcsEmulator() as emulator:
+            for name, value in emulator.environ.items():
+                monkeypatch.setenv(name, value)
+            yield "gs://bucket/out"
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs `curate` with these arguments in this process; returns exit code, standard output and standard error."""
+
+    def call(*args: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["curate", *args])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return call
+
+
+def running(now: float, **more: Any) -> dict[str, Any]:
+    return heartbeat("running", started=now - 100, updated=now - 1, shards={"running": 2, "failed": 1}, **more)
+
+
+class Shown:
+    """What a terminal of some width, or a file, would be sent."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, columns: int, *, terminal: bool, encoding: str = "utf-8"
+    ) -> None:
+        self.file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+
+        def console(**options: Any) -> Console:
+            return Console(
+                file=self.file, width=columns, force_terminal=terminal, color_system=None, _environ={}, **options
+            )
+
+        monkeypatch.setattr(rendering, "Console", console)
+
+    def lines(self) -> list[str]:
+        self.file.seek(0)
+        return self.file.read().split("\n")[:-1]
+
+
+# One job
+
+
+def test_json_is_one_object_of_the_promised_shape(root: str, run: Callable[..., tuple[int, str, str]]) -> None:
+    """Over every store, while the job runs."""
+    failures = [{"error": "ValueError: boom", "count": 1, "shard": "s0000007"}]
+    make_job(root, total=10, done=4, runs={RUN: running(time.time(), failures=failures)})
+    code, out, err = run("status", root, "--json")
+    assert (code, err) == (0, "")
+    assert out.count("\n") == 1
+    status = json.loads(out)
+    assert status.keys() == FIELDS
+    assert (status["job"], status["output"], status["state"]) == ("toxicity", root, "running")
+    assert status["shards"] == {"total": 10, "done": 4, "running": 2, "pending": 3, "failed": 1, "stale": 0}
+    assert status["rows"].keys() == {"in", "created", "out", "dropped", "quarantined"}
+    assert status["rate"].keys() == {"shards_per_s", "rows_per_s", "bytes_per_s"}
+    assert status["eta_seconds"] == 4.5
+    assert status["failures"] == failures
+    assert [one.keys() for one in status["runs"]] == [{"run_id", "state", "started", "updated"}]
+
+
+def test_a_person_sees_the_same(root: str, run: Callable[..., tuple[int, str, str]]) -> None:
+    """State, progress, rate and what failed."""
+    failures = [{"error": "ValueError: boom", "count": 1, "shard": "s0000007"}]
+    make_job(root, total=10, done=4, runs={RUN: running(time.time(), failures=failures)})
+    code, out, err = run("status", root)
+    assert (code, err) == (0, "")
+    for text in (
+        f"toxicity  running  {root}\n",
+        "4 of 10 shards (40.0 %)\n",
+        "2 running, 3 pending, 1 failed\n",
+        "2.0 shards/s, 20 rows/s, 1.95 KiB/s\n",
+        "ETA       4.5 s\n",
+        "1 x ValueError: boom (such as s0000007)\n",
+        f"{RUN} running, heard of ",
+    ):
+        assert text in out
+
+
+@pytest.mark.parametrize("args", [[], ["--json"], ["--watch"]])
+def test_no_job_is_exit_2_with_the_next_step(
+    root: str, args: list[str], run: Callable[..., tuple[int, str, str]]
+) -> None:
+    """One line on standard error, nothing on standard output, no traceback."""
+    code, out, err = run("status", root, *args)
+    assert (code, out) == (2, "")
+    assert err == (
+        f"error: {root} holds no job: there is no _curate/job.json; nothing is there at all. "
+        "Give the --output of a job, or list the known ones with: curate status\n"
+    )
+
+
+def test_something_else_than_a_job_is_told_apart_from_nothing(
+    root: str, run: Callable[..., tuple[int, str, str]]
+) -> None:
+    """Perhaps the inputs were given instead of the outputs."""
+    ledger = make_ledger(root)
+    for name in ("a.jsonl", "b.jsonl"):
+        ledger.store.publish(ledger.uri(name), b"{}")
+    code, _, err = run("status", root)
+    assert code == 2
+    assert "beside 2 other objects" in err
+
+
+@pytest.mark.parametrize("bad", ["s3://bucket/x", "gs://", "gs:/bucket/x", ""])
+def test_a_uri_that_cannot_be_is_exit_2(bad: str, run: Callable[..., tuple[int, str, str]]) -> None:
+    """Told as the user's mistake that it is."""
+    code, out, err = run("status", bad)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+
+
+def test_a_damaged_ledger_is_exit_2(root: str, run: Callable[..., tuple[int, str, str]]) -> None:
+    """It names the object."""
+    make_job(root, total=2, done=0)
+    store = open_store(root, f"{root}/_curate/tmp/t")
+    store.replace(f"{root}/{layout.JOB}", b"{")
+    code, _, err = run("status", root)
+    assert code == 2
+    assert f"error: {root}/_curate/job.json is not JSON" in err
+
+
+@pytest.mark.parametrize("data", [b"{", b"{}", b'{"state": "running"}', b"[]"])
+def test_a_damaged_heartbeat_hides_only_itself(root: str, data: bytes) -> None:
+    """Counts come from outputs; the other runs are shown."""
+    runs = {RUN: heartbeat("failed", started=1.0, updated=2.0), RUN + "x": {}}
+    ledger = make_job(root, total=2, done=1, runs=runs)
+    ledger.store.replace(ledger.uri(layout.run_file(RUN + "x", "heartbeat.json")), data)
+    status = look(root, 100.0)
+    assert (status.state, status.done) == ("failed", 1)
+    assert [one.run_id for one in status.runs] == [RUN]
+
+
+def test_it_costs_one_listing_and_a_few_reads(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Job, plan, summary, and one heartbeat a run."""
+    runs = {f"{RUN}{k}": heartbeat("complete", started=k, updated=k) for k in range(3)}
+    make_job(root, total=20, done=20, runs=runs, summary=True)
+    store = open_store(root)
+    monkeypatch.setattr(looking, "open_store", lambda _: store)
+    assert look(root, 100.0).state == "complete"
+    assert store.calls.as_dict() == {"list": 1, "get": 3 + 3, "put": 0, "delete": 0}
+
+
+def test_a_job_of_ten_thousand_runs_is_read_by_its_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty heartbeats, not ten thousand; the others are counted."""
+    bucket = f"runs-{uuid.uuid4().hex}"
+    root = f"memory://{bucket}/out"
+    ledger = make_job(root, total=2, done=1)
+    beat = orjson.dumps(heartbeat("failed", started=1.0, updated=2.0))
+    for number in range(10_000):
+        for name in ("run.json", "heartbeat.json"):
+            ledger.store.replace(ledger.uri(layout.run_file(f"20240101T{number:06d}Z-abc123", name)), beat)
+    shown = Shown(monkeypatch, 80, terminal=False)
+    assert show_job(root, FakeClock(), as_json=False, watch_s=None) == 0
+    assert len(look(root, 100.0).runs) == NEWEST_RUNS
+    assert any("... and 9,995 earlier" in line for line in shown.lines())
+    memory.clear(bucket)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_summary_that_vanishes_while_one_looks_is_none(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run begins just then: the job is no longer complete."""
+    ledger = make_job(root, total=2, done=2, summary=True)
+    listing = ledger.list()
+    ledger.store.delete(ledger.uri(layout.SUMMARY))
+    monkeypatch.setattr(looking.Ledger, "list", lambda _: listing)
+    assert look(root, 100.0).state == "pending"
+
+
+# Watching
+
+
+def test_watching_ends_when_the_run_has_ended(clock: FakeClock, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every two seconds, one object a line, the last of them the end."""
+    root = f"memory://watch-{uuid.uuid4().hex}/out"
+    ledger = make_job(root, total=3, done=0, runs={RUN: running(clock.now())})
+
+    class Working(FakeClock):
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            number = len(self.sleeps)
+            ledger.store.publish(ledger.uri(f"s{number - 1:07d}.parquet"), b"rows")
+            beat = running(self.now()) if number < 3 else heartbeat("complete", started=0.0, updated=self.now())
+            uri = ledger.uri(layout.run_file(RUN, "heartbeat.json"))
+            ledger.store.replace(uri, orjson.dumps({**beat, "run_id": RUN}))
+            if number == 3:
+                ledger.create_json(layout.SUMMARY, {"rows": Books().rows(), "counters": {}})
+
+    working = Working(clock.time_s)
+    assert show_job(root, working, as_json=True, watch_s=2.0) == 0
+    seen = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(one["state"], one["shards"]["done"]) for one in seen] == [
+        ("running", 0),
+        ("running", 1),
+        ("running", 2),
+        ("complete", 3),
+    ]
+    assert working.sleeps == [2.0] * 3
+
+
+def test_watching_a_run_that_was_killed_ends_when_it_is_stalled(capsys: pytest.CaptureFixture[str]) -> None:
+    """After a minute of silence nobody is at work any more."""
+    clock = FakeClock()
+    root = f"memory://watch-{uuid.uuid4().hex}/out"
+    make_job(root, total=3, done=0, runs={RUN: heartbeat("running", started=0.0, updated=clock.now())})
+    assert show_job(root, clock, as_json=True, watch_s=2.0) == 0
+    states = [json.loads(line)["state"] for line in capsys.readouterr().out.splitlines()]
+    assert states == ["running"] * 31 + ["stalled"]
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_watching_is_left_with_an_interrupt(bare: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """The usual way out: no traceback, and the exit code that shells expect."""
+
+    class Impatient(FakeClock):
+        def sleep(self, _: float) -> None:
+            raise KeyboardInterrupt
+
+    clock = Impatient()
+    root = f"memory://watch-{uuid.uuid4().hex}/out"
+    make_job(root, total=3, done=0, runs={RUN: running(clock.now())})
+    registry.remember(root, "toxicity", RUN, clock.now())
+    if bare:
+        assert show_all(clock, as_json=True, watch_s=2.0) == 130
+    else:
+        assert show_job(root, clock, as_json=True, watch_s=2.0) == 130
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+# All jobs
+
+
+def test_bare_status_lists_jobs_newest_first(tmp_path: Path, run: Callable[..., tuple[int, str, str]]) -> None:
+    """With state and progress; what is gone, or cannot be read, is listed as that."""
+    now = time.time()
+    make_job(f"{tmp_path}/a", total=4, done=4, runs={RUN: heartbeat("complete", started=1, updated=2)}, summary=True)
+    make_job(f"{tmp_path}/b", total=1000, done=5, runs={RUN: running(now)}, job="language")
+    damaged = make_job(f"{tmp_path}/c", total=1, done=0)
+    damaged.store.replace(damaged.uri(layout.JOB), b"{")
+    for number, name in enumerate(["gone", "a", "c", "b"]):
+        registry.remember(f"{tmp_path}/{name}", "language" if name == "b" else "toxicity", RUN, 86400.0 * number)
+    code, out, err = run("status")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert [line.split() for line in lines[:5]] == [
+        ["job", "state", "done", "failed", "started", "(UTC)", "output"],
+        ["language", "running", "5/1,000", "1", "1970-01-04", "00:00", f"{tmp_path}/b"],
+        ["toxicity", "unreachable", "1970-01-03", "00:00", f"{tmp_path}/c"],
+        ["toxicity", "complete", "4/4", "0", "1970-01-02", "00:00", f"{tmp_path}/a"],
+        ["toxicity", "gone", "1970-01-01", "00:00", f"{tmp_path}/gone"],
+    ]
+    assert lines[5].startswith(f"unreachable: {tmp_path}/c/_curate/job.json is not JSON")
+    assert len(lines) == 6
+    code, out, err = run("status", "--json")
+    jobs = json.loads(out)["jobs"]
+    assert [(one["output"][-1], one["state"]) for one in jobs] == [
+        ("b", "running"),
+        ("c", "unreachable"),
+        ("a", "complete"),
+        ("e", "gone"),
+    ]
+    assert jobs[0].keys() == jobs[2].keys() == FIELDS
+    assert jobs[1].keys() == jobs[3].keys() == {"job", "output", "state", "error"}
+
+
+def test_no_jobs_are_no_error(run: Callable[..., tuple[int, str, str]], home: Path) -> None:
+    """It says where it looked."""
+    assert run("status") == (0, f"No jobs are known under {home}. One is noted there when it starts to run.\n", "")
+    assert run("status", "--json") == (0, '{"jobs":[]}\n', "")
+
+
+def test_known_jobs_may_be_kept_in_a_bucket(
+    root: str, run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`CURATE_HOME=gs://...` shares one list among machines."""
+    monkeypatch.setenv("CURATE_HOME", f"{root}/home")
+    make_job(f"{root}/job", total=2, done=1)
+    registry.remember(f"{root}/job", "toxicity", RUN, 0.0)
+    code, out, _ = run("status")
+    assert code == 0
+    assert out.splitlines()[1].split()[:3] == ["toxicity", "pending", "1/2"]
+
+
+def test_a_large_job_is_listed_as_its_heartbeat_counted(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of jobs does not list a million outputs each; one job, asked for by name, is counted."""
+    monkeypatch.setattr(looking, "COUNTED_SHARDS", 5)
+    beat = heartbeat("interrupted", started=1.0, updated=2.0, shards={"total": 6, "done": 2, "failed": 1})
+    ledger = make_job(root, total=6, done=3, runs={RUN: beat})
+    glanced = looking.glance(root, 100.0)
+    assert (glanced.state, glanced.total, glanced.done, glanced.failed, glanced.pending) == ("interrupted", 6, 2, 1, 3)
+    assert look(root, 100.0).done == 3
+    ledger.create_json(layout.SUMMARY, {"rows": Books().rows(), "counters": {}})
+    assert (looking.glance(root, 100.0).state, looking.glance(root, 100.0).done) == ("complete", 6)
+
+
+def test_a_small_job_is_counted_even_in_a_list(root: str) -> None:
+    """After a kill the heartbeat lags behind the outputs."""
+    beat = heartbeat("running", started=1.0, updated=2.0, shards={"total": 6, "done": 2})
+    make_job(root, total=6, done=3, runs={RUN: beat})
+    glanced = looking.glance(root, 100.0)
+    assert (glanced.state, glanced.done) == ("stalled", 3)
+
+
+# Rendering
+
+
+def full(now: float) -> dict[str, Any]:
+    """A heartbeat with a lot of everything."""
+    dropped = {f"reason {k}": k + 1 for k in range(30)}
+    return running(
+        now,
+        rows=Books(12_345_678_901, rows_out=12_345_678_901 - 465 - 50, dropped=dropped, quarantined=50).rows(),
+        counters={f"counter {k}": k * 1000.5 for k in range(40)} | {"odd": None},
+        failures=[
+            {"error": f"KeyError {k}: " + "a column that is not there " * 20, "count": 3000 - k, "shard": f"s{k}"}
+            for k in range(60)
+        ],
+    )
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("terminal", [False, True])
+def test_lines_fit_the_terminal_and_end_without_spaces(
+    columns: int, terminal: bool, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wrapped beside their label; in a file each fact is one line, to be searched. Lists are cut, and say so."""
+    root = f"memory://render-{uuid.uuid4().hex}/out"
+    make_job(root, total=7, done=4, runs={f"{RUN}{k}": full(clock.now()) for k in range(8)})
+    shown = Shown(monkeypatch, columns, terminal=terminal)
+    assert show_job(root, clock, as_json=False, watch_s=None) == 0
+    lines = shown.lines()
+    assert all(line == line.rstrip() for line in lines)
+    assert "" not in lines
+    if terminal:
+        assert max(map(len, lines[2:])) <= columns
+    labels = [line[:10].strip() for line in lines[2:] if not line.startswith(" ")]
+    assert labels == ["shards", "rows", "dropped", "counters", "input", "rate", "ETA", "failed", "run"]
+    text = "\n".join(lines)
+    assert [text.count(f"... and {n} more") for n in (20, 21, 50)] == [1, 1, 1]
+    assert "... and 3 earlier" in text
+    assert "30 reason 29" in text
+    assert "reason 1\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("state", "hint"),
+    [
+        ("running", None),
+        ("complete", None),
+        ("stalled", "if process 1 on elsewhere is gone, run the job again: it goes on where it stopped"),
+        ("failed", "mend the cause and run the job again: what is done is skipped"),
+        ("aborted", "mend the cause and run the job again: what is done is skipped"),
+        ("interrupted", "run the job again: it goes on where it stopped"),
+        ("pending", "run the job again: it goes on where it stopped"),
+    ],
+)
+def test_it_ends_with_what_to_do_next(
+    state: str, hint: str | None, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing, if all is well."""
+    root = f"memory://render-{uuid.uuid4().hex}/out"
+    beat = heartbeat(
+        "running" if state == "stalled" else state,
+        started=clock.now() - 1000,
+        updated=clock.now() - (100 if state == "stalled" else 1),
+    )
+    done = 3 if state == "complete" else 1
+    make_job(root, total=3, done=done, runs={} if state == "pending" else {RUN: beat}, summary=state == "complete")
+    shown = Shown(monkeypatch, 120, terminal=True)
+    show_job(root, clock, as_json=False, watch_s=None)
+    lines = shown.lines()
+    assert lines[0] == f"toxicity  {state}  {root}"
+    assert [line[10:] for line in lines if line.startswith("next")] == ([hint] if hint else [])
+
+
+def test_a_run_of_this_machine_is_stalled_as_soon_as_it_is_gone(root: str) -> None:
+    """Killed a second ago: nobody waits a minute to be told."""
+    now = time.time()
+    here = heartbeat("running", started=now, updated=now, elsewhere=False)
+    make_job(root, total=1, done=0, runs={RUN: here})
+    assert look(root, now).state == "running"
+    store = open_store(root, f"{root}/_curate/tmp/t")
+    store.replace(
+        f"{root}/{layout.run_file(RUN, 'heartbeat.json')}",
+        orjson.dumps({**here, **whereabouts(), "pid_started": "1", "run_id": RUN}),
+    )
+    assert look(root, now).state == "stalled"
+
+
+def test_nothing_that_a_job_says_can_act_on_the_terminal(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Escapes, line breaks and markup in errors and names are shown as text."""
+    root = f"memory://render-{uuid.uuid4().hex}/out"
+    evil = "\x1b]0;owned\x07[red]no\nsecond line\r\x08[/]"
+    failures = [{"error": evil, "count": 1, "shard": evil}]
+    beat = running(clock.now(), failures=failures, counters={evil: 1}, host=evil)
+    make_job(root, total=2, done=0, runs={RUN: beat}, job=evil)
+    shown = Shown(monkeypatch, 120, terminal=False)
+    show_job(root, clock, as_json=False, watch_s=None)
+    text = "\n".join(shown.lines())
+    assert not {"\x1b", "\x07", "\r", "\x08"} & set(text)
+    assert text.count("\\x1b]0;owned\\x07[red]no second line \\x08[/]") == 5
+
+
+def test_a_terminal_without_unicode_gets_a_bar_too(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of characters that it has."""
+    root = f"memory://render-{uuid.uuid4().hex}/out"
+    make_job(root, total=4, done=1)
+    shown = Shown(monkeypatch, 80, terminal=False, encoding="ascii")
+    show_job(root, clock, as_json=False, watch_s=None)
+    assert shown.lines()[1] == "#" * 10 + "." * 30 + " 1 of 4 shards (25.0 %)"
+
+
+def test_all_but_one_of_a_million_is_not_a_hundred_percent(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Percentages are rounded down."""
+    status = looking.job_status(
+        "toxicity",
+        "/out",
+        total=1_000_000,
+        done=999_999,
+        bytes_total=1,
+        bytes_done=1,
+        heartbeats=[],
+        summary=None,
+        now=0,
+    )
+    shown = Shown(monkeypatch, 80, terminal=True)
+    rendering._render(rendering.Console(highlight=False), status, clock.now())
+    assert shown.lines()[1] == "█" * 39 + "░ 999,999 of 1,000,000 shards (99.9 %)"
+
+
+@pytest.mark.parametrize(("columns", "beneath"), [(80, True), (200, False)])
+def test_a_long_output_gets_its_own_line_on_a_narrow_terminal(
+    columns: int, beneath: bool, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that columns stay columns."""
+    root = f"memory://render-{uuid.uuid4().hex}/" + "a-long-directory-name/" * 3 + "out"
+    make_job(root, total=4, done=1)
+    registry.remember(root, "toxicity", RUN, 0.0)
+    shown = Shown(monkeypatch, columns, terminal=True)
+    show_all(clock, as_json=False, watch_s=None)
+    lines = shown.lines()
+    assert len(lines) == (3 if beneath else 2)
+    assert lines[-1].endswith(("    " if beneath else "  ") + root)
+    assert lines[-1 - beneath].startswith("toxicity  pending")
+    assert all(line == line.rstrip() for line in lines)
+
+
+# The program
+
+
+def test_it_starts_without_ray_gcsfs_or_a_model(tmp_path: Path) -> None:
+    """A look at a job costs no cluster, no cloud library and no model."""
+    make_job(f"{tmp_path}/out", total=2, done=1)
+    script = (
+        "import sys\n"
+        "from curate.cli.main import main\n"
+        "try:\n    main()\n"
+        "except SystemExit as ended:\n    assert not ended.code\n"
+        "heavy = {'ray', 'gcsfs', 'fsspec', 'sklearn', 'pandas', 'curate.job', 'curate.dataset.driver', 'aiohttp'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
+    )
+    for args in (["status", f"{tmp_path}/out"], ["status", f"{tmp_path}/out", "--json"], ["status"], ["status", "-h"]):
+        done = subprocess.run(
+            [sys.executable, "-c", script, *args], capture_output=True, text=True, timeout=60, env=dict(os.environ)
+        )
+        assert (done.returncode, done.stderr) == (0, "[]\n"), done.stderr
+
+
+def test_the_installed_program_prints_json(tmp_path: Path) -> None:
+    """`curate status OUTPUT --json`, as a shell runs it."""
+    make_job(f"{tmp_path}/out", total=2, done=1)
+    program = Path(sys.executable).with_name("curate")
+    done = subprocess.run([program, "status", f"{tmp_path}/out", "--json"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["shards"]["done"] == 1
+    missing = subprocess.run([program, "status", f"{tmp_path}/no"], capture_output=True, text=True, timeout=60)
+    assert (missing.returncode, missing.stdout) == (2, "")
+    assert "curate status" in missing.stderr
+
+
+def test_an_unknown_option_is_exit_2(run: Callable[..., tuple[int, str, str]]) -> None:
+    """click's own refusal."""
+    code, out, err = run("status", "--jsn")
+    assert (code, out) == (2, "")
+    assert "--json" in err
+
+
+def test_every_command_has_help() -> None:
+    """What is shown with --help comes from the docstrings."""
+    assert all(command.help for command in cli.commands.values())

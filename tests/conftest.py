@@ -1,0 +1,33 @@
+"""What holds for every test: nothing of the user's own home is read or written, and Ray asks for no token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from tests.fakes import FakeClock
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The test's own `$CURATE_HOME`, which is empty."""
+    path = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("CURATE_HOME", str(path))
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """A command line that is called in this process configures logging for all of it."""
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """Time that passes only when the test, or what it tests, sleeps."""
+    return FakeClock()

@@ -1,0 +1,33 @@
+"""Where the end-to-end tests work: over local files, and over the GCS emulator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.harness import Place
+from tests.gcs_emulator import GcsEmulator
+
+
+@pytest.fixture
+def emulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsEmulator]:
+    with GcsEmulator() as running:
+        for name, value in running.environ.items():
+            monkeypatch.setenv(name, value)
+        yield running
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Place:
+    return Place(str(tmp_path / "data"))
+
+
+@pytest.fixture(params=["local", "gcs"])
+def place(request: pytest.FixtureRequest) -> Place:
+    """An empty place for inputs and outputs, one after the other in both kinds of storage."""
+    if request.param == "local":
+        found: Place = request.getfixturevalue("local")
+        return found
+    return Place("gs://bucket/data", request.getfixturevalue("emulator"))

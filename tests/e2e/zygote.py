@@ -1,0 +1,109 @@
+"""Runs job files in forked children, so that a hundred runs take a hundred forks rather than a hundred imports.
+
+Reads one JSON request a line from standard input: `argv` (a job file and its arguments), `out` and `err` (paths), and
+when to kill: `kill_operation` (a number) with `kill_when` (before or after it), or `kill_after_s`. Answers with one
+line, the exit code as `subprocess` gives it; the number of operations goes to the file that `count` names.
+
+An operation is a call of a store, and for the local store each call of the system that changes something as well.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import runpy
+import shutil
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from curate.storage.gcs import _Client
+from curate.storage.local import LocalStore, LocalWriter
+
+OPERATIONS = [
+    *((LocalStore, name) for name in ("list", "stat", "read", "open", "writer", "publish", "replace", "delete")),
+    (LocalWriter, "publish"),
+    *((os, name) for name in ("link", "unlink", "replace", "makedirs")),
+    (shutil, "rmtree"),
+    (_Client, "answer"),
+]
+
+
+def hook(number: int | None, when: str, count: str | None) -> None:
+    """Makes the process kill itself at an operation; writes their number to `count`, if named, as it grows."""
+    numbers = itertools.count()
+
+    def wrap(owner: Any, name: str) -> None:
+        original = getattr(owner, name)
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            mine = next(numbers)
+            if count is not None:
+                Path(count).write_bytes(str(mine + 1).encode())
+            if mine == number and when == "before":
+                os.kill(os.getpid(), signal.SIGKILL)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                if mine == number and when == "after":
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            mine = next(numbers)
+            if count is not None:
+                Path(count).write_bytes(str(mine + 1).encode())
+            if mine == number and when == "before":
+                os.kill(os.getpid(), signal.SIGKILL)
+            try:
+                return await original(*args, **kwargs)
+            finally:
+                if mine == number and when == "after":
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        setattr(owner, name, awaited if name == "answer" else wrapped)
+
+    for owner, name in OPERATIONS:
+        wrap(owner, name)
+
+
+def child(request: dict[str, Any]) -> None:
+    """Runs the job file; never returns."""
+    code = 70
+    try:
+        for stream, path in ((1, request["out"]), (2, request["err"])):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        hook(request.get("kill_operation"), request.get("kill_when", ""), request.get("count"))
+        sys.argv = request["argv"]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+    except BaseException:  # noqa: BLE001 - a fork must not go on as its parent
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def main() -> None:
+    """Answers requests until standard input ends."""
+    for line in sys.stdin:
+        request = json.loads(line)
+        pid = os.fork()
+        if not pid:
+            child(request)
+        if request.get("kill_after_s") is not None:
+            time.sleep(request["kill_after_s"])
+            os.kill(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+        sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""Stand-ins that tests share: a clock that does not wait, a backend that follows a script, a store that fails."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+from curate.runtime.protocol import Ended, Message, Program, Resources
+from curate.storage.protocol import Calls, Object, Published, Store, Writer
+
+
+@dataclass
+class FakeClock:
+    """Time that passes only by sleeping, and remembers for how long. Wall clock and monotonic clock go together."""
+
+    time_s: float = 1_700_000_000.0
+    sleeps: list[float] = field(default_factory=list)
+
+    def now(self) -> float:
+        return self.time_s
+
+    def monotonic(self) -> float:
+        return self.time_s
+
+    def sleep(self, seconds: float) -> None:
+        self.sleeps.append(seconds)
+        self.time_s += seconds
+
+    def advance(self, seconds: float) -> None:
+        """Lets time pass without anyone sleeping."""
+        self.time_s += seconds
+
+
+@dataclass
+class FakeBackend:
+    """A backend whose polls answer what the test's `answer` says, with time passing by the clock.
+
+    `answer` gets the tasks in flight, in launch order, as task -> payload, and returns the news of one poll. A poll
+    without news takes its whole timeout.
+    """
+
+    clock: FakeClock
+    answer: Callable[[dict[int, Any]], list[Message | Ended]]
+    slots_now: int = 4
+    name: str = "fake"
+    in_flight: dict[int, Any] = field(default_factory=dict)
+    launched: list[tuple[int, Any, int]] = field(default_factory=list)
+    """Task, payload and number of pieces of every launch."""
+    polls: list[float] = field(default_factory=list)
+    """Timeout of every poll."""
+    most_in_flight: int = 0
+    cancelled: int = 0
+
+    def start(self, resources: Resources) -> None:
+        del resources
+
+    def load(self, program: Program) -> None:
+        del program
+
+    def slots(self) -> int:
+        return self.slots_now
+
+    def launch(self, task: int, payload: Any, pieces: int) -> None:
+        assert task not in self.in_flight
+        self.launched.append((task, payload, pieces))
+        self.in_flight[task] = payload
+        self.most_in_flight = max(self.most_in_flight, len(self.in_flight))
+
+    def poll(self, timeout_s: float) -> list[Message | Ended]:
+        self.polls.append(timeout_s)
+        news = self.answer(self.in_flight)
+        for one in news:
+            if isinstance(one, Ended):
+                self.in_flight.pop(one.task, None)
+        if not news:
+            self.clock.advance(timeout_s)
+        return news
+
+    def cancel(self) -> None:
+        self.cancelled += 1
+        self.in_flight.clear()
+
+    def close(self) -> None:
+        self.in_flight.clear()
+
+
+class FlakyStore:
+    """A store over another one whose next writes fail, or wait, as the test says. Remembers what was written.
+
+    Each entry of `script` is for one write (`publish` or `replace`): None lets it through, an exception is raised
+    before anything is written, `After(exception)` afterwards; a callable is called first (it may wait or raise).
+    """
+
+    def __init__(self, inner: Store) -> None:
+        self.inner = inner
+        self.script: deque[Any] = deque()
+        self.written: list[str] = []
+        """URIs of all writes that succeeded, in order."""
+        self.tried: list[str] = []
+        self._lock = threading.Lock()
+
+    @property
+    def calls(self) -> Calls:
+        return self.inner.calls
+
+    def list(self, prefix: str) -> Iterator[Object]:
+        return self.inner.list(prefix)
+
+    def stat(self, uri: str) -> Object:
+        return self.inner.stat(uri)
+
+    def read(self, uri: str, start: int = 0, stop: int | None = None) -> bytes:
+        return self.inner.read(uri, start, stop)
+
+    def open(self, object: Object) -> BinaryIO:
+        return self.inner.open(object)
+
+    def writer(self, uri: str) -> Writer:
+        return self.inner.writer(uri)
+
+    def publish(self, uri: str, data: bytes) -> Published:
+        return self._write(uri, lambda: self.inner.publish(uri, data))
+
+    def replace(self, uri: str, data: bytes) -> Object:
+        return self._write(uri, lambda: self.inner.replace(uri, data))
+
+    def delete(self, uri: str, generation: str | None = None) -> bool:
+        return self.inner.delete(uri, generation)
+
+    def _write(self, uri: str, write: Callable[[], Any]) -> Any:
+        with self._lock:
+            self.tried.append(uri)
+            step = self.script.popleft() if self.script else None
+        if isinstance(step, BaseException):
+            raise step
+        if callable(step):
+            step()
+        result = write()
+        if isinstance(step, After):
+            raise step.error
+        self.written.append(uri)
+        return result
+
+
+@dataclass(frozen=True)
+class After:
+    """The write happens, and its answer is lost."""
+
+    error: Exception

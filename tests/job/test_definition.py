@@ -1,0 +1,288 @@
+"""A slip in a job class is said when the class is made, naming what was likely meant."""
+
+# ruff: noqa: ARG001, ARG005 - what is tested is how methods look, not what they do
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
+
+import pyarrow as pa
+import pytest
+
+from curate import Asset, ConfigError, FileJob, Job, TextJob, param
+from tests.job.inline import refusing
+
+
+def define(bases: tuple[type, ...] = (Job,), /, **body: Any) -> type[Job]:
+    """Makes a job class of these attributes; `annotations` are its annotations."""
+    annotations = body.pop("annotations", {})
+    return type("Made", bases, {"__annotations__": annotations, "__module__": __name__, **body})
+
+
+def refused(message: str, bases: tuple[type, ...] = (Job,), /, **body: Any) -> None:
+    with refusing(message):
+        define(bases, **body)
+
+
+class TestAttributes:
+    @pytest.mark.parametrize(
+        ("body", "message"),
+        [
+            ({"bach_size": 10}, "Made.bach_size is no attribute of a job; did you mean 'batch_size'?"),
+            ({"verison": "1"}, "Made.verison is no attribute of a job; did you mean 'version'?"),
+            ({"label": "x"}, "annotate it to make it a parameter (label: str = ...), or write it in capitals"),
+            ({"VERSION": "1"}, "Made.VERSION is no setting; did you mean 'version'?"),
+        ],
+    )
+    def test_a_lower_case_attribute_means_something_or_is_a_slip(self, body: dict[str, Any], message: str) -> None:
+        refused(message, **body)
+
+    @pytest.mark.parametrize(
+        ("name", "annotation", "meant"),
+        [
+            ("bach_size", int, "batch_size"),
+            ("batchsize", int, "batch_size"),
+            ("num_cpu", int, "num_cpus"),
+            ("column", list[str], "columns"),
+            ("bach_size", ClassVar[int], "batch_size"),
+        ],
+    )
+    def test_an_annotated_slip_does_not_become_a_parameter(self, name: str, annotation: Any, meant: str) -> None:
+        refused(f"Made.{name}: did you mean '{meant}'?", annotations={name: annotation}, **{name: 1})
+
+    def test_a_slip_of_an_inherited_parameter_is_seen(self) -> None:
+        refused(
+            "Made.text_colum: did you mean 'text_column'?", (TextJob,), annotations={"text_colum": str}, text_colum="x"
+        )
+
+    def test_param_says_that_a_name_is_meant(self) -> None:
+        """The way out for a name that merely looks like another one."""
+        made = define(annotations={"column": str}, column=param("x"))
+        assert made(column="y").column == "y"  # type: ignore[attr-defined, call-arg]
+
+    def test_constants_private_names_and_class_variables_are_nobodys_business(self) -> None:
+        define(annotations={"seen": ClassVar[int]}, WORDS=["a"], _cache={}, seen=0)
+
+
+class TestHooks:
+    @pytest.mark.parametrize(
+        ("name", "meant"),
+        [
+            ("proccess", "process"),
+            ("proces", "process"),
+            ("Process", "process"),
+            ("set_up", "setup"),
+            ("setUp", "setup"),
+            ("process_flie", "process_file"),
+            ("chek", "check"),
+            ("dropp", "drop"),
+        ],
+    )
+    def test_a_method_nearly_called_like_a_hook_is_refused(self, name: str, meant: str) -> None:
+        refused(f"Made.{name} is never called; did you mean '{meant}'?", **{name: lambda self, batch: batch})
+
+    @pytest.mark.parametrize("wrap", [lambda f: f, staticmethod, functools.cached_property, property])
+    def test_a_helper_that_some_method_calls_is_none(self, wrap: Callable[..., Any]) -> None:
+        """Whatever it is called, wherever in the method the call is."""
+
+        def process(self: Any, batch: Any) -> Any:
+            return [self.procces(piece) for piece in (lambda: [batch])()]
+
+        define(process=process, procces=wrap(lambda self: None))
+
+    def test_a_hook_that_an_inherited_method_calls_is_none(self) -> None:
+        class Steps(Job):
+            def process(self, batch: Any) -> Any:
+                return self.proces(batch)  # type: ignore[attr-defined]
+
+        define((Steps,), proces=lambda self, batch: batch)
+
+    @pytest.mark.parametrize("name", ["mean", "discount", "process_rows", "process_text", "prepare", "amount"])
+    def test_other_methods_are_left_alone(self, name: str) -> None:
+        define(**{name: lambda self: None})
+
+    @pytest.mark.parametrize(
+        ("name", "method", "message"),
+        [
+            ("process", lambda self: None, "Made.process takes (self), but is called as process(self, batch)"),
+            ("process", lambda self, a, b: None, "Made.process takes (self, a, b), but is called as"),
+            ("setup", lambda self, model: None, "Made.setup takes (self, model), but is called as setup(self)"),
+            ("process", 3, "Made.process is 3, expected a method process(self, batch)"),
+            ("setup", None, "Made.setup is None, expected a method setup(self)"),
+        ],
+    )
+    def test_a_hook_that_cannot_be_called_as_it_is_called_is_refused(
+        self, name: str, method: Any, message: str
+    ) -> None:
+        refused(message, **{name: method})
+
+    def test_further_arguments_with_defaults_are_allowed(self) -> None:
+        define(process=lambda self, batch, k=3, *rest, **named: batch)
+
+    def test_async_hooks_are_refused(self) -> None:
+        async def process(self: Any, batch: Any) -> Any:
+            return batch
+
+        refused("Made.process is async, which is not awaited; write `def process(self, batch)`", process=process)
+
+    def test_process_file_belongs_to_file_jobs(self) -> None:
+        refused("Made.process_file is never called: Made is no FileJob", process_file=lambda self, file: None)
+
+    def test_process_does_not_belong_to_file_jobs(self) -> None:
+        refused("write process_file(self, file)", (FileJob,), process=lambda self, batch: None)
+
+    def test_columns_mean_nothing_to_file_jobs(self) -> None:
+        refused("a FileJob reads files, which have no columns", (FileJob,), columns=["a"])
+
+    @pytest.mark.parametrize("name", ["drop", "count", "quarantine", "log", "spec"])
+    def test_what_process_calls_cannot_be_replaced(self, name: str) -> None:
+        refused(f"Made.{name} would replace what every job calls by that name", **{name: lambda self, *a: None})
+
+    @pytest.mark.parametrize("name", ["_tally", "_params", "_hidden"])
+    def test_internal_names_cannot_be_replaced(self, name: str) -> None:
+        refused(f"Made.{name} is a name that curate uses itself", **{name: {}})
+
+
+class TestMissingHooks:
+    """A job without anything to run is refused before it is dispatched; a base class for others is not."""
+
+    def test_a_job_without_process_names_what_may_be_meant(self, tmp_path: Any) -> None:
+        made = define(process_batch=lambda self, batch: batch)
+        with pytest.raises(ConfigError, match=r"Made has no process\(self, batch\).*is 'process_batch' meant to be it"):
+            made().run(input=str(tmp_path), output=str(tmp_path / "out"), backend="inline")
+        assert not (tmp_path / "out").exists()
+
+    def test_a_file_job_needs_process_file(self) -> None:
+        with pytest.raises(ConfigError, match=r"Made has no process_file\(self, file\)"):
+            define((FileJob,))().spec()
+
+    def test_it_may_be_inherited(self) -> None:
+        base = define(process=lambda self, batch: batch)
+        assert define((base,))().spec()
+
+    def test_an_init_that_forgets_its_base_is_named(self) -> None:
+        made = define(process=lambda self, batch: batch, __init__=lambda self: None)
+        with pytest.raises(ConfigError, match=r"Made.__init__ does not call super\(\).__init__"):
+            made().spec()
+
+
+class TestSettings:
+    @pytest.mark.parametrize(
+        ("setting", "value", "message"),
+        [
+            ("version", 1, "Made.version is 1 (int), expected str or None"),
+            ("version", "", "expected some text"),
+            ("batch_size", "10", "Made.batch_size is '10' (str), expected int"),
+            ("batch_size", True, "Made.batch_size is True (bool), expected int"),
+            ("batch_size", 0, "Made.batch_size is 0: expected at least 1"),
+            ("shard_bytes", -1, "expected at least 1"),
+            ("num_cpus", -1, "expected a finite number, at least 0"),
+            ("num_gpus", float("nan"), "expected a finite number, at least 0"),
+            ("resources", {"TPU": "4"}, 'expected names with amounts, such as {"TPU": 4}'),
+            ("resources", {"TPU": -4}, "'TPU': expected a finite number"),
+            ("resources", ["TPU"], "expected Mapping"),
+            ("memory", "2g", "Made.memory is '2g' (str), expected int or None"),
+            ("max_tasks", 0, "expected at least 1"),
+            ("format", "parqet", "did you mean 'parquet'?"),
+            ("codec", "gzip", "Made.codec: parquet is not written with codec 'gzip'"),
+            ("max_bad_rows", "1x", "neither a number of rows nor a percentage"),
+            ("max_bad_rows", -1, "neither a number of rows nor a percentage"),
+            ("output_schema", {"a": "int"}, "expected Schema or None"),
+            ("output_schema", pa.schema([("a", pa.int8()), ("a", pa.int8())]), "column 'a' is there 2 times"),
+            ("output_schema", pa.schema([]), "it has no column"),
+            ("columns", "body", "Made.columns is 'body' (str), expected list"),
+            ("columns", [], "Made.columns is empty"),
+            ("columns", [1], "Made.columns names 1, expected names of columns"),
+            ("columns", {"a": str}, "expected a pyarrow type, such as pa.string()"),
+            ("columns", {"a": pa.field("b", pa.int8())}, "is a field called 'b'"),
+            ("columns", lambda self: ["a"], "is @property missing above it?"),
+            ("name", 3, "expected str"),
+        ],
+    )
+    def test_a_setting_of_the_wrong_type_or_value_is_refused(self, setting: str, value: Any, message: str) -> None:
+        refused(message, **{setting: value})
+
+    def test_settings_may_be_properties_and_are_checked_when_a_run_starts(self) -> None:
+        made = define(process=lambda self, batch: batch, batch_size=property(lambda self: 0))
+        with refusing("Made.batch_size is 0: expected at least 1"):
+            made().spec()
+
+    def test_a_setting_that_is_a_property_cannot_be_given(self) -> None:
+        made = define(batch_size=property(lambda self: 10))
+        with refusing("Made.batch_size is a property, so it cannot be given"):
+            made(batch_size=5)  # type: ignore[call-arg]
+
+    @pytest.mark.parametrize(
+        ("columns", "types", "required"),
+        [
+            (["a", "b"], {"a": None, "b": None}, set()),
+            (("a", "a"), {"a": None}, set()),
+            ({"a": pa.string(), "b": None}, {"a": pa.string(), "b": None}, set()),
+            ([pa.field("a", pa.int8()), "b"], {"a": pa.int8(), "b": None}, set()),
+            ({"a": pa.field("a", pa.int8(), nullable=False)}, {"a": pa.int8()}, {"a"}),
+            (pa.schema([pa.field("a", pa.int8(), nullable=False), ("b", pa.int8())]), None, {"a"}),
+        ],
+    )
+    def test_columns_are_names_types_or_fields(self, columns: Any, types: Any, required: set[str]) -> None:
+        spec = define(process=lambda self, batch: batch, columns=columns)().spec()
+        assert spec.columns == (types or {"a": pa.int8(), "b": pa.int8()})
+        assert spec.required == required
+
+    @pytest.mark.parametrize(
+        ("name", "job"),
+        [("Toxicity", "toxicity"), ("PIIFilter", "pii_filter"), ("TextJob2", "text_job2"), ("A", "a")],
+    )
+    def test_a_job_is_named_after_its_class(self, name: str, job: str) -> None:
+        assert type(name, (Job,), {"__module__": __name__}).name == job
+        assert type(name, (Job,), {"__module__": __name__, "name": "other"}).name == "other"
+
+
+class TestParameters:
+    @pytest.mark.parametrize(
+        ("annotation", "default", "message"),
+        [
+            (int, "3", "Made.limit_to is '3' (str), expected int"),
+            (int, True, "Made.limit_to is True (bool), expected int"),
+            (float, float("nan"), "Made.limit_to is not a number"),
+            (Literal["a", "b"], "c", "expected one of ['a', 'b']"),
+            (list[int], 3, "expected a list of int"),
+            (list[int], ["x"], "Made.limit_to is 'x' (str), expected int"),
+            (Asset, None, "annotate it Asset | None if there may be none"),
+            (dict[str, int], {}, "cannot be a parameter; use str, int, float, bool, Literal, Asset, a list"),
+            (int | str, 3, "cannot be a parameter"),
+            (Literal[1, "1"], 1, "look the same on a command line"),
+        ],
+    )
+    def test_annotation_and_default_must_fit(self, annotation: Any, default: Any, message: str) -> None:
+        refused(message, annotations={"limit_to": annotation}, limit_to=default)
+
+    def test_an_annotation_that_is_not_visible_is_named(self) -> None:
+        refused("an annotation cannot be understood", annotations={"x": "Nowhere"}, x=1)
+
+    @pytest.mark.parametrize("name", ["input", "output", "limit", "json", "yes", "max_in_flight", "help"])
+    def test_names_of_options_that_every_job_has_are_taken(self, name: str) -> None:
+        refused(f"Made.{name}: every job has an option of that name", annotations={name: str}, **{name: "x"})
+
+    @pytest.mark.parametrize("name", ["count", "run", "main", "spec", "drop"])
+    def test_names_of_methods_that_every_job_has_are_taken(self, name: str) -> None:
+        with pytest.raises(ConfigError, match=f"Made.{name}"):
+            define(annotations={name: int}, **{name: param(1)})
+
+    def test_a_name_that_switches_another_off_is_refused(self) -> None:
+        refused(
+            "--no-lower turns 'lower' off", annotations={"lower": bool, "no_lower": bool}, lower=True, no_lower=True
+        )
+
+    @pytest.mark.parametrize("annotation", [int, Asset, list[str]])
+    def test_a_secret_is_text(self, annotation: Any) -> None:
+        refused("is secret, so it must be a str", annotations={"key": annotation}, key=param(secret=True))
+
+    def test_parameters_are_inherited_and_may_get_another_default(self) -> None:
+        made = define((TextJob,), text_column="body", process=lambda self, batch: batch)
+        job = made()
+        assert job.text_column == "body"  # type: ignore[attr-defined]
+        assert job._params["text_column"].help == "column that holds the text"
+
+    def test_another_default_of_the_wrong_type_is_refused(self) -> None:
+        refused("Made.text_column is 3 (int), expected str", (TextJob,), text_column=3)

@@ -1,0 +1,212 @@
+"""Parameters: checked when they are given, on the job before `setup`, and in the identity unless they say not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from curate import Asset, ConfigError, Job, param
+from tests.job.inline import refusing
+
+
+class Everything(Job):
+    """Takes one parameter of each kind."""
+
+    version = "1"
+    word: str = "a"
+    size: int = param(3, help="how many")
+    ratio: float = 0.5
+    strict: bool = False
+    mode: Literal["fast", "slow"] = "fast"
+    level: Literal[1, 2] = 1
+    names: list[str] = param([], help="which")
+    sizes: list[int] = param([1, 2])
+    modes: list[Literal["x", "y"]] = param([])
+    maybe: int | None = None
+    hint: str = param("", identity=False)
+
+    def process(self, batch: Any) -> Any:
+        return batch
+
+
+class Needy(Job):
+    """Has a parameter without a default."""
+
+    language: str = param(help="which language to keep")
+
+    def process(self, batch: Any) -> Any:
+        return batch
+
+
+def identity(job: Job) -> dict[str, Any]:
+    found: dict[str, Any] = dict(job.spec().identity["parameters"])
+    return found
+
+
+class TestGiven:
+    def test_defaults_are_set_on_the_job(self) -> None:
+        job = Everything()
+        assert (job.word, job.size, job.ratio, job.strict) == ("a", 3, 0.5, False)
+        assert (job.mode, job.level, job.names, job.sizes, job.maybe) == ("fast", 1, [], [1, 2], None)
+
+    def test_lists_are_not_shared_between_jobs(self) -> None:
+        one, other = Everything(), Everything()
+        one.sizes.append(9)
+        assert other.sizes == [1, 2]
+        assert Everything().sizes == [1, 2]
+
+    @pytest.mark.parametrize(
+        ("name", "value", "held"),
+        [
+            ("ratio", 1, 1.0),
+            ("ratio", np.float64(0.25), 0.25),
+            ("names", ("a", "b"), ["a", "b"]),
+            ("maybe", None, None),
+            ("level", 2, 2),
+        ],
+    )
+    def test_what_fits_is_held_as_a_plain_value(self, name: str, value: Any, held: Any) -> None:
+        found = getattr(Everything(**{name: value}), name)
+        assert found == held
+        assert type(found) is type(held)
+
+    @pytest.mark.parametrize(
+        ("name", "value", "message"),
+        [
+            ("size", 3.0, "Everything.size is 3.0 (float), expected int"),
+            ("size", True, "Everything.size is True (bool), expected int"),
+            ("ratio", "0.5", "Everything.ratio is '0.5' (str), expected float"),
+            ("ratio", float("nan"), "Everything.ratio is not a number"),
+            ("strict", 1, "Everything.strict is 1 (int), expected bool"),
+            ("word", None, "Everything.word is None, expected str; annotate it str | None"),
+            ("word", "\udc80", "not valid Unicode"),
+            ("mode", "fats", "expected one of ['fast', 'slow']; did you mean 'fast'?"),
+            ("level", True, "Everything.level is True, expected one of [1, 2]"),
+            ("level", 1.0, "Everything.level is 1.0, expected one of [1, 2]"),
+            ("names", "a", "Everything.names is 'a', expected a list of str"),
+            ("sizes", [1, "2"], "Everything.sizes is '2' (str), expected int"),
+        ],
+    )
+    def test_what_does_not_fit_is_refused_by_name(self, name: str, value: Any, message: str) -> None:
+        with refusing(message):
+            Everything(**{name: value})
+
+    @pytest.mark.parametrize(
+        ("given", "meant"), [("rato", "ratio"), ("bach_size", "batch_size"), ("max_task", "max_tasks")]
+    )
+    def test_an_unknown_one_is_refused_with_what_there_is(self, given: str, meant: str) -> None:
+        with pytest.raises(
+            ConfigError, match=rf"no parameter '{given}'; did you mean '{meant}'\?; it has: batch_size, "
+        ):
+            Everything(**{given: 1})
+
+    def test_one_without_default_has_to_be_given(self) -> None:
+        with refusing("Needy needs the parameter 'language': which language to keep"):
+            Needy()
+        assert Needy(language="de").language == "de"
+
+    def test_settings_may_be_given_too_and_are_checked(self) -> None:
+        job = Everything(batch_size=7, max_tasks=2, num_gpus=1, format="jsonl", codec="gzip", max_bad_rows=3)
+        assert (job.batch_size, job.max_tasks, job.num_gpus, job.format, job.codec) == (7, 2, 1, "jsonl", "gzip")
+        with refusing("Everything.batch_size is 0: expected at least 1"):
+            Everything(batch_size=0)
+        with refusing("parquet is not written with codec 'gzip'"):
+            Everything(codec="gzip").spec()
+
+
+class TestIdentity:
+    def test_identity_parameters_change_the_fingerprint_and_the_others_do_not(self) -> None:
+        base = Everything().spec().fingerprint
+        assert Everything(ratio=0.6).spec().fingerprint != base
+        assert Everything(names=["a"]).spec().fingerprint != base
+        assert Everything(hint="x").spec().fingerprint == base
+
+    def test_all_parameters_are_recorded(self) -> None:
+        assert Everything(hint="x").spec().parameters["hint"] == "x"
+        assert "hint" not in identity(Everything(hint="x"))
+
+    def test_an_attribute_set_later_counts_as_if_it_had_been_given(self) -> None:
+        """What `process` sees and what the ledger says must be the same."""
+        job = Everything()
+        job.ratio = 1
+        assert job.spec().fingerprint == Everything(ratio=1.0).spec().fingerprint
+        job.ratio = "much"  # type: ignore[assignment]
+        with refusing("Everything.ratio is 'much'"):
+            job.spec()
+
+    @pytest.mark.parametrize(
+        "setting", [{"batch_size": 9}, {"shard_bytes": 9}, {"format": "jsonl"}, {"codec": "snappy"}]
+    )
+    def test_settings_that_decide_bytes_are_identity(self, setting: dict[str, Any]) -> None:
+        assert Everything(**setting).spec().fingerprint != Everything().spec().fingerprint
+
+    @pytest.mark.parametrize(
+        "setting", [{"num_cpus": 2}, {"num_gpus": 1}, {"memory": 2**30}, {"max_tasks": 3}, {"max_bad_rows": "5%"}]
+    )
+    def test_settings_that_do_not_are_not(self, setting: dict[str, Any]) -> None:
+        assert Everything(**setting).spec().fingerprint == Everything().spec().fingerprint
+
+    @given(st.lists(st.floats(allow_nan=False), min_size=2, max_size=2, unique=True))
+    def test_no_two_floats_are_taken_for_one(self, values: list[float]) -> None:
+        """Infinities, which JSON does not have, included."""
+        first, second = (Everything(ratio=value).spec().fingerprint for value in values)
+        assert first != second
+
+    @given(st.lists(st.integers(), min_size=2, max_size=2, unique=True))
+    def test_no_two_whole_numbers_are_taken_for_one(self, values: list[int]) -> None:
+        """However large: JSON stops at 64 bits."""
+        first, second = (Everything(size=value).spec().fingerprint for value in values)
+        assert first != second
+
+    def test_zero_and_minus_zero_are_two_values(self) -> None:
+        """They compare equal and do not give the same results everywhere."""
+        assert Everything(ratio=-0.0).spec().fingerprint != Everything(ratio=0.0).spec().fingerprint
+
+
+class WithModel(Job):
+    """Takes assets."""
+
+    version = "1"
+    model: Asset | None = None
+    lists: list[Asset] = param([])
+
+    def process(self, batch: Any) -> Any:
+        return batch
+
+
+class TestAssetParameters:
+    def test_a_text_becomes_an_asset_whose_generation_is_identity(self, tmp_path: Path) -> None:
+        model = tmp_path / "model.bin"
+        model.write_bytes(b"one")
+        first = WithModel(model=str(model)).spec()
+        assert first.identity["parameters"]["model"]["uri"] == str(model)
+        model.write_bytes(b"another")
+        assert WithModel(model=str(model)).spec().fingerprint != first.fingerprint
+
+    def test_lists_of_assets(self, tmp_path: Path) -> None:
+        for name in "ab":
+            (tmp_path / name).write_bytes(b"x")
+        recorded = identity(WithModel(lists=[str(tmp_path / "a"), Asset(str(tmp_path / "b"))]))["lists"]
+        assert [one["uri"] for one in recorded] == [str(tmp_path / "a"), str(tmp_path / "b")]
+
+    @pytest.mark.parametrize(("name", "problem"), [("nowhere.bin", "does not exist"), ("", "is a directory")])
+    def test_a_missing_one_is_refused(self, tmp_path: Path, name: str, problem: str) -> None:
+        with pytest.raises(ConfigError, match=rf"asset '.*' {problem}"):
+            WithModel(model=str(tmp_path / name)).spec()
+
+    def test_two_jobs_do_not_share_what_an_asset_named(self, tmp_path: Path) -> None:
+        """Each looks for itself, when it is started."""
+        model = tmp_path / "model.bin"
+        model.write_bytes(b"one")
+        asset = Asset(str(model))
+        first, second = WithModel(model=asset), WithModel(model=asset)
+        before = identity(first)
+        model.write_bytes(b"another")
+        second.spec()
+        assert first.model is not None
+        assert first.model.identity() == before["model"]

@@ -1,0 +1,180 @@
+"""The inline backend: one slot, works when polled, and survives what user code does to its process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from curate.errors import ConfigError
+from curate.runtime import make_backend
+from curate.runtime.inline import InlineBackend
+from curate.runtime.protocol import End, Ended, Message, Resources
+
+
+@dataclass
+class Calling:
+    """A program whose payload is what to do: each piece is called, and its result is the message."""
+
+    key: str = "calling"
+    closed: list[int] = field(default_factory=list)
+
+    def run(self, payload: list[Callable[[], Any]]) -> Iterator[Any]:
+        done = 0
+        try:
+            for piece in payload:
+                yield piece()
+                done += 1
+        except GeneratorExit:
+            self.closed.append(done)
+            raise
+
+
+@pytest.fixture
+def backend() -> InlineBackend:
+    made = make_backend("inline")
+    assert isinstance(made, InlineBackend)
+    made.start(Resources())
+    made.load(Calling())
+    return made
+
+
+def drain(backend: InlineBackend) -> list[Message | Ended]:
+    """Polls until there is nothing to do."""
+    news: list[Message | Ended] = []
+    while one := backend.poll(0.5):
+        assert len(one) == 1
+        news += one
+    return news
+
+
+def raising(error: BaseException) -> Callable[[], Any]:
+    def piece() -> Any:
+        raise error
+
+    return piece
+
+
+def test_it_works_in_launch_order_one_piece_a_poll(backend: InlineBackend) -> None:
+    """Nothing happens before a poll, and then as little as possible: a signal is looked at after every piece."""
+    calls: list[str] = []
+    backend.launch(7, [lambda: calls.append("a") or 1, lambda: calls.append("b") or 2], 2)
+    backend.launch(3, [lambda: calls.append("c") or 3], 1)
+    assert calls == []
+    assert backend.poll(0.5) == [Message(7, [1])]
+    assert calls == ["a"]
+    assert drain(backend) == [Message(7, [2]), Ended(7, End.RETURNED), Message(3, [3]), Ended(3, End.RETURNED)]
+    assert calls == ["a", "b", "c"]
+
+
+def test_it_has_one_slot(backend: InlineBackend) -> None:
+    """Whatever a task asks for: it gets this process."""
+    backend.start(Resources(num_cpus=64, num_gpus=8, memory=2**50, custom={"TPU": 4}))
+    assert backend.slots() == 1
+
+
+def test_with_nothing_to_do_it_does_not_wait(backend: InlineBackend) -> None:
+    """Nothing would come while it waited: the caller sleeps by its own clock."""
+    assert backend.poll(3600.0) == []
+
+
+def test_an_error_that_escapes_ends_its_task_alone(backend: InlineBackend) -> None:
+    """The dispatcher is told, with the traceback; the next task runs."""
+    backend.launch(1, [lambda: 1, raising(ValueError("boom")), lambda: 3], 3)
+    backend.launch(2, [lambda: 4], 1)
+    first, second, *rest = drain(backend)
+    assert first == Message(1, [1])
+    assert isinstance(second, Ended)
+    assert (second.task, second.end) == (1, End.RAISED)
+    assert second.detail.splitlines()[-1] == "ValueError: boom"
+    assert rest == [Message(2, [4]), Ended(2, End.RETURNED)]
+
+
+@pytest.mark.parametrize(
+    ("error", "detail"),
+    [
+        (SystemExit(3), "SystemExit: 3"),
+        (GeneratorExit("odd"), "GeneratorExit: odd"),
+        (asyncio.CancelledError(), "CancelledError: "),
+    ],
+)
+def test_what_would_end_a_worker_does_not_end_the_driver(
+    error: BaseException, detail: str, backend: InlineBackend
+) -> None:
+    """`sys.exit()` in user code is a crash of its task, as it is on a cluster: one shard fails, the others finish."""
+    backend.launch(1, [raising(error)], 1)
+    backend.launch(2, [lambda: 4], 1)
+    assert drain(backend) == [Ended(1, End.CRASHED, detail), Message(2, [4]), Ended(2, End.RETURNED)]
+
+
+def test_an_interrupt_is_the_users(backend: InlineBackend) -> None:
+    """Where signals are not handled, Ctrl-C ends the program, and pdb."""
+    backend.launch(1, [raising(KeyboardInterrupt())], 1)
+    with pytest.raises(KeyboardInterrupt):
+        backend.poll(0.5)
+
+
+def test_cancelling_drops_what_is_queued(backend: InlineBackend) -> None:
+    """A task that has begun is closed where it stands."""
+    program = Calling()
+    backend.load(program)
+    backend.launch(1, [lambda: 1, lambda: 2], 2)
+    backend.launch(2, [lambda: 3], 1)
+    backend.poll(0.5)
+    backend.cancel()
+    assert backend.poll(0.5) == []
+    assert program.closed == [0]
+
+
+def test_cancelling_from_a_signal_ends_the_piece_at_hand(backend: InlineBackend) -> None:
+    """A handler runs in the middle of user code, which may catch every Exception: this is none."""
+    seen: list[str] = []
+
+    def stubborn() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            seen.append("went on")
+        except Exception:  # noqa: BLE001 - what user code does
+            seen.append("caught it")
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: backend.cancel())
+    try:
+        backend.launch(1, [stubborn], 1)
+        backend.launch(2, [lambda: 1], 1)
+        assert backend.poll(0.5) == []
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert seen == []
+    assert backend.poll(0.5) == []
+    backend.launch(3, [lambda: 5], 1)
+    assert drain(backend) == [Message(3, [5]), Ended(3, End.RETURNED)]
+
+
+def test_closed_it_has_no_program(backend: InlineBackend) -> None:
+    """What the program loaded can be freed; to launch is a mistake."""
+    backend.launch(1, [lambda: 1], 1)
+    backend.close()
+    assert backend.poll(0.5) == []
+    with pytest.raises(RuntimeError, match="launch before load"):
+        backend.launch(2, [lambda: 1], 1)
+
+
+def test_a_backend_that_does_not_exist_is_refused() -> None:
+    """With what there is, and what was probably meant."""
+    with pytest.raises(ConfigError, match=r"no backend 'inlin'; did you mean 'inline'.*; there are: ray, inline"):
+        make_backend("inlin")
+
+
+def test_inline_needs_no_ray() -> None:
+    """Importing Ray takes seconds."""
+    script = (
+        "import sys; from curate.runtime import make_backend; make_backend('inline'); assert 'ray' not in sys.modules"
+    )
+    assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 0

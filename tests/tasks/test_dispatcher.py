@@ -1,0 +1,422 @@
+"""The dispatcher: the scheduler's decisions carried out exactly, each shard's end told once, and no time wasted."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from curate.runtime.protocol import End, Ended, Message
+from curate.tasks.dispatcher import GRACE_S, POLL_S, Dispatcher, Interrupts
+from curate.tasks.record import Failure, FailureKind, ShardRecord
+from curate.tasks.scheduler import Launch, Policy, Scheduler
+from tests.fakes import FakeBackend, FakeClock
+
+OK, USER, STORAGE, CORRUPT, EXISTED = "ok", "user_error", "storage", "corrupt_input", "existed"
+CRASH, LOST, RAISED, SILENT, TWICE = "crashed", "lost", "raised", "silent", "twice"
+NODE_DIED = Ended(0, End.LOST, "NodeDiedError: the node is gone")
+
+
+@dataclass
+class Watcher:
+    """An observer that writes down what it is told, and does something at a tick if the test wants."""
+
+    ends: Counter[int] = field(default_factory=Counter)
+    """How often each shard was said to be over, done or given up."""
+    done_: list[tuple[int, int]] = field(default_factory=list)
+    """(shard, attempt)"""
+    failed_: list[tuple[int, str, bool]] = field(default_factory=list)
+    errors: list[Failure] = field(default_factory=list)
+    ticks: int = 0
+    on_tick: Callable[[int], None] = lambda _: None
+
+    def done(self, launch: Launch, record: ShardRecord) -> None:
+        self.ends[record.index] += 1
+        self.done_.append((record.index, launch.attempt))
+
+    def failed(self, launch: Launch, record: ShardRecord, *, final: bool) -> None:
+        assert record.index in launch.shards
+        assert record.failure is not None
+        self.failed_.append((record.index, record.failure.kind.value, final))
+        self.errors.append(record.failure)
+        self.ends[record.index] += final
+
+    def tick(self, slots: int) -> None:
+        assert slots == 4
+        self.ticks += 1
+        self.on_tick(self.ticks)
+
+
+class Run:
+    """Shards whose attempts go as a script says, each taking a second; what a script does not say goes well."""
+
+    def __init__(
+        self,
+        n: int,
+        script: Mapping[int, Sequence[str]] | None = None,
+        *,
+        order: Callable[[list[int]], int] = lambda _: 0,
+        bundled: bool = False,
+        **policy: object,
+    ) -> None:
+        self.clock = FakeClock()
+        self.script = {shard: list(steps) for shard, steps in (script or {}).items()}
+        self.order = order
+        self.tried: Counter[int] = Counter()
+        """Attempts at each shard that were begun, as a worker sees them."""
+        self.begun_s: defaultdict[int, list[float]] = defaultdict(list)
+        policy.setdefault("target_task_s", 1e9 if bundled else 0.001)
+        self.scheduler = Scheduler(range(n), [1] * n, Policy(**policy))  # type: ignore[arg-type]
+        if bundled:
+            # As if much had been done in a second: everything fits into one task.
+            self.scheduler._cost_seen, self.scheduler._seconds_seen = 1e12, 1.0
+        self.backend = FakeBackend(self.clock, self.answer)
+        self.watcher = Watcher()
+        self.interrupts = Interrupts()
+        self.dispatcher = Dispatcher(
+            self.scheduler, self.backend, lambda launch: launch, lambda _: 1, self.watcher, self.clock, self.interrupts
+        )
+        self.started_s = self.clock.monotonic()
+
+    def run(self) -> bool:
+        return self.dispatcher.run()
+
+    def answer(self, in_flight: dict[int, Launch]) -> list[Message | Ended]:
+        """Ends one task that is in flight, chosen by `order`."""
+        if not in_flight:
+            return []
+        task = list(in_flight)[self.order(list(in_flight))]
+        news: list[Message | Ended] = []
+        for shard in in_flight[task].shards:
+            self.tried[shard] += 1
+            self.begun_s[shard].append(self.clock.monotonic() - self.started_s)
+            self.clock.advance(1.0)
+            step = self.script[shard].pop(0) if self.script.get(shard) else OK
+            if step in (CRASH, LOST, RAISED):
+                return [*news, Ended(task, End(step), f"Oh: shard {shard}\nsecond line\nValueError: last line")]
+            if step == SILENT:
+                continue
+            failure = None if step in (OK, EXISTED, TWICE) else Failure(FailureKind(step), "boom", "a traceback")
+            record = ShardRecord(shard, 1.0, failure, existed=step == EXISTED)
+            news.append(Message(task, [record, record] if step == TWICE else [record]))
+        return [*news, Ended(task, End.RETURNED)]
+
+
+def test_everything_goes_well() -> None:
+    """Each shard is launched once, tried once and told once; then the run has finished."""
+    run = Run(50)
+    assert run.run() is True
+    assert run.tried == dict.fromkeys(range(50), 1)
+    assert run.watcher.ends == dict.fromkeys(range(50), 1)
+    assert [pieces for _, _, pieces in run.backend.launched] == [
+        len(launch.shards) for _, launch, _ in run.backend.launched
+    ]
+    assert run.backend.most_in_flight == 16
+    assert run.clock.sleeps == []
+
+
+def test_a_shard_fails_twice_and_then_succeeds() -> None:
+    """Shard 0 of three: three attempts, a second and two apart, and every other shard exactly one."""
+    run = Run(3, {0: [USER, USER]})
+    assert run.run() is True
+    assert run.tried == {0: 3, 1: 1, 2: 1}
+    assert run.watcher.failed_ == [(0, USER, False)] * 2
+    assert run.watcher.done_ == [(1, 1), (2, 1), (0, 3)]
+    first, second, third = run.begun_s[0]
+    assert second - (first + 1) >= 1
+    assert third - (second + 1) >= 2
+
+
+@pytest.mark.parametrize(
+    ("step", "attempts"), [(USER, 4), (STORAGE, 4), (CORRUPT, 1), (CRASH, 3), (RAISED, 3), (SILENT, 3), (LOST, 21)]
+)
+def test_a_poison_shard_is_given_up_after_exactly_its_attempts(step: str, attempts: int) -> None:
+    """And all others are done with one attempt each, in a run that ends by itself."""
+    run = Run(5, {2: [step] * 100})
+    assert run.run() is True
+    assert run.tried == {0: 1, 1: 1, 2: attempts, 3: 1, 4: 1}
+    assert run.watcher.ends == dict.fromkeys(range(5), 1)
+    assert [final for _, _, final in run.watcher.failed_] == [False] * (attempts - 1) + [True]
+    assert (run.scheduler.done, run.scheduler.failed) == (4, 1)
+
+
+@pytest.mark.parametrize("step", [CRASH, LOST, RAISED, SILENT])
+def test_what_a_dead_task_had_reported_counts(step: str) -> None:
+    """Shards of a bundle that were done before it died are not run again; those after it are done once."""
+    run = Run(6, {3: [step]}, bundled=True)
+    assert run.run() is True
+    assert run.tried == {shard: 2 if shard == 3 else 1 for shard in range(6)}
+    assert run.watcher.ends == dict.fromkeys(range(6), 1)
+
+
+def test_a_crash_tells_of_its_suspect_alone() -> None:
+    """The others of the bundle are no failures, and not told of as such."""
+    run = Run(6, {2: [CRASH]}, bundled=True)
+    run.run()
+    assert run.watcher.failed_ == [(2, CRASH, False)]
+    assert run.watcher.errors[0].error == "crashed: Oh: shard 2"
+
+
+def test_a_lost_node_strikes_all_of_the_bundle() -> None:
+    """Each of its shards is told of: each has a limit of losses."""
+    run = Run(4, {1: [LOST]}, bundled=True)
+    run.run()
+    assert run.watcher.failed_ == [(shard, LOST, False) for shard in (1, 2, 3)]
+
+
+def test_an_escaped_error_is_named_by_the_last_line_of_its_traceback() -> None:
+    """The first line of every traceback is the same; failures are grouped by this one."""
+    run = Run(1, {0: [RAISED]})
+    run.run()
+    assert run.watcher.errors == [
+        Failure(FailureKind.CRASHED, "raised: ValueError: last line", "Oh: shard 0\nsecond line\nValueError: last line")
+    ]
+
+
+def test_a_task_without_a_word_says_so() -> None:
+    """A program, or a backend, that loses a record: what is known is that nothing was said."""
+    run = Run(1, {0: [SILENT]})
+    run.run()
+    assert run.watcher.errors == [Failure(FailureKind.CRASHED, "returned: the task ended without a word on this shard")]
+
+
+def test_a_record_that_comes_twice_is_booked_once() -> None:
+    """Books would not balance otherwise."""
+    run = Run(4, {1: [TWICE]}, bundled=True)
+    run.run()
+    assert run.watcher.ends == dict.fromkeys(range(4), 1)
+    assert run.scheduler.attempts == 4
+
+
+def test_news_of_unknown_tasks_is_ignored() -> None:
+    """A probe that was interrupted may answer while shards run already."""
+    run = Run(2)
+    answer = run.answer
+
+    def with_a_probe(in_flight: dict[int, Launch]) -> list[Message | Ended]:
+        return [Message(-1, ["an answer"]), Ended(-1, End.RETURNED), *answer(in_flight)]
+
+    run.backend.answer = with_a_probe
+    assert run.run() is True
+    assert run.watcher.ends == {0: 1, 1: 1}
+
+
+def test_memory_holds_only_what_is_in_flight() -> None:
+    """Nothing is kept of tasks that are over, or of shards that failed and then were done."""
+    run = Run(500, {shard: [USER] for shard in range(0, 500, 7)})
+    most = 0
+
+    def look(_: int) -> None:
+        nonlocal most
+        most = max(most, len(run.dispatcher._launches))
+
+    run.watcher.on_tick = look
+    run.run()
+    assert most <= 16
+    scheduler = run.scheduler
+    left = (run.dispatcher._launches, scheduler._running, scheduler._strikes, scheduler._ready, scheduler._delayed)
+    assert [len(one) for one in left] == [0] * 5
+
+
+# Waiting
+
+
+def test_it_waits_in_the_backend_while_something_runs() -> None:
+    """Half a second at most, less if a shard is due before; the clock is never slept on."""
+    run = Run(2)
+    quiet = 4
+
+    def answer(in_flight: dict[int, Launch]) -> list[Message | Ended]:
+        nonlocal quiet
+        quiet -= 1
+        return [] if quiet > 0 else Run.answer(run, in_flight)
+
+    run.backend.answer = answer
+    run.run()
+    assert run.backend.polls[:4] == [POLL_S] * 4
+    assert run.clock.sleeps == []
+
+
+def test_it_sleeps_through_a_backoff_when_nothing_else_is_left() -> None:
+    """In steps of half a second, so that a signal is noticed; and not a moment longer than the backoff."""
+    run = Run(1, {0: [USER, USER, USER]})
+    run.run()
+    assert sum(run.clock.sleeps) == pytest.approx(1 + 2 + 4)
+    assert max(run.clock.sleeps) <= POLL_S
+    assert run.clock.monotonic() - run.started_s == pytest.approx(4 + 7)
+
+
+def test_a_due_shard_does_not_keep_a_full_window_spinning() -> None:
+    """While all slots are taken by long tasks, the loop wakes up twice a second and not thousands of times."""
+    run = Run(3, {0: [USER]}, max_in_flight=1)
+    quiet_until_s = run.started_s + 20.0
+
+    def answer(in_flight: dict[int, Launch]) -> list[Message | Ended]:
+        (launch,) = in_flight.values()
+        if launch.shards == (1,) and run.clock.monotonic() < quiet_until_s:
+            return []
+        return Run.answer(run, in_flight)
+
+    run.backend.answer = answer
+    run.run()
+    assert run.watcher.ends == dict.fromkeys(range(3), 1)
+    assert len(run.backend.polls) <= 2 * 20 + 10
+
+
+def test_ticks_come_with_every_harvest() -> None:
+    """The observer updates its rates, and looks at its own clock, at least every half second."""
+    run = Run(3)
+    run.run()
+    assert run.watcher.ticks == len(run.backend.polls)
+
+
+# Stopping
+
+
+def at_tick(run: Run, number: int, act: Callable[[], None]) -> None:
+    def on_tick(ticks: int) -> None:
+        if ticks == number:
+            act()
+
+    run.watcher.on_tick = on_tick
+
+
+def test_the_first_interrupt_lets_running_tasks_end() -> None:
+    """Nothing is launched after it; what runs is booked; what is left is left."""
+    run = Run(100)
+
+    def interrupt() -> None:
+        run.interrupts.interrupts += 1
+
+    at_tick(run, 5, interrupt)
+    assert run.run() is False
+    assert len(run.backend.launched) == 16 + 4
+    assert run.scheduler.done == 20
+    assert run.backend.cancelled == 0
+
+
+def test_an_interrupt_when_all_is_launched_may_still_finish() -> None:
+    """If the tasks that run are the last ones, the run is complete, not interrupted."""
+    run = Run(10)
+
+    def interrupt() -> None:
+        run.interrupts.interrupts += 1
+
+    at_tick(run, 2, interrupt)
+    assert run.run() is True
+    assert run.scheduler.done == 10
+
+
+def test_after_thirty_seconds_of_grace_what_still_runs_is_cancelled() -> None:
+    """And not before; by then whatever ended is booked."""
+    run = Run(100)
+    interrupted_s = 0.0
+
+    def answer(in_flight: dict[int, Launch]) -> list[Message | Ended]:
+        return [] if run.interrupts.interrupts and len(in_flight) == 8 else Run.answer(run, in_flight)
+
+    def interrupt() -> None:
+        nonlocal interrupted_s
+        run.interrupts.interrupts += 1
+        interrupted_s = run.clock.monotonic()
+
+    run.backend.answer = answer
+    at_tick(run, 1, interrupt)
+    assert run.run() is False
+    assert run.backend.cancelled == 1
+    assert GRACE_S <= run.clock.monotonic() - interrupted_s <= GRACE_S + POLL_S
+    assert run.scheduler.done == 16 - 8
+
+
+def test_the_second_interrupt_cancels_at_once() -> None:
+    """Without waiting out the grace."""
+    run = Run(100)
+
+    def interrupt() -> None:
+        run.interrupts.interrupts += 1
+
+    run.watcher.on_tick = lambda ticks: interrupt() if ticks in (3, 5) else None
+    assert run.run() is False
+    assert run.backend.cancelled == 1
+    assert run.scheduler.done == 5
+    assert run.clock.monotonic() - run.started_s == pytest.approx(5)
+
+
+def test_terminated_it_leaves_at_once() -> None:
+    """SIGTERM waits for nothing."""
+    run = Run(100)
+
+    def terminate() -> None:
+        run.interrupts.terminated = True
+
+    at_tick(run, 3, terminate)
+    assert run.run() is False
+    assert run.backend.cancelled == 1
+    assert run.scheduler.done == 3
+    assert len(run.backend.polls) == 3
+
+
+def test_interrupted_before_it_began_it_launches_nothing() -> None:
+    """A signal may come while the run is being prepared."""
+    run = Run(10)
+    run.interrupts.interrupts = 1
+    assert run.run() is False
+    assert run.backend.launched == []
+
+
+def test_too_many_failures_abort() -> None:
+    """One more than the limit: running tasks are cancelled, and nothing is launched in their place."""
+    run = Run(100, {shard: [CORRUPT] for shard in range(100)}, max_failed=3)
+    assert run.run() is False
+    assert run.scheduler.failed == 4
+    assert run.backend.cancelled == 1
+    assert len(run.backend.launched) == 16 + 3
+
+
+# Any script
+
+
+STEPS = st.sampled_from([OK, USER, STORAGE, CORRUPT, EXISTED, CRASH, LOST, RAISED, SILENT, TWICE])
+
+
+@given(
+    n=st.integers(1, 30),
+    script=st.dictionaries(st.integers(0, 29), st.lists(STEPS, max_size=30), max_size=10),
+    seed=st.integers(0, 1000),
+    bundled=st.booleans(),
+)
+@settings(max_examples=150, deadline=None)
+def test_whatever_happens_in_whatever_order_every_shard_ends_once(
+    n: int, script: dict[int, list[str]], seed: int, bundled: bool
+) -> None:
+    """Completion order, faults and bundling change neither which shards end, nor how often that is told."""
+    shuffled = random.Random(seed)
+    run = Run(n, script, order=lambda tasks: shuffled.randrange(len(tasks)), bundled=bundled)
+    assert run.run() is True
+    assert run.watcher.ends == dict.fromkeys(range(n), 1)
+    assert len(run.watcher.done_) == run.scheduler.done
+    assert run.scheduler.done + run.scheduler.failed == n
+    assert run.backend.most_in_flight <= 16
+    # A shard is given up only for what was held against it, never for its neighbours: all others are done.
+    faultless = set(range(n)) - {shard for shard, steps in script.items() if set(steps) - {OK, EXISTED, TWICE}}
+    assert faultless <= {shard for shard, _ in run.watcher.done_}
+
+
+@given(seeds=st.tuples(st.integers(0, 1000), st.integers(0, 1000)))
+@settings(max_examples=30, deadline=None)
+def test_completion_order_does_not_change_who_fails(seeds: tuple[int, int]) -> None:
+    """The same faults give the same done and the same failed, whichever task ends first."""
+
+    def outcome(seed: int) -> tuple[list[int], list[tuple[int, str, bool]], Counter[int]]:
+        shuffled = random.Random(seed)
+        script = {1: [USER] * 9, 4: [USER, USER], 7: [CORRUPT], 9: [CRASH, CRASH, CRASH], 11: [LOST]}
+        run = Run(20, script, order=lambda tasks: shuffled.randrange(len(tasks)))
+        assert run.run() is True
+        return sorted(shard for shard, _ in run.watcher.done_), sorted(run.watcher.failed_), run.tried
+
+    assert outcome(seeds[0]) == outcome(seeds[1])

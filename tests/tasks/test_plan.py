@@ -1,0 +1,109 @@
+"""The plan: ranks never change, later rows replace earlier ones of the same id, and the difference to a listing."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from curate.tasks.plan import SCHEMA, Plan, compare, shards_table
+from curate.tasks.shard import Shard, SliceKind
+from tests.ledgers import make_shard
+
+ODD_NAMES = ["a", "a b", "ä/ö", "100%", "%2F", "日本/語", "a.part-00000-of-00002", "x" * 300, "'\"", "a\\b", "🦊"]
+NAMES = st.sampled_from(ODD_NAMES) | st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=8)
+
+
+def ranges() -> st.SearchStrategy[Shard]:
+    return st.builds(
+        Shard,
+        id=NAMES,
+        uri=NAMES.map(lambda name: f"gs://b/{name}"),
+        kind=st.sampled_from(list(SliceKind)),
+        start=st.integers(0, 2**40),
+        stop=st.integers(0, 2**40),
+        size_bytes=st.integers(0, 2**40),
+        object_bytes=st.integers(0, 2**40),
+        generation=st.sampled_from(["1", "2", "1700000000000000-12"]),
+    )
+
+
+def inputs(found: dict[str, str]) -> pa.Table:
+    """A listing of inputs, from URI to generation."""
+    return pa.table(
+        {"uri": pa.array(list(found), pa.string()), "generation": pa.array(list(found.values()), pa.string())}
+    )
+
+
+@given(st.lists(ranges(), max_size=20, unique_by=lambda shard: shard.id))
+def test_shards_come_back_as_they_were(shards: list[Shard]) -> None:
+    """Every field of every shard, whatever its name, by its rank."""
+    plan = Plan.of([shards_table(shards)])
+    assert len(plan) == len(shards)
+    assert [plan.shard(rank) for rank in range(len(plan))] == shards
+    assert [plan.shard_id(rank) for rank in range(len(plan))] == [shard.id for shard in shards]
+    assert plan.ids.to_pylist() == [shard.id for shard in shards]
+    assert plan.sizes.tolist() == [shard.size_bytes for shard in shards]
+    assert plan.total_bytes == sum(shard.size_bytes for shard in shards)
+
+
+@given(st.lists(st.lists(ranges(), max_size=6), max_size=5))
+def test_a_later_row_takes_the_place_of_an_earlier_one(parts: list[list[Shard]]) -> None:
+    """As in a dictionary: the rank is that of the first row of an id, the value that of the last."""
+    expected: dict[str, Shard] = {}
+    for part in parts:
+        for shard in part:
+            expected[shard.id] = shard
+    plan = Plan.of([shards_table(part) for part in parts])
+    assert [plan.shard(rank) for rank in range(len(plan))] == list(expected.values())
+
+
+@given(st.lists(st.lists(ranges(), max_size=6), max_size=4), st.lists(ranges(), max_size=6))
+def test_ranks_are_stable_as_the_plan_grows(parts: list[list[Shard]], more: list[Shard]) -> None:
+    """Events name shards by rank: a part that is appended moves none of those before it."""
+    tables = [shards_table(part) for part in parts]
+    before, after = Plan.of(tables), Plan.of([*tables, shards_table(more)])
+    assert after.ids.to_pylist()[: len(before)] == before.ids.to_pylist()
+    assert Plan.of([before.table, shards_table(more)]).table.equals(after.table)
+
+
+@pytest.mark.parametrize("parts", [[], [SCHEMA.empty_table()], [SCHEMA.empty_table()] * 3])
+def test_no_parts_make_an_empty_plan(parts: list[pa.Table]) -> None:
+    """It has no shards, and every question about it has an answer."""
+    plan = Plan.of(parts)
+    assert (len(plan), plan.total_bytes, plan.sizes.tolist(), plan.ids.to_pylist()) == (0, 0, [], [])
+
+
+@given(
+    st.lists(ranges(), max_size=12), st.dictionaries(NAMES.map(lambda n: f"gs://b/{n}"), st.sampled_from(["1", "2"]))
+)
+def test_the_difference_to_a_listing(shards: list[Shard], found: dict[str, str]) -> None:
+    """New inputs, and for each shard whether its input changed or is missing, as a loop over both would say."""
+    plan = Plan.of([shards_table(shards)])
+    rows = [plan.shard(rank) for rank in range(len(plan))]
+    growth = compare(plan, inputs(found))
+    uris = list(found)
+    assert growth.new == [rank for rank, uri in enumerate(uris) if uri not in {row.uri for row in rows}]
+    assert growth.missing.tolist() == [row.uri not in found for row in rows]
+    assert growth.changed.tolist() == [row.uri in found and found[row.uri] != row.generation for row in rows]
+    assert growth.position.to_pylist() == [uris.index(row.uri) if row.uri in found else None for row in rows]
+    assert growth.changed.dtype == growth.missing.dtype == bool
+
+
+def test_all_slices_of_a_changed_object_changed() -> None:
+    """Shards of one object share its generation."""
+    shards = [make_shard(f"big.part-{k}", "/in/big") for k in range(3)] + [make_shard("small", "/in/small")]
+    growth = compare(Plan.of([shards_table(shards)]), inputs({"/in/small": "1", "/in/big": "2", "/in/new": "1"}))
+    assert growth.changed.tolist() == [True, True, True, False]
+    assert growth.new == [2]
+
+
+def test_a_listing_in_chunks_is_the_same_listing() -> None:
+    """Listings are put together from pages."""
+    shards = [make_shard(name, f"/in/{name}") for name in "abc"]
+    pages = pa.concat_tables([inputs({"/in/c": "2"}), inputs({}), inputs({"/in/a": "1", "/in/d": "1"})])
+    growth = compare(Plan.of([shards_table(shards)]), pages)
+    assert growth.new == [2]
+    assert growth.missing.tolist() == [False, True, False]
+    assert growth.changed.tolist() == [False, False, True]

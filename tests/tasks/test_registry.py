@@ -1,0 +1,104 @@
+"""The registry of known jobs: newest first, and never in the way."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from curate.errors import ConfigError
+from curate.storage import open_store
+from curate.tasks.registry import home, known, remember
+
+
+@pytest.fixture(params=["local", "memory"])
+def root(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    uri = f"{tmp_path}/home" if request.param == "local" else f"memory://home-{uuid.uuid4().hex}/curate"
+    monkeypatch.setenv("CURATE_HOME", uri)
+    return uri
+
+
+@pytest.mark.usefixtures("root")
+def test_nothing_is_known_at_first() -> None:
+    """A home that does not exist yet is an empty one."""
+    assert known() == []
+
+
+@pytest.mark.usefixtures("root")
+def test_jobs_are_known_newest_first() -> None:
+    """One entry an output: a job that runs again moves to the front."""
+    for number, name in enumerate("abc"):
+        remember(f"gs://b/{name}", f"job-{name}", "run", 100.0 + number)
+    assert [entry["output"] for entry in known()] == ["gs://b/c", "gs://b/b", "gs://b/a"]
+    remember("gs://b/a", "job-a", "run2", 200.0)
+    assert known() == [
+        {"output": "gs://b/a", "job": "job-a", "started": 200.0},
+        {"output": "gs://b/c", "job": "job-c", "started": 102.0},
+        {"output": "gs://b/b", "job": "job-b", "started": 101.0},
+    ]
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b"{}", b'{"output": "x", "job": "y", "started": "soon"}'])
+def test_a_damaged_entry_is_left_out(root: str, data: bytes) -> None:
+    """The others are listed; which one is damaged is said."""
+    remember("gs://b/a", "a", "run", 1.0)
+    note = f"{root}/jobs/damaged.json"
+    open_store(root, f"{root}/tmp").replace(note, data)
+    with structlog.testing.capture_logs() as logs:
+        assert [entry["output"] for entry in known()] == ["gs://b/a"]
+    assert [(entry["event"], entry["note"]) for entry in logs] == [("cannot read the note of a job; remove it", note)]
+
+
+def test_what_is_no_note_is_ignored(root: str) -> None:
+    """Backups and temporaries beside them."""
+    store = open_store(root, f"{root}/tmp")
+    store.replace(f"{root}/jobs/x.json.bak", b"{")
+    store.replace(f"{root}/other/x.json", b"{")
+    assert known() == []
+
+
+@pytest.mark.parametrize("bad", ["/proc/nowhere", "s3://bucket/home", "gs://", "a\x00b"])
+def test_a_home_that_cannot_be_written_never_stops_a_run(bad: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said once, and that is all."""
+    monkeypatch.setattr("os.environ", {"CURATE_HOME": bad})
+    with structlog.testing.capture_logs() as logs:
+        remember("gs://b/a", "a", "run", 1.0)
+    assert [entry["event"] for entry in logs] == [
+        "cannot note the job under CURATE_HOME; `curate status` will not list it"
+    ]
+
+
+def test_a_home_beneath_a_file_never_stops_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does it raise when it is listed."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("CURATE_HOME", f"{tmp_path}/file/home")
+    with structlog.testing.capture_logs() as logs:
+        remember("gs://b/a", "a", "run", 1.0)
+    assert len(logs) == 1
+    assert known() == []
+
+
+def test_home_is_in_the_users_home_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the variable is empty, or was set where no shell expands it."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for value, expected in {"": f"{tmp_path}/.curate", "~/x": f"{tmp_path}/x", "gs://b/x/": "gs://b/x"}.items():
+        monkeypatch.setenv("CURATE_HOME", value)
+        assert home() == expected
+
+
+def test_no_home_at_all_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's user may have none."""
+
+    def nobody(_: Path) -> Any:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("CURATE_HOME")
+    monkeypatch.setattr(Path, "expanduser", nobody)
+    with structlog.testing.capture_logs() as logs:
+        remember("gs://b/a", "a", "run", 1.0)
+    assert len(logs) == 1
+    with pytest.raises(ConfigError, match="set CURATE_HOME"):
+        known()

@@ -1,0 +1,104 @@
+"""Sizes, durations and rates: what people type and what they read."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from curate.errors import ConfigError
+from curate.units import GIB, KIB, MIB, format_bytes, format_duration, parse_bytes, parse_percent
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0),
+        ("12", 12),
+        ("12B", 12),
+        ("1k", KIB),
+        ("1K", KIB),
+        ("1kb", KIB),
+        ("1KiB", KIB),
+        (" 1.5 MiB ", 3 * MIB // 2),
+        ("64m", 64 * MIB),
+        ("2g", 2 * GIB),
+        ("1T", 1024 * GIB),
+        ("9007199254740993", 9007199254740993),
+    ],
+)
+def test_sizes_are_powers_of_1024(text: str, size: int) -> None:
+    """With or without `iB`, in either case; a number alone is bytes, to the last one."""
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "many", "-1", "1.5.2", "1 x", "1e9", "k", "1 2", "0x10", "inf", "nan"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    """With examples of what is one."""
+    with pytest.raises(ConfigError, match="is not a size; write a number of bytes, or one like 64MiB or 2g"):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize(("text", "part"), [("1%", 0.01), (" 0.5 % ", 0.005), ("100%", 1.0)])
+def test_percentages(text: str, part: float) -> None:
+    """As a fraction."""
+    assert parse_percent(text) == part
+
+
+@pytest.mark.parametrize("text", ["", "1", "0%", "0.0%", "100.1%", "-1%", "%", "x%", "1%%"])
+def test_what_is_no_percentage_is_refused(text: str) -> None:
+    """Nothing, or more than all, is none either."""
+    with pytest.raises(ConfigError, match="is not a percentage above 0 and up to 100; write it like 1%"):
+        parse_percent(text)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (999.7, "0.98 KiB"),
+        (1000, "0.98 KiB"),
+        (1023, "1.00 KiB"),
+        (10 * KIB - 1, "10.0 KiB"),
+        (99.96 * KIB, "100 KiB"),
+        (1536, "1.50 KiB"),
+        (999.6 * KIB, "0.98 MiB"),
+        (256 * MIB, "256 MiB"),
+        (2000 * 1024 * 1024 * GIB, "2000 PiB"),
+    ],
+)
+def test_sizes_have_three_digits(size: float, text: str) -> None:
+    """Also next to a power, where rounding would make it four."""
+    assert format_bytes(size) == text
+
+
+@given(st.floats(0, 1e18))
+def test_sizes_read_back_to_within_a_percent(size: float) -> None:
+    """What is shown is what it is."""
+    text = format_bytes(size).replace("P", "T")
+    shown = parse_bytes(text) * (1024 if "P" in format_bytes(size) else 1)
+    assert abs(shown - size) <= max(1.0, size * 0.0075)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0.0 s"),
+        (0.44, "0.4 s"),
+        (9.94, "9.9 s"),
+        (9.96, "10 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min"),
+        (75, "1 min 15 s"),
+        (3599.6, "1 h"),
+        (3600, "1 h"),
+        (3660, "1 h 1 min"),
+        (86399, "23 h 59 min"),
+        (90000, "1 d 1 h"),
+        (1e7, "115 d 17 h"),
+    ],
+)
+def test_durations_have_their_two_largest_units(seconds: float, text: str) -> None:
+    """And none that is zero."""
+    assert format_duration(seconds) == text
