@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from curate.errors import ConfigError, CurateError
+    from curate.errors import ConfigError, CorruptInput, CurateError
     from curate.job import Asset, FileJob, Job, TextJob, param
     from curate.tasks.summary import RunState, Summary
 
@@ -28,11 +28,14 @@ _HOME = {
     # what it raises
     "CurateError": "curate.errors",
     "ConfigError": "curate.errors",
+    # what a job raises about its input
+    "CorruptInput": "curate.errors",
 }
 
 __all__ = [
     "Asset",
     "ConfigError",
+    "CorruptInput",
     "CurateError",
     "FileJob",
     "Job",

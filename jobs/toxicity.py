@@ -1,6 +1,7 @@
 """Score texts for toxicity: `python jobs/toxicity.py --input 'gs://b/reddit/*.jsonl.gz' --output gs://b/toxicity`.
 
-One row out for each row in: its id, `toxicity` (float32, 0 to 1) and `toxic` (whether that reaches the threshold).
+One row out for each row in: its id, `toxicity` (float32, 0 to 1) and `toxic` (whether that reaches the threshold, both
+as float32).
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from curate import Asset, TextJob, param
 from curate.errors import ConfigError, did_you_mean
 
 Scores = npt.NDArray[np.float64]
+
+SCORE, TOXIC = "toxicity", "toxic"
+"""Columns of the output."""
 
 # What published toxicity models call their positive class, after `_plain`. Names of negative classes (`nontoxic`,
 # `clean`, `0`) are deliberately no part of the rule: a label is toxic by its own name, not for want of another.
@@ -142,9 +146,19 @@ class Toxicity(TextJob):
 
     version = "1"
     text_column: str = param("body", help="column that holds the text")
-    threshold: float = param(0.5, help="score from which a text counts as toxic")
+    threshold: float = param(0.5, help="score from which a text counts as toxic, 0 to 1")
     model: Asset | None = param(None, help="fastText model (.bin or .ftz), local or gs://")
     model_label: str | None = param(None, help="the model's label for toxic texts, where it cannot be told")
+
+    def check(self) -> None:
+        """Refuses what would score nothing, or not as it was meant."""
+        if not 0 <= self.threshold <= 1:
+            raise ConfigError(f"--threshold {self.threshold:g} is no score; scores are between 0 and 1")
+        if self.model_label is not None and self.model is None:
+            raise ConfigError(f"--model-label {self.model_label!r} names a label of a --model, and there is none")
+        for name in (SCORE, TOXIC):
+            if name in (self.id_column, *self.keep_columns):
+                raise ConfigError(f"the output's column {name!r} is the job's own; leave {name!r} out of what is kept")
 
     def setup(self) -> None:
         if self.model is None:
@@ -154,8 +168,9 @@ class Toxicity(TextJob):
 
     def process(self, batch: pa.Table) -> pa.Table:
         score = pa.array(self.classifier.score(batch[self.text_column].to_pylist()), pa.float32())
+        # Compared as what is stored: a score that reads as 0.7 reaches a threshold of 0.7, whichever double it was.
         toxic = pc.greater_equal(score, pa.scalar(self.threshold, pa.float32()))
-        return self.passed_through(batch).append_column("toxicity", score).append_column("toxic", toxic)
+        return self.passed_through(batch).append_column(SCORE, score).append_column(TOXIC, toxic)
 
 
 if __name__ == "__main__":

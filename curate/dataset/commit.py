@@ -121,9 +121,15 @@ def identity_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> s
     for key in sorted({*theirs, *ours}):
         there, here = theirs.get(key), ours.get(key)
         if isinstance(there, Mapping) and isinstance(here, Mapping):
-            for inner in sorted({*there, *here}):
-                if there.get(inner) != here.get(inner):
-                    lines.append(f"  {key}.{inner}: there {there.get(inner)!r}, here {here.get(inner)!r}")
-        elif there != here:
-            lines.append(f"  {key}: there {there!r}, here {here!r}")
+            names = {name: (_shown(there, name), _shown(here, name)) for name in sorted({*there, *here})}
+            lines += [
+                f"  {key}.{name}: there {one}, here {other}" for name, (one, other) in names.items() if one != other
+            ]
+        elif (shown := (_shown(theirs, key), _shown(ours, key)))[0] != shown[1]:
+            lines.append(f"  {key}: there {shown[0]}, here {shown[1]}")
     return "\n".join(lines)
+
+
+def _shown(values: Mapping[str, Any], key: str) -> str:
+    """Returns a value as people read it; one that is not there is not None."""
+    return repr(values[key]) if key in values else "nothing"

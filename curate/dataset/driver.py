@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from typing import Any
 
 from curate.clock import Clock, SystemClock
 from curate.dataset.account import Account
 from curate.dataset.commit import LostRaceError, commit
+from curate.dataset.conclude import publish_summary
 from curate.dataset.prepare import Prepared, describe, prepare
 from curate.dataset.probing import output_schema
 from curate.dataset.signals import Signals
 from curate.dataset.spec import RunOptions, StageSpec
 from curate.dataset.stage import Piece, StageProgram
-from curate.errors import ObjectNotFound
 from curate.log import get_logger
 from curate.runtime import make_backend
 from curate.runtime.protocol import Backend
@@ -110,7 +109,7 @@ class _Run:
         if self.prepared.uncommitted or self.account.stale or unsaid:
             commit(self.prepared, self.options)
             self._open()
-            self._publish_summary()
+            self._conclude()
             self.account.close(RunState.COMPLETE)
             self._tidy()
         return self.account.summary(RunState.COMPLETE)
@@ -132,7 +131,7 @@ class _Run:
             backend.load(self._program())
             finished = self._dispatch(backend)
             ended = self._state(finished)
-            self._publish_summary()
+            self._conclude()
             state = ended
         except KeyboardInterrupt:
             state = RunState.INTERRUPTED
@@ -144,8 +143,8 @@ class _Run:
 
     def _open(self) -> None:
         prepared = self.prepared
-        if self.account.scheduler.unfinished and prepared.listing.summary is not None:
-            # It says "complete", which is about to be untrue for a while.
+        if prepared.listing.summary is not None and self.account.job_summary() is None:
+            # It says "complete", which is untrue for a while.
             prepared.ledger.store.delete(prepared.ledger.uri(layout.SUMMARY))
         if is_local(prepared.output):
             sweep_scratch(prepared.ledger.uri(layout.TMP), prepared.stores.scratch, self.clock.now(), LEFTOVER_S)
@@ -193,30 +192,8 @@ class _Run:
             return RunState.INTERRUPTED if interrupts.interrupts or interrupts.terminated else RunState.ABORTED
         return RunState.FAILED if self.account.totals.failed else RunState.COMPLETE
 
-    def _publish_summary(self) -> None:
-        """Publishes the job's summary if every shard of the job is done, as far as this driver knows the plan."""
-        value = self.account.job_summary()
-        if value is None:
-            return
-        ledger, uri = self.prepared.ledger, self.prepared.ledger.uri(layout.SUMMARY)
-        found = ledger.create_json(layout.SUMMARY, value)
-        if not _same(found, value) and found["shards"]["total"] <= value["shards"]["total"]:
-            # Of a driver that knew less. It would never be believed again, nor replaced.
-            ledger.store.delete(uri)
-            ledger.create_json(layout.SUMMARY, value)
-        if self._plan_has_grown():
-            # Another driver knows of more shards. It removes the summary once the plan has grown; so one of both does.
-            ledger.store.delete(uri)
-
-    def _plan_has_grown(self) -> bool:
-        ledger = self.prepared.ledger
-        try:
-            ledger.store.stat(ledger.uri(ledger.next_part(self.prepared.listing)))
-        except ObjectNotFound:
-            return False
-        return True
-
-
-def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Returns whether two summaries say the same of the job, whichever run wrote them."""
-    return all(one.get(key) == other[key] for key in other if key != "run_id")
+    def _conclude(self) -> None:
+        """Publishes the job's summary if every shard of the job, not only of this run's scope, is done."""
+        summary = self.account.job_summary()
+        if summary is not None:
+            publish_summary(self.prepared.ledger, self.prepared.listing, summary)

@@ -16,7 +16,19 @@ NEWEST_RUNS = 20
 """Runs that are looked at, newest first; a job may have thousands."""
 COUNTED_SHARDS = 10_000
 """Shards up to which a list of jobs counts a job's outputs, ten pages of a listing."""
-_HEARTBEAT = {"run_id", "state", "started", "updated", "shards", "rows", "counters", "rate", "eta_seconds", "failures"}
+_HEARTBEAT: dict[str, Any] = {
+    "run_id": str,
+    "state": str,
+    "started": (int, float),
+    "updated": (int, float),
+    "shards": dict,
+    "rows": dict,
+    "counters": dict,
+    "rate": dict,
+    "eta_seconds": (int, float, type(None)),
+    "failures": list,
+}
+_SHARDS = ("total", "done", "running", "failed", "stale")
 
 
 class NoJobError(ConfigError):
@@ -100,13 +112,20 @@ def _heartbeats(ledger: Ledger, listing: OutputListing) -> list[dict[str, Any]]:
 
     with ThreadPoolExecutor(NEWEST_RUNS) as pool:
         beats = pool.map(read, sorted(listing.run_ids)[-NEWEST_RUNS:])
-        return [beat for beat in beats if beat.keys() >= _HEARTBEAT]
+        return [beat for beat in beats if _makes_sense(beat)]
+
+
+def _makes_sense(beat: dict[str, Any]) -> bool:
+    return all(isinstance(beat.get(name, ...), kind) for name, kind in _HEARTBEAT.items()) and all(
+        isinstance(beat["shards"].get(name), int) for name in _SHARDS
+    )
 
 
 def _summary(ledger: Ledger, listing: OutputListing) -> dict[str, Any] | None:
     if listing.summary is None:
         return None
     try:
-        return ledger.read_json(layout.SUMMARY)
+        summary = ledger.read_json(layout.SUMMARY)
     except ObjectNotFound:
         return None  # removed since it was listed: a run began
+    return summary if summary.keys() >= {"rows", "counters"} else None

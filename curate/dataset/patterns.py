@@ -103,9 +103,10 @@ def refuse_overlap(patterns: Sequence[InputPattern], output: str) -> None:
     for pattern in patterns:
         for root, below in ((pattern.root, output), *_real(pattern.root, output)):
             if _could_match(pattern, root, below):
-                same = "is" if root.rstrip("/") == below else "lies inside"
+                glob = pattern.kind is PatternKind.GLOB
+                where = "lies inside" if root.rstrip("/") != below else "is the directory of" if glob else "is"
                 raise ConfigError(
-                    f"output {output!r} {same} input {pattern.text!r}: a rerun would read its own results; "
+                    f"output {output!r} {where} input {pattern.text!r}: a rerun would read its own results; "
                     "choose an --output beside the input"
                 )
             if root.startswith(below + "/"):

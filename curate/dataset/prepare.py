@@ -137,7 +137,8 @@ def prepare(spec: StageSpec, options: RunOptions, run_id: str) -> Prepared:
     todo.foreign = list(history.foreign.values())
     todo.accepted = _accepted_code(spec, options, ledger, listing, job, finished=matched.count == len(plan))
     scope = _scope(plan, options)
-    schemas = {} if matched.done[scope].all() else _input_schemas(spec, ledger, inputs, stores, stored=listing.has_job)
+    undone = plan.table["uri"].take(scope[~matched.done[scope]]).to_pylist()
+    schemas = _input_schemas(spec, ledger, inputs, undone, stores, stored=listing.has_job)
     prepared = Prepared(
         spec, output, run_id, stores, ledger, listing, inputs, plan, matched, growth, history, scope, schemas, todo
     )
@@ -276,17 +277,20 @@ def _warn(prepared: Prepared) -> None:
         )
 
 
-def _input_schemas(spec: StageSpec, ledger: Ledger, inputs: Inputs, stores: Stores, *, stored: bool) -> dict[str, Any]:
-    """Returns the schema of the rows by input format: as stored, else sampled from the first inputs.
+def _input_schemas(
+    spec: StageSpec, ledger: Ledger, inputs: Inputs, undone: list[str], stores: Stores, *, stored: bool
+) -> dict[str, Any]:
+    """Returns the schema of the rows of each format in `undone`: as stored, else sampled from the first such inputs.
 
     Raises ConfigError for a missing column.
     """
-    if spec.operator.reads_files:
+    if spec.operator.reads_files or not undone:
         return {}
-    by_format: dict[Format, list[int]] = {}
+    # A planned input may be gone, and be the last of its format: its shard has to fail for that and nothing else.
+    by_format: dict[Format, list[int]] = {detect(uri).format: [] for uri in undone}
     for row, uri in enumerate(inputs.table["uri"].to_pylist()):
-        rows = by_format.setdefault(detect(uri).format, [])
-        if len(rows) < SAMPLED_INPUTS:
+        rows = by_format.get(detect(uri).format)
+        if rows is not None and len(rows) < SAMPLED_INPUTS:
             rows.append(row)
     schemas: dict[str, Any] = {}
     for format, rows in by_format.items():

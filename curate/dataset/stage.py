@@ -159,10 +159,12 @@ class StageProgram:
 
     def __post_init__(self) -> None:
         self._ready = False
+        self._refused = ""
+        """Why the operator cannot be set up, if it said that it never can."""
         self._stores: dict[str, Store] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_ready": False, "_stores": {}}
+        return {**self.__dict__, "_ready": False, "_refused": "", "_stores": {}}
 
     def run(self, payload: Piece | Probe) -> Iterator[Any]:
         """Yields a `ShardRecord` for each shard, or a `Probed`."""
@@ -307,8 +309,15 @@ class StageProgram:
     # What a worker process keeps
 
     def _setup(self) -> None:
+        if self._refused:
+            raise ConfigError(self._refused)
         if not self._ready:
-            self.operator.setup()
+            try:
+                self.operator.setup()
+            except ConfigError as error:
+                # The next shard would load the same model to learn the same.
+                self._refused = str(error)
+                raise
             self._ready = True
 
     def _store(self, uri: str) -> Store:

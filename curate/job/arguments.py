@@ -61,6 +61,8 @@ def parameter_option(one: Param) -> click.Option:
     if one.secret:
         shown = f"{shown} (name of an environment variable)".strip()
     default = None if one.required else one.default
+    # A default of None is one to click, which would then not ask for the option.
+    presence: dict[str, Any] = {"required": True} if one.required else {"default": default}
     if one.many:
         values = [item.uri if isinstance(item, Asset) else item for item in default or ()]
         if not one.required:
@@ -69,18 +71,11 @@ def parameter_option(one: Param) -> click.Option:
             [one.option, one.name], type=Many(one), multiple=True, required=one.required, help=shown, show_default=False
         )
     if isinstance(default, Asset):
-        default = default.uri
+        presence["default"] = default.uri
     if one.type is bool:
-        names = [f"{one.option}/--no-{one.option[2:]}", one.name]
-        return click.Option(names, default=default, required=one.required, help=shown)
-    return click.Option(
-        [one.option, one.name],
-        type=_kind(one),
-        default=default,
-        required=one.required,
-        metavar="URI" if one.type is Asset else None,
-        help=shown,
-    )
+        return click.Option([f"{one.option}/--no-{one.option[2:]}", one.name], help=shown, **presence)
+    metavar = "URI" if one.type is Asset else None
+    return click.Option([one.option, one.name], type=_kind(one), metavar=metavar, help=shown, **presence)
 
 
 def _kind(one: Param) -> Any:

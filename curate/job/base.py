@@ -12,7 +12,7 @@ from curate.dataset.tally import BadRowBudget, Tally
 from curate.errors import ConfigError, did_you_mean
 from curate.job.asset import Asset
 from curate.job.code import code_digest
-from curate.job.columns import parse_columns
+from curate.job.columns import column_text, parse_columns
 from curate.job.definition import checked_settings, define, refuse_missing_hook, snake_case
 from curate.job.operator import JobOperator
 from curate.job.options import PathText, run_options
@@ -226,8 +226,8 @@ class Job:
             "job": self.name,
             "version": self.version if self.version is not None else f"code {digest}",
             "parameters": {name: value for name, value in parameters.items() if self._params[name].identity},
-            "columns": columns if columns is None else {name: type and str(type) for name, type in columns.items()},
-            "required": sorted(required),
+            # As a list: a batch has its columns in this order.
+            "columns": None if columns is None else [column_text(name, columns[name], required) for name in columns],
             "output_schema": None if schema is None else schema.to_string(show_schema_metadata=False),
             "batch_size": self.batch_size,
             "shard_bytes": self.shard_bytes,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -43,6 +43,15 @@ def parse_columns(owner: str, columns: Any) -> tuple[dict[str, pa.DataType | Non
     if not types:
         raise ConfigError(f"{owner}.columns is empty, so there would be nothing to read; None reads all columns")
     return types, frozenset(required)
+
+
+def column_text(name: str, kind: pa.DataType | None, required: Container[str]) -> str:
+    """Returns how a column is written in a job's identity.
+
+    >>> column_text("id", None, ()), column_text("text", pa.string(), ("text",))
+    ('id', 'text: string not null')
+    """
+    return name + ("" if kind is None else f": {kind}") + (" not null" if name in required else "")
 
 
 def _pairs(owner: str, columns: Any) -> Iterable[tuple[Any, Any]]:

@@ -20,6 +20,7 @@ from curate.job.settings import TUNABLE
 from curate.tasks.progress import Display, LiveDisplay, LogDisplay
 
 if TYPE_CHECKING:
+    from curate.dataset.spec import RunOptions, StageSpec
     from curate.job.base import Job
 
 EXIT_OK = 0
@@ -80,17 +81,35 @@ class _Result:
 def _result(
     cls: type[Job], parameters: dict[str, Any], values: dict[str, Any], *, as_json: bool, dry: bool, yes: bool
 ) -> _Result:
-    from curate.dataset.driver import dry_run, run
+    from curate.dataset.driver import run
 
     job = cls(**parameters)
     options = checked_options(
         confirm=(lambda _: True) if yes else _ask, display=_display(as_json), handle_signals=True, **values
     )
     if dry:
-        text = dry_run(job.spec(), options)
-        return _Result(orjson.dumps({"job": cls.name, "dry_run": text.splitlines()}) if as_json else text, EXIT_OK)
+        return _Result(_dry_run(job.spec(), options, as_json=as_json), EXIT_OK)
     summary = run(job.spec(), options)
     return _Result(orjson.dumps(summary.as_dict()) if as_json else render(summary), summary.state.exit_code)
+
+
+def _dry_run(spec: StageSpec, options: RunOptions, *, as_json: bool) -> str | bytes:
+    """Returns what a run would do. Writes nothing, starts nothing."""
+    from curate.dataset.prepare import describe, prepare
+
+    prepared = prepare(spec, options, "dry-run")
+    if not as_json:
+        return describe(prepared)
+    total, run = len(prepared.scope), len(prepared.todo)
+    value = {
+        "job": spec.name,
+        "output": prepared.output,
+        "dry_run": True,
+        "inputs": len(prepared.inputs.table),
+        "shards": {"total": total, "skipped": total - run, "run": run, "stale": len(prepared.stale)},
+        "remove": len(prepared.uncommitted.remove or ()),
+    }
+    return orjson.dumps(value)
 
 
 def _parameters(cls: type[Job], values: dict[str, Any]) -> dict[str, Any]:
@@ -133,4 +152,11 @@ def _display(as_json: bool) -> Display:
 
 
 def _ask(question: str) -> bool:
-    return sys.stdin.isatty() and click.confirm(question, err=True)
+    try:
+        return _at_terminal() and click.confirm(question, err=True)
+    except click.Abort:
+        raise KeyboardInterrupt from None
+
+
+def _at_terminal() -> bool:
+    return sys.stdin.isatty()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import os
 import types
 import typing
 from collections.abc import Collection, Iterator, Mapping
@@ -88,9 +89,9 @@ class Param:
         return self._check_one(value, owner)
 
     def _check_one(self, value: Any, owner: str) -> Any:
-        if self.type is Asset and isinstance(value, str | Asset):
+        if self.type is Asset and isinstance(value, str | os.PathLike | Asset):
             # A new one each time: which object it names is looked up for each job.
-            return Asset(value.uri if isinstance(value, Asset) else value)
+            return Asset(value.uri if isinstance(value, Asset) else os.fspath(value))
         if value is None and not self.many:
             raise ConfigError(
                 f"{owner}.{self.name} is None, expected {type_text(self.type)}; "
@@ -116,12 +117,14 @@ def collect(cls: type, settings: Mapping[str, Any], taken: Collection[str]) -> d
     """
     found: dict[str, Param] = {}
     for base in reversed(cls.__mro__):
+        # Not what the class itself declares: `size` and `sizes` beside each other are no slip.
+        known = [*settings, *taken, *found]
         for name, hint in _own_hints(base):
             if name.startswith("_") or name in settings:
                 continue
             value = base.__dict__.get(name, MISSING)
             declared = value if isinstance(value, _Declared) else _Declared(value, "", True, False)
-            _check_name(base, name, hint, isinstance(value, _Declared), [*settings, *taken, *found], taken)
+            _check_name(base, name, hint, isinstance(value, _Declared), known, taken)
             if _is_class_var(hint):
                 continue
             if name in found and not isinstance(value, _Declared):

@@ -63,6 +63,7 @@ class RayBackend:
     name = "ray"
 
     def __init__(self) -> None:
+        self._connected = False
         self._owns_cluster = False
         self._tasks: dict[Any, int] = {}
         self._slots = 0
@@ -80,6 +81,7 @@ class RayBackend:
                 logging_level="warning",
                 configure_logging=False,
             )
+            self._connected = True
             self._owns_cluster = not os.environ.get("RAY_ADDRESS")
         self._resources = resources
         self._options = {
@@ -172,9 +174,13 @@ class RayBackend:
         self._tasks.clear()
 
     def close(self) -> None:
-        """Drops the program; ends the cluster if it was made for this run."""
+        """Disconnects if it was `start` that connected, and so ends a cluster that was made for this run.
+
+        Ray goes on printing what it hears of the cluster for as long as it is connected.
+        """
         self._tasks.clear()
-        if self._owns_cluster:
+        if self._connected:
+            self._connected = False
             ray.shutdown()
 
 

@@ -86,7 +86,7 @@ def _sum(*values: float | Fraction) -> float | Fraction:
 
 def _rounded(value: float | Fraction) -> int | float:
     if not isinstance(value, Fraction):
-        return value
+        return value + 0  # a sum has no negative zero
     try:
         return float(value)
     except OverflowError:

@@ -123,8 +123,9 @@ class RunLog:
         self._clock = clock
         self._heartbeat = heartbeat
         # Events on their way: encoded, then sealed. Guarded by `_lock`, which nothing slow is done under.
-        self._lines: list[bytes] = []
-        self._lines_bytes = 0
+        # One buffer, not a list: what orjson returns holds kilobytes for every event, however short it is.
+        self._lines = bytearray()
+        self._events = 0
         self._sealed: deque[bytes] = deque()
         self._sealed_bytes = 0
         self._lock = threading.Lock()
@@ -169,9 +170,9 @@ class RunLog:
         """Adds an event to the next segment. Never waits for the store."""
         line = orjson.dumps(event, option=orjson.OPT_APPEND_NEWLINE, default=str)
         with self._lock:
-            self._lines.append(line)
-            self._lines_bytes += len(line)
-            full = len(self._lines) >= SEGMENT_EVENTS or self._lines_bytes >= SEGMENT_BYTES
+            self._lines += line
+            self._events += 1
+            full = self._events >= SEGMENT_EVENTS or len(self._lines) >= SEGMENT_BYTES
             dropped = self._seal() if full else 0
         if full:
             self._wake.set()
@@ -235,8 +236,9 @@ class RunLog:
 
     def _seal(self) -> int:
         """Makes the events so far a segment; the caller holds `_lock`. Returns the bytes of old ones dropped for it."""
-        data = compress(b"".join(self._lines))
-        self._lines, self._lines_bytes = [], 0
+        data = compress(bytes(self._lines))
+        self._lines.clear()
+        self._events = 0
         self._sealed.append(data)
         self._sealed_bytes += len(data)
         dropped = 0

@@ -168,7 +168,7 @@ class Scheduler:
 
     def next_launch(self, now_s: float, slots: int) -> Launch | None:
         """Returns the next task to launch, or None while the window is full or nothing is ready."""
-        if self._stopping or self.state is not SchedulerState.ACTIVE:
+        if self.state is not SchedulerState.ACTIVE:
             return None
         # Before the look at the window: what is due no longer has a time for which a caller could wait.
         while self._delayed and self._delayed[0][0] <= now_s:

@@ -170,7 +170,13 @@ def test_a_damaged_ledger_is_exit_2(root: str, run: Callable[..., tuple[int, str
     assert f"error: {root}/_curate/job.json is not JSON" in err
 
 
-@pytest.mark.parametrize("data", [b"{", b"{}", b'{"state": "running"}', b"[]"])
+SENSELESS = [
+    orjson.dumps({**heartbeat("running", started=5.0, updated=90.0), **change})
+    for change in ({"shards": {}}, {"shards": 3}, {"updated": "now"}, {"started": None}, {"rows": []})
+]
+
+
+@pytest.mark.parametrize("data", [b"{", b"{}", b'{"state": "running"}', b"[]", *SENSELESS])
 def test_a_damaged_heartbeat_hides_only_itself(root: str, data: bytes) -> None:
     """Counts come from outputs; the other runs are shown."""
     runs = {RUN: heartbeat("failed", started=1.0, updated=2.0), RUN + "x": {}}

@@ -226,6 +226,34 @@ def workers(trace: Path) -> set[int]:
     return {int(line.split()[1]) for line in trace.read_text().splitlines()} if trace.exists() else set()
 
 
+def marked(mark: str) -> dict[int, str]:
+    """Returns the processes with this in their environment, which children inherit, and their command lines."""
+    found = {}
+    for process in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if process.name.isdigit() and mark.encode() in (process / "environ").read_bytes():
+                words = (process / "cmdline").read_bytes().replace(b"\0", b" ")
+                found[int(process.name)] = words.decode(errors="replace")[:100]
+    return found
+
+
+def end_all(mark: str) -> None:
+    """Kills the processes with this in their environment."""
+    while left := marked(mark):
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.1)
+
+
+def json_line(text: str) -> dict[str, Any]:
+    """Returns the last line of a text that is a JSON object with a state: a result among other output."""
+    found = [line for line in text.splitlines() if line.startswith('{"job"') and '"run_id"' in line]
+    assert found, text
+    value: dict[str, Any] = json.loads(found[-1])
+    return value
+
+
 @dataclass
 class Driver:
     """A job as a process of its own, in a session of its own."""
@@ -272,19 +300,14 @@ class Driver:
         return self.process.poll() is None
 
     def wait_for_children(self) -> None:
-        """Waits until all that the process started has ended too, as the cluster of a run does with its driver."""
-        until = time.monotonic() + 60
-        while left := self._children():
-            assert time.monotonic() < until, f"still there a minute after their driver: {left}"
-            time.sleep(0.1)
+        """Waits until all that the process started has ended too, as the cluster of a run does with its driver.
 
-    def _children(self) -> list[str]:
-        found = []
-        for process in Path("/proc").iterdir():
-            with contextlib.suppress(OSError):
-                if process.name.isdigit() and self.mark.encode() in (process / "environ").read_bytes():
-                    found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:100])
-        return found
+        An agent of Ray's whose raylet ended while both were starting looks for the cluster for a minute first.
+        """
+        until = time.monotonic() + 150
+        while left := marked(self.mark):
+            assert time.monotonic() < until, f"still there long after their driver: {list(left.values())}"
+            time.sleep(0.1)
 
 
 def run(*argv: str, env: Mapping[str, str] | None = None, timeout_s: float = 180) -> Ended:

@@ -5,10 +5,13 @@ To storage, after one operation is before the next, so the quick tests do one si
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from curate.clock import SystemClock
+from curate.dataset.look import look
 from tests.e2e.harness import (
     CURATION,
     Place,
@@ -23,6 +26,8 @@ from tests.e2e.harness import (
 )
 
 SIZES = (120, 3, 0)
+every = pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])
+"""The quick tests kill at every fourth operation."""
 
 
 @pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.slow)])
@@ -62,3 +67,79 @@ def test_killed_at_every_operation_and_run_again(place: Place, tmp_path: Path, w
             if number % 4 == 0:
                 calls = zygote.run(*argv).json["storage_calls"]
                 assert (calls["list"], calls["put"], calls["delete"]) == (2, 0, 0), f"{where}: {calls}"
+
+
+@every
+def test_killed_at_every_operation_of_an_overwrite(local: Place, tmp_path: Path, step: int) -> None:
+    """The next overwrite goes on where the kill hit, and ends with the new outputs alone, beside what is foreign. Run
+    without it, the old job is made whole again, or refused because the new one has its place."""
+    source = local.write("in", corpus(sizes=SIZES))
+    common = (CURATION, "--backend", "inline", "--json", "--input", source, "--output")
+    root = Path(local.root)
+    with Zygote(tmp_path / "zygote") as zygote:
+        old = zygote.run(*common, f"{root}/old")
+        new = zygote.run(*common, f"{root}/new", "--short", "25")
+        assert (old.code, new.code) == (0, 0), old.err + new.err
+        local.write("old", {"notes.txt": b"mine"})
+        kept = outputs(local.objects("old"))
+        replaced = outputs(local.objects("new")) | {"notes.txt": kept["notes.txt"]}
+        again = ("--short", "25", "--overwrite", "--yes")
+        shutil.copytree(root / "old", root / "count")
+        operations = zygote.operations(*common, f"{root}/count", *again)
+        for number in range(0, operations, step):
+            out, where = root / f"killed-{number}", f"before operation {number} of {operations}"
+            shutil.copytree(root / "old", out)
+            killed = zygote.run(*common, str(out), *again, kill_operation=number, kill_when="before")
+            assert killed.code == -9, f"{where}: {killed.code} {killed.err}"
+            if number % 3 == 0:
+                other = zygote.run(*common, str(out))
+                if other.code == 0:
+                    assert outputs(local.objects(out.name)) == kept, where
+                    assert totals(other.json) == totals(old.json), where
+                else:
+                    assert other.code == 2, where
+                    assert "parameters.short: there 25, here 20" in other.err, where
+            ended = zygote.run(*common, str(out), *again)
+            assert ended.code == 0, f"{where}: {ended.err}"
+            found = local.objects(out.name)
+            assert outputs(found) == replaced, where
+            assert not strangers(found), where
+            assert totals(ended.json) == totals(new.json), where
+            assert job_summary(found) == job_summary(local.objects("new")), where
+            shutil.rmtree(out)
+
+
+@every
+def test_killed_at_every_operation_of_a_growth(local: Place, tmp_path: Path, step: int) -> None:
+    """A finished job with a new input, an output that was deleted and one of another identity ends as if made at once,
+    and its status says that it is complete then and not before."""
+    files = corpus(sizes=(*SIZES, 40))
+    first, last = list(files)[:-1], list(files)[-1]
+    source = local.write("in", {name: files[name] for name in first})
+    common = (CURATION, "--backend", "inline", "--json", "--input", source, "--output")
+    root = Path(local.root)
+    with Zygote(tmp_path / "zygote") as zygote:
+        assert zygote.run(*common, f"{root}/old").code == 0
+        assert zygote.run(*common, f"{root}/other", "--short", "25").code == 0
+        local.write("in", {last: files[last]})
+        whole = zygote.run(*common, f"{root}/whole")
+        expected = local.objects("whole")
+        gone, foreign = "2020/RC-00.parquet", "2021/RC-01.parquet"
+        (root / "old" / gone).unlink()
+        shutil.copy(root / "other" / foreign, root / "old" / foreign)
+        shutil.copytree(root / "old", root / "count")
+        operations = zygote.operations(*common, f"{root}/count")
+        for number in range(0, operations, step):
+            out, where = root / f"killed-{number}", f"before operation {number} of {operations}"
+            shutil.copytree(root / "old", out)
+            killed = zygote.run(*common, str(out), kill_operation=number, kill_when="before")
+            assert killed.code == -9, f"{where}: {killed.code} {killed.err}"
+            status = look(str(out), SystemClock().now())
+            assert status.state != "complete" or outputs(local.objects(out.name)) == outputs(expected), where
+            ended = zygote.run(*common, str(out))
+            assert ended.code == 0, f"{where}: {ended.err}"
+            found = local.objects(out.name)
+            assert outputs(found) == outputs(expected), where
+            assert totals(ended.json) == totals(whole.json), where
+            assert job_summary(found) == job_summary(expected), where
+            shutil.rmtree(out)

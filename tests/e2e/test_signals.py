@@ -14,19 +14,9 @@ from curate.clock import SystemClock
 from curate.dataset.look import look
 from curate.storage import open_store
 from curate.tasks.ledger import Ledger
-from tests.e2e.harness import (
-    CURATION,
-    Driver,
-    Ended,
-    Place,
-    corpus,
-    executions,
-    outputs,
-    run,
-    strangers,
-    totals,
-    wait_until,
-)
+from curate.tasks.summary import Summary
+from tests.e2e.harness import CURATION, Driver, Ended, Place, corpus, executions, outputs, strangers, totals, wait_until
+from tests.e2e.jobs.curation import Curation
 from tests.gcs_emulator import GcsEmulator
 
 BACKENDS = ["inline", pytest.param("ray", marks=pytest.mark.slow)]
@@ -44,11 +34,12 @@ class Bench:
     trace: Path
     source: str
     backend: str
-    whole: Ended
+    whole: Summary
 
     def argv(self) -> list[str]:
         """Returns the command line of the job."""
-        return [*self._common(), "--output", f"{self.place.root}/out", "--trace", str(self.trace)]
+        common = [CURATION, "--backend", self.backend, "--json", "--input", self.source]
+        return [*common, "--output", f"{self.place.root}/out", "--trace", str(self.trace)]
 
     def start(self) -> Driver:
         """Returns the job, to be started; its tasks will wait."""
@@ -85,22 +76,16 @@ class Bench:
     def finish(self) -> None:
         """Checks that a rerun completes the job as if nothing had happened."""
         self.release()
-        again = run(*self._common(), "--output", f"{self.place.root}/out", env=self.place.env)
-        assert again.code == 0, again.err
+        again = Curation().run(input=self.source, output=f"{self.place.root}/out", backend="inline")
         found = self.place.objects("out")
         assert outputs(found) == outputs(self.place.objects("whole"))
         assert not strangers(found)
-        assert totals(again.json) == totals(self.whole.json)
-
-    def _common(self) -> list[str]:
-        return [CURATION, "--backend", self.backend, "--json", "--input", self.source]
+        assert totals(again.as_dict()) == totals(self.whole.as_dict())
 
 
 def _bench(place: Place, tmp_path: Path, backend: str) -> Bench:
     source = place.write("in", corpus(sizes=(40, 3, 20, 0, 30)))
-    argv = (CURATION, "--backend", "inline", "--json", "--input", source, "--output", f"{place.root}/whole")
-    whole = run(*argv, env=place.env)
-    assert whole.code == 0, whole.err
+    whole = Curation().run(input=source, output=f"{place.root}/whole", backend="inline")
     return Bench(place, tmp_path / "hold", tmp_path / "trace", source, backend, whole)
 
 
@@ -108,8 +93,7 @@ def _bench(place: Place, tmp_path: Path, backend: str) -> Bench:
 def bench(request: pytest.FixtureRequest, local: Place, tmp_path: Path) -> Bench:
     made = _bench(local, tmp_path, request.param)
     # The schema is known and tasks run at once, so that a signal finds one.
-    first = run(*made.argv(), "--limit", "1", env=local.env)
-    assert first.code == 0, first.err
+    Curation(trace=str(made.trace)).run(input=made.source, output=f"{local.root}/out", backend="inline", limit=1)
     return made
 
 
@@ -179,6 +163,25 @@ def test_before_anything_runs(number: signal.Signals, emulator: GcsEmulator, tmp
     assert "run it again" in ended.err
     assert ended.out == ""
     assert place.objects("out") == {}
+    bench.finish()
+
+
+def test_the_third_interrupt_leaves_at_once(emulator: GcsEmulator, tmp_path: Path) -> None:
+    """Even from a store that does not answer."""
+    bench = _bench(Place("gs://bucket/data", emulator), tmp_path, "inline")
+    with bench.start() as driver:
+        wait_until(lambda: bench.trace.exists(), "the job is asked")
+        emulator.fail(operation="put", times=1000, status=None, slow_s=2 * QUICKLY_S)
+        driver.signal(signal.SIGINT)
+        time.sleep(0.3)
+        driver.signal(signal.SIGINT)
+        time.sleep(0.3)
+        assert driver.running(), "the end of the ledger is still being written"
+        driver.signal(signal.SIGINT)
+        ended = driver.end(QUICKLY_S)
+    emulator.heal()
+    assert ended.code == INTERRUPTED, ended.err
+    assert "Traceback" not in ended.err
     bench.finish()
 
 

@@ -9,6 +9,7 @@ An operation is a call of a store, and for the local store each call of the syst
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 import os
@@ -21,16 +22,22 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from curate.storage.gcs import _Client
 from curate.storage.local import LocalStore, LocalWriter
+
+for module in (
+    *("curate.cli.main", "curate.dataset.driver", "curate.job", "curate.job.command", "curate.runtime.inline"),
+    *("pyarrow.compute", "pyarrow.json", "pyarrow.parquet"),
+):
+    importlib.import_module(module)
 
 OPERATIONS = [
     *((LocalStore, name) for name in ("list", "stat", "read", "open", "writer", "publish", "replace", "delete")),
     (LocalWriter, "publish"),
     *((os, name) for name in ("link", "unlink", "replace", "makedirs")),
     (shutil, "rmtree"),
-    (_Client, "answer"),
 ]
+if "STORAGE_EMULATOR_HOST" in os.environ:
+    OPERATIONS.append((importlib.import_module("curate.storage.gcs")._Client, "answer"))
 
 
 def hook(number: int | None, when: str, count: str | None) -> None:

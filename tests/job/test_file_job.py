@@ -12,8 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from curate import FileJob, RunState
-from curate.errors import CorruptInput
+from curate import CorruptInput, FileJob, RunState
 from tests.job.inline import failures, output_rows, outputs, run_job, write_jsonl
 
 MEMBERS = pa.schema([("name", pa.string()), ("size", pa.int64()), ("comment", pa.string())])

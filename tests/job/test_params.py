@@ -184,6 +184,7 @@ class TestAssetParameters:
         model = tmp_path / "model.bin"
         model.write_bytes(b"one")
         first = WithModel(model=str(model)).spec()
+        assert WithModel(model=model).spec().fingerprint == first.fingerprint
         assert first.identity["parameters"]["model"]["uri"] == str(model)
         model.write_bytes(b"another")
         assert WithModel(model=str(model)).spec().fingerprint != first.fingerprint

@@ -13,6 +13,8 @@ import pyarrow.compute as pc
 import pytest
 
 from curate import ConfigError, Job, RunState, param
+from curate.dataset.driver import run
+from curate.runtime.inline import InlineBackend
 from tests.fakes import FakeClock
 from tests.job.inline import failures, numbered, output_rows, outputs, refusing, run_job, write_jsonl, write_parquet
 
@@ -276,6 +278,44 @@ class TestCalls:
         assert "not r5" in events[-1]["traceback"]
         assert events[-1]["input"].endswith("in/b.jsonl")
         assert sorted(outputs(tmp_path / "out")) == ["a.parquet", "c.parquet"]
+
+
+class Watching(InlineBackend):
+    """Remembers how many tasks were in flight at most."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most = 0
+
+    def launch(self, task: int, payload: Any, pieces: int) -> None:
+        super().launch(task, payload, pieces)
+        self.most = max(self.most, len(self._queue))
+
+
+class TestTasks:
+    """How many tasks are in flight: some, so that no slot waits; fewer where the job or the user says so."""
+
+    @pytest.mark.parametrize(
+        ("given", "options", "most"),
+        [
+            ({}, {}, 16),
+            ({"max_tasks": 3}, {}, 3),
+            ({}, {"max_in_flight": 2}, 2),
+            ({"max_tasks": 3}, {"max_in_flight": 2}, 2),
+            ({"max_tasks": 1}, {"max_in_flight": 20}, 1),
+            ({}, {"max_in_flight": 20}, 20),
+        ],
+    )
+    def test_the_lower_bound_holds(
+        self, tmp_path: Path, given: dict[str, Any], options: dict[str, Any], most: int
+    ) -> None:
+        for k in range(40):
+            write_jsonl(tmp_path / "in" / f"{k}.jsonl", numbered(k, k + 1))
+        job, backend = Recording(**given), Watching()
+        checked = job.options(input=tmp_path / "in", output=tmp_path / "out", target_task_seconds=1e-9, **options)
+        summary = run(job.spec(), checked, clock=FakeClock(), backend=backend)
+        assert (summary.state, summary.done) == (RunState.COMPLETE, 40)
+        assert backend.most == most
 
 
 class TestColumns:

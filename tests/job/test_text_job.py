@@ -144,13 +144,13 @@ class TestBadTexts:
         found = quarantined(tmp_path / "out")
         assert [(row["line"], row["reason"]) for row in found] == [
             (2, "column 'text' is null"),
-            (3, "column 'text' is int64, expected string"),
+            (3, "column 'text' is not a string: found number"),
             (4, "column 'text' is null"),
             (5, found[3]["reason"]),
             (6, "invalid UTF-8"),
             (7, "not an object"),
-            (10, "column 'text' is list, expected string"),
-            (11, "column 'text' is boolean, expected string"),
+            (10, "column 'text' is not a string: found list"),
+            (11, "column 'text' is not a string: found boolean"),
         ]
         assert found[3]["reason"].startswith("malformed JSON")
         assert found[0]["row"] == '{"id":"b","text":null}'

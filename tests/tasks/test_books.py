@@ -7,7 +7,7 @@ import math
 import random
 
 import orjson
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from curate.tasks.books import UNSPECIFIED, Books
@@ -74,6 +74,7 @@ def test_sums_of_sums_are_sums(left: list[Books], right: list[Books]) -> None:
 
 
 @given(st.lists(BOOKS, min_size=1, max_size=4))
+@example([Books(counters={"a": -0.0})])
 def test_it_does_not_matter_which_books_are_added_to(many: list[Books]) -> None:
     """Also to books that were read from a ledger, which hold plain floats."""
     first = copy.deepcopy(many[0])

@@ -18,8 +18,8 @@ from curate.tasks.scheduler import Launch, Policy, Scheduler
 from tests.fakes import FakeBackend, FakeClock
 
 OK, USER, STORAGE, CORRUPT, EXISTED = "ok", "user_error", "storage", "corrupt_input", "existed"
-CRASH, LOST, RAISED, SILENT, TWICE = "crashed", "lost", "raised", "silent", "twice"
-NODE_DIED = Ended(0, End.LOST, "NodeDiedError: the node is gone")
+CRASH, LOST, CANCELLED, RAISED, SILENT = "crashed", "lost", "cancelled", "raised", "silent"
+TWICE, FAILED_TWICE = "twice", "failed twice"
 
 
 @dataclass
@@ -97,13 +97,14 @@ class Run:
             self.begun_s[shard].append(self.clock.monotonic() - self.started_s)
             self.clock.advance(1.0)
             step = self.script[shard].pop(0) if self.script.get(shard) else OK
-            if step in (CRASH, LOST, RAISED):
+            if step in (CRASH, LOST, CANCELLED, RAISED):
                 return [*news, Ended(task, End(step), f"Oh: shard {shard}\nsecond line\nValueError: last line")]
             if step == SILENT:
                 continue
-            failure = None if step in (OK, EXISTED, TWICE) else Failure(FailureKind(step), "boom", "a traceback")
+            kind = USER if step == FAILED_TWICE else step
+            failure = None if step in (OK, EXISTED, TWICE) else Failure(FailureKind(kind), "boom", "a traceback")
             record = ShardRecord(shard, 1.0, failure, existed=step == EXISTED)
-            news.append(Message(task, [record, record] if step == TWICE else [record]))
+            news.append(Message(task, [record, record] if step in (TWICE, FAILED_TWICE) else [record]))
         return [*news, Ended(task, End.RETURNED)]
 
 
@@ -133,7 +134,8 @@ def test_a_shard_fails_twice_and_then_succeeds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "attempts"), [(USER, 4), (STORAGE, 4), (CORRUPT, 1), (CRASH, 3), (RAISED, 3), (SILENT, 3), (LOST, 21)]
+    ("step", "attempts"),
+    [(USER, 4), (STORAGE, 4), (CORRUPT, 1), (CRASH, 3), (RAISED, 3), (SILENT, 3), (LOST, 21), (CANCELLED, 21)],
 )
 def test_a_poison_shard_is_given_up_after_exactly_its_attempts(step: str, attempts: int) -> None:
     """And all others are done with one attempt each, in a run that ends by itself."""
@@ -191,6 +193,22 @@ def test_a_record_that_comes_twice_is_booked_once() -> None:
     run.run()
     assert run.watcher.ends == dict.fromkeys(range(4), 1)
     assert run.scheduler.attempts == 4
+
+
+def test_a_failure_that_comes_twice_is_booked_once() -> None:
+    """It would cost the shard two of its tries."""
+    run = Run(4, {1: [FAILED_TWICE] * 3}, bundled=True)
+    run.run()
+    assert run.watcher.failed_ == [(1, USER, False)] * 3
+    assert run.tried[1] == 4
+    assert run.watcher.ends == dict.fromkeys(range(4), 1)
+
+
+def test_an_output_that_was_there_does_not_set_the_pace() -> None:
+    """To look at one takes a moment whatever its size: bundles are sized by what was computed."""
+    run = Run(200, {shard: [EXISTED] for shard in range(200)}, target_task_s=1e9)
+    run.run()
+    assert [len(launch.shards) for _, launch, _ in run.backend.launched] == [1] * 200
 
 
 def test_news_of_unknown_tasks_is_ignored() -> None:
@@ -381,7 +399,9 @@ def test_too_many_failures_abort() -> None:
 # Any script
 
 
-STEPS = st.sampled_from([OK, USER, STORAGE, CORRUPT, EXISTED, CRASH, LOST, RAISED, SILENT, TWICE])
+STEPS = st.sampled_from(
+    [OK, USER, STORAGE, CORRUPT, EXISTED, CRASH, LOST, CANCELLED, RAISED, SILENT, TWICE, FAILED_TWICE]
+)
 
 
 @given(

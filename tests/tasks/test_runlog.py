@@ -351,7 +351,7 @@ def test_memory_is_bounded_however_long_the_store_is_down(
         logged.add(100, noise=uuid.uuid4().hex)
         logged.due()
     assert logged.log._sealed_bytes <= 2000
-    assert len(logged.log._lines) < 100
+    assert logged.log._lines == b""
     assert any("the oldest are dropped" in entry["event"] for entry in said)
     logged.store.script.clear()
     logged.log.flush()

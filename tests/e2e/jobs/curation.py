@@ -24,7 +24,7 @@ class Curation(Job):
     pause_s: float = param(0.0, identity=False, help="time that each batch takes")
     hold: str = param("", identity=False, help="path: batches wait while a file is there")
     once: str = param("", identity=False, help="path: where there is no file, makes one and does what `fault` says")
-    always: str = param("", identity=False, help="name of a file in which `fault` happens each time")
+    always: list[str] = param([], identity=False, help="files in which `fault` happens each time")
     fault: str = param("raise", identity=False, help="raise, or kill")
 
     def process(self, batch: pa.Table) -> Iterator[pa.Table]:
@@ -37,7 +37,7 @@ class Curation(Job):
             time.sleep(0.02)
         if self.once and _first_time(self.once):
             self._fail()
-        if self.always and self.always == name:
+        if name in self.always:
             self._fail()
         length = pc.utf8_length(batch["text"])
         self.count("batches")

@@ -1,0 +1,395 @@
+"""The program that workers run: shards in, records out; the output as the only truth about a shard."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from structlog.testing import capture_logs
+
+from curate import ConfigError
+from curate.dataset.formats import Format, OutputFormat
+from curate.dataset.split import whole
+from curate.dataset.stage import PROBED_BATCHES, Piece, Probe, Probed, StageProgram, books_of, failure_of
+from curate.dataset.tally import Tally
+from curate.errors import CorruptInput, PermissionDenied, TooManyBadRows, TransientStorageError
+from curate.log import get_logger
+from curate.storage import open_store
+from curate.storage.memory import clear
+from curate.tasks.record import FailureKind, ShardRecord
+from curate.tasks.shard import Shard
+
+ROOT = "memory://stage"
+IN = pa.schema([("id", pa.string()), ("n", pa.int64())])
+
+
+@dataclass
+class Doubling:
+    """An operator that doubles a column, with marks where a test may make it stumble."""
+
+    reads_files: bool = False
+    setups: int = 0
+    fail: dict[str, Exception] = field(default_factory=dict)
+    """What is raised at a row with this id, once."""
+    nothing: bool = False
+    nulls: bool = False
+
+    def setup(self) -> None:
+        self.setups += 1
+        if "setup" in self.fail:
+            raise self.fail.pop("setup")
+
+    def apply(self, batch: pa.Table, tally: Tally) -> Iterable[pa.Table]:
+        for one in batch["id"].to_pylist():
+            if one in self.fail:
+                raise self.fail.pop(one)
+        get_logger(job="doubling").info("a batch")
+        tally.count("batches")
+        if not self.nothing:
+            yield batch.set_column(1, "n", pa.nulls(len(batch)) if self.nulls else pc.multiply(batch["n"], 2))
+
+    def apply_file(self, file: Any, tally: Tally) -> Iterable[pa.Table]:
+        raise NotImplementedError
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> Iterator[None]:
+    yield
+    clear("stage")
+
+
+def put(name: str, rows: list[dict[str, Any]] | bytes) -> Shard:
+    """Publishes an input and returns its shard."""
+    store = open_store(ROOT)
+    data = rows if isinstance(rows, bytes) else b"".join(pa_json(row) for row in rows)
+    made = store.publish(f"{ROOT}/in/{name}", data).object
+    return whole(name.partition(".")[0], made.uri, made.size, made.generation)
+
+
+def pa_json(row: dict[str, Any]) -> bytes:
+    import orjson
+
+    return orjson.dumps(row) + b"\n"
+
+
+def rows(start: int, stop: int) -> list[dict[str, Any]]:
+    return [{"id": f"r{k}", "n": k} for k in range(start, stop)]
+
+
+def program(operator: Doubling | None = None, **settings: Any) -> StageProgram:
+    values: dict[str, Any] = {
+        "key": "run-1",
+        "job": "doubling",
+        "operator": operator or Doubling(),
+        "output": f"{ROOT}/out",
+        "fingerprint": "f1",
+        "format": OutputFormat.PARQUET,
+        "codec": "zstd",
+        "batch_rows": 2,
+        "max_bad_rows": None,
+        "input_schemas": {Format.JSONL: IN},
+        "scratch": "/nowhere",
+    }
+    return StageProgram(**values | settings)
+
+
+def run(made: StageProgram, *shards: Shard, attempt: int = 1, schema: Any = IN) -> list[ShardRecord]:
+    return list(made.run(Piece(tuple(enumerate(shards)), attempt, schema)))
+
+
+def read(name: str) -> pa.Table:
+    return pq.read_table(pa.BufferReader(open_store(ROOT).read(f"{ROOT}/out/{name}.parquet")))
+
+
+def names() -> list[str]:
+    return [item.uri.removeprefix(f"{ROOT}/out/") for item in open_store(ROOT).list(f"{ROOT}/out/")]
+
+
+class TestShards:
+    def test_each_gives_one_output_and_one_record(self) -> None:
+        made = program()
+        records = run(made, put("a.jsonl", rows(0, 3)), put("b.jsonl", rows(3, 4)))
+        assert names() == ["a.parquet", "b.parquet"]
+        assert read("a").to_pylist() == [{"id": f"r{k}", "n": 2 * k} for k in range(3)]
+        assert [record.index for record in records] == [0, 1]
+        first = records[0]
+        assert first.failure is None
+        assert first.books is not None
+        assert first.books.rows() == {"in": 3, "created": 0, "out": 3, "dropped": {}, "quarantined": 0}
+        assert first.books.counters == {"batches": 2}
+        seen = open_store(ROOT).stat(f"{ROOT}/out/a.parquet")
+        assert (first.generation, first.bytes_out, first.existed) == (seen.generation, seen.size, False)
+
+    def test_calls_are_those_of_the_shard(self) -> None:
+        made = program()
+        records = run(made, put("a.jsonl", rows(0, 3)), put("b.jsonl", rows(3, 4)))
+        assert [record.calls.as_dict() for record in records if record.calls] == [
+            {"list": 0, "get": 1, "put": 1, "delete": 0}
+        ] * 2
+
+    def test_one_that_fails_leaves_nothing_and_the_next_one_runs(self) -> None:
+        operator = Doubling(fail={"r2": ValueError("not r2")})
+        first, second = run(program(operator), put("a.jsonl", rows(0, 3)), put("b.jsonl", rows(3, 4)))
+        assert names() == ["b.parquet"]
+        assert first.failure is not None
+        assert (first.failure.kind, first.failure.error) == (FailureKind.USER_ERROR, "ValueError: not r2")
+        assert "in apply" in first.failure.traceback
+        assert second.failure is None
+
+    def test_setup_runs_once(self) -> None:
+        operator = Doubling()
+        made = program(operator)
+        run(made, put("a.jsonl", rows(0, 1)), put("b.jsonl", rows(1, 2)))
+        run(made, put("c.jsonl", rows(2, 3)))
+        assert operator.setups == 1
+
+    @pytest.mark.parametrize(("error", "setups"), [(OSError("not yet"), 2), (ConfigError("never"), 1)])
+    def test_a_setup_that_failed_runs_again_unless_it_said_that_it_cannot_help(
+        self, error: Exception, setups: int
+    ) -> None:
+        """A model that is no model is not loaded once for every shard."""
+        operator = Doubling(fail={"setup": error})
+        first, second = run(program(operator), put("a.jsonl", rows(0, 1)), put("b.jsonl", rows(1, 2)))
+        assert first.failure is not None
+        assert str(error) in first.failure.error
+        assert operator.setups == setups
+        assert (second.failure is None) == (setups == 2)
+
+    def test_a_program_that_arrives_in_another_process_sets_up_there(self) -> None:
+        operator = Doubling()
+        made = program(operator)
+        run(made, put("a.jsonl", rows(0, 1)))
+        there = pickle.loads(pickle.dumps(made))
+        run(there, put("b.jsonl", rows(0, 1)))
+        assert there.operator.setups == 2
+
+    def test_the_same_rows_give_the_same_bytes_whatever_ran_before(self) -> None:
+        a = put("a.jsonl", rows(0, 5))
+        run(program(), a)
+        run(program(output=f"{ROOT}/again"), put("b.jsonl", rows(9, 12)), a)
+        store = open_store(ROOT)
+        assert store.read(f"{ROOT}/out/a.parquet") == store.read(f"{ROOT}/again/a.parquet")
+
+    def test_logs_of_user_code_say_run_shard_and_attempt(self) -> None:
+        with capture_logs(processors=[_merge]) as logs:
+            run(program(), put("a.jsonl", rows(0, 1)), attempt=2)
+        [event] = [event for event in logs if event["event"] == "a batch"]
+        assert (event["job"], event["run"], event["shard"], event["attempt"]) == ("doubling", "run-1", "a", 2)
+
+
+def _merge(logger: Any, method: str, event: Any) -> Any:
+    import structlog
+
+    return structlog.contextvars.merge_contextvars(logger, method, event)
+
+
+class TestRetries:
+    def test_a_first_attempt_does_not_look(self) -> None:
+        """It would be a request for every shard of a large job."""
+        a = put("a.jsonl", rows(0, 1))
+        records = run(program(), a)
+        assert records[0].calls is not None
+        assert records[0].calls.get == 1
+
+    def test_a_later_one_takes_an_output_that_exists_and_its_books(self) -> None:
+        a = put("a.jsonl", rows(0, 3))
+        first = run(program(), a)[0]
+        operator = Doubling()
+        second = run(program(operator), a, attempt=2)[0]
+        assert (second.existed, second.different) == (True, False)
+        assert second.books == first.books
+        assert (second.generation, second.bytes_out) == (first.generation, first.bytes_out)
+        assert operator.setups == 0
+
+    def test_who_loses_the_race_with_the_same_bytes_has_done_it(self) -> None:
+        a = put("a.jsonl", rows(0, 3))
+        first, second = run(program(), a)[0], run(program(), a)[0]
+        assert second.failure is None
+        assert (second.generation, second.different) == (first.generation, False)
+
+    def test_who_loses_it_with_other_bytes_says_so_and_takes_the_winners_books(self) -> None:
+        a = put("a.jsonl", rows(0, 3))
+        first = run(program(), a)[0]
+        second = run(program(batch_rows=1), a)[0]
+        assert second.failure is None
+        assert (second.existed, second.different) == (True, True)
+        assert second.books == first.books, "not its own: it counted three batches"
+        assert second.generation == first.generation
+
+    def test_an_object_of_someone_else_is_not_taken_for_an_output(self) -> None:
+        a = put("a.jsonl", rows(0, 3))
+        open_store(ROOT).publish(f"{ROOT}/out/a.parquet", b"PAR1 nobody's")
+        for attempt in (1, 2):
+            record = run(program(), a, attempt=attempt)[0]
+            assert record.failure is not None
+            assert record.failure.kind is FailureKind.CORRUPT
+            assert open_store(ROOT).read(f"{ROOT}/out/a.parquet") == b"PAR1 nobody's"
+
+    def test_an_output_of_another_identity_is_not_taken(self) -> None:
+        a = put("a.jsonl", rows(0, 3))
+        run(program(fingerprint="f2"), a)
+        record = run(program(), a, attempt=2)[0]
+        assert record.failure is not None
+        assert "job of other identity (f2)" in record.failure.error
+
+    def test_the_record_in_an_output_is_what_was_booked(self) -> None:
+        first = run(program(), put("a.jsonl", rows(0, 3)))[0]
+        store = open_store(ROOT)
+        found = store.stat(f"{ROOT}/out/a.parquet")
+        assert books_of(store, found, OutputFormat.PARQUET, "zstd", "f1") == first.books
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.table({"id": ["not ours"]}), sink)
+        theirs = store.publish(f"{ROOT}/theirs.parquet", bytes(sink.getvalue())).object
+        with pytest.raises(ConfigError, match="was not written by curate"):
+            books_of(store, theirs, OutputFormat.PARQUET, "zstd", "f1")
+        broken = store.publish(f"{ROOT}/broken.parquet", b"PAR1 and no footer").object
+        with pytest.raises(CorruptInput, match="the record it should carry is broken"):
+            books_of(store, broken, OutputFormat.PARQUET, "zstd", "f1")
+
+
+class TestQuarantine:
+    LINES = b'{"id":"a","n":1}\n{"id":"b","n":"x"}\n{"id":\n{"id":"c","n":3}\n'
+
+    def test_it_is_published_before_the_output_which_names_it(self) -> None:
+        record = run(program(), put("a.jsonl", self.LINES))[0]
+        assert record.books is not None
+        assert record.books.rows() == {"in": 4, "created": 0, "out": 2, "dropped": {}, "quarantined": 2}
+        quarantine, output = names()
+        assert quarantine.startswith("_curate/quarantine/")
+        named = pq.read_metadata(pa.BufferReader(open_store(ROOT).read(f"{ROOT}/out/{output}"))).metadata
+        assert any(quarantine.encode() in value for value in named.values())
+
+    def test_a_shard_that_fails_leaves_none(self) -> None:
+        record = run(program(max_bad_rows="1"), put("a.jsonl", self.LINES))[0]
+        assert record.failure is not None
+        assert "TooManyBadRows: 2 bad rows before its end, the budget is 1 rows" in record.failure.error
+        assert names() == []
+
+
+class TestProbes:
+    def ask(self, made: StageProgram, shard: Shard | None) -> Probed:
+        answers = list(made.run(Probe(shard)))
+        assert len(answers) == 1
+        found: Probed = answers[0]
+        return found
+
+    def test_the_schema_of_the_first_table(self) -> None:
+        answer = self.ask(program(), put("a.jsonl", rows(0, 9)))
+        assert (answer.schema, answer.error, answer.typed) == (IN, "", True)
+        assert names() == []
+
+    def test_of_an_empty_table_where_there_is_no_row(self) -> None:
+        assert self.ask(program(), None).schema == IN
+
+    @pytest.mark.parametrize("data", [b"", b"\n\n"])
+    def test_a_shard_without_rows_gives_none(self, data: bytes) -> None:
+        assert self.ask(program(), put("a.jsonl", data)) == Probed()
+
+    def test_an_error_is_told(self) -> None:
+        operator = Doubling(fail={"r0": ValueError("not r0")})
+        answer = self.ask(program(operator), put("a.jsonl", rows(0, 3)))
+        assert (answer.schema, answer.error) == (None, "ValueError: not r0")
+
+    def test_a_shard_that_gives_no_table_is_left_after_some_batches(self) -> None:
+        """A job that drops nearly everything must not be run to learn its schema."""
+        answer = self.ask(program(Doubling(nothing=True)), put("a.jsonl", rows(0, 10 * PROBED_BATCHES)))
+        assert (answer.schema, answer.rows) == (None, 2 * PROBED_BATCHES)
+
+    def test_a_column_of_nulls_is_not_typed(self) -> None:
+        answer = self.ask(program(Doubling(nulls=True)), put("a.jsonl", rows(0, 3)))
+        assert answer.schema == pa.schema([("id", pa.string()), ("n", pa.null())])
+        assert not answer.typed
+
+    def test_answers_fill_each_other(self) -> None:
+        """The first one decides on names and order; types come from whoever knows them."""
+        nulls = Probed(pa.schema([("a", pa.null()), ("b", pa.int8())]))
+        full = Probed(pa.schema([("b", pa.string()), ("a", pa.int16()), ("c", pa.int8())]))
+        assert nulls.filled(full).schema == pa.schema([("a", pa.int16()), ("b", pa.int8())])
+        assert Probed().filled(full) is full
+        assert full.filled(Probed(error="x")) is full
+        assert nulls.filled(Probed()) is nulls
+
+
+class TestFailures:
+    @pytest.mark.parametrize(
+        ("error", "kind"),
+        [
+            (ValueError("x"), FailureKind.USER_ERROR),
+            (OSError("x"), FailureKind.USER_ERROR),
+            (CorruptInput("x"), FailureKind.CORRUPT),
+            (TooManyBadRows("x"), FailureKind.CORRUPT),
+            (ConfigError("x"), FailureKind.CORRUPT),
+            (TransientStorageError("x"), FailureKind.STORAGE),
+            (PermissionDenied("x"), FailureKind.STORAGE),
+        ],
+    )
+    def test_the_kind_says_what_follows(self, error: Exception, kind: FailureKind) -> None:
+        assert failure_of(error).kind is kind
+
+    def test_text_is_bounded_and_keeps_its_end(self) -> None:
+        """A traceback says at its end where the error is; a message at its beginning what it is."""
+        try:
+            raise ValueError("start " + "x" * 20_000)
+        except ValueError as error:
+            failure = failure_of(error)
+        assert len(failure.error) <= 1000
+        assert failure.error.startswith("ValueError: start")
+        assert len(failure.traceback) <= 8000
+
+    @pytest.mark.parametrize(
+        ("name", "data", "error"),
+        [
+            ("a.jsonl.gz", gzip.compress(b'{"id":"a","n":1}\n' * 999)[:-20], "not a whole gzip stream"),
+            ("a.jsonl.gz", b"no gzip at all", "not a whole gzip stream"),
+            ("a.jsonl.zst", b"no zstd", "not a whole zstd stream"),
+            ("a.parquet", b"PAR1 and no footer", "not a whole Parquet file"),
+            ("a.parquet", b"", "not a whole Parquet file"),
+        ],
+    )
+    def test_broken_input_is_corrupt(self, name: str, data: bytes, error: str) -> None:
+        made = program(input_schemas={Format.JSONL: IN, Format.PARQUET: IN})
+        record = run(made, put(name, data))[0]
+        assert record.failure is not None
+        assert record.failure.kind is FailureKind.CORRUPT
+        assert error in record.failure.error
+        assert f"{ROOT}/in/{name}" in record.failure.error
+
+    @pytest.mark.parametrize("change", ["delete", "replace"])
+    def test_an_input_that_is_gone_or_another_one_is_corrupt(self, change: str) -> None:
+        shard = put("a.jsonl", rows(0, 3))
+        store = open_store(ROOT)
+        if change == "delete":
+            store.delete(shard.uri)
+        else:
+            store.replace(shard.uri, b"other")
+        record = run(program(), shard)[0]
+        assert record.failure is not None
+        assert record.failure.kind is FailureKind.CORRUPT
+        assert "since the plan was made" in record.failure.error
+
+    def test_without_a_schema_a_shard_fails_with_what_to_do(self) -> None:
+        record = run(program(), put("a.jsonl", rows(0, 3)), schema=None)[0]
+        assert record.failure is not None
+        assert "declare output_schema in the job" in record.failure.error
+
+
+def test_paths_do_not_enter_outputs(tmp_path: Path) -> None:
+    """The same job over the same bytes elsewhere gives the same outputs."""
+    outputs = []
+    for folder in ("one", "two"):
+        path = tmp_path / folder / "in" / "a.jsonl"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"".join(map(pa_json, rows(0, 3))))
+        made = open_store(str(path)).stat(str(path))
+        output = tmp_path / folder / "out"
+        run(program(output=str(output), scratch=str(output / "tmp")), whole("a", str(path), made.size, made.generation))
+        outputs.append((output / "a.parquet").read_bytes())
+    assert outputs[0] == outputs[1]

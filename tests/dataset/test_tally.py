@@ -1,0 +1,116 @@
+"""The tally of a shard: what is dropped, set aside and counted, and how much of it is too much."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from curate import ConfigError
+from curate.dataset.formats import BadRow
+from curate.dataset.tally import HOPELESS_BAD_ROWS, BadRowBudget, Tally
+from curate.errors import TooManyBadRows
+
+
+def bad(reason: str = "broken") -> BadRow:
+    return BadRow(1, reason, b"x")
+
+
+class TestBudget:
+    @pytest.mark.parametrize(
+        ("text", "rows", "most"),
+        [
+            (None, 0, 10),
+            (None, 9_999, 10),
+            (None, 10_999, 10),
+            (None, 11_000, 11),
+            (None, 1_000_000, 1000),
+            ("0", 1000, 0),
+            ("7", 1, 7),
+            ("1%", 99, 0),
+            ("1%", 100, 1),
+            ("29%", 100, 29),
+            ("57%", 100, 57),
+            ("0.1%", 1000, 1),
+            ("100%", 3, 3),
+        ],
+    )
+    def test_so_many_and_no_more(self, text: str | None, rows: int, most: int) -> None:
+        """0.1 % and at least 10 by default; a percentage given has no least."""
+        budget = BadRowBudget(text)
+        assert budget.allows(most, rows)
+        assert not budget.allows(most + 1, rows)
+
+    @given(st.integers(1, 100), st.integers(0, 10**7))
+    def test_whole_percentages_are_exact(self, percent: int, rows: int) -> None:
+        """0.29 * 100 is a little less than 29 in floating point."""
+        budget = BadRowBudget(f"{percent}%")
+        assert budget.allows(percent * rows // 100, rows)
+        assert not budget.allows(percent * rows // 100 + 1, rows)
+
+    @pytest.mark.parametrize("text", ["", "x", "-1", "1.5", "0%", "101%", "%", "1 %%", "ten"])
+    def test_anything_else_is_refused(self, text: str) -> None:
+        with pytest.raises(ConfigError, match="percentage"):
+            BadRowBudget(text)
+
+    @pytest.mark.parametrize(
+        ("text", "shown"),
+        [(None, "0.1% of the rows, at least 10"), ("7", "7 rows"), ("2.5%", "2.5% of the rows")],
+    )
+    def test_it_says_itself_as_it_is_given(self, text: str | None, shown: str) -> None:
+        assert str(BadRowBudget(text)) == shown
+
+
+class TestTally:
+    def test_rows_that_could_not_be_read_count_as_read(self) -> None:
+        tally = Tally(BadRowBudget())
+        tally.bad_row(bad())
+        tally.close()
+        assert tally.books.rows() == {"in": 1, "created": 0, "out": 0, "dropped": {}, "quarantined": 1}
+
+    def test_nothing_is_booked_for_no_rows(self) -> None:
+        tally = Tally(BadRowBudget())
+        tally.drop(0, "short")
+        assert tally.books.dropped == {}
+
+    def test_over_the_budget_it_says_reasons_budget_and_what_to_do(self) -> None:
+        """The most frequent reasons first, five of them."""
+        tally = Tally(BadRowBudget("5"))
+        for k in range(5):
+            tally.bad_row(bad(f"reason {min(k, 2)}"))
+        with pytest.raises(TooManyBadRows) as caught:
+            tally.bad_row(bad("reason 2"))
+        assert str(caught.value) == (
+            "6 bad rows before its end, the budget is 5 rows (4 x reason 2, 1 x reason 0, 1 x reason 1); "
+            "mend the input, or raise --max-bad-rows"
+        )
+
+    def test_a_fraction_is_known_at_the_end(self) -> None:
+        """Good rows to come may still outweigh the bad ones."""
+        tally = Tally(BadRowBudget("50%"))
+        for _ in range(3):
+            tally.bad_row(bad())
+        tally.books.rows_in += 3
+        tally.books.rows_out += 3
+        tally.close()
+        tally.bad_row(bad())
+        with pytest.raises(TooManyBadRows, match=r"4 bad rows of 7, the budget is 50% of the rows \(4 x broken\)"):
+            tally.close()
+
+    def test_a_hopeless_shard_is_given_up_early(self) -> None:
+        """The input is something else than it was taken for; reading on would fill the disk with its rows."""
+        tally = Tally(BadRowBudget("90%"))
+        for _ in range(HOPELESS_BAD_ROWS):
+            tally.bad_row(bad())
+        with pytest.raises(TooManyBadRows, match=f"{HOPELESS_BAD_ROWS + 1} bad rows before its end"):
+            tally.bad_row(bad())
+
+    def test_names_are_bounded(self) -> None:
+        tally = Tally(BadRowBudget())
+        for k in range(200):
+            tally.count(f"counter {k}")
+            tally.drop(1, f"reason {k}")
+        with pytest.raises(ConfigError, match=r"more than 200 different counters in one shard \(such as 'one more'\)"):
+            tally.count("one more")
+        with pytest.raises(ConfigError, match="more than 200 different reasons for dropping in one shard"):
+            tally.drop(1, "one more")

@@ -1,0 +1,226 @@
+"""What an existing output says to a job that is another one now: other parameters, other code, other version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from structlog.testing import capture_logs
+
+from curate import Job, RunState
+from tests.job.inline import everything, numbered, output_rows, outputs, refusing, run_job, write_jsonl, write_parquet
+from tests.job.modules import Modules
+
+SOURCE = """
+from curate import Job, param
+
+class Mine(Job):
+    version = "1"
+    columns = ("id", "n")
+    factor: int = 2
+    hint: str = param("", identity=False)
+
+    def process(self, batch):
+        self.count("rows", len(batch))
+        return batch
+"""
+CHANGED = SOURCE.replace('self.count("rows", len(batch))', 'self.count("seen", len(batch))')
+WITHOUT_VERSION = SOURCE.replace('    version = "1"\n', "")
+Make = Callable[..., Job]
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Modules:
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    return Modules(tmp_path / "code", monkeypatch)
+
+
+@pytest.fixture
+def make(modules: Modules) -> Make:
+    """Makes a job of a source."""
+
+    def made(source: str = SOURCE, **parameters: Any) -> Job:
+        job: Job = modules.load(source).Mine(**parameters)
+        return job
+
+    return made
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    for k, name in enumerate("abc"):
+        write_jsonl(tmp_path / "in" / f"{name}.jsonl", numbered(2 * k, 2 * k + 2))
+    return tmp_path / "in"
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def job_json(out: Path) -> dict[str, Any]:
+    found: dict[str, Any] = orjson.loads((out / "_curate" / "job.json").read_bytes())
+    return found
+
+
+class TestIdentity:
+    @pytest.mark.parametrize(
+        ("source_code", "given", "difference"),
+        [
+            (SOURCE, {"factor": 3}, "  parameters.factor: there 2, here 3\n"),
+            (SOURCE, {"batch_size": 5}, "  batch_size: there 4096, here 5\n"),
+            (SOURCE.replace('"1"', '"2"'), {}, "  version: there '1', here '2'\n"),
+            (SOURCE.replace('("id", "n")', '("id",)'), {}, "  columns: there ['id', 'n'], here ['id']\n"),
+            (SOURCE.replace("factor: int", "times: int"), {}, "  parameters.times: there nothing, here 2\n"),
+            (
+                SOURCE.replace("factor: int = 2", "factor: int = 2\n    more: int | None = None"),
+                {},
+                "  parameters.more: there nothing, here None\n",
+            ),
+            (SOURCE.replace('("id", "n")', '("n", "id")'), {}, "  columns: there ['id', 'n'], here ['n', 'id']\n"),
+        ],
+    )
+    @pytest.mark.parametrize("limit", [None, 1])
+    def test_another_identity_is_refused_with_the_difference(
+        self, make: Make, source: Path, out: Path, source_code: str, given: dict[str, Any], difference: str, limit: Any
+    ) -> None:
+        """Both sides of it, whether the job is finished or not; and nothing is touched."""
+        run_job(make(), source, out, limit=limit)
+        before = everything(out)
+        with refusing("another identity") as caught:
+            run_job(make(source_code, **given), source, out)
+        message = str(caught.value)
+        assert difference in message
+        assert "choose another --output, or replace what is there with --overwrite" in message
+        assert everything(out) == before
+
+    def test_other_parameters_go_on(self, make: Make, source: Path, out: Path) -> None:
+        run_job(make(hint="a"), source, out, limit=1)
+        assert run_job(make(hint="b", num_cpus=2, max_tasks=1), source, out).state is RunState.COMPLETE
+
+    def test_without_a_version_the_code_is_the_identity(self, make: Make, source: Path, out: Path) -> None:
+        run_job(make(WITHOUT_VERSION), source, out)
+        assert run_job(make(WITHOUT_VERSION), source, out).skipped == 3
+        with refusing("version: there 'code ") as caught:
+            run_job(make(WITHOUT_VERSION.replace('"rows"', '"seen"')), source, out)
+        assert "', here 'code " in str(caught.value)
+
+
+class TestCodeUnderTheSameVersion:
+    def test_an_unfinished_job_refuses(self, make: Make, source: Path, out: Path) -> None:
+        run_job(make(), source, out, limit=1)
+        before = everything(out)
+        with refusing("Go on with --accept-code-change, or raise `version` and start over with --overwrite") as caught:
+            run_job(make(CHANGED), source, out)
+        there, here = job_json(out)["code_digest"], make(CHANGED).spec().code_digest
+        assert f"the code of 'mine' changed (digest {there} there, {here} here)" in str(caught.value)
+        assert everything(out) == before
+
+    def test_accepted_once_it_is_not_asked_again(self, make: Make, source: Path, out: Path) -> None:
+        run_job(make(), source, out, limit=1)
+        run_job(make(CHANGED), source, out, limit=2, accept_code_change=True)
+        summary = run_job(make(CHANGED), source, out)
+        assert (summary.state, summary.books.counters) == (RunState.COMPLETE, {"rows": 2, "seen": 4})
+
+    def test_what_was_accepted_is_that_code_and_no_other(self, make: Make, source: Path, out: Path) -> None:
+        run_job(make(), source, out, limit=1)
+        run_job(make(CHANGED), source, out, limit=2, accept_code_change=True)
+        with refusing("the code of 'mine' changed"):
+            run_job(make(CHANGED.replace("seen", "met")), source, out)
+        assert run_job(make(), source, out).state is RunState.COMPLETE, "the first code is still its own"
+
+    def test_a_finished_job_warns(self, make: Make, source: Path, out: Path) -> None:
+        run_job(make(), source, out)
+        before = everything(out)
+        with capture_logs() as logs:
+            summary = run_job(make(CHANGED), source, out)
+        assert (summary.state, summary.skipped) == (RunState.COMPLETE, 3)
+        [warning] = [event for event in logs if event["log_level"] == "warning"]
+        assert warning["event"].startswith("the job's code changed under the same version")
+        assert warning["next"].startswith("raise `version`")
+        assert everything(out) == before
+
+    def test_a_finished_job_with_new_inputs_is_unfinished(self, make: Make, source: Path, out: Path) -> None:
+        run_job(make(), source, out)
+        write_jsonl(source / "d.jsonl", numbered(6, 8))
+        with refusing("--accept-code-change"):
+            run_job(make(CHANGED), source, out)
+
+    def test_comments_and_settings_that_change_no_byte_are_no_change(self, make: Make, source: Path, out: Path) -> None:
+        run_job(make(), source, out, limit=1)
+        edited = SOURCE.replace("class Mine", "# A comment.\nclass Mine").replace(
+            'version = "1"', 'version = "1"\n    memory = 2**30'
+        )
+        assert run_job(make(edited), source, out).state is RunState.COMPLETE
+
+    def test_a_dry_run_says_so_too(self, make: Make, source: Path, out: Path) -> None:
+        from curate.dataset.driver import dry_run
+
+        run_job(make(), source, out, limit=1)
+        job = make(CHANGED)
+        with refusing("--accept-code-change"):
+            dry_run(job.spec(), job.options(input=source, output=out))
+
+
+class TestOverwrite:
+    """Removes this job's outputs and ledger, after asking, and starts over; what is foreign stays."""
+
+    def test_it_asks_and_a_no_changes_nothing(self, make: Make, source: Path, out: Path) -> None:
+        run_job(make(), source, out)
+        before = everything(out)
+        asked: list[str] = []
+
+        def refuse(question: str) -> bool:
+            asked.append(question)
+            return False
+
+        with refusing("--overwrite was not confirmed"):
+            run_job(make(factor=3), source, out, overwrite=True, confirm=refuse)
+        assert asked == [f"remove 3 outputs and the ledger of 'mine' under {out}?"]
+        left = {name: data for name, data in everything(out).items() if "/tmp/" not in name}
+        assert left == before
+
+    def test_yes_replaces_everything_and_leaves_what_is_foreign(self, make: Make, source: Path, out: Path) -> None:
+        run_job(make(), source, out)
+        foreign = {"notes.txt": b"mine", "x/other.parquet": b"PAR1", "_hidden": b"too"}
+        for name, data in foreign.items():
+            (out / name).parent.mkdir(exist_ok=True)
+            (out / name).write_bytes(data)
+        first = job_json(out)["fingerprint"]
+        summary = run_job(make(factor=3), source, out, overwrite=True, confirm=lambda _: True)
+        assert (summary.state, summary.skipped, summary.done) == (RunState.COMPLETE, 0, 3)
+        assert job_json(out)["fingerprint"] != first
+        assert {name: (out / name).read_bytes() for name in foreign} == foreign
+        assert len(list((out / "_curate" / "runs").glob("*/run.json"))) == 1
+
+    def test_another_format_leaves_no_output_of_the_old_one(self, make: Make, source: Path, out: Path) -> None:
+        run_job(make(), source, out)
+        run_job(make(format="jsonl"), source, out, overwrite=True, confirm=lambda _: True)
+        assert outputs(out) == {}
+        assert len(list(out.glob("*.jsonl.zst"))) == 3
+
+    def test_without_a_job_there_is_nothing_to_ask(self, make: Make, source: Path, out: Path) -> None:
+        summary = run_job(make(), source, out, overwrite=True)
+        assert summary.state is RunState.COMPLETE
+
+    def test_the_result_is_that_of_a_fresh_output(self, make: Make, source: Path, out: Path, tmp_path: Path) -> None:
+        run_job(make(factor=1), source, out)
+        run_job(make(), source, out, overwrite=True, confirm=lambda _: True)
+        run_job(make(), source, tmp_path / "fresh")
+        fresh = {name: data for name, data in everything(tmp_path / "fresh").items() if "_curate" not in name}
+        assert {name: data for name, data in everything(out).items() if "_curate" not in name} == fresh
+        assert len(output_rows(out)) == 6
+
+    def test_a_foreign_object_under_the_name_of_an_output_is_not_removed(
+        self, make: Make, source: Path, out: Path
+    ) -> None:
+        """The plan names it, but no attempt of this job wrote it."""
+        run_job(make(), source, out, limit=1)
+        write_parquet(out / "b.parquet", [{"not": "ours"}])
+        theirs = (out / "b.parquet").read_bytes()
+        with refusing("was not written by curate"):
+            run_job(make(factor=3), source, out, overwrite=True, confirm=lambda _: True)
+        assert (out / "b.parquet").read_bytes() == theirs
