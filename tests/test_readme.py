@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-VARIES = re.compile(r"complete in|run 20|output |^toxicity +complete|━")
+VARIES = re.compile(r"complete in|run +20|output |^toxicity +complete|█")
 """Lines of the console that hold times, paths, or a bar as wide as the terminal."""
 
 
