@@ -25,6 +25,8 @@ from curate.tasks.summary import FailureGroup, RunState, Summary
 MOST_GROUPS = 100
 """Different errors that are kept apart; further ones are counted together."""
 OTHER_ERRORS = "other errors"
+MOST_WARNINGS = 100
+"""Failed tries that are logged one by one: a million shards may fail, and each is in the ledger."""
 
 
 @dataclass
@@ -86,7 +88,8 @@ class Account:
         self._state = RUNNING
         self._slots = 1
         self._window = RateWindow()
-        self._shown_s = 0.0
+        self._shown_s = started_s
+        self._warned = 0
         # Totals change in the dispatching thread and are read by the one that writes heartbeats.
         self._lock = threading.Lock()
         self._runlog = RunLog(prepared.ledger, prepared.run_id, clock, self.heartbeat)
@@ -166,14 +169,18 @@ class Account:
                 error = failure.error if known else OTHER_ERRORS
                 totals.groups[error] += 1
                 totals.examples.setdefault(error, shard.id)
-        self.log.warning(
-            "shard failed" if final else "shard failed, will be tried again",
-            shard=shard.id,
-            attempt=launch.attempt,
-            kind=failure.kind.value,
-            input=shard.uri,
-            error=failure.error,
-        )
+        self._warned += 1
+        if self._warned <= MOST_WARNINGS:
+            self.log.warning(
+                "shard failed" if final else "shard failed, will be tried again",
+                shard=shard.id,
+                attempt=launch.attempt,
+                kind=failure.kind.value,
+                input=shard.uri,
+                error=failure.error,
+            )
+        elif self._warned == MOST_WARNINGS + 1:
+            self.log.warning("more shards fail; each is in the ledger, and no more are logged one by one")
         event = self._event(launch, record, "failed" if final else "retry")
         event |= {"input": shard.uri, "kind": failure.kind.value, "error": failure.error}
         self._runlog.add(event | {"traceback": failure.traceback})

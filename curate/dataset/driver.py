@@ -20,7 +20,7 @@ from curate.runtime.protocol import Backend
 from curate.storage import is_local
 from curate.storage.local import remove_scratch, sweep_scratch, sync_directories
 from curate.tasks import layout, registry
-from curate.tasks.dispatcher import Dispatcher, Interrupts
+from curate.tasks.dispatcher import Dispatcher
 from curate.tasks.runlog import new_run_id
 from curate.tasks.scheduler import Launch, Policy, Scheduler, max_failed_shards
 from curate.tasks.summary import RunState, Summary
@@ -108,9 +108,7 @@ class _Run:
         unsaid = self.account.job_summary() is not None and not self.prepared.history.summarised
         if self.prepared.uncommitted or self.account.stale or unsaid:
             commit(self.prepared, self.options)
-            self._open()
-            self._conclude()
-            self.account.close(RunState.COMPLETE)
+            self._work(None)
             self._tidy()
         return self.account.summary(RunState.COMPLETE)
 
@@ -123,21 +121,19 @@ class _Run:
         finally:
             self.signals.install()
 
-    def _work(self, backend: Backend) -> RunState:
-        """Dispatches, and writes down how that ended, whatever happens."""
+    def _work(self, backend: Backend | None) -> RunState:
+        """Dispatches, if there is something to do, and writes down how that ended, whatever happens."""
         state = RunState.FAILED
         try:
             self._open()
-            backend.load(self._program())
-            finished = self._dispatch(backend)
-            ended = self._state(finished)
+            ended = RunState.COMPLETE if backend is None else self._dispatch(backend)
             self._conclude()
             state = ended
         except KeyboardInterrupt:
             state = RunState.INTERRUPTED
             raise
         finally:
-            self.options.display.close()
+            self.options.display.close(self.account.progress())
             self.account.close(state)
         return state
 
@@ -173,8 +169,9 @@ class _Run:
             scratch=self.prepared.stores.scratch,
         )
 
-    def _dispatch(self, backend: Backend) -> bool:
-        plan, interrupts = self.prepared.plan, self.signals.interrupts
+    def _dispatch(self, backend: Backend) -> RunState:
+        plan, account, interrupts = self.prepared.plan, self.account, self.signals.interrupts
+        backend.load(self._program())
         schema = output_schema(self.prepared, backend, interrupts)
 
         def payload(launch: Launch) -> Piece:
@@ -183,14 +180,9 @@ class _Run:
         def size_of(rank: int) -> int:
             return int(plan.sizes[rank])
 
-        account = self.account
-        return Dispatcher(account.scheduler, backend, payload, size_of, account, self.clock, interrupts).run()
-
-    def _state(self, finished: bool) -> RunState:
-        if not finished:
-            interrupts: Interrupts = self.signals.interrupts
-            return RunState.INTERRUPTED if interrupts.interrupts or interrupts.terminated else RunState.ABORTED
-        return RunState.FAILED if self.account.totals.failed else RunState.COMPLETE
+        if Dispatcher(account.scheduler, backend, payload, size_of, account, self.clock, interrupts).run():
+            return RunState.FAILED if account.totals.failed else RunState.COMPLETE
+        return RunState.INTERRUPTED if interrupts.interrupts or interrupts.terminated else RunState.ABORTED
 
     def _conclude(self) -> None:
         """Publishes the job's summary if every shard of the job, not only of this run's scope, is done."""

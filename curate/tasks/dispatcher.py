@@ -68,10 +68,12 @@ class Dispatcher:
     def run(self) -> bool:
         """Returns True when nothing is left to run, False if it was interrupted or aborted before."""
         while True:
+            # First, because an interrupt may be what finishes a run of which nothing is in flight.
+            out_of_patience = self._out_of_patience()
             state = self.scheduler.state
             if state is SchedulerState.FINISHED:
                 return self.scheduler.unfinished == 0
-            if state is SchedulerState.ABORTED or self._out_of_patience():
+            if state is SchedulerState.ABORTED or out_of_patience:
                 self.backend.cancel()
                 return False
             slots = self._launch()

@@ -55,8 +55,8 @@ class Display(Protocol):
         """Shows where the run is now."""
         ...
 
-    def close(self) -> None:
-        """Leaves the terminal as it was."""
+    def close(self, last: Progress) -> None:
+        """Shows where the run ended, if it shows runs as they go, and leaves the terminal as it was."""
         ...
 
 
@@ -68,7 +68,7 @@ class NoDisplay:
     def show(self, progress: Progress) -> None:
         """Does nothing."""
 
-    def close(self) -> None:
+    def close(self, last: Progress) -> None:
         """Does nothing."""
 
 
@@ -81,7 +81,7 @@ class LogDisplay:
         """Logs the progress."""
         get_logger(job=progress.job).info("progress", shards=progress.text())
 
-    def close(self) -> None:
+    def close(self, last: Progress) -> None:
         """Does nothing."""
 
 
@@ -119,7 +119,8 @@ class LiveDisplay:
         self._bar.update(self._task, shards=progress.shards(), **now)
         self._live.update(Group(self._bar, Text(f"  {progress.speed()}", no_wrap=True, overflow="ellipsis")))
 
-    def close(self) -> None:
+    def close(self, last: Progress) -> None:
         """Stops redrawing; the last lines stay."""
         if self._task is not None:
+            self.show(last)
             self._live.stop()

@@ -12,7 +12,8 @@ import pytest
 
 from curate.errors import ConfigError
 from curate.tasks.summary import RunState
-from tests.e2e.harness import Place, corpus, encoded, job_summary, outputs, rows, totals
+from tests.e2e.harness import Place, corpus, encoded, job_summary, outputs, rows, run, totals
+from tests.e2e.jobs.curation import Curation
 from tests.e2e.workbench import Bench, NoBackend, complete
 
 FILES = corpus(sizes=(120, 3, 60, 0, 70))
@@ -39,6 +40,19 @@ def test_a_finished_job_is_free(bench: Bench) -> None:
     assert bench.objects() == before
     assert totals(again.as_dict()) == totals(first.as_dict())
     assert (again.skipped, again.dispatched, again.attempts) == (again.total, 0, 0)
+
+
+def test_a_finished_job_does_not_even_import_ray(local: Place) -> None:
+    """The backend is made when there is something to run on it."""
+    source = local.write("in", FILES)
+    Curation().run(input=source, output=f"{local.root}/out", backend="inline")
+    code = (
+        "import sys\nfrom tests.e2e.jobs.curation import Curation\n"
+        f"summary = Curation().run(input={source!r}, output='{local.root}/out')\n"
+        "assert summary.skipped == summary.total\nassert 'ray' not in sys.modules"
+    )
+    ended = run("-c", code)
+    assert ended.code == 0, ended.err
 
 
 def test_a_new_input_is_all_that_runs(bench: Bench) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from curate.clock import SystemClock
+from curate.dataset.look import NoJobError, look
 from tests.e2e.harness import (
     CURATION,
     Driver,
@@ -27,6 +29,7 @@ from tests.e2e.harness import (
     wait_until,
     workers,
 )
+from tests.gcs_emulator import GcsEmulator
 
 KILLS = 12
 
@@ -50,6 +53,7 @@ def test_inline(place: Place, tmp_path: Path) -> None:
             if ended.code == 0:
                 break
             kills += 1
+            assert _state(place) != "running", "a driver that is gone is not shown as running"
         again = zygote.run(*argv)
     assert kills > KILLS // 2, f"only {kills} kills hit a running job"
     assert again.code == 0, again.err
@@ -86,6 +90,33 @@ def test_ray(place: Place, tmp_path: Path) -> None:
     _equal(place, whole.json, again.json)
     redone = executions(trace).total() - executions(whole_trace).total()
     assert redone <= kills * slots, f"{redone} after {kills} kills on {slots} slots"
+
+
+@pytest.mark.slow
+def test_a_store_that_fails_now_and_then(emulator: GcsEmulator, tmp_path: Path) -> None:
+    """One request in ten is refused, before or after its effect, and drivers are killed on top: same bytes and books."""
+    place = Place("gs://bucket/data", emulator)
+    rng = random.Random(3)
+    source = place.write("in", corpus())
+    common = (CURATION, "--backend", "inline", "--json", "--pause-s", "0.03", "--input", source)
+    with Zygote(tmp_path / "zygote", place.env) as zygote:
+        whole = zygote.run(*common, "--output", f"{place.root}/whole")
+        assert whole.code == 0, whole.err
+        emulator.fail_randomly(10, seed=3)
+        for _ in range(KILLS):
+            zygote.run(*common, "--output", f"{place.root}/killed", kill_after_s=rng.uniform(0, 0.5))
+        again = zygote.run(*common, "--output", f"{place.root}/killed")
+        emulator.heal()
+    assert again.code == 0, again.err
+    _equal(place, whole.json, again.json)
+
+
+def _state(place: Place) -> str | None:
+    """Returns the state of the killed job; None if there is none yet."""
+    try:
+        return look(f"{place.root}/killed", SystemClock().now()).state
+    except NoJobError:
+        return None
 
 
 def _equal(place: Place, whole: dict[str, object], again: dict[str, object]) -> None:

@@ -384,7 +384,20 @@ def test_interrupted_before_it_began_it_launches_nothing() -> None:
     run = Run(10)
     run.interrupts.interrupts = 1
     assert run.run() is False
-    assert run.backend.launched == []
+    assert (run.backend.launched, run.clock.sleeps, run.watcher.ticks) == ([], [], 0)
+
+
+def test_an_interrupt_during_a_backoff_ends_the_run() -> None:
+    """Nothing is in flight, and what waits will not be launched: there is nothing to be gracious to."""
+    run = Run(1, {0: [USER]})
+
+    def interrupt() -> None:
+        run.interrupts.interrupts += 1
+
+    at_tick(run, 2, interrupt)
+    assert run.run() is False
+    assert run.watcher.ticks == 2
+    assert run.backend.cancelled == 0
 
 
 def test_too_many_failures_abort() -> None:

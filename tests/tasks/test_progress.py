@@ -36,7 +36,7 @@ def test_called_from_code_it_shows_nothing(capsys: pytest.CaptureFixture[str]) -
     """Neither stream is touched."""
     display = NoDisplay()
     display.show(progress())
-    display.close()
+    display.close(progress())
     assert capsys.readouterr() == ("", "")
 
 
@@ -49,10 +49,9 @@ def test_on_a_terminal_everything_fits(columns: int, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setattr(sys, "stdout", out)
     display = LiveDisplay()
-    display.close()
+    display.close(progress())
     display.show(progress(job="[red]odd[/red]"))
-    display.show(progress(done=999_999, job="[red]odd[/red]"))
-    display.close()
+    display.close(progress(done=999_999, job="[red]odd[/red]"))
     lines = [line.rstrip() for line in screen.getvalue().splitlines() if line.strip()]
     assert len(lines) == 2
     assert " [red]odd[/red] " in lines[0]

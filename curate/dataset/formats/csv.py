@@ -29,6 +29,8 @@ from curate.storage.protocol import Object, Store
 
 _LARGEST_ROW_BYTES = 1 << 28
 _NULLS = pa.array([text.encode() for text in pa_csv.ConvertOptions().null_values], pa.binary())
+_LEADING_ZERO = r"^[+-]?0[0-9]"
+"""Digits such as 007 are a name, not a number: as one they would come out as 7."""
 _TRUTHS = pa.array([b"true", b"false", b"True", b"False", b"TRUE", b"FALSE"], pa.binary())
 
 
@@ -203,7 +205,8 @@ def sample_csv(
 ) -> pa.Schema:
     """Returns the schema of the first block of rows; an empty one if there are no rows.
 
-    A column is int64, float64, bool or string, the first that all its values are; text that looks like a date is text.
+    A column is int64, float64, bool or string, the first that all its values are; text that looks like a date, or like
+    a number with leading zeros, is text.
     Raises CorruptInput; ConfigError for a wanted column that is missing, or a name that is there twice.
     """
     parser = _Parser(store, object, codec, None)
@@ -229,6 +232,8 @@ def _inferred(column: pa.ChunkedArray) -> pa.DataType:
         return pa.string()
     if pc.all(pc.is_in(values.drop_null(), _TRUTHS)).as_py():
         return pa.bool_()
+    if pc.any(pc.match_substring_regex(values, _LEADING_ZERO)).as_py():
+        return pa.string()
     for type in (pa.int64(), pa.float64()):
         try:
             values.cast(pa.string()).cast(type)

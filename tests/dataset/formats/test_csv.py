@@ -139,6 +139,12 @@ def test_a_name_that_is_there_twice_is_refused() -> None:
         sampled(b"a,a\n1,2\n")
 
 
+@pytest.mark.parametrize("value", ["007", "+01", "-00.5"])
+def test_numbers_with_leading_zeros_stay_text(value: str) -> None:
+    """An id such as 007 comes out as it went in, also if every other value of its column is a number."""
+    assert sampled(f"id,zero\n1,0\n{value},0.5\n".encode()) == pa.schema([("id", pa.string()), ("zero", pa.float64())])
+
+
 def test_types_are_inferred_and_dates_stay_text() -> None:
     data = b"i,f,b,t,d,e\n1,1,true,x,2020-01-01,\n,2.5,false,1,2020-01-02,NA\n"
     assert sampled(data) == pa.schema(
