@@ -94,7 +94,7 @@ def test_ray(place: Place, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_store_that_fails_now_and_then(emulator: GcsEmulator, tmp_path: Path) -> None:
-    """One request in ten is refused, before or after its effect, and drivers are killed on top: same bytes and books."""
+    """One request in ten is refused, before or after its effect, and drivers are killed too: same bytes and books."""
     place = Place("gs://bucket/data", emulator)
     rng = random.Random(3)
     source = place.write("in", corpus())
