@@ -175,7 +175,7 @@ class _Run:
         schema = output_schema(self.prepared, backend, interrupts)
 
         def payload(launch: Launch) -> Piece:
-            return Piece(tuple((rank, plan.shard(rank)) for rank in launch.shards), launch.attempt, schema)
+            return Piece(tuple(zip(launch.shards, plan.shards(launch.shards), strict=True)), launch.attempt, schema)
 
         def size_of(rank: int) -> int:
             return int(plan.sizes[rank])

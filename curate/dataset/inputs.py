@@ -13,11 +13,13 @@ from itertools import islice
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from curate.dataset.patterns import InputPattern, PatternKind, refuse_overlap, understand
 from curate.errors import ConfigError, ObjectNotFound, PermissionDenied, did_you_mean
 from curate.storage.protocol import LIST_PAGE, Object, Store
 from curate.tasks import layout
+from curate.tasks.columns import Columns
 
 __all__ = ["SCHEMA", "InputPattern", "Inputs", "enclosing_ledgers", "list_inputs", "refuse_overlap", "understand"]
 
@@ -41,7 +43,7 @@ def list_inputs(patterns: Sequence[InputPattern], store_of: Callable[[str], Stor
     Raises ConfigError naming the pattern that matches nothing.
     """
     seen: set[str] | None = set() if len(patterns) > 1 else None
-    columns: list[list[Any]] = [[] for _ in SCHEMA]
+    columns = Columns(SCHEMA)
     ledgers: dict[str, bool] = {}
     for pattern in patterns:
         search = _Search(pattern, store_of(pattern.prefix), ledgers)
@@ -50,12 +52,14 @@ def list_inputs(patterns: Sequence[InputPattern], store_of: Callable[[str], Stor
                 if item.uri in seen:
                     continue
                 seen.add(item.uri)
-            for column, value in zip(columns, (item.uri, name, item.size, item.generation), strict=True):
-                column.append(value)
-    arrays = [pa.array(column, type) for column, type in zip(columns, SCHEMA.types, strict=True)]
+            columns.add((item.uri, name, item.size, item.generation))
+    table = columns.table()
+    if columns.broken is not None:
+        raise ConfigError(
+            f"input {columns.broken!r} has a name that is no Unicode, and outputs are named after inputs; rename it"
+        )
     incomplete = sorted(root for root, complete in ledgers.items() if not complete)
-    read_from = [root for root in incomplete if any(uri.startswith(f"{root}/") for uri in columns[0])]
-    return Inputs(pa.table(arrays, schema=SCHEMA), read_from)
+    return Inputs(table, [root for root in incomplete if pc.any(pc.starts_with(table["uri"], f"{root}/")).as_py()])
 
 
 class _Search:
@@ -72,12 +76,11 @@ class _Search:
 
     def found(self) -> Iterator[tuple[Object, str]]:
         """Yields what matches, with its name. Raises ConfigError if nothing does."""
-        empty = True
         for search in self._ways():
-            for match in search():
-                empty = False
-                yield match
-            if not empty:
+            matches = iter(search())
+            for first in matches:
+                yield first
+                yield from matches
                 return
         raise ConfigError(self._nothing())
 

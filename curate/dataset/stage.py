@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import islice
 from typing import Any, BinaryIO, Protocol
 
@@ -21,7 +22,6 @@ from curate.dataset.formats import (
     Encoding,
     OutputFormat,
     detect,
-    hold,
     make_writer,
     read,
     read_record,
@@ -102,6 +102,26 @@ class Piece:
     schema: Any
     """The schema that all outputs have; None if none could be derived."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Plain tuples and bytes: a frozen dataclass with slots is pickled by Python code, which took longer than all
+        # else that the driver does for a task.
+        shards = [
+            (rank, s.id, s.uri, s.kind, s.start, s.stop, s.size_bytes, s.object_bytes, s.generation)
+            for rank, s in self.shards
+        ]
+        return _piece, (shards, self.attempt, None if self.schema is None else self.schema.serialize().to_pybytes())
+
+
+def _piece(shards: list[tuple[Any, ...]], attempt: int, schema: bytes | None) -> Piece:
+    made = tuple((rank, Shard(*values)) for rank, *values in shards)
+    return Piece(made, attempt, None if schema is None else _schema(schema))
+
+
+@lru_cache(maxsize=4)
+def _schema(data: bytes) -> Any:
+    """Returns the schema; to each worker the same object every time, which is what writers are cached by."""
+    return pa.ipc.read_schema(pa.py_buffer(data))
+
 
 @dataclass(frozen=True, slots=True)
 class Probe:
@@ -161,10 +181,11 @@ class StageProgram:
         self._ready = False
         self._refused = ""
         """Why the operator cannot be set up, if it said that it never can."""
+        self._setup_s = 0.0
         self._stores: dict[str, Store] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_ready": False, "_refused": "", "_stores": {}}
+        return {**self.__dict__, "_ready": False, "_refused": "", "_setup_s": 0.0, "_stores": {}}
 
     def run(self, payload: Piece | Probe) -> Iterator[Any]:
         """Yields a `ShardRecord` for each shard, or a `Probed`."""
@@ -177,7 +198,7 @@ class StageProgram:
     # One shard
 
     def _attempt(self, index: int, shard: Shard, piece: Piece) -> ShardRecord:
-        started = time.perf_counter()
+        started, setup_s = time.perf_counter(), self._setup_s
         before = self._calls()
         try:
             with log.bound(run=self.key, shard=shard.id, attempt=piece.attempt):
@@ -186,7 +207,8 @@ class StageProgram:
             record = ShardRecord(index, 0.0, failure_of(error))
         return ShardRecord(
             record.index,
-            time.perf_counter() - started,
+            # Without what is loaded once: bundles are sized from how long shards take.
+            time.perf_counter() - started - (self._setup_s - setup_s),
             record.failure,
             record.books,
             record.generation,
@@ -212,9 +234,8 @@ class StageProgram:
                             "this shard gives a table, and the first shards of the plan gave none: outputs have no "
                             "columns; declare output_schema in the job"
                         )
-                    held = hold(table, piece.schema)
-                    tally.books.rows_out += held.num_rows
-                    writer.write(held)
+                    writer.write(table)
+                    tally.books.rows_out += table.num_rows
             if writer is None:
                 raise SchemaMismatch(
                     "no output schema could be derived: the first shards of the plan gave no rows or failed; "
@@ -312,12 +333,15 @@ class StageProgram:
         if self._refused:
             raise ConfigError(self._refused)
         if not self._ready:
+            started = time.perf_counter()
             try:
                 self.operator.setup()
             except ConfigError as error:
                 # The next shard would load the same model to learn the same.
                 self._refused = str(error)
                 raise
+            finally:
+                self._setup_s += time.perf_counter() - started
             self._ready = True
 
     def _store(self, uri: str) -> Store:

@@ -28,8 +28,10 @@ from curate.errors import ConfigError, ObjectNotFound, PermissionDenied, Storage
 from curate.storage.protocol import LIST_PAGE, Calls, Object, Outcome, Published, clip, mismatch
 from curate.storage.writer import BaseWriter
 
-WRITE_BUFFER_BYTES = 1 << 20
+WRITE_BUFFER_BYTES = 64 << 10
+"""No more: from 128 KiB on, the C library maps fresh pages for a buffer and gives them back with it, for every file."""
 READ_BUFFER_BYTES = 1 << 20
+"""At most; a small file gets a small buffer, for the same reason."""
 _TEMPORARY = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 _LINK_ATTEMPTS = 20
@@ -90,7 +92,7 @@ class LocalStore:
 
     def open(self, object: Object) -> BinaryIO:
         self._count("get")
-        file = self._opened(object.uri, buffering=READ_BUFFER_BYTES)
+        file = self._opened(object.uri, buffering=max(io.DEFAULT_BUFFER_SIZE, min(READ_BUFFER_BYTES, object.size)))
         found = _generation(os.fstat(file.fileno()))
         if found != object.generation:
             file.close()

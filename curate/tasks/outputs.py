@@ -12,7 +12,10 @@ import pyarrow.compute as pc
 
 from curate.storage.protocol import Object
 from curate.tasks import layout
+from curate.tasks.columns import Columns
 from curate.tasks.plan import Plan
+
+SCHEMA = pa.schema([("name", pa.string()), ("size", pa.int64()), ("generation", pa.string())])
 
 
 @dataclass(slots=True)
@@ -38,17 +41,13 @@ class OutputListing:
 
 def sort_listing(objects: Iterable[Object], root: str) -> OutputListing:
     """Returns the objects of one listing of `root + "/"`, sorted into outputs and ledger."""
-    names: list[str] = []
-    sizes: list[int] = []
-    generations: list[str] = []
+    outputs = Columns(SCHEMA)
     found = OutputListing(None, None, None)
     cut = len(root) + 1
     for item in objects:
         name = item.uri[cut:]
         if not name.startswith("_curate/"):
-            names.append(name)
-            sizes.append(item.size)
-            generations.append(item.generation)
+            outputs.add((name, item.size, item.generation))
         elif layout.plan_part_number(name) is not None:
             found.plan_parts.append(name)
         elif layout.is_events_segment(name):
@@ -61,13 +60,8 @@ def sort_listing(objects: Iterable[Object], root: str) -> OutputListing:
             found.has_job = True
         elif name == layout.SUMMARY:
             found.summary = item
-    try:
-        found.names = pa.array(names, pa.string())
-    except UnicodeEncodeError:
-        # A local file whose name is no Unicode. No shard is named like it; it is shown with its bytes escaped.
-        found.names = pa.array([name.encode("utf-8", "backslashreplace").decode() for name in names], pa.string())
-    found.sizes = pa.array(sizes, pa.int64())
-    found.generations = pa.array(generations, pa.string())
+    # A name that is no Unicode is there with its bytes escaped: no shard is named like it.
+    found.names, found.sizes, found.generations = outputs.table().columns
     return found
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -50,8 +51,9 @@ class Plan:
     @classmethod
     def of(cls, parts: Sequence[Any]) -> Plan:
         """Returns the plan that these parts, in order, make."""
-        table = pa.concat_tables([SCHEMA.empty_table(), *parts]).combine_chunks()
-        if pc.count_distinct(table["id"]).as_py() < len(table):
+        held = [part for part in parts if len(part)]
+        table = held[0] if len(held) == 1 else pa.concat_tables([SCHEMA.empty_table(), *held]).combine_chunks()
+        if not _increasing(table["id"]) and pc.count_distinct(table["id"]).as_py() < len(table):
             last = {shard_id: rank for rank, shard_id in enumerate(table["id"].to_pylist())}
             # A dict keeps the place of the first row and the value of the last: exactly the rule.
             table = table.take(pa.array(list(last.values())))
@@ -75,14 +77,31 @@ class Plan:
         """Stored bytes of all shards."""
         return int(self.sizes.sum())
 
+    @cached_property
+    def _columns(self) -> list[Any]:
+        return list(self.table.columns)
+
     def shard(self, rank: int) -> Shard:
         """Returns one shard."""
-        row = {name: self.table[name][rank].as_py() for name in SCHEMA.names}
-        return Shard(**{**row, "kind": SliceKind(row["kind"])})
+        id, uri, kind, *rest = (column[rank].as_py() for column in self._columns)
+        return Shard(id, uri, SliceKind(kind), *rest)
+
+    def shards(self, ranks: Sequence[int]) -> list[Shard]:
+        """Returns the shards of these ranks, in their order."""
+        if len(ranks) == 1:
+            return [self.shard(ranks[0])]
+        rows = self.table.take(pa.array(ranks, pa.int64()))
+        ids, uris, kinds, *rest = (column.to_pylist() for column in rows.columns)
+        return [Shard(*values) for values in zip(ids, uris, map(SliceKind, kinds), *rest, strict=True)]
 
     def shard_id(self, rank: int) -> str:
         """Returns the id of one shard."""
-        return str(self.table["id"][rank].as_py())
+        return str(self._columns[0][rank].as_py())
+
+
+def _increasing(ids: Any) -> bool:
+    """Returns whether every id is greater than the one before it: then none is there twice. As most plans are."""
+    return bool(pc.all(pc.less(ids[:-1], ids[1:])).as_py()) if len(ids) > 1 else True
 
 
 @dataclass(frozen=True)
@@ -101,8 +120,13 @@ class Growth:
 
 def compare(plan: Plan, inputs: Any) -> Growth:
     """Returns the difference between a plan and a listing (a table with `uri` and `generation`)."""
-    known = pc.index_in(inputs["uri"], value_set=pc.unique(plan.table["uri"]))
-    position = pc.index_in(plan.table["uri"], value_set=inputs["uri"])
+    uris, listed = plan.table["uri"], inputs["uri"]
+    if listed.equals(uris):
+        # Nothing came, went or was split, as in nearly all reruns: told without a hash table of every URI.
+        known = position = pa.chunked_array([np.arange(len(plan))], pa.int32())
+    else:
+        known = pc.index_in(listed, value_set=pc.unique(uris))
+        position = pc.index_in(uris, value_set=listed)
     generation = pc.take(inputs["generation"], position)
     changed = pc.fill_null(pc.not_equal(generation, plan.table["generation"]), False)
     new = pc.indices_nonzero(pc.is_null(known)).to_pylist()

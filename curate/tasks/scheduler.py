@@ -38,9 +38,9 @@ SHARD_OVERHEAD_BYTES = 256 * KIB
 and large shards alike. 1-3 ms on a local disk at 100 MB/s; object stores have higher latency and lower rates."""
 RATE_DECAY = 0.98
 """Weight left to the past by each finished shard: the last ~50 decide, so a bundle follows the data as it changes."""
-SHORTEST_BUNDLE_S = 0.2
+SHORTEST_BUNDLE_S = 0.05
 """Towards the end bundles shrink so that all slots finish together, but not below this: it hides the cost of a task
-(0.5 ms), and no slot waits longer than this for the last one."""
+(0.5 ms), and no slot waits longer than this for the last one. Only the last few tasks of a slot are that short."""
 LAUNCHES_PER_S = 1000.0
 """Tasks that a driver launches and harvests with time to spare. Many slots may not shrink bundles to where they would
 wait for it."""
@@ -207,7 +207,7 @@ class Scheduler:
             share_s = (float(self._ends[-1]) - before) / rate / (2 * max(slots, 1))
             shortest_s = max(SHORTEST_BUNDLE_S, slots / LAUNCHES_PER_S)
             budget = rate * min(self.policy.target_task_s, max(share_s, shortest_s))
-            fitting = int(np.searchsorted(self._ends, before + budget, side="right"))
+            fitting = int(self._ends.searchsorted(before + budget, side="right"))
             stop = max(stop, min(fitting, start + LARGEST_BUNDLE))
         self._cursor = stop
         return tuple(int(shard) for shard in self.todo[start:stop])

@@ -161,18 +161,18 @@ def test_a_bundle_is_never_larger_than_its_limit() -> None:
 def test_bundles_shrink_towards_the_end() -> None:
     """No bundle takes more than half of a slot's share of what is left, so that all slots finish together; and none
     is cut below the shortest."""
-    shortest = round(SHORTEST_BUNDLE_S / 0.1)
+    shortest, seconds = 2, SHORTEST_BUNDLE_S / 2
     scheduler = make(1001, target_task_s=1000.0)
     first = scheduler.next_launch(0.0, 4)
     assert first is not None
-    finish(scheduler, first, seconds=0.1)
+    finish(scheduler, first, seconds=seconds)
     left, lengths = 1000, []
     while launch := scheduler.next_launch(0.0, 4):
         share = left / (2 * 4)
         assert len(launch.shards) <= max(share, shortest) + 1e-6
         left -= len(launch.shards)
         lengths.append(len(launch.shards))
-        finish(scheduler, launch, seconds=0.1)
+        finish(scheduler, launch, seconds=seconds)
     assert lengths[0] == 125
     assert lengths == sorted(lengths, reverse=True)
     assert set(lengths[-4:-1]) == {shortest}

@@ -14,7 +14,6 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -22,6 +21,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
+
+from curate.dataset.formats.per_schema import per_schema
 
 JSON_TEXT = {b"curate:json": b"text"}
 """Metadata of a string field whose values are any JSON value, as its text."""
@@ -55,15 +56,10 @@ def readable(type: pa.DataType, nested: bool = False) -> bool:
     return not nested and (pt.is_temporal(type) or pt.is_decimal(type) or _is_bytes(type)) and not pt.is_duration(type)
 
 
+@per_schema
 def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
-    """Returns the columns of a schema; small shards would spend a fifth of their time on making them anew."""
-    # Schemas that differ in metadata alone are equal to Arrow, but not here.
-    return _columns(schema, tuple(map(json_text, schema)))
-
-
-@lru_cache(maxsize=16)
-def _columns(schema: pa.Schema, json_texts: tuple[bool, ...]) -> tuple[Column, ...]:
-    return tuple(Column(field, text) for field, text in zip(schema, json_texts, strict=True))
+    """Returns the columns of a schema."""
+    return tuple(Column(field, json_text(field)) for field in schema)
 
 
 class Column:
@@ -75,6 +71,8 @@ class Column:
         self.type = field.type
         if not readable(field.type):
             raise TypeError(f"column {field.name!r}: JSON values cannot be read as {field.type}")
+        self._kinds = _flat_kinds(field.type)
+        self._narrow = field.type in (pa.float32(), pa.float16())
         self._array: Callable[[list[Any]], pa.Array]
         self._convert: Callable[[Any], Any]
         if json_text:
@@ -92,10 +90,10 @@ class Column:
             return pa.array(self._each(values, misfits), self.type)
 
     def _strict(self, values: list[Any]) -> pa.Array:
-        if not _plain(values, self.type):
+        if not (_plain(values, self.type) if self._kinds is None else self._kinds.issuperset(map(_type_of, values))):
             raise Misfit
         array = pa.array(values, self.type)
-        if self.type in (pa.float32(), pa.float16()) and pc.any(pc.is_inf(array)).as_py():
+        if self._narrow and pc.any(pc.is_inf(array)).as_py():
             raise Misfit
         return array
 
@@ -135,18 +133,28 @@ def _is_list(type: pa.DataType) -> bool:
     return bool(pt.is_list(type) or pt.is_large_list(type) or pt.is_fixed_size_list(type))
 
 
+def _flat_kinds(type: pa.DataType) -> frozenset[Any] | None:
+    """Returns the Python types whose values fit a type without levels below it; None for any other type."""
+    if pt.is_dictionary(type):
+        return _flat_kinds(type.value_type)
+    if _is_text(type):
+        return frozenset({_NONE, str})
+    if pt.is_integer(type):
+        return frozenset({_NONE, int})
+    if pt.is_floating(type):
+        return frozenset({_NONE, float, int})
+    if pt.is_boolean(type):
+        return frozenset({_NONE, bool})
+    return None
+
+
 def _plain(values: Sequence[Any], type: pa.DataType) -> bool:
     """Returns whether `pa.array(values, type)` can be trusted to change nothing but ranges, which it checks."""
+    flat = _flat_kinds(type)
+    if flat is not None:
+        return flat.issuperset(map(_type_of, values))
     kinds = set(map(_type_of, values))
     kinds.discard(_NONE)
-    if _is_text(type):
-        return kinds <= {str}
-    if pt.is_integer(type):
-        return kinds <= {int}
-    if pt.is_floating(type):
-        return kinds <= {float, int}
-    if pt.is_boolean(type):
-        return kinds <= {bool}
     if pt.is_dictionary(type):
         return _plain(values, type.value_type)
     if _is_list(type):

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.dataset.formats.per_schema import per_schema
+
 
 def find_nulls(columns: Iterable[pa.Array | pa.ChunkedArray], schema: pa.Schema, misfits: dict[int, str]) -> None:
     """Adds to `misfits` the rows with a null where the schema has none; a row already there keeps its reason."""
@@ -16,6 +18,7 @@ def find_nulls(columns: Iterable[pa.Array | pa.ChunkedArray], schema: pa.Schema,
                 misfits.setdefault(index, f"column {field.name!r} is null")
 
 
+@per_schema
 def all_nullable(schema: pa.Schema) -> pa.Schema:
     """Returns the schema with every field nullable: what tables have once their nulls were looked at."""
     return pa.schema([field.with_nullable(True) for field in schema])

@@ -17,10 +17,12 @@ import pyarrow.types as pt
 
 from curate.dataset.formats.compress import Buffer, Sink
 from curate.dataset.formats.hold import hold
+from curate.dataset.formats.per_schema import per_schema
 from curate.dataset.formats.record import PARQUET_KEY, encode
 
 GROUP_ROWS = 65_536
 GROUP_BYTES = 64 << 20
+_SMALL_BYTES = 1 << 20
 _PAGE_CHECK_ROWS = 16
 """Rows between two looks at the size of page and dictionary. Arrow's 1,024 would make pages of whole groups, and take
 twice their memory to write and to read, where rows are a megabyte; for small rows this costs nothing."""
@@ -41,6 +43,7 @@ class ParquetOutput:
         self._group_rows = group_rows
         self._group_bytes = group_bytes
         self._schema = stored_schema(schema)
+        self._arrays = _array_count(self._schema)
         self._pending: list[pa.Table] = []
         self._pending_rows = 0
         self._pending_bytes = 0
@@ -52,14 +55,13 @@ class ParquetOutput:
 
     def write(self, table: pa.Table) -> None:
         """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema."""
+        table = hold(table, self._schema)
         if not table.num_rows:
             return
-        table = hold(table, self._schema)
         self.rows += table.num_rows
         self._pending.append(table)
         self._pending_rows += table.num_rows
-        # Never less than the sum of row_bytes: while it is small there is no need to measure.
-        self._pending_bytes += table.nbytes
+        self._pending_bytes += self._at_most(table)
         if self._pending_rows >= self._group_rows or self._pending_bytes >= self._group_bytes:
             self._write_groups(last=False)
 
@@ -70,40 +72,62 @@ class ParquetOutput:
         self._writer.close()
         self._buffer.drain(self._sink)
 
+    def _at_most(self, table: pa.Table) -> int:
+        """Returns no less than the sum of `row_bytes`: while it is small there is no need to measure."""
+        # Measuring what a small table refers to takes longer than all else that is done with it here. It cannot be more
+        # than if every row of every column referred to all of its buffers.
+        bound = table.get_total_buffer_size() * table.num_rows * self._arrays
+        return int(bound if bound < _SMALL_BYTES else table.nbytes)
+
     def _write_groups(self, last: bool) -> None:
         if not self._pending:
             return
-        table = pa.concat_tables(self._pending)
-        while table.num_rows:
-            rows = self._group_end(table)
-            if rows is None:
+        # Small files are many: a table that is a whole group is written as it is.
+        table = self._pending[0] if len(self._pending) == 1 else pa.concat_tables(self._pending)
+        at, rows = 0, table.num_rows
+        while at < rows:
+            left = table.slice(at) if at else table
+            size = self._group_end(left)
+            if size is None:
                 if not last:
                     break
-                rows = table.num_rows
-            group = table.slice(0, rows).combine_chunks()
-            self._writer.write_table(group, row_group_size=rows)
+                size = left.num_rows
+            group = left.slice(0, size) if size < left.num_rows else left
+            self._writer.write_table(group.combine_chunks(), row_group_size=size)
             # The small file's only write is the one at the end.
             if not last:
                 self._buffer.drain(self._sink)
-            table = table.slice(rows)
-        self._pending = [table] if table.num_rows else []
-        self._pending_rows = table.num_rows
-        self._pending_bytes = table.nbytes
+            at += size
+        self._pending = [table.slice(at)] if at < rows else []
+        self._pending_rows = rows - at
+        self._pending_bytes = self._pending[0].nbytes if self._pending else 0
 
     def _group_end(self, table: pa.Table) -> int | None:
         """Returns the number of rows of the next group; None if further rows may still belong to it."""
-        head = table.slice(0, self._group_rows)
-        if self._pending_bytes >= self._group_bytes and head.nbytes >= self._group_bytes:
-            ends = np.cumsum(row_bytes(head))
-            fitting = max(1, int(np.searchsorted(ends, self._group_bytes, side="right")))
-            if fitting < head.num_rows:
-                return fitting
+        if self._pending_bytes >= self._group_bytes:
+            head = table.slice(0, self._group_rows)
+            if head.nbytes >= self._group_bytes:
+                ends = np.cumsum(row_bytes(head))
+                fitting = max(1, int(np.searchsorted(ends, self._group_bytes, side="right")))
+                if fitting < head.num_rows:
+                    return fitting
         return self._group_rows if table.num_rows >= self._group_rows else None
 
 
+@per_schema
 def stored_schema(schema: pa.Schema) -> pa.Schema:
     """Returns the schema as it is written: no metadata, plain instead of dictionary and view types."""
     return pa.schema([pa.field(field.name, _stored_type(field.type), field.nullable) for field in schema])
+
+
+@per_schema
+def _array_count(schema: pa.Schema) -> int:
+    return sum(map(_arrays, schema.types))
+
+
+def _arrays(type: pa.DataType) -> int:
+    """Returns how many arrays one of this type is made of."""
+    return 1 + sum(_arrays(type.field(index).type) for index in range(type.num_fields))
 
 
 def _stored_type(type: pa.DataType) -> pa.DataType:

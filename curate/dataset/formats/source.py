@@ -112,7 +112,7 @@ class Source:
             # The listed size says where the end is, which saves the read that would return nothing.
             if self._left <= 0:
                 return b""
-            data = self._stored.read(size)
+            data = self._stored.read(min(size, self._left))
             self._left -= len(data)
             if not data:
                 raise CorruptInput(f"{self.uri}: ends {self._left} bytes before its listed size")
