@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from curate.dataset.formats import Encoding, Format, detect, row_groups, stem
 from curate.dataset.inputs import Inputs
@@ -15,8 +17,8 @@ from curate.dataset.split import parts, split_bytes, split_row_groups, whole
 from curate.errors import ConfigError, CorruptInput
 from curate.log import get_logger
 from curate.storage.protocol import Object, Store
-from curate.tasks import layout
-from curate.tasks.plan import Growth, Plan, shards_table
+from curate.tasks.columns import BLOCK_ROWS, Columns
+from curate.tasks.plan import SCHEMA, Growth, Plan, increasing, shard_row, shards_table
 from curate.tasks.shard import Shard, SliceKind
 from curate.units import format_bytes
 
@@ -30,32 +32,33 @@ def plan_new(spec: StageSpec, plan: Plan, inputs: Inputs, growth: Growth, store_
     Raises ConfigError for an unreadable format, and for two inputs whose outputs would have one name.
     """
     table = inputs.table.take(growth.new) if len(plan) else inputs.table
-    rows = zip(*(table[name].to_pylist() for name in ("uri", "name", "size", "generation")), strict=True)
-    if spec.operator.reads_files:
-        # The whole name is the output's, for `a.pdf` and `a.tar` may lie together.
-        shards = [whole(name, uri, size, generation) for uri, name, size, generation in rows]
-    else:
-        shards = _split_all(
-            spec, [(Object(uri, size, generation), name) for uri, name, size, generation in rows], store_of
-        )
-    refuse_collisions(plan, shards, spec.suffix)
-    _warn_of_hidden(spec, shards)
-    return shards_table(shards)
 
+    def split(item: Object, name: str) -> list[Shard]:
+        if spec.operator.reads_files:
+            # The whole name is the output's, for `a.pdf` and `a.tar` may lie together.
+            return [whole(name, item.uri, item.size, item.generation)]
+        return list(_split(spec, item, name, store_of))
 
-def _split_all(spec: StageSpec, objects: Sequence[tuple[Object, str]], store_of: Callable[[str], Store]) -> list[Shard]:
-    def split(item: tuple[Object, str]) -> list[Shard]:
-        return list(_split(spec, *item, store_of))
-
-    # Only inputs above the target read anything: most plans are made from the listing alone, without a thread.
-    large = [item for item, _ in objects if item.size > spec.shard_bytes]
-    if large:
-        with ThreadPoolExecutor(FOOTER_READERS) as pool:
-            shards = [shard for of_one in pool.map(split, objects) for shard in of_one]
+    rows = Columns(SCHEMA)
+    large: list[Object] = []
+    with ThreadPoolExecutor(FOOTER_READERS) as pool:
+        # Block by block: as Python objects, a million of inputs and shards would take a gigabyte.
+        for block in table.to_batches(max_chunksize=BLOCK_ROWS):
+            uris, names, sizes, generations = (column.to_pylist() for column in block.columns)
+            items = list(map(Object, uris, sizes, generations))
+            above = [item for item in items if item.size > spec.shard_bytes]
+            large += above
+            # Only inputs above the target read anything: most plans are made from the listing alone, without a thread.
+            for shards in (pool.map if above else map)(split, items, names):
+                for shard in shards:
+                    rows.add(shard_row(shard))
+    part = rows.table()
+    if _may_collide(plan, part, spec.suffix):
+        refuse_collisions(plan, Plan(part).shards(range(len(part))), spec.suffix)
+    if not spec.operator.reads_files:
         _warn_of_large(spec, large)
-    else:
-        shards = [shard for item in objects for shard in split(item)]
-    return shards
+    _warn_of_hidden(spec, part)
+    return part
 
 
 def _split(spec: StageSpec, item: Object, name: str, store_of: Callable[[str], Store]) -> Iterator[Shard]:
@@ -101,6 +104,13 @@ def _warn_of_large(spec: StageSpec, large: Sequence[Object]) -> None:
         )
 
 
+def _may_collide(plan: Plan, part: Any, suffix: str) -> bool:
+    """Returns whether `refuse_collisions` has to look: an id is there twice, or a folder is called like an output."""
+    ids = pa.chunked_array([*plan.ids.chunks, *part["id"].chunks], pa.string())
+    twice = not increasing(ids) and pc.count_distinct(ids).as_py() < len(ids)
+    return twice or bool(pc.any(pc.match_substring(ids, f"{suffix}/")).as_py())
+
+
 def refuse_collisions(plan: Plan, shards: Sequence[Shard], suffix: str) -> None:
     """Raises ConfigError if two shards would have one output, or one's output would be a directory of another's."""
     seen: dict[str, str] = dict(zip(plan.ids.to_pylist(), plan.table["uri"].to_pylist(), strict=True)) if shards else {}
@@ -124,13 +134,13 @@ def refuse_collisions(plan: Plan, shards: Sequence[Shard], suffix: str) -> None:
                 )
 
 
-def _warn_of_hidden(spec: StageSpec, shards: Sequence[Shard]) -> None:
-    hidden = [shard for shard in shards if layout.is_hidden(shard.id)]
-    if hidden:
+def _warn_of_hidden(spec: StageSpec, part: Any) -> None:
+    hidden = part["id"].filter(pc.match_substring_regex(part["id"], "(^|/)[_.]"))
+    if len(hidden):
         get_logger(job=spec.name).warning(
             "outputs begin with '_' or '.', as their inputs do, and most readers will pass them over",
             outputs=len(hidden),
-            example=hidden[0].id + spec.suffix,
+            example=hidden[0].as_py() + spec.suffix,
             next="rename the inputs",
         )
 

@@ -41,6 +41,7 @@ from curate.storage import open_store
 from curate.storage.protocol import Calls, Object, Outcome, Store
 from curate.tasks import layout
 from curate.tasks.books import Books
+from curate.tasks.plan import shard_row
 from curate.tasks.record import Failure, FailureKind, ShardRecord
 from curate.tasks.shard import Shard
 
@@ -105,10 +106,7 @@ class Piece:
     def __reduce__(self) -> tuple[Any, ...]:
         # Plain tuples and bytes: a frozen dataclass with slots is pickled by Python code, which took longer than all
         # else that the driver does for a task.
-        shards = [
-            (rank, s.id, s.uri, s.kind, s.start, s.stop, s.size_bytes, s.object_bytes, s.generation)
-            for rank, s in self.shards
-        ]
+        shards = [(rank, *shard_row(shard)) for rank, shard in self.shards]
         return _piece, (shards, self.attempt, None if self.schema is None else self.schema.serialize().to_pybytes())
 
 

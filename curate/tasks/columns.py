@@ -9,8 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
-BLOCK_ROWS = 8192
+BLOCK_ROWS = 4096
 """Rows that are kept as Python objects before they become a block."""
+POOL = pa.system_memory_pool()
+"""Columns stay for the length of a run; Arrow's own pool, made for what comes and goes, takes twice the room."""
 
 
 class Columns:
@@ -43,7 +45,7 @@ class Columns:
 
     def _array(self, values: tuple[Any, ...], type: Any) -> Any:
         try:
-            return pa.array(values, type)
+            return pa.array(values, type, memory_pool=POOL)
         except UnicodeEncodeError as error:
             self.broken = self.broken or error.object
             return pa.array([value.encode("utf-8", "backslashreplace").decode() for value in values], type)

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.tasks.columns import Columns
 from curate.tasks.shard import Shard, SliceKind
 
 SCHEMA = pa.schema(
@@ -32,13 +33,26 @@ SCHEMA = pa.schema(
 )
 
 
+def shard_row(shard: Shard) -> tuple[Any, ...]:
+    """Returns a shard as a row of `SCHEMA`."""
+    return (
+        shard.id,
+        shard.uri,
+        shard.kind,
+        shard.start,
+        shard.stop,
+        shard.size_bytes,
+        shard.object_bytes,
+        shard.generation,
+    )
+
+
 def shards_table(shards: Sequence[Shard]) -> Any:
     """Returns shards as a table of `SCHEMA`."""
-    columns = [
-        pa.array([getattr(shard, name) for shard in shards], type)
-        for name, type in zip(SCHEMA.names, SCHEMA.types, strict=True)
-    ]
-    return pa.table(columns, schema=SCHEMA)
+    rows = Columns(SCHEMA)
+    for shard in shards:
+        rows.add(shard_row(shard))
+    return rows.table()
 
 
 @dataclass(frozen=True)
@@ -53,7 +67,7 @@ class Plan:
         """Returns the plan that these parts, in order, make."""
         held = [part for part in parts if len(part)]
         table = held[0] if len(held) == 1 else pa.concat_tables([SCHEMA.empty_table(), *held]).combine_chunks()
-        if not _increasing(table["id"]) and pc.count_distinct(table["id"]).as_py() < len(table):
+        if not increasing(table["id"]) and pc.count_distinct(table["id"]).as_py() < len(table):
             last = {shard_id: rank for rank, shard_id in enumerate(table["id"].to_pylist())}
             # A dict keeps the place of the first row and the value of the last: exactly the rule.
             table = table.take(pa.array(list(last.values())))
@@ -99,7 +113,7 @@ class Plan:
         return str(self._columns[0][rank].as_py())
 
 
-def _increasing(ids: Any) -> bool:
+def increasing(ids: Any) -> bool:
     """Returns whether every id is greater than the one before it: then none is there twice. As most plans are."""
     return bool(pc.all(pc.less(ids[:-1], ids[1:])).as_py()) if len(ids) > 1 else True
 
@@ -121,13 +135,18 @@ class Growth:
 def compare(plan: Plan, inputs: Any) -> Growth:
     """Returns the difference between a plan and a listing (a table with `uri` and `generation`)."""
     uris, listed = plan.table["uri"], inputs["uri"]
+    if not len(uris):
+        # The first run of a job. The general case would make a hash table of the listing to look nothing up in it.
+        none = np.zeros(0, dtype=bool)
+        return Growth(list(range(len(listed))), none, none, pa.chunked_array([], pa.int32()))
     if listed.equals(uris):
-        # Nothing came, went or was split, as in nearly all reruns: told without a hash table of every URI.
+        # Nothing came, went or was split, as in nearly all reruns: told without a hash table either.
         known = position = pa.chunked_array([np.arange(len(plan))], pa.int32())
+        generation = inputs["generation"]
     else:
         known = pc.index_in(listed, value_set=pc.unique(uris))
         position = pc.index_in(uris, value_set=listed)
-    generation = pc.take(inputs["generation"], position)
+        generation = pc.take(inputs["generation"], position)
     changed = pc.fill_null(pc.not_equal(generation, plan.table["generation"]), False)
     new = pc.indices_nonzero(pc.is_null(known)).to_pylist()
     return Growth(

@@ -121,6 +121,22 @@ def test_the_second_interrupt_cancels(bench: Bench) -> None:
     bench.check(ended, done=1)
 
 
+def test_the_patience_with_running_tasks_ends(local: Place, tmp_path: Path) -> None:
+    """Inline, where nobody is left to look at the clock: one interrupt, and a task is cancelled when its time is up."""
+    bench = _bench(local, tmp_path, "inline")
+    bench.hold.touch()
+    argv = [*bench.argv(), "--hold", str(bench.hold)]
+    code = (
+        "import runpy, sys\nimport curate.dataset.signals as signals\n"
+        f"signals.GRACE_S, sys.argv = 0.5, {argv}\nrunpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    with Driver(["-c", code]) as driver:
+        wait_until(lambda: bench.trace.exists(), "the job is asked")
+        driver.signal(signal.SIGINT)
+        ended = driver.end(QUICKLY_S)
+    bench.check(ended, done=0)
+
+
 def test_control_c_reaches_the_whole_group(bench: Bench) -> None:
     """A terminal interrupts every process of the group: the workers do not mind, the driver does."""
     with bench.start() as driver:
