@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from curate.storage import Store, open_store
+from curate.storage import Store, local, open_store
 from curate.storage.gcs import GCSStore
 from curate.storage.memory import clear
 from curate.storage.retry import Retry
@@ -68,7 +68,7 @@ def gcs(emulator: GcsEmulator, clock: FakeClock) -> GCSStore:
     return GCSStore(Retry(clock=clock))
 
 
-@pytest.fixture(params=["memory", "local", "gcs"])
+@pytest.fixture(params=["memory", "local", "local-named", "gcs"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     kind: str = request.param
     if kind == "memory":
@@ -76,10 +76,12 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         root = f"memory://{bucket}/root/"
         yield Place(kind, root, lambda: open_store(root), open_store(root), lambda: None)
         clear(bucket)
-    elif kind == "local":
+    elif kind.startswith("local"):
+        if kind == "local-named":
+            request.getfixturevalue("monkeypatch").setattr(local, "NAMELESS", False)
         (tmp_path / "root").mkdir()
         root, scratch = f"{tmp_path}/root/", f"{tmp_path}/scratch"
-        yield Place(kind, root, lambda: open_store(root, scratch), open_store(root, scratch), lambda: None)
+        yield Place("local", root, lambda: open_store(root, scratch), open_store(root, scratch), lambda: None)
     else:
         emulator: GcsEmulator = request.getfixturevalue("emulator")
         root = "gs://bucket/root/"

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from curate.errors import ConfigError, ObjectNotFound, PermissionDenied, StorageError
-from curate.storage import Outcome, open_store
+from curate.storage import Outcome, local, open_store
 from curate.storage.local import LocalStore, probe_linking, sync_directories
 
 SMALL = b"0123456789" * 10
@@ -34,16 +34,30 @@ def scratch(tmp_path: Path) -> str:
     return f"{tmp_path}/scratch"
 
 
+@pytest.fixture(params=["nameless", "named"])
+def temporaries(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How a store of this module's tests keeps what is not published yet; not every file system has both ways."""
+    kind: str = request.param
+    if kind == "nameless" and not local.NAMELESS:
+        pytest.skip("this system has no files without a name")
+    monkeypatch.setattr(local, "NAMELESS", kind == "nameless")
+    return kind
+
+
 @pytest.fixture
-def store(scratch: str) -> LocalStore:
+def store(scratch: str, temporaries: str) -> LocalStore:
+    del temporaries
     return LocalStore(scratch)
 
 
 STEPS = ["open", "write", "utime", "fsync", "fstat", "link", "unlink"]
 KILLED_CHILD = """
     import os, signal, sys
-    how, step, when, root, scratch = sys.argv[1:]
+    how, step, when, root, scratch, temporaries = sys.argv[1:]
+    from curate.storage import local
     from curate.storage.local import LocalStore
+
+    local.NAMELESS = temporaries == "nameless"
 
     def killing(real):
         def call(*args, **kwargs):
@@ -74,10 +88,10 @@ KILLED_CHILD = """
 """
 
 
-def kill_child(how: str, step: str, when: str, root: str, scratch: str) -> None:
+def kill_child(how: str, step: str, when: str, root: str, scratch: str, temporaries: str) -> None:
     """Runs a publish in a process that kills itself, with a signal nobody can catch, around one system call."""
     ran = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(KILLED_CHILD), how, step, when, root, scratch],
+        [sys.executable, "-c", textwrap.dedent(KILLED_CHILD), how, step, when, root, scratch, temporaries],
         capture_output=True,
         text=True,
         check=False,
@@ -96,9 +110,14 @@ AROUND = [(step, when) for step in STEPS for when in ("before", "after")]
     + [("writer", *kill) for kill in AROUND if kill[0] != "write"]
     + [("writer", "write", "between")],
 )
-def test_a_kill_at_any_step_leaves_all_or_nothing(root: str, scratch: str, how: str, step: str, when: str) -> None:
+def test_a_kill_at_any_step_leaves_all_or_nothing(
+    root: str, scratch: str, temporaries: str, how: str, step: str, when: str
+) -> None:
     """Killed between any two system calls, a publish has happened whole or not at all; running again completes it."""
-    kill_child(how, step, when, root, scratch)
+    if step == "unlink" and temporaries == "nameless":
+        pytest.skip("what has no name is not removed")
+    kill_child(how, step, when, root, scratch, temporaries)
+    assert temporaries == "named" or not os.path.exists(scratch) or os.listdir(scratch) == []
     data = SMALL if how == "publish" else LARGE
     path = Path(root, "a/x")
     linked = (step, when) in [("link", "after"), ("unlink", "before"), ("unlink", "after")]
@@ -110,22 +129,22 @@ def test_a_kill_at_any_step_leaves_all_or_nothing(root: str, scratch: str, how: 
 
 @pytest.mark.parametrize(("step", "when"), [("fsync", "before"), ("replace", "before"), ("replace", "after")])
 def test_a_kill_while_replacing_leaves_old_or_new(
-    root: str, scratch: str, store: LocalStore, step: str, when: str
+    root: str, scratch: str, store: LocalStore, temporaries: str, step: str, when: str
 ) -> None:
     """A mutable object is the old one or the new one, never a mixture."""
     store.publish(f"{root}/x", b"old")
-    kill_child("replace", step, when, root, scratch)
+    kill_child("replace", step, when, root, scratch, temporaries)
     assert Path(root, "x").read_bytes() == (SMALL if when == "after" else b"old")
 
 
-def test_nothing_is_left_in_scratch(store: LocalStore, root: str, scratch: str) -> None:
+def test_nothing_is_left_in_scratch(store: LocalStore, root: str, scratch: str, temporaries: str) -> None:
     """However a write ends, its temporary is gone."""
     for data in (b"1", b"1", b"2"):
         store.publish(f"{root}/x", data)
     store.replace(f"{root}/x", b"3")
     with store.writer(f"{root}/x") as writer:
         writer.write(LARGE)
-        assert len(os.listdir(scratch)) == 1
+        assert len(os.listdir(scratch)) == (temporaries == "named")
         writer.publish()
         assert os.listdir(scratch) == []
     with store.writer(f"{root}/y") as writer:
@@ -212,14 +231,40 @@ def test_a_full_disk_under_a_writer_is_told(monkeypatch: pytest.MonkeyPatch, sto
             writer.publish()
 
 
-def test_a_sweep_under_a_running_writer_is_told(store: LocalStore, root: str, scratch: str) -> None:
-    """A temporary that someone removed cannot be published, and nothing loops."""
+def test_a_sweep_under_a_running_writer_is_told(store: LocalStore, root: str, scratch: str, temporaries: str) -> None:
+    """A temporary that someone removed cannot be published, and nothing loops; one without a name cannot be removed."""
     with store.writer(f"{root}/x") as writer:
         writer.write(b"x")
         for name in os.listdir(scratch):
             os.unlink(f"{scratch}/{name}")
+        if temporaries == "nameless":
+            assert writer.publish().outcome is Outcome.CREATED
+            return
         with pytest.raises(StorageError, match=r"its temporary .* was removed while it was written"):
             writer.publish()
+
+
+def test_a_file_system_without_nameless_files_gets_named_ones(
+    monkeypatch: pytest.MonkeyPatch, scratch: str, root: str
+) -> None:
+    """It is asked once; what it writes is the same."""
+    if not local.NAMELESS:
+        pytest.skip("this system has no files without a name")
+    real, asked = os.open, []
+
+    def without(path: str, flags: int, *rest: int) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            asked.append(path)
+            raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+        return real(path, flags, *rest)
+
+    monkeypatch.setattr(os, "open", without)
+    store = LocalStore(scratch)
+    for name in "ab":
+        assert store.publish(f"{root}/{name}", SMALL).outcome is Outcome.CREATED
+        assert store.read(f"{root}/{name}") == SMALL
+    assert asked == [scratch]
+    assert os.listdir(scratch) == []
 
 
 def test_a_name_that_cannot_be_taken_is_told(store: LocalStore, root: str) -> None:
@@ -331,7 +376,7 @@ def test_probing_refuses_a_file_system_without_links(monkeypatch: pytest.MonkeyP
         patch.setattr(os, "link", failing(errno.EPERM, []))
         with pytest.raises(ConfigError, match=r"without hard links .*choose an output on another file system or gs://"):
             probe_linking(scratch)
-    monkeypatch.setattr(os, "link", lambda *_: None)
+    monkeypatch.setattr(os, "link", lambda *_, **__: None)
     with pytest.raises(ConfigError, match="a second link replaces the first"):
         probe_linking(scratch)
     assert os.listdir(scratch) == []
