@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from curate.errors import ConfigError, CorruptInput, CurateError
+    from curate.errors import BadRow, ConfigError, CorruptInput, CurateError, RetryLater
     from curate.job import Asset, FileJob, Job, TextJob, param
     from curate.tasks.summary import RunState, Summary
 
@@ -28,17 +28,21 @@ _HOME = {
     # what it raises
     "CurateError": "curate.errors",
     "ConfigError": "curate.errors",
-    # what a job raises about its input
+    # what a job raises about its input, or about what it needs
     "CorruptInput": "curate.errors",
+    "BadRow": "curate.errors",
+    "RetryLater": "curate.errors",
 }
 
 __all__ = [
     "Asset",
+    "BadRow",
     "ConfigError",
     "CorruptInput",
     "CurateError",
     "FileJob",
     "Job",
+    "RetryLater",
     "RunState",
     "Summary",
     "TextJob",

@@ -39,6 +39,37 @@ class TransientStorageError(StorageError):
     """Throttled (429, 503), timed out or reset. Retried with full jitter until the call's deadline."""
 
 
+class RetryLater(CurateError):
+    """Raised by user code: what it needs is not there now (a service is down); run this shard again later.
+
+    Never taken for bad data: no row is quarantined for it. A shard waits at least `after_s` seconds, and may do so 20
+    times before it fails.
+    """
+
+    def __init__(self, after_s: float = 30.0, reason: str = "") -> None:
+        super().__init__(after_s, reason)
+        self.after_s = after_s
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"run again in {self.after_s:g} s{': ' if self.reason else ''}{self.reason}"
+
+
+class BadRow(CurateError):
+    """Raised by user code: a row of the batch at hand is bad; it is quarantined, the rest of the batch processed.
+
+    `row` is its position in the batch; without it, curate finds out by processing parts of the batch.
+    """
+
+    def __init__(self, reason: str, row: int | None = None) -> None:
+        super().__init__(reason, row)
+        self.reason = reason
+        self.row = row
+
+    def __str__(self) -> str:
+        return self.reason
+
+
 class ShardError(CurateError):
     """One shard cannot be finished; the others go on. Never retried: trying again would give the same."""
 

@@ -53,6 +53,11 @@ class FakeBackend:
     """Timeout of every poll."""
     most_in_flight: int = 0
     cancelled: int = 0
+    """Times that everything was cancelled."""
+    cancelled_tasks: list[int] = field(default_factory=list)
+    largest: int | None = None
+    memory: dict[int, int | None] = field(default_factory=dict)
+    """Memory asked for by each launch."""
 
     def start(self, resources: Resources) -> None:
         del resources
@@ -63,9 +68,16 @@ class FakeBackend:
     def slots(self) -> int:
         return self.slots_now
 
-    def launch(self, task: int, payload: Any, pieces: int) -> None:
+    def largest_memory(self) -> int | None:
+        return self.largest
+
+    def launch(
+        self, task: int, payload: Any, pieces: int, *, memory: int | None = None, announce: bool = False
+    ) -> None:
+        del announce
         assert task not in self.in_flight
         self.launched.append((task, payload, pieces))
+        self.memory[task] = memory
         self.in_flight[task] = payload
         self.most_in_flight = max(self.most_in_flight, len(self.in_flight))
 
@@ -79,7 +91,10 @@ class FakeBackend:
             self.clock.advance(timeout_s)
         return news
 
-    def cancel(self) -> None:
+    def cancel(self, task: int | None = None) -> None:
+        if task is not None:
+            self.cancelled_tasks.append(task)
+            return
         self.cancelled += 1
         self.in_flight.clear()
 

@@ -39,6 +39,12 @@ class StageSpec:
     resources: Resources = field(default_factory=Resources)
     max_tasks: int | None = None
     max_bad_rows: str | None = None
+    task_timeout_s: float | None = None
+    """Seconds after which a shard that has not ended is cancelled; None: never."""
+    quarantine_errors: bool = False
+    """Whether a row that alone makes `process` raise, on a shard's last try, is quarantined."""
+    origin: Mapping[str, Any] = field(default_factory=dict)
+    """Where the job comes from, for who makes it again: script, class, settings that were given."""
 
     @property
     def fingerprint(self) -> str:
@@ -70,6 +76,12 @@ class RunOptions:
     accept_code_change: bool = False
     allow_incomplete_input: bool = False
     target_task_s: float = 120.0
+    allow_concurrent: bool = False
+    """Run although another driver is alive: both help, to the same bytes."""
+    retry_failed: bool = False
+    """Only the shards that failed in earlier runs and have no output."""
+    redo_stale: bool = False
+    """Replace outputs whose input changed since they were made."""
     max_failed_shards: str | None = None
     max_in_flight: int | None = None
     display: Display = field(default_factory=NoDisplay)

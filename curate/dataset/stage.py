@@ -102,17 +102,20 @@ class Piece:
     attempt: int
     schema: Any
     """The schema that all outputs have; None if none could be derived."""
+    last: bool = False
+    """Whether a shard that raises now is given up: what may be done for its good rows is done this time."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Plain tuples and bytes: a frozen dataclass with slots is pickled by Python code, which took longer than all
         # else that the driver does for a task.
         shards = [(rank, *shard_row(shard)) for rank, shard in self.shards]
-        return _piece, (shards, self.attempt, None if self.schema is None else self.schema.serialize().to_pybytes())
+        schema = None if self.schema is None else self.schema.serialize().to_pybytes()
+        return _piece, (shards, self.attempt, schema, self.last)
 
 
-def _piece(shards: list[tuple[Any, ...]], attempt: int, schema: bytes | None) -> Piece:
+def _piece(shards: list[tuple[Any, ...]], attempt: int, schema: bytes | None, last: bool) -> Piece:
     made = tuple((rank, Shard(*values)) for rank, *values in shards)
-    return Piece(made, attempt, None if schema is None else _schema(schema))
+    return Piece(made, attempt, None if schema is None else _schema(schema), last)
 
 
 @lru_cache(maxsize=4)

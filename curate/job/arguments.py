@@ -88,6 +88,9 @@ def setting_option(cls: type[Job], name: str) -> click.Option:
     """Returns the option of a setting."""
     default = getattr(cls, name)
     kinds = [kind for kind in SETTINGS[name].kinds if kind is not type(None)]
+    if bool in kinds:
+        option = name.replace("_", "-")
+        return click.Option([f"--{option}/--no-{option}", name], default=None, help=SETTINGS[name].help)
     kind: Any = Size() if name in _BYTES else float if float in kinds else kinds[0]
     if name == "format":
         kind = click.Choice([format.value for format in OutputFormat])
@@ -125,6 +128,9 @@ def run_options() -> list[click.Option]:
         _flag("--yes", "do not ask"),
         _flag("--accept-code-change", "go on although the code changed under the same version"),
         _flag("--allow-incomplete-input", "read the output of a job that is not complete"),
+        _flag("--allow-concurrent", "run although another driver is at work on this output, and help it"),
+        _flag("--retry-failed", "run only the shards that failed before"),
+        _flag("--redo-stale", "do shards again whose input changed since their output was made"),
         click.Option(
             ["--target-task-seconds"],
             type=float,

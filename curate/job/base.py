@@ -63,6 +63,11 @@ class Job:
     """Tasks at once, at most: for a service or a licence."""
     max_bad_rows: str | int | None = None
     """Rows of a shard that may be quarantined: N, or "P%"; None: 0.1 %, at least 10."""
+    task_timeout_s: float | None = None
+    """Seconds after which a shard that has not ended is cancelled by force and tried again; None: never."""
+    quarantine_errors: bool = False
+    """Whether a row for which `process` raises is quarantined: on the shard's last try, if it fails alone, twice, with
+    the same type of error. Off, such a shard fails."""
 
     _params: ClassVar[dict[str, Param]] = {}
     _reads_files: ClassVar[bool] = False
@@ -164,6 +169,9 @@ class Job:
         yes: bool = False,
         accept_code_change: bool = False,
         allow_incomplete_input: bool = False,
+        allow_concurrent: bool = False,
+        retry_failed: bool = False,
+        redo_stale: bool = False,
         target_task_seconds: float = 120.0,
         max_failed_shards: str | int | None = None,
         max_in_flight: int | None = None,
@@ -190,6 +198,9 @@ class Job:
             confirm=(lambda _: True) if yes else confirm,
             accept_code_change=accept_code_change,
             allow_incomplete_input=allow_incomplete_input,
+            allow_concurrent=allow_concurrent,
+            retry_failed=retry_failed,
+            redo_stale=redo_stale,
             target_task_seconds=target_task_seconds,
             max_failed_shards=max_failed_shards,
             max_in_flight=max_in_flight,
@@ -251,6 +262,8 @@ class Job:
             resources=Resources(float(self.num_cpus), float(self.num_gpus), self.memory, dict(self.resources)),
             max_tasks=self.max_tasks,
             max_bad_rows=None if self.max_bad_rows is None else str(self.max_bad_rows),
+            task_timeout_s=None if self.task_timeout_s is None else float(self.task_timeout_s),
+            quarantine_errors=self.quarantine_errors,
         )
 
     def _resolved(self) -> dict[str, Any]:

@@ -67,6 +67,10 @@ def _schema(value: pa.Schema | None) -> str:
     return "" if len(value) else "it has no column; None derives the schema from the first rows"
 
 
+def _timeout(value: float | None) -> str:
+    return "" if value is None or (math.isfinite(value) and value > 0) else "expected a number of seconds above 0"
+
+
 def _text(value: str | None) -> str:
     return "expected some text" if value == "" else ""
 
@@ -91,6 +95,12 @@ SETTINGS: dict[str, Setting] = {
     "max_bad_rows": Setting(
         (str, int, _NONE), _budget, "rows of a shard that may be quarantined, N or P%", changes_bytes=False
     ),
+    "task_timeout_s": Setting(
+        (int, float, _NONE), _timeout, "seconds after which a shard is cancelled and tried again", changes_bytes=False
+    ),
+    "quarantine_errors": Setting(
+        (bool,), help="quarantine rows for which the job raises, where they do so alone", changes_bytes=False
+    ),
 }
 """By name. A subclass may make any of them a property."""
 TUNABLE = tuple(name for name, setting in SETTINGS.items() if setting.help)
@@ -100,7 +110,7 @@ TUNABLE = tuple(name for name, setting in SETTINGS.items() if setting.help)
 def check_setting(owner: str, name: str, value: Any) -> None:
     """Raises ConfigError if a setting cannot be `value`."""
     setting = SETTINGS[name]
-    if not isinstance(value, setting.kinds) or isinstance(value, bool):
+    if not isinstance(value, setting.kinds) or (isinstance(value, bool) and bool not in setting.kinds):
         names = " or ".join("None" if kind is _NONE else kind.__name__ for kind in setting.kinds)
         hint = "; is @property missing above it?" if callable(value) else ""
         raise ConfigError(f"{owner}.{name} is {value!r} ({type(value).__name__}), expected {names}{hint}")

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from curate.runtime.protocol import End, Ended, Message, Program, Resources
+from curate.runtime.protocol import End, Ended, Message, News, Program, Resources
 
 
 class _CancelledError(BaseException):
@@ -35,14 +35,20 @@ class InlineBackend:
         """Returns 1."""
         return 1
 
-    def launch(self, task: int, payload: Any, pieces: int) -> None:
+    def largest_memory(self) -> int | None:
+        """Returns None: this process has what it has."""
+        return None
+
+    def launch(
+        self, task: int, payload: Any, pieces: int, *, memory: int | None = None, announce: bool = False
+    ) -> None:
         """Queues the task."""
-        del pieces
+        del pieces, memory, announce
         if self._program is None:
             raise RuntimeError("launch before load")
         self._queue.append((task, self._program.run(payload)))
 
-    def poll(self, timeout_s: float) -> list[Message | Ended]:
+    def poll(self, timeout_s: float) -> list[News]:
         """Works on the first task until it yields or ends."""
         del timeout_s
         if not self._queue:
@@ -71,8 +77,13 @@ class InlineBackend:
         self._queue.popleft()
         return end
 
-    def cancel(self) -> None:
-        """Closes what is queued. From a signal handler, called in the middle of a task, it ends that first."""
+    def cancel(self, task: int | None = None) -> None:
+        """Closes what is queued. From a signal handler, called in the middle of a task, it ends that first.
+
+        A single task has no one to cancel it: this process is busy with it, or it waits and costs nothing.
+        """
+        if task is not None:
+            return
         if self._working:
             raise _CancelledError
         for _, work in self._queue:

@@ -36,6 +36,8 @@ class End(StrEnum):
     RETURNED = "returned"
     CRASHED = "crashed"
     """Its worker process died on a node that lives."""
+    OUT_OF_MEMORY = "out of memory"
+    """Its worker process was killed because the node ran out of memory."""
     LOST = "lost"
     """Its node died."""
     CANCELLED = "cancelled"
@@ -52,12 +54,33 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class Started:
+    """A task has left the queue and runs. Told only of tasks that were launched with `announce`."""
+
+    task: int
+    node: str
+    """Name of the machine."""
+    pid: int
+    """The worker's process there."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """A task is over; no message of it follows."""
 
     task: int
     end: End
     detail: str = ""
+    node: str = ""
+    """Name of the machine that ran it; empty where that is not known."""
+    pid: int = 0
+    """The worker's process there; 0 where that is not known."""
+    peak_bytes: int = 0
+    """Memory that its worker held, as far as is known."""
+
+
+News = Started | Message | Ended
+"""What a poll tells of tasks, of each in this order."""
 
 
 class Backend(Protocol):
@@ -74,19 +97,31 @@ class Backend(Protocol):
         ...
 
     def slots(self) -> int:
-        """Returns how many tasks can run at once now."""
+        """Returns how many tasks can run at once now. A node that is draining has none."""
         ...
 
-    def launch(self, task: int, payload: Any, pieces: int) -> None:
-        """Starts a task over `pieces` pieces of work."""
+    def largest_memory(self) -> int | None:
+        """Returns the most bytes that one task can ask for on a node that lives or can be started, None if unknown."""
         ...
 
-    def poll(self, timeout_s: float) -> list[Message | Ended]:
+    def launch(
+        self, task: int, payload: Any, pieces: int, *, memory: int | None = None, announce: bool = False
+    ) -> None:
+        """Starts a task over `pieces` pieces of work; `memory` bytes instead of what `start` was told, if given.
+
+        With `announce`, `poll` tells when it runs (`Started`), and where, also of one that dies later.
+        """
+        ...
+
+    def poll(self, timeout_s: float) -> list[News]:
         """Returns what has happened since the last call, waiting up to `timeout_s` for something to happen."""
         ...
 
-    def cancel(self) -> None:
-        """Ends all running tasks, by force; what they had not published is discarded."""
+    def cancel(self, task: int | None = None) -> None:
+        """Ends a task, or all of them, by force; what they had not published is discarded.
+
+        Of a single task that is cancelled, `poll` still tells the end; nothing is told after all of them are.
+        """
         ...
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ import ray
 from ray import exceptions as ray_errors
 
 from curate.errors import ConfigError
-from curate.runtime.protocol import End, Ended, Message, Program, Resources
+from curate.runtime.protocol import End, Ended, Message, News, Program, Resources
 
 STREAM_INTERVAL_S = 0.25
 """A bundle's messages are sent on at least this often."""
@@ -133,12 +133,21 @@ class RayBackend:
             self._slots_read_s = now
         return self._slots
 
-    def launch(self, task: int, payload: Any, pieces: int) -> None:
+    def largest_memory(self) -> int | None:
+        """Returns the most bytes that one task can ask for on any node that lives now."""
+        return max((int(node["Resources"].get("memory", 0)) for node in ray.nodes() if node["Alive"]), default=None)
+
+    def launch(
+        self, task: int, payload: Any, pieces: int, *, memory: int | None = None, announce: bool = False
+    ) -> None:
         """Submits the task; Ray queues it until a slot is free."""
+        del announce
         run = self._piece if pieces == 1 else self._bundle
+        if memory is not None:
+            run = run.options(memory=memory)
         self._tasks[run.remote(_packed(payload))] = task
 
-    def poll(self, timeout_s: float) -> list[Message | Ended]:
+    def poll(self, timeout_s: float) -> list[News]:
         """Returns the messages and ends that are ready, in completion order."""
         if not self._tasks:
             return []
@@ -167,8 +176,13 @@ class RayBackend:
             del self._tasks[ref]
             yield Ended(task, End.RETURNED)
 
-    def cancel(self) -> None:
-        """Kills the workers of all running tasks."""
+    def cancel(self, task: int | None = None) -> None:
+        """Kills the worker of a task, or those of all that run."""
+        if task is not None:
+            for ref, number in self._tasks.items():
+                if number == task:
+                    ray.cancel(ref, force=True)
+            return
         for ref in self._tasks:
             ray.cancel(ref, force=True)
         self._tasks.clear()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from curate.clock import Clock
-from curate.runtime.protocol import Backend, End, Ended
+from curate.runtime.protocol import Backend, End, Ended, Message
 from curate.tasks.record import Failure, FailureKind, ShardRecord
 from curate.tasks.scheduler import Launch, Scheduler, SchedulerState
 
@@ -84,7 +84,7 @@ class Dispatcher:
                     continue
                 if isinstance(news, Ended):
                     self._ended(launch, news)
-                else:
+                elif isinstance(news, Message):
                     for record in news.items:
                         self._record(launch, record)
             self.observer.tick(slots)

@@ -6,6 +6,8 @@ accepted/<digest>             code digests that a user accepted under an unfinis
 runs/<run-id>/run.json        who, where, when, command line, versions
 runs/<run-id>/heartbeat.json  the only mutable object
 runs/<run-id>/events-000001.jsonl.zst ...
+runs/<run-id>/failures/000001.jsonl.zst ...    every failed attempt, whole
+runs/<run-id>/logs/<worker>-000001.jsonl.zst ...   what workers logged and printed
 summary.json                  totals; exists if and only if the job is complete
 quarantine/<hash>.jsonl.zst   rows set aside; named by the output's record
 tmp/<attempt>/                temporaries of a local store
@@ -30,6 +32,8 @@ FORMAT_VERSION = 1
 
 _PLAN_PART = re.compile(rf"{re.escape(PLAN)}(\d{{5,}})\.parquet")
 _EVENTS = re.compile(rf"{re.escape(RUNS)}[^/]+/events-\d+\.jsonl\.zst")
+_FAILURES = re.compile(rf"{re.escape(RUNS)}[^/]+/failures/\d+\.jsonl\.zst")
+_LOGS = re.compile(rf"{re.escape(RUNS)}[^/]+/logs/[^/]+-\d+\.jsonl\.zst")
 _RUN = re.compile(rf"{re.escape(RUNS)}([^/]+)/run\.json")
 
 
@@ -70,6 +74,35 @@ def run_file(run_id: str, name: str) -> str:
 def events_segment(run_id: str, number: int) -> str:
     """Returns the name of a segment of a run's events."""
     return run_file(run_id, f"events-{number:06d}.jsonl.zst")
+
+
+def failures_segment(run_id: str, number: int) -> str:
+    """Returns the name of a segment of a run's failures."""
+    return run_file(run_id, f"failures/{number:06d}.jsonl.zst")
+
+
+def is_failures_segment(name: str) -> bool:
+    """Returns whether `name` (relative to the output) is a segment of failures."""
+    return _FAILURES.fullmatch(name) is not None
+
+
+def log_segment(run_id: str, worker: str, number: int) -> str:
+    """Returns the name of a segment of what one worker process of a run logged."""
+    return run_file(run_id, f"logs/{worker}-{number:06d}.jsonl.zst")
+
+
+def is_log_segment(name: str) -> bool:
+    """Returns whether `name` (relative to the output) is a segment of a worker's log."""
+    return _LOGS.fullmatch(name) is not None
+
+
+def run_id_of(name: str) -> str:
+    """Returns the id of the run that a file under `runs/` belongs to.
+
+    >>> run_id_of("_curate/runs/20240101T000000Z-abc123/failures/000001.jsonl.zst")
+    '20240101T000000Z-abc123'
+    """
+    return name[len(RUNS) :].partition("/")[0]
 
 
 def is_events_segment(name: str) -> bool:

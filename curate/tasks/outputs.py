@@ -27,6 +27,13 @@ class OutputListing:
     generations: Any
     plan_parts: list[str] = field(default_factory=list)
     segments: list[str] = field(default_factory=list)
+    """Segments of events."""
+    failures: list[str] = field(default_factory=list)
+    """Segments of failures."""
+    logs: list[str] = field(default_factory=list)
+    """Segments of workers' logs."""
+    quarantine: list[str] = field(default_factory=list)
+    """Files of quarantined rows, named by outputs or left by a kill."""
     run_ids: list[str] = field(default_factory=list)
     accepted: set[str] = field(default_factory=set)
     """Code digests accepted under an unfinished job."""
@@ -52,6 +59,12 @@ def sort_listing(objects: Iterable[Object], root: str) -> OutputListing:
             found.plan_parts.append(name)
         elif layout.is_events_segment(name):
             found.segments.append(name)
+        elif layout.is_failures_segment(name):
+            found.failures.append(name)
+        elif layout.is_log_segment(name):
+            found.logs.append(name)
+        elif name.startswith(layout.QUARANTINE):
+            found.quarantine.append(name)
         elif run_id := layout.run_of(name):
             found.run_ids.append(run_id)
         elif name.startswith(layout.ACCEPTED):

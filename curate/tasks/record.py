@@ -12,16 +12,28 @@ from curate.tasks.books import Books
 class FailureKind(StrEnum):
     """Why a shard or its task did not end well; what follows is the scheduler's table."""
 
-    USER_ERROR = "user_error"
-    """`process` raised."""
-    CORRUPT = "corrupt_input"
-    """The input cannot be read, has too many bad rows, or gives another schema. Trying again would not help."""
+    THROTTLED = "throttled"
+    """The store throttled, timed out or was unreachable for longer than the deadline of a call."""
     STORAGE = "storage"
-    """The store refused for good, or went on throttling past the deadline of the call."""
+    """The store refused: no right, a full disk."""
+    LOST = "lost"
+    """The node died or was preempted, and the task with it."""
     CRASHED = "crashed"
     """The worker process died on a node that lives."""
-    LOST = "lost"
-    """The node died, and the task with it."""
+    OUT_OF_MEMORY = "out_of_memory"
+    """The worker was killed because its node ran out of memory."""
+    TIMED_OUT = "timed_out"
+    """The shard took longer than `task_timeout_s` and was cancelled."""
+    USER_ERROR = "user_error"
+    """`process` raised."""
+    RETRY_LATER = "retry_later"
+    """User code raised `RetryLater`."""
+    CORRUPT = "corrupt_input"
+    """The input cannot be read, has too many bad rows, or gives another schema. Trying again would not help."""
+    FOREIGN = "foreign_output"
+    """An output of another identity held the name; it was removed, or is to be, and the shard runs again."""
+    MISCONFIGURED = "misconfigured"
+    """What could not be seen before: `setup` or the operator says that the job cannot run as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +45,16 @@ class Failure:
     """Exception type and message, bounded."""
     traceback: str = ""
     """The traceback, bounded; empty where there is none to tell."""
+    frame: str = ""
+    """The innermost frame in user code, such as "jobs/toxicity.py:41 in process"; empty where there is none."""
+    after_s: float = 0.0
+    """Seconds that user code asked to wait for."""
+    node: str = ""
+    """Name of the machine."""
+    pid: int = 0
+    """Process of the worker there; 0 where it is not known."""
+    peak_bytes: int = 0
+    """Most memory that the worker had held by then; 0 where it is not known."""
 
     def __post_init__(self) -> None:
         # Exceptions quote whatever they choked on; what is not Unicode would stop the ledger, which is JSON.
