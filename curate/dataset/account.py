@@ -18,7 +18,7 @@ from curate.tasks.books import Books
 from curate.tasks.progress import Progress
 from curate.tasks.record import ShardRecord
 from curate.tasks.runlog import RunLog
-from curate.tasks.scheduler import Launch, Scheduler
+from curate.tasks.scheduler import Launch, Outcome, Scheduler
 from curate.tasks.status import RUNNING, RateWindow, eta_seconds
 from curate.tasks.summary import FailureGroup, RunState, Summary
 
@@ -154,9 +154,9 @@ class Account:
             }
         )
 
-    def failed(self, launch: Launch, record: ShardRecord, *, final: bool) -> None:
+    def failed(self, launch: Launch, record: ShardRecord, outcome: Outcome) -> None:
         """Books a failed try."""
-        failure = record.failure
+        failure, final = record.failure, outcome is Outcome.FAILED
         assert failure is not None
         shard = self.prepared.plan.shard(record.index)
         with self._lock:
@@ -181,7 +181,7 @@ class Account:
             )
         elif self._warned == MOST_WARNINGS + 1:
             self.log.warning("more shards fail; each is in the ledger, and no more are logged one by one")
-        event = self._event(launch, record, "failed" if final else "retry")
+        event = self._event(launch, record, outcome.value)
         event |= {"input": shard.uri, "kind": failure.kind.value, "error": failure.error}
         self._runlog.add(event | {"traceback": failure.traceback})
 

@@ -14,6 +14,7 @@ from curate.dataset.probing import output_schema
 from curate.dataset.signals import Signals
 from curate.dataset.spec import RunOptions, StageSpec
 from curate.dataset.stage import Piece, StageProgram
+from curate.errors import ObjectNotFound
 from curate.log import get_logger
 from curate.runtime import make_backend
 from curate.runtime.protocol import Backend
@@ -64,6 +65,8 @@ def _policy(spec: StageSpec, options: RunOptions, scope: int) -> Policy:
     return Policy(
         target_task_s=options.target_task_s,
         max_in_flight=min(limits) if limits else None,
+        task_timeout_s=spec.task_timeout_s,
+        declared_memory=spec.resources.memory,
         max_failed=None if most is None else max_failed_shards(most, scope),
     )
 
@@ -175,12 +178,24 @@ class _Run:
         schema = output_schema(self.prepared, backend, interrupts)
 
         def payload(launch: Launch) -> Piece:
-            return Piece(tuple(zip(launch.shards, plan.shards(launch.shards), strict=True)), launch.attempt, schema)
+            shards = tuple(zip(launch.shards, plan.shards(launch.shards), strict=True))
+            return Piece(shards, launch.attempt, schema, launch.last)
 
         def size_of(rank: int) -> int:
             return int(plan.sizes[rank])
 
-        if Dispatcher(account.scheduler, backend, payload, size_of, account, self.clock, interrupts).run():
+        def has_output(rank: int) -> bool:
+            ledger = self.prepared.ledger
+            try:
+                ledger.store.stat(ledger.uri(plan.shard_id(rank) + self.prepared.spec.suffix))
+            except ObjectNotFound:
+                return False
+            return True
+
+        dispatcher = Dispatcher(
+            account.scheduler, backend, payload, size_of, has_output, account, self.clock, interrupts
+        )
+        if dispatcher.run():
             return RunState.FAILED if account.totals.failed else RunState.COMPLETE
         return RunState.INTERRUPTED if interrupts.interrupts or interrupts.terminated else RunState.ABORTED
 

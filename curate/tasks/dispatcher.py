@@ -1,18 +1,35 @@
-"""Carries out what the scheduler decides: launches tasks, harvests them in completion order, tells an observer.
+"""Feeds the scheduler from a backend and carries out what it says; tells an observer.
 
-One loop, one thread. All it keeps is the scheduler's state and what is in flight; nothing of what is over.
+One loop, one thread. All it keeps is what is in flight; nothing of what is over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from curate.clock import Clock
-from curate.runtime.protocol import Backend, End, Ended, Message
+from curate.errors import StorageError
+from curate.runtime.protocol import Backend, End, Ended, Message, News, Started
 from curate.tasks.record import Failure, FailureKind, ShardRecord
-from curate.tasks.scheduler import Launch, Scheduler, SchedulerState
+from curate.tasks.scheduler import (
+    Cancel,
+    Event,
+    Finish,
+    Launch,
+    Outcome,
+    Record,
+    Scheduler,
+    SchedulerState,
+    ShardDone,
+    ShardFailed,
+    SlotsChanged,
+    Stop,
+    TaskEnded,
+    TaskStarted,
+    Tick,
+)
 
 POLL_S = 0.5
 """Longest wait for news: signals and deadlines are looked at this often."""
@@ -30,8 +47,8 @@ class Observer(Protocol):
         """A shard's output exists."""
         ...
 
-    def failed(self, launch: Launch, record: ShardRecord, *, final: bool) -> None:
-        """A try of a shard failed; `final` if it is not tried again."""
+    def failed(self, launch: Launch, record: ShardRecord, outcome: Outcome) -> None:
+        """A try of a shard failed; `outcome` says what becomes of the shard."""
         ...
 
     def tick(self, slots: int) -> None:
@@ -59,35 +76,31 @@ class Dispatcher:
     """Makes what the program gets for a launch."""
     size_of: Callable[[int], int]
     """Returns a shard's bytes."""
+    has_output: Callable[[int], bool]
+    """Returns whether a shard's output exists now. Asked only after a task of several shards has died."""
     observer: Observer
     clock: Clock
     interrupts: Interrupts = field(default_factory=Interrupts)
     _launches: dict[int, Launch] = field(default_factory=dict)
+    _slots: int | None = None
     _grace_until_s: float | None = None
+    _finished: SchedulerState | None = None
 
     def run(self) -> bool:
         """Returns True when nothing is left to run, False if it was interrupted or aborted before."""
         while True:
             # First, because an interrupt may be what finishes a run of which nothing is in flight.
             out_of_patience = self._out_of_patience()
-            state = self.scheduler.state
-            if state is SchedulerState.FINISHED:
+            self._look_at_slots()
+            if self._finished is SchedulerState.FINISHED:
                 return self.scheduler.unfinished == 0
-            if state is SchedulerState.ABORTED or out_of_patience:
+            if self._finished is SchedulerState.ABORTED or out_of_patience:
                 self.backend.cancel()
                 return False
-            slots = self._launch()
             for news in self.backend.poll(self._timeout_s()):
-                launch = self._launches.get(news.task)
-                if launch is None:
-                    # A task that others launched on this backend before, such as a probe that was interrupted.
-                    continue
-                if isinstance(news, Ended):
-                    self._ended(launch, news)
-                elif isinstance(news, Message):
-                    for record in news.items:
-                        self._record(launch, record)
-            self.observer.tick(slots)
+                self._hear(news)
+            self._handle(Tick())
+            self.observer.tick(self._slots or 0)
 
     def _out_of_patience(self) -> bool:
         if self.interrupts.terminated or self.interrupts.interrupts > 1:
@@ -95,16 +108,15 @@ class Dispatcher:
         if self.interrupts.interrupts == 1:
             if self._grace_until_s is None:
                 self._grace_until_s = self.clock.monotonic() + GRACE_S
-                self.scheduler.stop()
+                self._handle(Stop())
             return self.clock.monotonic() >= self._grace_until_s
         return False
 
-    def _launch(self) -> int:
+    def _look_at_slots(self) -> None:
         slots = self.backend.slots()
-        while launch := self.scheduler.next_launch(self.clock.monotonic(), slots):
-            self._launches[launch.task] = launch
-            self.backend.launch(launch.task, self.payload(launch), len(launch.shards))
-        return slots
+        if slots != self._slots:
+            self._slots = slots
+            self._handle(SlotsChanged(slots, self.backend.largest_memory()))
 
     def _timeout_s(self) -> float:
         """Waits for the next backoff here when nothing runs: then the backend has nothing to wait for."""
@@ -115,38 +127,100 @@ class Dispatcher:
             return 0.0
         return wait_s
 
-    def _record(self, launch: Launch, record: ShardRecord) -> None:
-        if record.failure is None:
-            known = self.scheduler.shard_done(
-                launch.task,
-                record.index,
-                self.size_of(record.index),
-                record.seconds,
-                computed=not record.existed,
-            )
-            if known:
-                self.observer.done(launch, record)
+    # What the backend tells
+
+    def _hear(self, news: News) -> None:
+        launch = self._launches.get(news.task)
+        if launch is None:
+            # A task that others launched on this backend before, such as a probe that was interrupted.
             return
-        final = self.scheduler.shard_failed(launch.task, record.index, record.failure.kind, self.clock.monotonic())
-        if final is not None:
-            self.observer.failed(launch, record, final=final)
+        if isinstance(news, Message):
+            for record in news.items:
+                self._shard_ended(launch, record)
+        elif isinstance(news, Started):
+            self._handle(TaskStarted(launch.task))
+        else:
+            self._task_ended(launch, news)
 
-    def _ended(self, launch: Launch, news: Ended) -> None:
+    def _shard_ended(self, launch: Launch, record: ShardRecord) -> None:
+        failure = record.failure
+        event: Event
+        if failure is None:
+            size = self.size_of(record.index)
+            event = ShardDone(launch.task, record.index, size, record.seconds, computed=not record.existed)
+        else:
+            event = ShardFailed(launch.task, record.index, failure.kind, failure.after_s)
+        self._handle(event, lambda _: record)
+
+    def _task_ended(self, launch: Launch, news: Ended) -> None:
+        left = self.scheduler.unreported(launch.task)
+        kind = _kind(news.end) if left else None
+        suspect = None if kind in (None, FailureKind.LOST) else self._first_without_output(left)
+
+        def record_of(one: Record) -> ShardRecord:
+            assert one.kind is not None
+            return ShardRecord(one.shard, 0.0, _failure(news, one.kind))
+
+        self._handle(TaskEnded(launch.task, kind, suspect, news.peak_bytes), record_of)
         del self._launches[launch.task]
-        failure = _failure(news) if self.scheduler.unreported(launch.task) else None
-        struck = self.scheduler.task_ended(launch.task, self.clock.monotonic(), failure.kind if failure else None)
-        for shard, given_up in struck:
-            self.observer.failed(launch, ShardRecord(shard, 0.0, failure), final=given_up)
+
+    def _first_without_output(self, shards: Sequence[int]) -> int | None:
+        """Returns the shard that a task died of: it runs them in order. None where there is nothing to find out."""
+        if len(shards) < 2:
+            return None
+        low, high = 0, len(shards)
+        try:
+            while low < high:
+                middle = (low + high) // 2
+                if self.has_output(shards[middle]):
+                    low = middle + 1
+                else:
+                    high = middle
+        except StorageError:
+            return None  # the first one is suspected instead, which costs a few tries more
+        return shards[min(low, len(shards) - 1)]
+
+    # What the scheduler says
+
+    def _handle(self, event: Event, record_of: Callable[[Record], ShardRecord] | None = None) -> None:
+        """Carries out what is to be done about an event; `record_of` returns what is told of a shard that it ended."""
+        for action in self.scheduler.handle(event, self.clock.monotonic()):
+            if isinstance(action, Launch):
+                self._launches[action.task] = action
+                # Where it runs is of interest once something went wrong, and a time limit counts from its start.
+                announce = action.attempt > 1 or self.scheduler.policy.task_timeout_s is not None
+                self.backend.launch(
+                    action.task, self.payload(action), len(action.shards), memory=action.memory, announce=announce
+                )
+            elif isinstance(action, Cancel):
+                self.backend.cancel(action.task)
+            elif isinstance(action, Finish):
+                self._finished = action.state
+            else:
+                assert record_of is not None
+                launch, record = self._launches[action.task], record_of(action)
+                if action.outcome is Outcome.DONE:
+                    self.observer.done(launch, record)
+                else:
+                    self.observer.failed(launch, record, action.outcome)
 
 
-def _failure(news: Ended) -> Failure:
+def _kind(end: End) -> FailureKind:
     """Returns what the end of a task means for those of its shards that it did not report on."""
+    if end in (End.LOST, End.CANCELLED):
+        return FailureKind.LOST
+    # Returned without a word: the backend lost a message, or the program kept one back. Tried again like a crash, and
+    # as often: the other shards go on, and the run ends and says so.
+    return FailureKind.OUT_OF_MEMORY if end is End.OUT_OF_MEMORY else FailureKind.CRASHED
+
+
+def _failure(news: Ended, kind: FailureKind) -> Failure:
+    where = {"node": news.node, "pid": news.pid, "peak_bytes": news.peak_bytes}
+    if kind is FailureKind.TIMED_OUT:
+        return Failure(kind, "timed out: the shard took longer than task_timeout_s and was cancelled", **where)
     if news.end is End.RETURNED:
-        # The backend lost a message, or the program kept one back. Tried again like a crash, and as often: the other
-        # shards go on, and the run ends and says so.
-        return Failure(FailureKind.CRASHED, "returned: the task ended without a word on this shard")
-    kind = FailureKind.LOST if news.end in (End.LOST, End.CANCELLED) else FailureKind.CRASHED
+        return Failure(kind, "returned: the task ended without a word on this shard", **where)
     lines = [line.strip() for line in news.detail.splitlines() if line.strip()] or ["no detail"]
     # A traceback says what happened in its last line, a message of Ray's in its first.
     line = lines[-1] if news.end is End.RAISED else lines[0]
-    return Failure(kind, f"{news.end.value}: {line}"[:MAX_ERROR], news.detail[-MAX_DETAIL:])
+    return Failure(kind, f"{news.end.value}: {line}"[:MAX_ERROR], news.detail[-MAX_DETAIL:], **where)

@@ -1,19 +1,22 @@
-"""Which shards run together, when, and again: a pure state machine. No Ray, no clock, no I/O.
+"""Which shards run together, when, and again: a pure state machine. Events in, actions out; no Ray, no clock, no I/O.
 
-Events come in through the methods, each with the time as a value; `next_launch` and `state` say what to do. The same
-object is driven by the dispatcher and by tests that have no cluster.
+`handle` takes one event and the time, and returns what is to be done about it. The dispatcher feeds it from a backend
+and carries the actions out; a simulator feeds it from a virtual clock, a million tasks at a time.
 
-State, all of it:
+A shard is in one state, and `TRANSITIONS` holds every change of it that there is:
 
-    cursor      rank in `todo` of the next shard that was never launched
-    ready       shards to launch again, each bundle as it is to run: lost bundles, shards to be tried alone
-    delayed     heap of (ready_at_s, shard): shards that wait out their backoff
-    running     task -> its shards that have not ended yet, in order
-    strikes     shard -> failed tries by kind; only shards that failed and are not done
-    failed      number of shards given up on
-    rate        decayed sums of cost done and seconds spent, from which bundles are sized
+    pending   never launched              at or after the cursor
+    ready     to be launched again        in a bundle of `_ready`
+    waiting   its backoff runs            on the heap `_waiting`
+    running   in a launched task          in the record of that task, of two if one is a speculative copy
+    done      its output exists
+    failed    given up
 
-A shard is in exactly one of: not yet launched (at or after the cursor), ready, delayed, running, done, failed.
+Of what is over, one byte a shard is kept. Everything else is in the record of a running task, or counts failures of
+shards that are not done.
+
+Large shards come first and small ones last, whatever the order of the plan: what is long would hold up the end, what is
+small fills the gaps.
 """
 
 from __future__ import annotations
@@ -21,15 +24,15 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter, deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
 from typing import Any, NewType
 
 import numpy as np
 
 from curate.tasks.record import FailureKind
-from curate.units import KIB
+from curate.units import GIB, KIB
 
 TaskId = NewType("TaskId", int)
 
@@ -48,6 +51,57 @@ LARGEST_BUNDLE = 4096
 """Shards in one task, at most: its arguments stay around half a megabyte."""
 LEAST_WINDOW = 16
 """Tasks in flight even with few slots, or none: pending tasks are the demand that an autoscaler sees."""
+LEAST_MEMORY = GIB
+"""What a task that ran out of memory is taken to have had, at least: it asks for twice as much."""
+STRAGGLER_FACTOR = 3.0
+STRAGGLER_LEAST_S = 10.0
+"""A task is a straggler when it runs this many times longer than its bytes say, and this much longer: half of what a
+copy does is wasted."""
+LOOK_S = 1.0
+"""How often running tasks are looked through for stragglers and passed deadlines: it costs time for each of them."""
+LONGEST_BACKOFF_S = 60.0
+MOST_WAITING = 10_000
+"""Shards that wait out a backoff while new ones are launched: were all of them to fail, they would fill the memory."""
+
+
+class ShardState(IntEnum):
+    """Where a shard is."""
+
+    PENDING = 0
+    READY = 1
+    WAITING = 2
+    RUNNING = 3
+    DONE = 4
+    FAILED = 5
+
+
+class Move(StrEnum):
+    """What happens to a shard."""
+
+    LAUNCH = "launch"
+    FINISH = "finish"
+    REQUEUE = "requeue"
+    DELAY = "delay"
+    FALL_DUE = "fall due"
+    GIVE_UP = "give up"
+
+
+TRANSITIONS: Mapping[tuple[int, Move], ShardState] = {
+    (ShardState.PENDING, Move.LAUNCH): ShardState.RUNNING,
+    (ShardState.READY, Move.LAUNCH): ShardState.RUNNING,
+    # A speculative copy.
+    (ShardState.RUNNING, Move.LAUNCH): ShardState.RUNNING,
+    (ShardState.RUNNING, Move.FINISH): ShardState.DONE,
+    (ShardState.RUNNING, Move.REQUEUE): ShardState.READY,
+    (ShardState.RUNNING, Move.DELAY): ShardState.WAITING,
+    (ShardState.RUNNING, Move.GIVE_UP): ShardState.FAILED,
+    (ShardState.WAITING, Move.FALL_DUE): ShardState.READY,
+}
+"""All legal changes. Done and failed are final: a failure of one copy means nothing while the other one runs."""
+
+
+class IllegalTransitionError(RuntimeError):
+    """The scheduler was about to do what its table does not allow: a defect of the scheduler."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +114,32 @@ class Policy:
     """Tasks launched and not ended, at most; None: max(16, 2 x slots)."""
     max_failed: int | None = None
     """Stop when more shards than this have failed; None: never."""
+    task_timeout_s: float | None = None
+    """Seconds after which a shard that has not ended is cancelled; None: never."""
+    declared_memory: int | None = None
+    """Bytes that every task asks for; None: nothing is asked for."""
+    speculate: bool = True
+    """Whether stragglers get a copy when slots are idle."""
     user_error_retries: int = 3
     """Times a shard whose `process` raised is tried again, alone."""
     storage_retries: int = 3
+    """Times a shard is tried again after the store refused."""
+    throttle_limit: int = 20
     """Times a shard is tried again after the store failed for longer than a call's deadline."""
+    retry_later_limit: int = 20
+    """Times a shard may ask to be run later."""
     crash_limit: int = 3
     """Tries of a shard at which its worker may die before it is given up."""
+    memory_limit: int = 3
+    """Tries of a shard at which its node may run out of memory before it is given up."""
+    timeout_limit: int = 3
+    """Tries of a shard that may time out before it is given up."""
     loss_limit: int = 20
     """Losses of a shard with its node before it is given up."""
+    foreign_limit: int = 5
+    """Times a shard may find its name taken by an output of another identity."""
     backoff_s: float = 1.0
-    """Wait before the first retry of a failed shard; doubles each time."""
+    """Wait before the first retry of a failed shard; doubles each time, up to a minute."""
 
     def __post_init__(self) -> None:
         if self.max_in_flight is not None and self.max_in_flight < 1:
@@ -78,22 +148,133 @@ class Policy:
     def limit(self, kind: FailureKind) -> int:
         """Returns how many failures of `kind` a shard survives."""
         return {
-            FailureKind.USER_ERROR: self.user_error_retries,
+            FailureKind.THROTTLED: self.throttle_limit,
             FailureKind.STORAGE: self.storage_retries,
-            FailureKind.CORRUPT: 0,
-            FailureKind.CRASHED: self.crash_limit - 1,
             FailureKind.LOST: self.loss_limit,
+            FailureKind.CRASHED: self.crash_limit - 1,
+            FailureKind.OUT_OF_MEMORY: self.memory_limit - 1,
+            FailureKind.TIMED_OUT: self.timeout_limit - 1,
+            FailureKind.USER_ERROR: self.user_error_retries,
+            FailureKind.RETRY_LATER: self.retry_later_limit,
+            FailureKind.CORRUPT: 0,
+            FailureKind.FOREIGN: self.foreign_limit,
+            FailureKind.MISCONFIGURED: 0,
         }[kind]
+
+
+# What happens
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsChanged:
+    """So many tasks can run at once now. The first event of a run."""
+
+    slots: int
+    largest_memory: int | None = None
+    """Most bytes that one task can ask for on a node that lives or can be started; None: unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStarted:
+    """A task has left the queue and runs; told only where a backend knows."""
+
+    task: TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class ShardDone:
+    """A shard's output exists."""
+
+    task: TaskId
+    shard: int
+    size_bytes: int
+    seconds: float
+    computed: bool
+    """False: it existed already, which says nothing about the rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFailed:
+    """A try of one shard failed, and its task goes on."""
+
+    task: TaskId
+    shard: int
+    kind: FailureKind
+    after_s: float = 0.0
+    """Seconds that user code asked to wait for."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnded:
+    """A task is over. Nothing more is heard of it."""
+
+    task: TaskId
+    kind: FailureKind | None = None
+    """Why it did not get to its last shard; None: it did."""
+    suspect: int | None = None
+    """The first of its shards without an output, where somebody looked: the one that it died of."""
+    peak_bytes: int = 0
+    """Memory that it held, as far as is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed: backoffs end, deadlines pass, stragglers show."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The user wants to stop: nothing is launched from now on."""
+
+
+Event = SlotsChanged | TaskStarted | ShardDone | ShardFailed | TaskEnded | Tick | Stop
+
+# What is to be done
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Run these shards as one task."""
+    """Run these shards as one task, in this order."""
 
     task: TaskId
     shards: tuple[int, ...]
     attempt: int
     """1 for shards that were never launched; the outputs of later attempts may exist already."""
+    last: bool = False
+    """Whether a shard whose `process` raises now is given up."""
+    memory: int | None = None
+    """Bytes to ask for instead of what every task asks for."""
+    copy_of: TaskId | None = None
+    """The straggler that this is a speculative copy of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End this task by force. Its `TaskEnded` follows, whatever it says."""
+
+    task: TaskId
+
+
+class Outcome(StrEnum):
+    """What an event meant for a shard."""
+
+    DONE = "done"
+    RETRY = "retry"
+    """It failed and is tried again."""
+    FAILED = "failed"
+    """It failed and is given up."""
+    COPY_FAILED = "copy_failed"
+    """It failed in one task while another one runs it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Book this."""
+
+    shard: int
+    task: TaskId
+    outcome: Outcome
+    kind: FailureKind | None = None
 
 
 class SchedulerState(StrEnum):
@@ -107,54 +288,101 @@ class SchedulerState(StrEnum):
     FINISHED = "finished"
 
 
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The run is over, as `state` says. The last action of all."""
+
+    state: SchedulerState
+
+
+Action = Launch | Cancel | Record | Finish
+
+
 @dataclass(slots=True)
+class _Task:
+    """All that is known of a task in flight."""
+
+    left: dict[int, None]
+    """Its shards that have not ended, in the order in which it runs them."""
+    cost: float
+    """Of all its shards, in bytes."""
+    launched_s: float
+    started_s: float | None = None
+    """When it was first known to run."""
+    heard_s: float | None = None
+    """When it was last heard of: the shard at hand runs since then, or a moment less."""
+    memory: int | None = None
+    twin: TaskId | None = None
+    """The copy of it, or what it is a copy of, while both are in flight."""
+    cancelled: FailureKind | None = None
+    """Why it is being cancelled; it will be told to have died."""
+    beaten: bool = False
+    """Its twin has done all that it was to do."""
+
+
+_REQUEUED_AT_ONCE = {FailureKind.LOST, FailureKind.OUT_OF_MEMORY, FailureKind.FOREIGN}
+"""Kinds after which waiting would help nobody."""
+
+
 class Scheduler:
     """Feeds bundles of `todo` to slots until every shard is done or given up.
 
-    `todo` are shard ranks in plan order and `sizes` their bytes; both are only read, and may be arrays.
+    `todo` are shard ranks, each once, and `sizes` their bytes; both are only read, and may be arrays. Shards of one
+    size keep their order.
     """
 
-    todo: Sequence[int]
-    sizes: Sequence[int]
-    policy: Policy = field(default_factory=Policy)
-    done: int = 0
-    failed: int = 0
-    launched: int = 0
-    """Tasks launched so far."""
-    attempts: int = 0
-    """Attempts at shards so far that ended one way or the other."""
-    _cursor: int = 0
-    _next_task: int = 0
-    _stopping: bool = False
-    _ends: Any = None
-    """Cost of the shards of `todo` up to and with each, a NumPy array: finds the end of a bundle without a loop."""
-    _cost_seen: float = 0.0
-    _seconds_seen: float = 0.0
-    _ready: deque[tuple[int, ...]] = field(default_factory=deque)
-    _delayed: list[tuple[float, int]] = field(default_factory=list)
-    _running: dict[TaskId, dict[int, None]] = field(default_factory=dict)
-    _strikes: dict[int, Counter[FailureKind]] = field(default_factory=dict)
+    def __init__(self, todo: Sequence[int], sizes: Sequence[int], policy: Policy | None = None) -> None:
+        self.policy = policy or Policy()
+        self.total = len(todo)
+        self.done = 0
+        self.failed = 0
+        self.launched = 0
+        """Tasks launched so far."""
+        self.attempts = 0
+        """Attempts at shards so far that ended one way or the other."""
+        self.state = SchedulerState.ACTIVE
+        costs = np.asarray(sizes, dtype=np.float64) + SHARD_OVERHEAD_BYTES
+        by_size = np.argsort(-costs, kind="stable")
+        self._order: Any = np.asarray(todo, dtype=np.int64)[by_size]
+        self._ends: Any = np.cumsum(costs[by_size])
+        """Cost of the shards of `_order` up to and with each: finds the end of a bundle without a loop."""
+        self._costs: Any = np.zeros(int(self._order.max()) + 1 if self.total else 0, dtype=np.float32)
+        self._costs[self._order] = costs[by_size]
+        self._states = bytearray(len(self._costs))
+        self._cursor = 0
+        self._next_task = 0
+        self._slots = 0
+        self._largest_memory: int | None = None
+        self._cost_seen = 0.0
+        self._seconds_seen = 0.0
+        self._ready: deque[tuple[int, ...]] = deque()
+        self._waiting: list[tuple[float, int]] = []
+        self._told_to_wait = 0
+        """Shards on the heap whose code asked for it."""
+        self._running: dict[TaskId, _Task] = {}
+        self._strikes: dict[int, Counter[FailureKind]] = {}
+        """Failed tries by kind, of shards that failed and are not done."""
+        self._memory: dict[int, int] = {}
+        """Bytes that a shard asks for since its node ran out of memory."""
+        self._none_queued_since_s: float | None = None
+        """Since when every task in flight has had a slot."""
+        self._looked_s = -math.inf
+        self._handlers: dict[type, Callable[[Any, float, list[Action]], None]] = {
+            SlotsChanged: self._slots_changed,
+            TaskStarted: self._task_started,
+            ShardDone: self._shard_done,
+            ShardFailed: self._shard_failed,
+            TaskEnded: self._task_ended,
+            Tick: self._tick,
+            Stop: self._stop,
+        }
 
-    def __post_init__(self) -> None:
-        self._ends = np.cumsum(np.asarray(self.sizes, dtype=np.float64) + SHARD_OVERHEAD_BYTES)
-
-    # What is to be done
-
-    @property
-    def state(self) -> SchedulerState:
-        """Returns where the run stands after the events so far."""
-        if self.policy.max_failed is not None and self.failed > self.policy.max_failed:
-            return SchedulerState.ABORTED
-        if self._running:
-            return SchedulerState.STOPPING if self._stopping else SchedulerState.ACTIVE
-        if self._stopping or not self.unfinished:
-            return SchedulerState.FINISHED
-        return SchedulerState.ACTIVE
+    # What there is to see
 
     @property
     def unfinished(self) -> int:
         """Shards neither done nor given up."""
-        return len(self.todo) - self.done - self.failed
+        return self.total - self.done - self.failed
 
     @property
     def running_tasks(self) -> int:
@@ -162,138 +390,302 @@ class Scheduler:
         return len(self._running)
 
     @property
-    def running_shards(self) -> int:
-        """Shards of launched tasks that have not ended yet."""
-        return sum(len(shards) for shards in self._running.values())
+    def window(self) -> int:
+        """Tasks that may be in flight now."""
+        if self.policy.max_in_flight is not None:
+            return self.policy.max_in_flight
+        return max(LEAST_WINDOW, 2 * self._slots)
 
-    def next_launch(self, now_s: float, slots: int) -> Launch | None:
-        """Returns the next task to launch, or None while the window is full or nothing is ready."""
-        if self.state is not SchedulerState.ACTIVE:
-            return None
-        # Before the look at the window: what is due no longer has a time for which a caller could wait.
-        while self._delayed and self._delayed[0][0] <= now_s:
-            self._ready.append((heapq.heappop(self._delayed)[1],))
-        if len(self._running) >= self.window(slots):
-            return None
-        if self._ready:
-            shards = self._ready.popleft()
-            # A shard that was launched, even without a strike against it, may have its output.
-            attempt = max(2, 1 + max(sum(self._strikes.get(shard, Counter()).values()) for shard in shards))
-        elif self._cursor < len(self.todo):
-            shards, attempt = self._bundle(slots), 1
-        else:
-            return None
+    def unreported(self, task: TaskId) -> tuple[int, ...]:
+        """Returns the shards of a task that have not ended, in the order in which it runs them."""
+        record = self._running.get(task)
+        return () if record is None else tuple(record.left)
+
+    def next_event_s(self) -> float | None:
+        """Returns the time at which a waiting shard falls due, None if none waits or none will be launched."""
+        return self._waiting[0][0] if self._waiting and self.state is SchedulerState.ACTIVE else None
+
+    # Events
+
+    def handle(self, event: Event, now_s: float) -> list[Action]:
+        """Returns what is to be done about an event, in this order. After `Finish` nothing is done about anything."""
+        actions: list[Action] = []
+        if self.state in (SchedulerState.ABORTED, SchedulerState.FINISHED):
+            return actions
+        self._handlers[type(event)](event, now_s, actions)
+        if self.policy.max_failed is not None and self.failed > self.policy.max_failed:
+            self.state = SchedulerState.ABORTED
+            actions.append(Finish(self.state))
+            return actions
+        if self.state is SchedulerState.ACTIVE:
+            self._fall_due(now_s)
+            self._fill(now_s, actions)
+        if len(self._running) > self._slots:
+            self._none_queued_since_s = None
+        elif self._none_queued_since_s is None:
+            self._none_queued_since_s = now_s
+        if not self._running and (self.state is SchedulerState.STOPPING or not self.unfinished):
+            self.state = SchedulerState.FINISHED
+            actions.append(Finish(self.state))
+        return actions
+
+    def _slots_changed(self, event: SlotsChanged, now_s: float, actions: list[Action]) -> None:
+        del now_s, actions
+        self._slots = event.slots
+        self._largest_memory = event.largest_memory
+
+    def _task_started(self, event: TaskStarted, now_s: float, actions: list[Action]) -> None:
+        del actions
+        record = self._running.get(event.task)
+        if record is not None and record.started_s is None:
+            record.started_s = record.heard_s = now_s
+
+    def _shard_done(self, event: ShardDone, now_s: float, actions: list[Action]) -> None:
+        record = self._running.get(event.task)
+        if record is None or event.shard not in record.left:
+            return
+        self._leave(record, event.shard, now_s)
+        self._move(event.shard, Move.FINISH)
+        self.done += 1
+        self._strikes.pop(event.shard, None)
+        self._memory.pop(event.shard, None)
+        if event.computed:
+            self._cost_seen = self._cost_seen * RATE_DECAY + event.size_bytes + SHARD_OVERHEAD_BYTES
+            self._seconds_seen = self._seconds_seen * RATE_DECAY + max(event.seconds, 1e-6)
+        actions.append(Record(event.shard, event.task, Outcome.DONE))
+        twin = None if record.twin is None else self._running.get(record.twin)
+        if twin is not None and event.shard in twin.left:
+            del twin.left[event.shard]
+            if not twin.left and not twin.beaten:
+                twin.beaten = True
+                assert record.twin is not None
+                actions.append(Cancel(record.twin))
+
+    def _shard_failed(self, event: ShardFailed, now_s: float, actions: list[Action]) -> None:
+        record = self._running.get(event.task)
+        if record is None or event.shard not in record.left:
+            return
+        self._leave(record, event.shard, now_s)
+        if self._runs_elsewhere(record, event.shard):
+            actions.append(Record(event.shard, event.task, Outcome.COPY_FAILED, event.kind))
+            return
+        outcome = self._strike(event.shard, event.kind, now_s, after_s=event.after_s)
+        actions.append(Record(event.shard, event.task, outcome, event.kind))
+
+    def _task_ended(self, event: TaskEnded, now_s: float, actions: list[Action]) -> None:
+        record = self._running.pop(event.task, None)
+        if record is None:
+            return
+        kind = record.cancelled or event.kind
+        if record.left and kind is None:
+            raise ValueError(
+                f"task {event.task} ended well, but {len(record.left)} of its shards did not report "
+                f"(first: {next(iter(record.left))})"
+            )
+        self.attempts += len(record.left)
+        alone = []
+        for shard in record.left:
+            if self._runs_elsewhere(record, shard):
+                actions.append(Record(shard, event.task, Outcome.COPY_FAILED, kind))
+            else:
+                alone.append(shard)
+        if record.twin is not None and record.twin in self._running:
+            self._running[record.twin].twin = None
+        if alone:
+            assert kind is not None
+            if kind is FailureKind.LOST:
+                self._lost(alone, event.task, now_s, actions)
+            else:
+                self._died(alone, kind, event, record, now_s, actions)
+
+    def _lost(self, left: list[int], task: TaskId, now_s: float, actions: list[Action]) -> None:
+        """Queues the shards of a task that was lost with its node again, in two halves if any was lost before."""
+        again: list[int] = []
+        for shard in left:
+            outcome = self._strike(shard, FailureKind.LOST, now_s, queue=False)
+            actions.append(Record(shard, task, outcome, FailureKind.LOST))
+            if outcome is Outcome.RETRY:
+                again.append(shard)
+        if any(self._strikes[shard][FailureKind.LOST] > 1 for shard in again):
+            # Too long for the nodes it gets, or with a shard in it that takes them down: no other shares its end.
+            self._ready.extend(_halves(again))
+        elif again:
+            self._ready.append(tuple(again))
+
+    def _died(
+        self, left: list[int], kind: FailureKind, event: TaskEnded, record: _Task, now_s: float, actions: list[Action]
+    ) -> None:
+        """Strikes the shard that the task died of, which runs alone from now on; the others are bundled anew.
+
+        Where nobody looked for outputs it is the first one, which may be wrong: small shards end faster than word of
+        them arrives. Halves find the culprit in a handful of crashes; the whole rest together would crash once for
+        every shard before it.
+        """
+        suspect = event.suspect if event.suspect in left else left[0]
+        others = [shard for shard in left if shard != suspect]
+        for shard in others:
+            self._move(shard, Move.REQUEUE)
+        self._ready.extend(_halves(others))
+        outcome = self._strike(suspect, kind, now_s, peak_bytes=max(event.peak_bytes, record.memory or 0))
+        actions.append(Record(suspect, event.task, outcome, kind))
+
+    def _tick(self, event: Tick, now_s: float, actions: list[Action]) -> None:
+        del event
+        if now_s - self._looked_s < LOOK_S:
+            return
+        self._looked_s = now_s
+        timeout_s = self.policy.task_timeout_s
+        if timeout_s is not None:
+            for task, record in self._running.items():
+                if record.heard_s is not None and now_s - record.heard_s > timeout_s and _undisturbed(record):
+                    record.cancelled = FailureKind.TIMED_OUT
+                    actions.append(Cancel(task))
+        if self.policy.speculate:
+            self._copy_stragglers(now_s, actions)
+
+    def _stop(self, event: Stop, now_s: float, actions: list[Action]) -> None:
+        del event, now_s, actions
+        self.state = SchedulerState.STOPPING
+
+    # Launching
+
+    def _fall_due(self, now_s: float) -> None:
+        while self._waiting and self._waiting[0][0] <= now_s:
+            shard = heapq.heappop(self._waiting)[1]
+            self._move(shard, Move.FALL_DUE)
+            self._told_to_wait -= self._strikes[shard][FailureKind.RETRY_LATER] > 0
+            self._ready.append((shard,))
+
+    def _fill(self, now_s: float, actions: list[Action]) -> None:
+        window = self.window
+        while len(self._running) < window:
+            if self._ready:
+                actions.append(self._launch(self._ready.popleft(), now_s))
+            # A service that is down would be asked for every shard that there is.
+            elif self._cursor < self.total and self._told_to_wait < window and len(self._waiting) < MOST_WAITING:
+                actions.append(self._launch(self._bundle(), now_s))
+            else:
+                return
+
+    def _launch(self, shards: tuple[int, ...], now_s: float, copy_of: TaskId | None = None) -> Launch:
+        tries = [self._strikes[shard] for shard in shards if shard in self._strikes]
+        # A shard that was launched, even without a strike against it, may have its output.
+        again = copy_of is not None or self._states[shards[0]] != ShardState.PENDING
+        attempt = max(2, 1 + max((sum(one.values()) for one in tries), default=0)) if again else 1
+        errors = min((one[FailureKind.USER_ERROR] for one in tries), default=0) if len(tries) == len(shards) else 0
+        memory = max((self._memory[shard] for shard in shards if shard in self._memory), default=None)
+        for shard in shards:
+            self._move(shard, Move.LAUNCH)
         task = TaskId(self._next_task)
         self._next_task += 1
         self.launched += 1
-        self._running[task] = dict.fromkeys(shards)
-        return Launch(task, shards, attempt)
+        cost = float(self._costs[list(shards)].sum())
+        self._running[task] = _Task(dict.fromkeys(shards), cost, now_s, memory=memory, twin=copy_of)
+        return Launch(task, shards, attempt, errors >= self.policy.user_error_retries, memory, copy_of)
 
-    def window(self, slots: int) -> int:
-        """Returns how many tasks may be in flight on `slots` slots."""
-        if self.policy.max_in_flight is not None:
-            return self.policy.max_in_flight
-        return max(LEAST_WINDOW, 2 * slots)
-
-    def next_event_s(self) -> float | None:
-        """Returns the time at which a delayed shard becomes ready, None if none waits or none will be launched."""
-        return self._delayed[0][0] if self._delayed and not self._stopping else None
-
-    def _bundle(self, slots: int) -> tuple[int, ...]:
+    def _bundle(self) -> tuple[int, ...]:
+        """Returns the next shards that were never launched: as many as fit into a task at the rate seen so far."""
         start, stop = self._cursor, self._cursor + 1
         if self._seconds_seen > 0:
             rate = self._cost_seen / self._seconds_seen
             before = float(self._ends[start - 1]) if start else 0.0
-            share_s = (float(self._ends[-1]) - before) / rate / (2 * max(slots, 1))
-            shortest_s = max(SHORTEST_BUNDLE_S, slots / LAUNCHES_PER_S)
+            share_s = (float(self._ends[-1]) - before) / rate / (2 * max(self._slots, 1))
+            shortest_s = max(SHORTEST_BUNDLE_S, self._slots / LAUNCHES_PER_S)
             budget = rate * min(self.policy.target_task_s, max(share_s, shortest_s))
             fitting = int(self._ends.searchsorted(before + budget, side="right"))
             stop = max(stop, min(fitting, start + LARGEST_BUNDLE))
         self._cursor = stop
-        return tuple(int(shard) for shard in self.todo[start:stop])
+        return tuple(self._order[start:stop].tolist())
 
-    # What happened
+    def _copy_stragglers(self, now_s: float, actions: list[Action]) -> None:
+        """Starts a second copy of what runs far beyond its peers' rate, one for each slot that is idle."""
+        since_s = self._none_queued_since_s
+        idle = min(self._slots, self.window) - len(self._running)
+        if idle <= 0 or since_s is None or self._seconds_seen <= 0 or self.state is not SchedulerState.ACTIVE:
+            return
+        if self._ready or self._cursor < self.total:
+            return
+        rate = self._cost_seen / self._seconds_seen
+        slow: list[tuple[float, TaskId]] = []
+        for task, record in self._running.items():
+            if record.twin is None and _undisturbed(record) and record.left:
+                # A backend need not say when a task starts; one that had a slot all the time started by then.
+                started_s = max(record.launched_s, since_s) if record.started_s is None else record.started_s
+                expected_s = record.cost / rate
+                if now_s - started_s > STRAGGLER_FACTOR * expected_s + STRAGGLER_LEAST_S:
+                    slow.append((expected_s - (now_s - started_s), task))
+        for _, task in heapq.nsmallest(idle, slow):
+            copy = self._launch(tuple(self._running[task].left), now_s, copy_of=task)
+            self._running[task].twin = copy.task
+            actions.append(copy)
 
-    def shard_done(self, task: TaskId, shard: int, size_bytes: int, seconds: float, *, computed: bool) -> bool:
-        """Books a shard as done; returns False if that task was not (or no longer) running it.
+    # Books of single shards
 
-        With `computed` false its output existed already, which says nothing about the rate.
-        """
-        if not self._end(task, shard):
-            return False
-        self.done += 1
-        self._strikes.pop(shard, None)
-        if computed:
-            self._cost_seen = self._cost_seen * RATE_DECAY + size_bytes + SHARD_OVERHEAD_BYTES
-            self._seconds_seen = self._seconds_seen * RATE_DECAY + max(seconds, 1e-6)
-        return True
-
-    def shard_failed(self, task: TaskId, shard: int, kind: FailureKind, now_s: float) -> bool | None:
-        """Books a failed try of one shard; returns whether it was given up (else it runs again, alone).
-
-        None if that task was not (or no longer) running it: nothing is booked.
-        """
-        return self._strike(shard, kind, now_s) if self._end(task, shard) else None
-
-    def unreported(self, task: TaskId) -> int:
-        """Returns how many shards of a task have not ended yet."""
-        return len(self._running.get(task, ()))
-
-    def task_ended(self, task: TaskId, now_s: float, kind: FailureKind | None = None) -> tuple[tuple[int, bool], ...]:
-        """Books the end of a task; `kind` says why, if it did not get to its last shard.
-
-        Lost with its node: every shard that had not ended is queued again, in two halves if any was lost before.
-        Crashed: the first of them is suspected and runs alone, the others are bundled anew, in two halves. Returns the
-        shards that this counts against, each with whether it was given up.
-        """
-        left = list(self._running.pop(task, ()))
-        if not left:
-            return ()
-        if kind is None:
-            raise ValueError(f"task {task} ended well, but {len(left)} of its shards did not report (first: {left[0]})")
-        self.attempts += len(left)
-        if kind is FailureKind.LOST:
-            struck = tuple((shard, self._strike(shard, kind, now_s, queue=False)) for shard in left)
-            again = [shard for shard, given_up in struck if not given_up]
-            if any(self._strikes[shard][kind] > 1 for shard in again):
-                # Too long for the nodes it gets, or with a shard in it that takes them down: no other shares its end.
-                self._queue_halves(again)
-            elif again:
-                self._ready.append(tuple(again))
-            return struck
-        suspect, *others = left
-        # Small shards end faster than word of them arrives, so that the culprit may be any of hundreds. Halves find it
-        # in a handful of crashes; the whole rest together would crash once for every shard before it.
-        self._queue_halves(others)
-        return ((suspect, self._strike(suspect, kind, now_s)),)
-
-    def _queue_halves(self, shards: list[int]) -> None:
-        middle = (len(shards) + 1) // 2
-        self._ready.extend(tuple(half) for half in (shards[:middle], shards[middle:]) if half)
-
-    def stop(self) -> None:
-        """Launches nothing from now on."""
-        self._stopping = True
-
-    def _end(self, task: TaskId, shard: int) -> bool:
-        shards = self._running.get(task)
-        if shards is None or shard not in shards:
-            return False
-        del shards[shard]
+    def _leave(self, record: _Task, shard: int, now_s: float) -> None:
+        del record.left[shard]
+        record.heard_s = now_s
+        if record.started_s is None:
+            record.started_s = now_s
         self.attempts += 1
-        return True
 
-    def _strike(self, shard: int, kind: FailureKind, now_s: float, *, queue: bool = True) -> bool:
+    def _runs_elsewhere(self, record: _Task, shard: int) -> bool:
+        twin = None if record.twin is None else self._running.get(record.twin)
+        return twin is not None and shard in twin.left
+
+    def _strike(
+        self,
+        shard: int,
+        kind: FailureKind,
+        now_s: float,
+        *,
+        after_s: float = 0.0,
+        peak_bytes: int = 0,
+        queue: bool = True,
+    ) -> Outcome:
         strikes = self._strikes.setdefault(shard, Counter())
         strikes[kind] += 1
-        if strikes[kind] > self.policy.limit(kind):
+        hopeless = kind is FailureKind.OUT_OF_MEMORY and not self._ask_for_more(shard, peak_bytes)
+        if hopeless or strikes[kind] > self.policy.limit(kind):
+            self._move(shard, Move.GIVE_UP)
             self.failed += 1
             del self._strikes[shard]
-            return True
-        if queue:
-            delay_s = self.policy.backoff_s * 2 ** (strikes[kind] - 1)
-            heapq.heappush(self._delayed, (now_s + delay_s, shard))
-        return False
+            self._memory.pop(shard, None)
+            return Outcome.FAILED
+        if kind in _REQUEUED_AT_ONCE:
+            self._move(shard, Move.REQUEUE)
+            if queue:
+                self._ready.append((shard,))
+            return Outcome.RETRY
+        self._move(shard, Move.DELAY)
+        backoff_s = min(self.policy.backoff_s * 2 ** (strikes[kind] - 1), LONGEST_BACKOFF_S)
+        heapq.heappush(self._waiting, (now_s + max(backoff_s, after_s), shard))
+        # Counted while it waits, as one that did so before: whatever it waits for this time.
+        self._told_to_wait += strikes[FailureKind.RETRY_LATER] > 0
+        return Outcome.RETRY
+
+    def _ask_for_more(self, shard: int, peak_bytes: int) -> bool:
+        """Doubles what a shard asks for; False if it had the most that there is."""
+        had = max(self.policy.declared_memory or 0, peak_bytes, self._memory.get(shard, 0), LEAST_MEMORY)
+        most = self._largest_memory
+        if most is not None and self._memory.get(shard, 0) >= most:
+            return False
+        self._memory[shard] = 2 * had if most is None else min(2 * had, most)
+        return True
+
+    def _move(self, shard: int, move: Move) -> None:
+        state = TRANSITIONS.get((self._states[shard], move))
+        if state is None:
+            raise IllegalTransitionError(f"shard {shard} is {ShardState(self._states[shard]).name}: it cannot {move}")
+        self._states[shard] = state
+
+
+def _undisturbed(record: _Task) -> bool:
+    return record.cancelled is None and not record.beaten
+
+
+def _halves(shards: Sequence[int]) -> Iterable[tuple[int, ...]]:
+    middle = (len(shards) + 1) // 2
+    return (tuple(half) for half in (shards[:middle], shards[middle:]) if half)
 
 
 def max_failed_shards(text: str, total: int) -> int:
