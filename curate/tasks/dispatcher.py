@@ -215,7 +215,7 @@ def _kind(end: End) -> FailureKind:
 
 
 def _failure(news: Ended, kind: FailureKind) -> Failure:
-    where = {"node": news.node, "pid": news.pid, "peak_bytes": news.peak_bytes}
+    where: dict[str, Any] = {"node": news.node, "pid": news.pid, "peak_bytes": news.peak_bytes}
     if kind is FailureKind.TIMED_OUT:
         return Failure(kind, "timed out: the shard took longer than task_timeout_s and was cancelled", **where)
     if news.end is End.RETURNED:
