@@ -15,6 +15,7 @@ from curate.dataset.spec import RunOptions
 from curate.log import get_logger
 from curate.storage.protocol import Calls
 from curate.tasks.books import Books
+from curate.tasks.failures import failure_event
 from curate.tasks.progress import Progress
 from curate.tasks.record import ShardRecord
 from curate.tasks.runlog import RunLog
@@ -105,6 +106,8 @@ class Account:
                 "backend": options.backend,
                 "limit": options.limit,
                 "sample": options.sample,
+                "allow_incomplete_input": options.allow_incomplete_input,
+                "origin": dict(self.prepared.spec.origin),
                 "shards": {
                     "total": len(self.prepared.plan),
                     "scope": len(self.prepared.scope),
@@ -183,7 +186,10 @@ class Account:
             self.log.warning("more shards fail; each is in the ledger, and no more are logged one by one")
         event = self._event(launch, record, outcome.value)
         event |= {"input": shard.uri, "kind": failure.kind.value, "error": failure.error}
-        self._runlog.add(event | {"traceback": failure.traceback})
+        self._runlog.add_failure(
+            failure_event(self.prepared.run_id, event["time"], shard, launch, record, outcome.value)
+        )
+        self._runlog.add(event)
 
     def tick(self, slots: int) -> None:
         """Updates rates and the display."""

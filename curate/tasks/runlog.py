@@ -1,12 +1,10 @@
-"""What one run writes while it goes on: `run.json`, segments of events, the heartbeat.
+"""What one run writes while it goes on: `run.json`, segments of events and of failures, the heartbeat.
 
 Written from a thread of its own, so that a store that throttles delays no task. Segments come every 2 s at first and
 less and less often, up to 60 s apart, and only when there is something; the heartbeat every 10 s.
 
-An event is encoded when it is added, and events are sealed into compressed segments, which wait in order until the
-store takes them: a tenth of the memory, and a segment that is written again after its answer was lost is the same bytes
-under the same name. The ledger may lag or end up short, for outputs are the truth and the next run reads them: nothing
-here stops a run, or its end.
+The ledger may lag or end up short, for outputs are the truth and the next run reads them: nothing here stops a run, or
+its end.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ import socket
 import sys
 import threading
 import uuid
-from collections import deque
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -29,22 +26,17 @@ import orjson
 from curate.clock import Clock
 from curate.errors import ConfigError, CurateError
 from curate.log import get_logger
-from curate.storage.protocol import Outcome
 from curate.tasks import layout
-from curate.tasks.ledger import Ledger, compress
+from curate.tasks.failures import Tracebacks
+from curate.tasks.ledger import Ledger
 from curate.tasks.record import printable
-from curate.units import MIB
+from curate.tasks.segments import Segments
 
 HEARTBEAT_S = 10.0
 STALLED_S = 60.0
 """A run that was silent for this long is shown as stalled."""
 FIRST_SEGMENT_S = 2.0
 LAST_SEGMENT_S = 60.0
-SEGMENT_EVENTS = 20_000
-SEGMENT_BYTES = 8 * MIB
-"""Events, and bytes of them, at which a segment is sealed and written without waiting for the time to come."""
-MOST_WAITING_BYTES = 64 * MIB
-"""Sealed segments that may wait for the store, some million events; beyond it the oldest are dropped."""
 CLOSE_S = 150.0
 """How long the end of a run waits for the ledger: longer than a store goes on trying one call, then the run ends."""
 
@@ -113,8 +105,15 @@ def _user() -> str:
         return str(os.getuid())  # a container's user need not have a name
 
 
+def _cwd() -> str:
+    try:
+        return printable(os.getcwd())  # noqa: PTH109 - a path that is no Unicode stays text
+    except OSError:
+        return ""  # it was removed under the process
+
+
 class RunLog:
-    """The files of one run. Events may be added from one thread while another writes."""
+    """The files of one run. Events and failures may be added from one thread while another writes."""
 
     def __init__(self, ledger: Ledger, run_id: str, clock: Clock, heartbeat: Callable[[], dict[str, Any]]) -> None:
         """`heartbeat` returns the mutable object's content; it is called from the writing thread."""
@@ -122,16 +121,11 @@ class RunLog:
         self._ledger = ledger
         self._clock = clock
         self._heartbeat = heartbeat
-        # Events on their way: encoded, then sealed. Guarded by `_lock`, which nothing slow is done under.
-        # One buffer, not a list: what orjson returns holds kilobytes for every event, however short it is.
-        self._lines = bytearray()
-        self._events = 0
-        self._sealed: deque[bytes] = deque()
-        self._sealed_bytes = 0
-        self._lock = threading.Lock()
+        self._events = Segments(ledger, lambda number: layout.events_segment(run_id, number))
+        self._failures = Segments(ledger, lambda number: layout.failures_segment(run_id, number))
+        self._tracebacks = Tracebacks()
         # Held while something is written, so that segments are numbered and published one after the other.
         self._writing = threading.Lock()
-        self._segments = 0
         self._segment_interval_s = FIRST_SEGMENT_S
         self._segment_due_s = clock.monotonic() + FIRST_SEGMENT_S
         self._heartbeat_due_s = clock.monotonic() + HEARTBEAT_S
@@ -151,6 +145,7 @@ class RunLog:
             "user": _user(),
             **where,
             "command": [printable(word) for word in sys.argv],
+            "cwd": _cwd(),
             "versions": {
                 "curate": __version__,
                 "python": platform.python_version(),
@@ -168,22 +163,23 @@ class RunLog:
 
     def add(self, event: Mapping[str, Any]) -> None:
         """Adds an event to the next segment. Never waits for the store."""
-        line = orjson.dumps(event, option=orjson.OPT_APPEND_NEWLINE, default=str)
-        with self._lock:
-            self._lines += line
-            self._events += 1
-            full = self._events >= SEGMENT_EVENTS or len(self._lines) >= SEGMENT_BYTES
-            dropped = self._seal() if full else 0
-        if full:
+        self._add(self._events, event)
+
+    def add_failure(self, failure: Mapping[str, Any]) -> None:
+        """Adds a failed try, as `failure_event` makes them, to the next segment. Never waits for the store."""
+        self._add(self._failures, self._tracebacks.bounded(failure))
+
+    def _add(self, stream: Segments, event: Mapping[str, Any]) -> None:
+        if stream.add(event):
             self._wake.set()
-        if dropped:
-            self._log.warning(
-                "the store takes no events: the oldest are dropped, and the next run reads the outputs instead",
-                bytes=dropped,
-            )
+            if dropped := stream.take_dropped():
+                self._log.warning(
+                    "the store takes no events: the oldest are dropped, and the next run reads the outputs instead",
+                    bytes=dropped,
+                )
 
     def flush(self) -> None:
-        """Writes what is waiting: events, then the heartbeat that counts them. What fails is logged and kept."""
+        """Writes what is waiting: segments, then the heartbeat that counts them. What fails is logged and kept."""
         with self._writing:
             self._seal_rest()
             self._try(self._write_segments)
@@ -234,49 +230,15 @@ class RunLog:
         except Exception:  # noqa: BLE001 - were this thread to die, the run would be shown as stalled
             self._log.warning("ledger write failed, will try again", exc_info=True)
 
-    def _seal(self) -> int:
-        """Makes the events so far a segment; the caller holds `_lock`. Returns the bytes of old ones dropped for it."""
-        data = compress(bytes(self._lines))
-        self._lines.clear()
-        self._events = 0
-        self._sealed.append(data)
-        self._sealed_bytes += len(data)
-        dropped = 0
-        while self._sealed_bytes - dropped > MOST_WAITING_BYTES and len(self._sealed) > 1:
-            dropped += len(self._sealed.popleft())
-        self._sealed_bytes -= dropped
-        return dropped
-
     def _seal_rest(self) -> None:
-        with self._lock:
-            if self._lines:
-                self._seal()
+        for stream in (self._failures, self._events):
+            stream.seal()
 
     def _write_segments(self) -> None:
         """Publishes the segments that are sealed, and beats in between: a slow store takes its time for each."""
-        while True:
-            with self._lock:
-                if not self._sealed:
-                    return
-                data = self._sealed.popleft()
-                self._sealed_bytes -= len(data)
-            try:
-                self._publish(data)
-            except BaseException:
-                with self._lock:
-                    self._sealed.appendleft(data)
-                    self._sealed_bytes += len(data)
-                raise
-            self._beat_if_due(self._clock.monotonic())
-
-    def _publish(self, data: bytes) -> None:
-        while True:
-            uri = self._ledger.uri(layout.events_segment(self.run_id, self._segments + 1))
-            outcome = self._ledger.store.publish(uri, data).outcome
-            self._segments += 1
-            # Other bytes hold the name if a segment whose answer was lost was dropped before it could be tried again.
-            if outcome is not Outcome.DIFFERENT:
-                return
+        # Failures first: what an event mentions can then be looked up.
+        for stream in (self._failures, self._events):
+            stream.write(lambda: self._beat_if_due(self._clock.monotonic()))
 
     def _write_heartbeat(self) -> None:
         value = {"run_id": self.run_id, "updated": self._clock.now(), **whereabouts(), **self._heartbeat()}

@@ -66,12 +66,9 @@ def everything(root: Path) -> dict[str, bytes]:
 
 
 def failures(root: Path) -> list[dict[str, Any]]:
-    """Returns the events of failed tries in the ledger, in order."""
-    found = []
-    for segment in sorted((root / layout.RUNS).rglob("events-*.jsonl.zst")):
-        events = [orjson.loads(line) for line in decompress(segment.read_bytes()).splitlines()]
-        found += [event for event in events if event["outcome"] in ("failed", "retry")]
-    return found
+    """Returns the failed tries in the ledger, in order."""
+    segments = sorted((root / layout.RUNS).glob("*/failures/*.jsonl.zst"))
+    return [orjson.loads(line) for segment in segments for line in decompress(segment.read_bytes()).splitlines()]
 
 
 def numbered(start: int, stop: int) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ import structlog
 
 from curate.errors import ConfigError, StorageError, TransientStorageError
 from curate.storage.memory import MemoryStore
-from curate.tasks import layout, runlog
+from curate.tasks import layout, segments
 from curate.tasks.ledger import Ledger
 from curate.tasks.runlog import RunLog, is_gone, new_run_id, process_started, whereabouts
 from tests.fakes import After, FakeClock, FlakyStore
@@ -195,7 +195,7 @@ def test_segments_come_every_two_seconds_at_first_and_every_minute_later(logged:
 
 def test_many_events_do_not_wait_for_their_time(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> None:
     """A segment that is full is written at once, and is that long."""
-    monkeypatch.setattr(runlog, "SEGMENT_EVENTS", 100)
+    monkeypatch.setattr(segments, "SEGMENT_LINES", 100)
     logged.add(99)
     logged.due()
     assert logged.segments() == []
@@ -209,7 +209,7 @@ def test_many_events_do_not_wait_for_their_time(logged: Logged, monkeypatch: pyt
 
 def test_large_events_do_not_wait_either(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tracebacks are thousands of characters: memory is bounded in bytes, not only in events."""
-    monkeypatch.setattr(runlog, "SEGMENT_BYTES", 10_000)
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 10_000)
     logged.add(3, traceback="x" * 5000)
     logged.due()
     assert len(logged.segments()) == 1
@@ -311,7 +311,7 @@ def test_an_error_of_another_kind_does_not_end_the_thread(clock: FakeClock, said
 
 def test_adding_never_waits_for_the_store(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that throttles for minutes: tasks are dispatched all the while, no event is lost, order holds."""
-    monkeypatch.setattr(runlog, "SEGMENT_EVENTS", 10)
+    monkeypatch.setattr(segments, "SEGMENT_LINES", 10)
     entered, release = threading.Event(), threading.Event()
 
     def throttle() -> None:
@@ -331,7 +331,7 @@ def test_adding_never_waits_for_the_store(logged: Logged, monkeypatch: pytest.Mo
 
 def test_it_beats_while_a_slow_store_takes_a_backlog(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten segments of 20 s each: without beats in between the run would be shown as stalled."""
-    monkeypatch.setattr(runlog, "SEGMENT_EVENTS", 10)
+    monkeypatch.setattr(segments, "SEGMENT_LINES", 10)
     logged.add(100)
     logged.store.script.extend([lambda: logged.clock.advance(20.0), None] * 10)
     logged.due()
@@ -344,14 +344,14 @@ def test_memory_is_bounded_however_long_the_store_is_down(
     logged: Logged, monkeypatch: pytest.MonkeyPatch, said: list[Any]
 ) -> None:
     """The oldest events go, which is said; outputs are the truth, and the next run reads them instead."""
-    monkeypatch.setattr(runlog, "SEGMENT_EVENTS", 100)
-    monkeypatch.setattr(runlog, "MOST_WAITING_BYTES", 2000)
+    monkeypatch.setattr(segments, "SEGMENT_LINES", 100)
+    monkeypatch.setattr(segments, "MOST_WAITING_BYTES", 2000)
     for _ in range(200):
         logged.store.script.append(DOWN)
         logged.add(100, noise=uuid.uuid4().hex)
         logged.due()
-    assert logged.log._sealed_bytes <= 2000
-    assert logged.log._lines == b""
+    assert logged.log._events._sealed_bytes <= 2000
+    assert logged.log._events._lines == b""
     assert any("the oldest are dropped" in entry["event"] for entry in said)
     logged.store.script.clear()
     logged.log.flush()
@@ -387,7 +387,7 @@ def test_two_flushes_at_once_number_their_segments_one_after_the_other(
     logged: Logged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No segment takes another's place, and no event is in two."""
-    monkeypatch.setattr(runlog, "SEGMENT_EVENTS", 7)
+    monkeypatch.setattr(segments, "SEGMENT_LINES", 7)
     threads = [threading.Thread(target=logged.log.flush) for _ in range(8)]
     adder = threading.Thread(target=logged.add, args=(500,))
     for thread in [adder, *threads]:
@@ -446,10 +446,10 @@ def test_the_thread_writes_by_itself(logged: Logged) -> None:
     wrote = threading.Event()
     logged.log.open({})
     logged.store.script.extend([wrote.set])
-    logged.add(runlog.SEGMENT_EVENTS)
+    logged.add(segments.SEGMENT_LINES)
     assert wrote.wait(DEADLINE_S)
     logged.log.close()
-    assert len(logged.indexes()) == runlog.SEGMENT_EVENTS
+    assert len(logged.indexes()) == segments.SEGMENT_LINES
 
 
 def test_a_heartbeat_is_one_json_object(logged: Logged) -> None:
