@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from curate.dataset.blame import ForeignOutputError
 from curate.dataset.formats import OutputFormat, read_record
 from curate.dataset.spec import StageSpec
-from curate.dataset.stage import ForeignOutputError, books_of
+from curate.dataset.stage import books_of
 from curate.errors import ConfigError, CorruptInput, ObjectNotFound
 from curate.storage.protocol import Object
 from curate.tasks import layout

@@ -7,7 +7,6 @@ through Ray's object store.
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -18,6 +17,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from curate import log
+from curate.dataset.blame import ForeignOutputError, failure_of, summary_of
 from curate.dataset.formats import (
     Encoding,
     OutputFormat,
@@ -34,7 +34,6 @@ from curate.errors import (
     GenerationMismatch,
     ObjectNotFound,
     SchemaMismatch,
-    ShardError,
     StorageError,
 )
 from curate.storage import open_store
@@ -42,12 +41,9 @@ from curate.storage.protocol import Calls, Object, Outcome, Store
 from curate.tasks import layout
 from curate.tasks.books import Books
 from curate.tasks.plan import shard_row
-from curate.tasks.record import Failure, FailureKind, ShardRecord
+from curate.tasks.record import ShardRecord
 from curate.tasks.shard import Shard
 
-MAX_TRACEBACK = 8000
-"""Characters of a traceback that travel to the driver: its end, where the error is."""
-MAX_ERROR = 1000
 PROBED_BATCHES = 16
 """Batches of a shard that are tried for a table: a job that drops most of its rows must not be run for its schema."""
 PROBED_TABLES = 4
@@ -325,7 +321,7 @@ class StageProgram:
                     break
         except Exception as error:  # noqa: BLE001 - a shard that fails here fails again, and is booked, when it runs
             if answer.schema is None:
-                answer = Probed(error=failure_of(error).error)
+                answer = Probed(error=summary_of(error))
         return replace(answer, rows=tally.books.rows_in)
 
     # What a worker process keeps
@@ -372,19 +368,3 @@ def books_of(store: Store, found: Object, format: OutputFormat, codec: str, fing
     if record["fingerprint"] != fingerprint:
         raise ForeignOutputError(f"{found.uri} was written by a job of other identity ({record['fingerprint']})")
     return Books.parse(record["rows"], record["counters"])
-
-
-class ForeignOutputError(ShardError):
-    """An output with the right name and the record of another job."""
-
-
-def failure_of(error: BaseException) -> Failure:
-    """Returns what an exception means for the shard at hand."""
-    if isinstance(error, ShardError | ConfigError):
-        kind = FailureKind.CORRUPT
-    elif isinstance(error, StorageError):
-        kind = FailureKind.STORAGE
-    else:
-        kind = FailureKind.USER_ERROR
-    text = "".join(traceback.format_exception(error))
-    return Failure(kind, f"{type(error).__name__}: {error}"[:MAX_ERROR], text[-MAX_TRACEBACK:])

@@ -18,9 +18,9 @@ from structlog.testing import capture_logs
 from curate import ConfigError
 from curate.dataset.formats import Format, OutputFormat
 from curate.dataset.split import whole
-from curate.dataset.stage import PROBED_BATCHES, Piece, Probe, Probed, StageProgram, books_of, failure_of
+from curate.dataset.stage import PROBED_BATCHES, Piece, Probe, Probed, StageProgram, books_of
 from curate.dataset.tally import Tally
-from curate.errors import CorruptInput, PermissionDenied, TooManyBadRows, TransientStorageError
+from curate.errors import CorruptInput
 from curate.log import get_logger
 from curate.storage import open_store
 from curate.storage.memory import clear
@@ -319,31 +319,6 @@ class TestProbes:
 
 
 class TestFailures:
-    @pytest.mark.parametrize(
-        ("error", "kind"),
-        [
-            (ValueError("x"), FailureKind.USER_ERROR),
-            (OSError("x"), FailureKind.USER_ERROR),
-            (CorruptInput("x"), FailureKind.CORRUPT),
-            (TooManyBadRows("x"), FailureKind.CORRUPT),
-            (ConfigError("x"), FailureKind.CORRUPT),
-            (TransientStorageError("x"), FailureKind.STORAGE),
-            (PermissionDenied("x"), FailureKind.STORAGE),
-        ],
-    )
-    def test_the_kind_says_what_follows(self, error: Exception, kind: FailureKind) -> None:
-        assert failure_of(error).kind is kind
-
-    def test_text_is_bounded_and_keeps_its_end(self) -> None:
-        """A traceback says at its end where the error is; a message at its beginning what it is."""
-        try:
-            raise ValueError("start " + "x" * 20_000)
-        except ValueError as error:
-            failure = failure_of(error)
-        assert len(failure.error) <= 1000
-        assert failure.error.startswith("ValueError: start")
-        assert len(failure.traceback) <= 8000
-
     @pytest.mark.parametrize(
         ("name", "data", "error"),
         [
