@@ -37,6 +37,22 @@ def status(output: str | None, as_json: bool, watch: bool) -> None:
     sys.exit(show_job(output, SystemClock(), as_json=as_json, watch_s=watch_s))
 
 
+@cli.command()
+@click.argument("output")
+@click.option("--shard", metavar="ID", help="Show one shard whole: every try, with the traceback.")
+@click.option("--all", "everything", is_flag=True, help="Also tries that failed of shards that were done later.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def failures(output: str, shard: str | None, everything: bool, as_json: bool) -> None:
+    """Shows the shards of the job that writes to OUTPUT that have failed, grouped by what went wrong."""
+    from curate import log
+    from curate.cli.failures import show_failures, show_shard
+
+    log.configure()
+    if shard is not None:
+        sys.exit(show_shard(output, shard, as_json=as_json))
+    sys.exit(show_failures(output, everything=everything, as_json=as_json))
+
+
 def main() -> Any:
     """Runs the command line; an error that curate raises on purpose is one line and exit code 2."""
     from curate.errors import CurateError

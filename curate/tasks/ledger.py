@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -134,18 +134,42 @@ class Ledger:
         What cannot be read is left out with a warning: events save reading outputs, and decide nothing.
         """
 
+        for name, lines in self._segments(sorted(names)):
+            yield from self._parsed(name, lines)
+
+    def newest_first(self, names: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yields the lines of segments with the segment's name: the last run first, of each run the last line first.
+
+        What cannot be read is left out with a warning.
+        """
+        for name, lines in self._segments(sorted(names, reverse=True)):
+            for event in self._parsed(name, reversed(lines)):
+                yield name, event
+
+    def _segments(self, names: Iterable[str]) -> Iterator[tuple[str, Sequence[bytes]]]:
+        """Yields segments by name, in this order, with their lines."""
+
         def read(uri: str) -> bytes:
             try:
                 return self.store.read(uri)
             except ObjectNotFound:
                 return b""
 
-        for name, data in self._read_ahead(sorted(names), read):
+        for name, data in self._read_ahead(names, read):
             try:
-                for line in decompress(data).splitlines():
-                    yield orjson.loads(line)
-            except (OSError, orjson.JSONDecodeError) as error:
-                get_logger().warning("cannot read a segment of events", segment=self.uri(name), error=str(error))
+                yield name, decompress(data).splitlines()
+            except OSError as error:
+                self._unreadable(name, error)
+
+    def _parsed(self, name: str, lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+        try:
+            for line in lines:
+                yield orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            self._unreadable(name, error)
+
+    def _unreadable(self, name: str, error: Exception) -> None:
+        get_logger().warning("cannot read a segment of events", segment=self.uri(name), error=str(error))
 
     def _part(self, name: str, data: bytes) -> Any:
         """Returns a part of the plan from its bytes."""

@@ -1,0 +1,208 @@
+"""Renders what failed in a job: groups of failures, or one shard whole."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+import orjson
+from rich.console import Console
+from rich.text import Text
+
+from curate.dataset.failures import JobFailures, read_failures
+from curate.tasks.failures import FAILED, RETRY, Group
+from curate.tasks.shard import Shard, SliceKind
+from curate.units import format_bytes, format_duration
+
+SHOWN_GROUPS = 20
+SHOWN_CHARS = 400
+"""Characters of an error, which may quote whatever it choked on."""
+INDENT = "  "
+
+
+def show_failures(output: str, *, everything: bool, as_json: bool) -> int:
+    """Prints the failures of a job, grouped by what went wrong. Returns the exit code."""
+    found = read_failures(output)
+    groups = found.all_groups() if everything else found.groups()
+    failed = int(found.failed.sum())
+    if as_json:
+        values = [group.as_dict() | {"replay": _replay(found.ledger.root, group.example["shard"])} for group in groups]
+        click.echo(orjson.dumps({"output": found.ledger.root, "failed": failed, "groups": values}, default=str))
+        return 0
+    console = Console(highlight=False)
+    _line(console, Text.assemble((plain(found.job["job"]), "bold"), "  ", plain(found.ledger.root)))
+    for line in _heading(failed, groups, everything=everything):
+        _line(console, Text(line, "red" if failed else ""))
+    for group in groups[:SHOWN_GROUPS]:
+        _line(console, Text())
+        _group(console, found.ledger.root, group)
+    if len(groups) > SHOWN_GROUPS:
+        _line(console, Text(f"\n... and {len(groups) - SHOWN_GROUPS:,} more groups; --json shows all"))
+    if failed:
+        _line(console, Text())
+        _fact(console, "retry", f"curate retry {_word(found.ledger.root)}")
+    return 0
+
+
+def _heading(failed: int, groups: list[Group], *, everything: bool) -> Iterator[str]:
+    shards = "1 shard has failed" if failed == 1 else f"{failed:,} shards have failed"
+    if everything:
+        tries = sum(group.attempts for group in groups)
+        yield f"{shards}; {tries:,} tries failed in all, {_in_groups(groups)}" if groups else "no try has failed"
+    elif failed:
+        yield f"{shards}, {_in_groups(groups)}"
+    else:
+        yield "no shard has failed"
+
+
+def _in_groups(groups: list[Group]) -> str:
+    return "for one reason" if len(groups) == 1 else f"for {len(groups):,} reasons"
+
+
+def _group(console: Console, output: str, group: Group) -> None:
+    example = group.example
+    kinds = ", ".join(kind.replace("_", " ") for kind, _ in group.kinds.most_common())
+    tries = "1 try" if group.attempts == 1 else f"{group.attempts:,} tries"
+    shards = "1 shard" if group.shards == 1 else f"{group.shards:,} shards"
+    _line(console, Text.assemble((shards, "bold red"), f", {tries}: {kinds}, last on {moment(group.last)}"))
+    _wrapped(console, short(example.get("error", "")), "bold")
+    if group.signature.frame:
+        _wrapped(console, f"at {plain(group.signature.frame)}")
+    _fact(console, "shard", plain(example["shard"]))
+    _fact(console, "input", plain(example.get("input", "")))
+    _fact(console, "whole", f"curate failures {_word(output)} --shard {_word(example['shard'])}")
+    _fact(console, "replay", _replay(output, example["shard"]))
+
+
+# One shard
+
+
+def show_shard(output: str, shard_id: str, *, as_json: bool) -> int:
+    """Prints every failed try of one shard, the last one with its traceback. Returns the exit code."""
+    found = read_failures(output)
+    rank, shard = found.shard(shard_id)
+    tries = found.tries(shard_id)
+    state = "done" if found.matched.done[rank] else "failed" if found.failed[rank] else "not done"
+    root = found.ledger.root
+    if as_json:
+        value = {"output": root, "shard": shard_id, "state": state, "input": shard.uri, "slice": _slice(shard)}
+        commands = {"replay": _replay(root, shard_id), "retry": f"curate retry {_word(root)}"}
+        click.echo(orjson.dumps({**value, "tries": tries, **commands}, default=str))
+        return 0
+    console = Console(highlight=False)
+    colour = {"done": "green", "failed": "red"}.get(state, "yellow")
+    _line(console, Text.assemble((plain(shard_id), "bold"), "  ", (state, colour)))
+    _fact(console, "job", f"{plain(found.job['job'])}  {plain(root)}")
+    _fact(console, "input", plain(shard.uri))
+    _fact(console, "slice", _slice_text(shard))
+    if not tries:
+        _line(console, Text("no try of it has failed"))
+    for number, failure in enumerate(tries):
+        _line(console, Text())
+        following = tries[number + 1] if number + 1 < len(tries) else {}
+        _try(console, failure, shown=not _same_traceback(failure, following))
+    if not found.matched.done[rank]:
+        _line(console, Text())
+        _commands(console, found, shard_id)
+    return 0
+
+
+def _commands(console: Console, found: JobFailures, shard_id: str) -> None:
+    root = found.ledger.root
+    _fact(console, "replay", f"{_replay(root, shard_id)} --pdb")
+    _fact(console, "logs", f"curate logs {_word(root)} --shard {_word(shard_id)}")
+    _fact(console, "retry", f"curate retry {_word(root)}")
+
+
+def _try(console: Console, failure: Mapping[str, Any], *, shown: bool) -> None:
+    means = {FAILED: "given up", RETRY: "tried again"}.get(failure["outcome"], "another copy of it ran")
+    kind = str(failure.get("kind", "")).replace("_", " ")
+    _line(console, Text.assemble((f"try {failure['attempt']}", "bold"), f": {kind}, {means}"))
+    _fact(console, "run", f"{failure['run_id']}, task {failure['task']}, {moment(failure['time'])} UTC")
+    if where := _where(failure):
+        _fact(console, "where", where)
+    _wrapped(console, short(failure.get("error", "")), "red")
+    traceback = failure.get("traceback", "")
+    if traceback and not shown:
+        _line(console, Text(f"{INDENT}(the next try has the same traceback)", "dim"))
+    elif traceback:
+        if "as" in failure:
+            _line(console, Text(f"{INDENT}(the traceback of {plain(failure['as'])}, which failed alike)", "dim"))
+        for line in traceback.rstrip().splitlines():
+            _line(console, Text(f"{INDENT}{_shown(line)}"))
+
+
+def _same_traceback(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return bool(other) and bool(one.get("traceback")) and one.get("traceback") == other.get("traceback")
+
+
+def _where(failure: Mapping[str, Any]) -> str:
+    parts = [f"{format_duration(failure['seconds'])} in" if failure.get("seconds") else ""]
+    parts += [f"process {failure['pid']}" if failure.get("pid") else ""]
+    parts += [f"on {plain(failure['node'])}" if failure.get("node") else ""]
+    parts += [f"with {format_bytes(failure['peak_bytes'])} of memory at most" if failure.get("peak_bytes") else ""]
+    return " ".join(part for part in parts if part)
+
+
+def _slice(shard: Shard) -> dict[str, Any]:
+    return {"kind": shard.kind.value, "start": shard.start, "stop": shard.stop}
+
+
+def _slice_text(shard: Shard) -> str:
+    if shard.kind is SliceKind.WHOLE:
+        return f"all of it, {format_bytes(shard.object_bytes)}"
+    unit = "bytes" if shard.kind is SliceKind.BYTES else "row groups"
+    return f"{unit} {shard.start:,} to {shard.stop:,}, {format_bytes(shard.size_bytes)}"
+
+
+# Lines
+
+
+def _replay(output: str, shard_id: str) -> str:
+    return f"curate replay {_word(output)} --shard {_word(shard_id)}"
+
+
+def _word(text: str) -> str:
+    """Returns a word as a shell takes it."""
+    return shlex.quote(plain(text))
+
+
+def moment(seconds: float) -> str:
+    """Returns a time as people read it, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def plain(text: str) -> str:
+    """Returns `text` as one line that cannot do anything to a terminal."""
+    return _shown(" ".join(text.split()))
+
+
+def _shown(line: str) -> str:
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+
+
+def short(error: str) -> str:
+    """Returns an error as one line, shortened."""
+    text = plain(error)
+    return text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 3] + "..."
+
+
+def _line(console: Console, line: Text) -> None:
+    """Prints a line as it is: what is too long is wrapped by the terminal, so that it can still be copied."""
+    console.print(line, soft_wrap=True)
+
+
+def _fact(console: Console, label: str, value: str) -> None:
+    _line(console, Text.assemble(f"{INDENT}{label:<8}", value))
+
+
+def _wrapped(console: Console, text: str, style: str = "") -> None:
+    """Prints prose: wrapped and indented on a terminal, one line elsewhere."""
+    line = Text(text, style)
+    lines = line.wrap(console, max(20, console.width - len(INDENT))) if console.is_terminal else [line]
+    for one in lines:
+        one.rstrip()
+        _line(console, Text.assemble(INDENT, one))

@@ -1,0 +1,146 @@
+"""Reads what failed from an output prefix: which shards, of what, and every try. No inputs, no cluster.
+
+A shard has failed if its last run gave it up and no output exists: outcomes come from events. What there is to know of
+a try is in the failures beside them. Where those lack it (a ledger of an older curate, a run that was killed between
+writing the one and the other), the event itself tells what it can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from curate.dataset.look import NoJobError
+from curate.errors import ConfigError, did_you_mean
+from curate.storage import normalise, open_store
+from curate.tasks import layout
+from curate.tasks.failures import DONE, FAILED, FAILURES, Group, group_failed, group_tries, signature
+from curate.tasks.ledger import Ledger
+from curate.tasks.outputs import Matched, OutputListing, match
+from curate.tasks.plan import Plan
+from curate.tasks.shard import Shard
+
+CLOSE_IDS = 2000
+"""Ids up to which a mistyped one is compared with all of them."""
+
+
+def failed_now(ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched) -> Any:
+    """Returns one boolean a shard: it was given up when it was last run, and has no output."""
+    never = np.full(len(plan), -np.inf)
+    failed_s, done_s = never.copy(), never.copy()
+    for event in ledger.events([*listing.segments, *listing.failures]):
+        rank, outcome = event["index"], event["outcome"]
+        if rank < len(plan) and outcome in (DONE, FAILED):
+            last = failed_s if outcome == FAILED else done_s
+            last[rank] = max(last[rank], event["time"])
+    return (failed_s > done_s) & ~matched.done
+
+
+@dataclass(frozen=True)
+class JobFailures:
+    """What failed in the job that writes to an output."""
+
+    ledger: Ledger
+    listing: OutputListing
+    job: Mapping[str, Any]
+    """`job.json`."""
+    plan: Plan
+    matched: Matched
+
+    @cached_property
+    def failed(self) -> Any:
+        """One boolean a shard: it has failed, and nothing was done about it yet."""
+        return failed_now(self.ledger, self.listing, self.plan, self.matched)
+
+    def groups(self) -> list[Group]:
+        """Returns the shards that are failed now, grouped by what they failed of; most shards first."""
+        if not self.failed.any():
+            return []
+        return group_failed(self._of_failed_shards(), self.failed)
+
+    def all_groups(self) -> list[Group]:
+        """Returns all tries that ever failed, also of shards that were done later; most shards first."""
+        return group_tries(self._tries())
+
+    def shard(self, shard_id: str) -> tuple[int, Shard]:
+        """Returns rank and shard of an id. Raises ConfigError for an unknown one."""
+        rank = pc.index(self.plan.ids, shard_id).as_py()
+        if rank < 0:
+            known = self.plan.ids[:CLOSE_IDS].to_pylist()
+            raise ConfigError(
+                f"{self.ledger.root} has no shard {shard_id!r}{did_you_mean(shard_id, known)}; a shard is called like "
+                f"its output without {self.job['suffix']!r}, for example {', '.join(map(repr, known[:2])) or 'none'}"
+            )
+        return rank, self.plan.shard(rank)
+
+    def tries(self, shard_id: str) -> list[dict[str, Any]]:
+        """Returns all failed tries of a shard, oldest first; what a run left out of them looked up where it is."""
+        self.shard(shard_id)
+        found = [failure for failure in self._tries() if failure["shard"] == shard_id]
+        return [self._with_traceback(failure) for failure in reversed(found)]
+
+    def _tries(self) -> Iterator[dict[str, Any]]:
+        """Yields all failed tries, newest first, of runs that wrote no failures from their events."""
+        having = {layout.run_id_of(name) for name in self.listing.failures}
+        segments = [name for name in self.listing.segments if layout.run_id_of(name) not in having]
+        for name, event in self.ledger.newest_first([*self.listing.failures, *segments]):
+            if event["outcome"] in FAILURES:
+                yield {"run_id": layout.run_id_of(name), **event}
+
+    def _of_failed_shards(self) -> Iterator[dict[str, Any]]:
+        """Yields the failed tries of shards that are failed now, newest first, then what only events know."""
+        missing = self.failed.copy()
+        for name, failure in self.ledger.newest_first(self.listing.failures):
+            if failure["outcome"] == FAILED and failure["index"] < len(missing):
+                missing[failure["index"]] = False
+            yield {"run_id": layout.run_id_of(name), **failure}
+        if missing.any():
+            for name, event in self.ledger.newest_first(self.listing.segments):
+                if event["outcome"] in FAILURES and event["index"] < len(missing) and missing[event["index"]]:
+                    yield {"run_id": layout.run_id_of(name), **event}
+
+    def _with_traceback(self, failure: dict[str, Any]) -> dict[str, Any]:
+        """Returns a try with the traceback of another one that failed alike, where its own was left out."""
+        if failure.get("traceback") or not failure.get("as"):
+            return failure
+        of_run = [name for name in self.listing.failures if layout.run_id_of(name) == failure["run_id"]]
+        alike = signature(failure["error"], failure["frame"])
+        for other in self.ledger.events(of_run):
+            same = signature(other["error"], other["frame"])
+            if (
+                other["traceback"]
+                and other["shard"] == failure["as"]
+                and (same.error, same.frame)
+                == (
+                    alike.error,
+                    alike.frame,
+                )
+            ):
+                return {**failure, "traceback": other["traceback"]}
+        return failure
+
+
+def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Returns whether two tries failed of the same error in the same place, whatever its message says."""
+    first, second = (signature(failure["error"], failure["frame"]) for failure in (one, other))
+    return (first.error, first.frame) == (second.error, second.frame)
+
+
+def read_failures(output: str) -> JobFailures:
+    """Returns what failed under an output prefix. Raises NoJobError; ConfigError for a damaged ledger."""
+    root = normalise(output).rstrip("/")
+    ledger = Ledger(open_store(root), root)
+    listing = ledger.list()
+    if not listing.has_job:
+        raise NoJobError(
+            f"{root} holds no job: there is no {layout.JOB}; give the --output of a job, or list the known ones with: "
+            "curate status"
+        )
+    job = ledger.read_job()
+    plan = ledger.read_plan(listing)
+    return JobFailures(ledger, listing, job, plan, match(plan, listing, job["suffix"]))
