@@ -3,13 +3,15 @@
 gcsfs gives credentials, a session and an event loop. Its calls are not used: they retry by themselves, which hides
 throttling from whoever should slow down, and they judge an answer by words in its body, which loses the status of
 some. So `_Client._request` replaces theirs: one HTTP request, counted, its failure named by its status. Retrying is
-done here, around one request at a time (a page, a range, a chunk).
+done here, around one request at a time (a page, a range, a chunk), and within it each attempt takes a place among those
+of its process: a store that throttles gets fewer requests at once (see `throttle`).
 
 Objects are read as they are stored: one with `Content-Encoding: gzip` comes compressed, at the size it was listed with.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import hashlib
 import json
@@ -18,7 +20,7 @@ import secrets
 import ssl
 import tempfile
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any, BinaryIO, Literal, cast
 
@@ -37,6 +39,7 @@ from curate.errors import ObjectNotFound, PermissionDenied, StorageError, Transi
 from curate.storage.protocol import LIST_PAGE, Calls, Object, Outcome, Published, clip, mismatch
 from curate.storage.ranges import range_stream
 from curate.storage.retry import Retry
+from curate.storage.throttle import Limiter
 from curate.storage.uris import bucket_and_key
 from curate.storage.writer import BaseWriter
 
@@ -48,10 +51,15 @@ _SESSIONS = 3
 """Resumable uploads started for one publish before giving up: GCS may forget a session."""
 _COMPARISONS = 5
 _CONNECT_S = 20.0
+_PIECE_BYTES = 256 << 10
+"""What is sent between two looks at how fast it goes."""
 _TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 _THROTTLED = ("rateLimitExceeded", "userRateLimitExceeded")
 
 _Kind = Literal["list", "get", "put", "delete"]
+
+_limiters: dict[tuple[int, str], Limiter] = {}
+"""By process and server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +121,10 @@ class GCSStore:
     Asks nothing and connects nowhere before the first call. STORAGE_EMULATOR_HOST in the environment is honoured.
     """
 
-    def __init__(self, retry: Retry | None = None) -> None:
+    def __init__(self, retry: Retry | None = None, limiter: Limiter | None = None) -> None:
+        """`limiter` says how many requests are made at once; by default one for all stores of the process."""
         self._retry = retry or Retry()
+        self._limiter = limiter
         self._calls = Calls()
         self._client: _Client | None = None
         self._transient_failures = 0
@@ -128,8 +138,16 @@ class GCSStore:
 
     @property
     def transient_failures(self) -> int:
-        """Requests that were throttled, timed out or reset so far: what a throttle should look at."""
+        """Requests that were throttled, timed out or reset so far."""
         return self._transient_failures
+
+    @property
+    def limiter(self) -> Limiter:
+        """What this process lets through to GCS: one for all stores that were not given their own."""
+        if self._limiter is not None:
+            return self._limiter
+        # The child of a fork has none of the threads that its parent's limiter waits for.
+        return _limiters.setdefault((os.getpid(), os.environ.get("STORAGE_EMULATOR_HOST", "")), Limiter())
 
     def list(self, prefix: str) -> Iterator[Object]:
         bucket, start = bucket_and_key(prefix, "gs")
@@ -363,9 +381,10 @@ class GCSStore:
         client = self._client
         if client is None or client.pid != os.getpid():
             # After a fork the parent's event loop does not run here. Two threads may both make one: no harm.
-            client = self._client = _Client(self._calls, self._retry.stall_s)
+            client = self._client = _Client(self._calls, self._retry)
         try:
-            return cast(_Response, sync(client.loop, client.answer, request))
+            with self.limiter.request():
+                return cast(_Response, sync(client.loop, client.answer, request))
         except TransientStorageError:
             self._transient_failures += 1
             raise
@@ -406,7 +425,7 @@ class _Client(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
 
     cachable = False
 
-    def __init__(self, calls: Calls, stall_s: float) -> None:
+    def __init__(self, calls: Calls, retry: Retry) -> None:
         # Looking for credentials takes seconds where there are none, and an emulator wants none.
         emulated = os.environ.get("STORAGE_EMULATOR_HOST", "") not in ("", "default")
         super().__init__(
@@ -417,7 +436,8 @@ class _Client(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
         )
         self.pid = os.getpid()
         self._counted = calls
-        self._times = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=stall_s)
+        self._retry = retry
+        self._times = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=retry.stall_s)
 
     async def answer(self, request: _Request) -> _Response:
         """Makes the request once. Counted in the loop's thread, so that counts need no lock."""
@@ -445,7 +465,11 @@ class _Client(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
             raise TransientStorageError(f"credentials could not be refreshed: {error}") from error
         except (GoogleAuthError, NonRetryableError) as error:
             raise _denied(request.what, str(error)) from error
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (aiohttp.ClientError, OSError) as error:
+            # A TimeoutError, which is an OSError, comes without a message when the whole took too long.
+            error = (
+                error if str(error) else TimeoutError(f"slower than {self._retry.slow_bytes_per_s:,} bytes a second")
+            )
             raise TransientStorageError(f"{type(error).__name__}: {error}") from error
         response = _Response(status, headers, body)
         if status >= 300 and status not in request.answers:
@@ -469,17 +493,38 @@ class _Client(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
         path = f"{self._location}/upload/storage/v1/{path[7:]}" if path.startswith("upload/") else path
         # Quoted already; requoting would undo the escapes of characters that it holds to be safe.
         url = yarl.URL(self._format_path(path, args), encoded=True)
-        async with self.session.request(
-            method,
-            url,
-            params=self._get_params(params),
-            headers=self._get_headers({**(headers or {}), "Accept-Encoding": "gzip"}),
-            json=json,
-            data=data,
-            allow_redirects=False,
-            timeout=self._times,
-        ) as response:
-            return response.status, response.headers, response.request_info, await response.read()
+        given = {**(headers or {}), "Accept-Encoding": "gzip"}
+        if data is not None:
+            given["Content-Length"] = str(len(data))
+        given = self._get_headers(given)
+        clock = asyncio.get_running_loop()
+        started_s, moved, body = clock.time(), 0, []
+        async with asyncio.timeout(self._retry.stall_s) as limit:
+
+            def progress(size: int) -> None:
+                nonlocal moved
+                moved += size
+                limit.reschedule(started_s + self._retry.attempt_s(moved))
+
+            async def pieces(whole: bytes) -> AsyncIterator[memoryview]:
+                for start in range(0, len(whole), _PIECE_BYTES):
+                    yield memoryview(whole)[start : start + _PIECE_BYTES]
+                    progress(min(_PIECE_BYTES, len(whole) - start))
+
+            async with self.session.request(
+                method,
+                url,
+                params=self._get_params(params),
+                headers=given,
+                json=json,
+                data=pieces(data) if data is not None and len(data) > _PIECE_BYTES else data,
+                allow_redirects=False,
+                timeout=self._times,
+            ) as response:
+                async for part in response.content.iter_any():
+                    body.append(part)
+                    progress(len(part))
+        return response.status, response.headers, response.request_info, b"".join(body)
 
 
 def _error(request: _Request, response: _Response) -> StorageError:

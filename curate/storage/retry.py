@@ -23,14 +23,27 @@ class Retry:
     """How long and how often a call is tried."""
 
     deadline_s: float = 120.0
-    """No attempt starts later than this many seconds after the first one did."""
+    """No attempt starts later than this many seconds after the first one did. The last may take `attempt_s` more."""
     first_wait_s: float = 0.5
     """Upper bound of the first random wait; it doubles with every attempt (full jitter)."""
     longest_wait_s: float = 32.0
     """Upper bound of every wait."""
     stall_s: float = 60.0
     """An attempt that receives nothing for this many seconds has failed."""
+    slow_bytes_per_s: int = 64 << 10
+    """An attempt that moves fewer bytes a second than this has failed too: see `attempt_s`."""
     clock: Clock = field(default_factory=SystemClock)
+
+    def attempt_s(self, moved_bytes: int) -> float:
+        """Returns how long an attempt may take that has moved so many bytes so far.
+
+        A small one ends within `stall_s`, also one whose answer drips in byte by byte; a large one may be slow, but not
+        that slow.
+
+        >>> Retry(stall_s=60.0, slow_bytes_per_s=1 << 16).attempt_s(32 << 20)
+        572.0
+        """
+        return self.stall_s + moved_bytes / self.slow_bytes_per_s
 
     def call(self, what: str, attempt: Callable[[], T]) -> T:
         """Returns the first result of `attempt`, which is called again whenever it raises TransientStorageError.

@@ -1,0 +1,162 @@
+"""How many requests a process makes of one store at once: more while they succeed, half as many when they are refused.
+
+Additive increase, multiplicative decrease, as in TCP (Chiu and Jain, 1989): clients that know nothing of each other
+come to share what the store can take. `Window` and its two transitions are values; `Limiter` puts them around requests.
+Waiting between attempts is the business of `Retry` and happens outside: a request that waits takes no place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from curate.clock import Clock, SystemClock
+from curate.errors import TransientStorageError
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Between what the limit moves, and how fast."""
+
+    start: int = 16
+    """Requests at once before anything is known of the store."""
+    floor: int = 1
+    ceiling: int = 64
+    kept: float = 0.5
+    """The share of the limit that a refusal leaves."""
+    settle_s: float = 1.0
+    """The limit is lowered at most once in this time: what a burst of refusals says, it says once."""
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.floor <= self.start <= self.ceiling and 0 < self.kept < 1):
+            raise ValueError(f"{self}: expected 1 <= floor <= start <= ceiling and 0 < kept < 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How many requests may be under way at once, and what was seen since that changed."""
+
+    limit: int
+    successes: int = 0
+    """Requests that succeeded with the window full, since the limit last changed."""
+    lowered_s: float = -math.inf
+    """When the limit was last lowered, by a monotonic clock."""
+
+    def succeeded(self, bounds: Bounds, *, full: bool) -> Window:
+        """Returns the window after a request was answered: one wider after `limit` of them.
+
+        A window that was not `full` was not tried out, and says nothing about a wider one.
+
+        >>> Window(2, successes=1).succeeded(Bounds(), full=True)
+        Window(limit=3, successes=0, lowered_s=-inf)
+        """
+        if not full or self.limit >= bounds.ceiling:
+            return self
+        if self.successes + 1 < self.limit:
+            return replace(self, successes=self.successes + 1)
+        return replace(self, limit=self.limit + 1, successes=0)
+
+    def refused(self, bounds: Bounds, *, sent_s: float, now_s: float) -> Window:
+        """Returns the window after a request was throttled, reset or timed out: half as wide.
+
+        A request that was `sent_s` before the limit was last lowered is of the old window and says nothing of the new
+        one.
+
+        >>> lowered = Window(16).refused(Bounds(), sent_s=4.5, now_s=5.0)
+        >>> lowered
+        Window(limit=8, successes=0, lowered_s=5.0)
+        >>> lowered.refused(Bounds(), sent_s=4.9, now_s=7.0).limit
+        8
+        """
+        if sent_s < self.lowered_s or now_s - self.lowered_s < bounds.settle_s:
+            return replace(self, successes=0)
+        return Window(max(bounds.floor, int(self.limit * bounds.kept)), 0, now_s)
+
+
+class Limiter:
+    """Lets the requests of one process to one store through, first come first served. Safe to share between threads.
+
+    A thread holds at most one place. So one that is interrupted in the middle of a request and makes another does not
+    wait for itself, and the place of a thread that ended without giving it back is free.
+    """
+
+    REAP_S = 1.0
+    """How often one that waits looks for places whose threads have ended."""
+
+    def __init__(self, bounds: Bounds | None = None, clock: Clock | None = None) -> None:
+        self._bounds = bounds or Bounds()
+        self._clock = clock or SystemClock()
+        self._window = Window(self._bounds.start)
+        self._changed = threading.Condition()
+        self._held: set[threading.Thread] = set()
+        self._queue: deque[object] = deque()
+
+    @property
+    def window(self) -> Window:
+        """The window as it is now."""
+        return self._window
+
+    @property
+    def under_way(self) -> int:
+        """Requests being made now."""
+        return len(self._held)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a place."""
+        return len(self._queue)
+
+    @contextlib.contextmanager
+    def request(self) -> Iterator[None]:
+        """Holds a place while its block makes one request, and learns from how that ends.
+
+        TransientStorageError is a refusal. Every other error is an answer, but an interrupt says nothing.
+        """
+        mine = threading.current_thread()
+        try:
+            self._enter(mine)
+            sent_s = self._clock.monotonic()
+            try:
+                yield
+            except TransientStorageError:
+                with self._changed:
+                    self._window = self._window.refused(self._bounds, sent_s=sent_s, now_s=self._clock.monotonic())
+                raise
+            except Exception:
+                self._succeeded()
+                raise
+            self._succeeded()
+        finally:
+            with self._changed:
+                self._held.discard(mine)
+                self._changed.notify_all()
+
+    def _enter(self, mine: threading.Thread) -> None:
+        """Waits for a place, behind those who came before."""
+        ticket = object()
+        with self._changed:
+            if mine in self._held:
+                return
+            self._queue.append(ticket)
+            try:
+                while self._queue[0] is not ticket or not self._free():
+                    self._changed.wait(self.REAP_S)
+                self._held.add(mine)
+            finally:
+                self._queue.remove(ticket)
+                # There may be room for the next in line too.
+                self._changed.notify_all()
+
+    def _free(self) -> bool:
+        if len(self._held) >= self._window.limit:
+            self._held = {thread for thread in self._held if thread.is_alive()}
+        return len(self._held) < self._window.limit
+
+    def _succeeded(self) -> None:
+        with self._changed:
+            full = len(self._held) + len(self._queue) >= self._window.limit
+            self._window = self._window.succeeded(self._bounds, full=full)
