@@ -27,8 +27,10 @@ from curate.dataset.formats import (
     read_record,
     suffix,
 )
+from curate.dataset.isolate import applied
 from curate.dataset.tally import BadRowBudget, Tally
 from curate.errors import (
+    BadRow,
     ConfigError,
     CorruptInput,
     GenerationMismatch,
@@ -87,6 +89,10 @@ class Operator(Protocol):
 
     def apply_file(self, file: InputFile, tally: Tally) -> Iterable[Any]:
         """Yields the tables that a file becomes."""
+        ...
+
+    def hide(self, text: str) -> str:
+        """Returns text without what must not be written down."""
         ...
 
 
@@ -173,6 +179,8 @@ class StageProgram:
     input_schemas: Mapping[str, Any]
     """Schema of the rows by input format; empty for operators that take files."""
     scratch: str
+    quarantine_errors: bool = False
+    """Whether, at a shard's last try, a row that alone makes the operator raise is quarantined."""
 
     def __post_init__(self) -> None:
         self._ready = False
@@ -224,7 +232,7 @@ class StageProgram:
         tally = Tally(BadRowBudget(self.max_bad_rows))
         with out.writer(uri) as sink:
             writer = None if piece.schema is None else make_writer(sink, piece.schema, self.format, self.codec)
-            for table in self._tables(shard, tally):
+            for table in self._tables(shard, tally, errors=piece.last):
                 if writer is not None:
                     if not len(piece.schema) and len(table.schema):
                         raise SchemaMismatch(
@@ -247,14 +255,26 @@ class StageProgram:
             index, 0.0, books=tally.books, generation=published.object.generation, bytes_out=published.object.size
         )
 
-    def _tables(self, shard: Shard, tally: Tally, most_batches: int | None = None) -> Iterator[Any]:
+    def _tables(
+        self, shard: Shard, tally: Tally, most_batches: int | None = None, *, errors: bool, hold: bool = True
+    ) -> Iterator[Any]:
         if self.operator.reads_files:
-            file = InputFile(shard.uri, shard.object_bytes, shard.generation, self._store(shard.uri))
-            yield from self.operator.apply_file(file, tally)
+            yield from self._file_tables(shard, tally)
             return
         for batch in islice(self._batches(shard, tally), most_batches):
             tally.books.rows_in += batch.num_rows
-            yield from self.operator.apply(batch, tally)
+            isolate = errors and self.quarantine_errors
+            yield from applied(self.operator, batch, tally, errors=isolate, hold=hold)
+
+    def _file_tables(self, shard: Shard, tally: Tally) -> Iterator[Any]:
+        file = InputFile(shard.uri, shard.object_bytes, shard.generation, self._store(shard.uri))
+        try:
+            yield from self.operator.apply_file(file, tally)
+        except BadRow as error:
+            raise ConfigError(
+                f"BadRow({error.reason!r}) was raised about a file, which has no rows that curate could set aside; "
+                "call self.quarantine(row, reason) and go on, or raise CorruptInput to give the file up"
+            ) from error
 
     def _batches(self, shard: Shard, tally: Tally) -> Iterator[Any]:
         encoding: Encoding = detect(shard.uri)
@@ -309,7 +329,7 @@ class StageProgram:
         try:
             self._setup()
             if probe.shard is not None:
-                tables: Iterable[Any] = self._tables(probe.shard, tally, PROBED_BATCHES)
+                tables: Iterable[Any] = self._tables(probe.shard, tally, PROBED_BATCHES, errors=True, hold=False)
             elif self.operator.reads_files:
                 return Probed()
             else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,9 @@ DEFAULT_BAD_FRACTION = 0.001
 """Without `max_bad_rows`, a shard survives 0.1 % bad rows, and ten whatever its size."""
 HOPELESS_BAD_ROWS = 100_000
 """A shard with this many bad rows is given up without reading on: the input is something else than it was taken for."""
+MOST_SEARCHED = 1000
+"""Rows of a shard that were found bad by processing parts of their batches, each at the price of some runs of
+`process`, after which a shard that is over its budget so far is given up without reading on."""
 MOST_NAMES = 200
 """Different reasons, and different counters, in one shard. They travel in the output's record; more means that a name
 holds data."""
@@ -57,12 +61,38 @@ class BadRowBudget:
 
 
 class Tally:
-    """The books of the shard at hand and the rows set aside from it."""
+    """The books of the shard at hand and the rows set aside from it.
+
+    Between `begin` and `commit` what is booked can be taken back: a batch that fails half way leaves nothing.
+    """
 
     def __init__(self, budget: BadRowBudget) -> None:
         self.books = Books()
         self.quarantine: QuarantineWriter | None = None
         self._budget = budget
+        self._searched = 0
+        self._before: tuple[dict[str, int], dict[str, Any], int] | None = None
+        """What was dropped, counted and quarantined before the batch at hand."""
+        self._held: list[BadRow] = []
+        """Rows set aside from the batch at hand: what is written to the quarantine cannot be taken back."""
+
+    def begin(self) -> None:
+        """Makes what is booked from now on something that `rollback` takes back."""
+        self._before = dict(self.books.dropped), dict(self.books.counters), self.books.quarantined
+
+    def commit(self) -> None:
+        """Makes what was booked since `begin` final."""
+        self._before = None
+        held, self._held = self._held, []
+        for row in held:
+            self._write(row)
+
+    def rollback(self) -> None:
+        """Takes back what was booked since `begin`; does nothing after a `commit`."""
+        if self._before is not None:
+            self.books.dropped, self.books.counters, self.books.quarantined = self._before
+            self._before = None
+            self._held.clear()
 
     def drop(self, n: int, reason: str) -> None:
         """Books `n` rows as dropped for `reason`."""
@@ -80,12 +110,28 @@ class Tally:
 
     def set_aside(self, row: BadRow) -> None:
         """Quarantines a row. Raises TooManyBadRows when the budget cannot hold any more."""
-        if self.quarantine is None:
-            self.quarantine = QuarantineWriter()
-        self.quarantine.add(row)
+        if self._before is not None:
+            self._held.append(row)
+        else:
+            self._write(row)
         self.books.quarantined += 1
         if self._budget.hopeless(self.books.quarantined):
             raise self._too_many("before its end")
+
+    def single_out(self, row: BadRow) -> None:
+        """Quarantines a row that was found by processing parts of its batch.
+
+        Raises TooManyBadRows when the budget cannot hold any more, or such rows are many and it does not hold them now.
+        """
+        self.set_aside(row)
+        self._searched += 1
+        if self._searched >= MOST_SEARCHED and not self._budget.allows(self.books.quarantined, self.books.rows_in):
+            raise self._too_many(f"of the first {self.books.rows_in}")
+
+    def _write(self, row: BadRow) -> None:
+        if self.quarantine is None:
+            self.quarantine = QuarantineWriter()
+        self.quarantine.add(row)
 
     def bad_row(self, row: BadRow) -> None:
         """Quarantines a row that could not be read: it counts as read."""
@@ -107,7 +153,10 @@ class Tally:
 
     def reasons(self) -> dict[str, int]:
         """Returns how many rows were quarantined by reason, most frequent first, at most five."""
-        return {} if self.quarantine is None else dict(self.quarantine.reasons.most_common(5))
+        counted = Counter(row.reason for row in self._held)
+        if self.quarantine is not None:
+            counted = self.quarantine.reasons + counted
+        return dict(counted.most_common(5))
 
     @staticmethod
     def _bound(names: Mapping[str, Any], what: str) -> None:

@@ -54,6 +54,10 @@ class JobOperator:
                 # A store may find that out only when it is read from.
                 raise CorruptInput(f"{file.uri}: gone, or replaced, since the plan was made: {error}") from error
 
+    def hide(self, text: str) -> str:
+        """Returns text without the values of the job's secrets."""
+        return self._secrets.hide(text)
+
     def _file_tables(self, file: InputFile) -> Iterator[Any]:
         where = f"{self._owner}.process_file"
         rows = RowGatherer(self.job.output_schema, self.job.batch_size, where)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import math
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
+from curate.dataset.isolate import row_text
 
 
 def check_name(text: Any, call: str) -> str:
@@ -39,19 +38,4 @@ def row_json(row: Any) -> str:
     """Returns a row as one line of JSON: bytes as text or base64, what JSON does not have as Python shows it."""
     if not isinstance(row, Mapping):
         raise TypeError(f"quarantine(row, reason): expected a row as a dictionary, found {type(row).__name__}")
-    options = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
-    try:
-        return orjson.dumps(dict(row), default=_other, option=options).decode()
-    except TypeError:
-        # Text that is not valid Unicode, very large numbers: kept as they can be.
-        return orjson.dumps({str(key): repr(value) for key, value in row.items()}).decode()
-
-
-def _other(value: Any) -> Any:
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return base64.b64encode(value).decode()
-    as_py = getattr(value, "as_py", None)
-    return as_py() if as_py is not None else str(value)
+    return row_text(row)

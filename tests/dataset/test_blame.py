@@ -146,7 +146,7 @@ class TestFrame:
         def process() -> None:
             raise ObjectNotFound("gone")
 
-        text = "def apply():\n    try:\n        process()\n    except Exception as e:\n        raise CorruptInput('x') from e"
+        text = "def apply():\n try:\n  process()\n except Exception as error:\n  raise CorruptInput('x') from error"
         names = {"process": process, "CorruptInput": CorruptInput}
         exec(compile(text, Path(curate.__file__).parent / "job" / "operator.py", "exec"), names)
         with pytest.raises(CorruptInput) as raised:
