@@ -16,6 +16,7 @@ from curate.job.columns import column_text, parse_columns
 from curate.job.definition import checked_settings, define, refuse_missing_hook, snake_case
 from curate.job.operator import JobOperator
 from curate.job.options import PathText, run_options
+from curate.job.origin import origin_of
 from curate.job.params import Param
 from curate.job.rows import check_count, check_name, row_json
 from curate.job.secrets import Secrets, missing_secret, secret_value
@@ -264,6 +265,7 @@ class Job:
             max_bad_rows=None if self.max_bad_rows is None else str(self.max_bad_rows),
             task_timeout_s=None if self.task_timeout_s is None else float(self.task_timeout_s),
             quarantine_errors=self.quarantine_errors,
+            origin=origin_of(self),
         )
 
     def _resolved(self) -> dict[str, Any]:

@@ -20,9 +20,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import ray
+from ray import cloudpickle
 from ray import exceptions as ray_errors
+from ray.job_config import JobConfig
 
 from curate.errors import ConfigError
+from curate.runtime import code
 from curate.runtime.protocol import End, Ended, Message, News, Program, Resources
 
 STREAM_INTERVAL_S = 0.25
@@ -80,6 +83,8 @@ class RayBackend:
                 log_to_driver=False,
                 logging_level="warning",
                 configure_logging=False,
+                # As if the job's file were the program: what it imports from beside it, workers find too.
+                job_config=JobConfig(_py_driver_sys_path=list(code.FOLDERS)) if code.FOLDERS else None,
             )
             self._connected = True
             self._owns_cluster = not os.environ.get("RAY_ADDRESS")
@@ -102,6 +107,8 @@ class RayBackend:
 
     def load(self, program: Program) -> None:
         """Puts the program into the object store, once for all workers; it stays there until the driver ends."""
+        for module in code.BY_VALUE:
+            cloudpickle.register_pickle_by_value(module)
         key, reference = program.key, ray.put(program)
 
         # Not methods: Ray ships what a remote function refers to, and that must not be this object.
