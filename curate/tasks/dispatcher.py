@@ -102,8 +102,12 @@ class Dispatcher:
             self._handle(Tick())
             self.observer.tick(self._slots or 0)
 
+    @property
+    def _leaving(self) -> bool:
+        return self.interrupts.terminated or self.interrupts.interrupts > 1
+
     def _out_of_patience(self) -> bool:
-        if self.interrupts.terminated or self.interrupts.interrupts > 1:
+        if self._leaving:
             return True
         if self.interrupts.interrupts == 1:
             if self._grace_until_s is None:
@@ -155,7 +159,8 @@ class Dispatcher:
     def _task_ended(self, launch: Launch, news: Ended) -> None:
         left = self.scheduler.unreported(launch.task)
         kind = _kind(news.end) if left else None
-        suspect = None if kind in (None, FailureKind.LOST) else self._first_without_output(left)
+        # A node that is lost is nobody's fault, and there may be many of them.
+        suspect = None if news.end is End.LOST else self._first_without_output(left)
 
         def record_of(one: Record) -> ShardRecord:
             assert one.kind is not None
@@ -186,6 +191,9 @@ class Dispatcher:
         """Carries out what is to be done about an event; `record_of` returns what is told of a shard that it ended."""
         for action in self.scheduler.handle(event, self.clock.monotonic()):
             if isinstance(action, Launch):
+                if self._leaving:
+                    # Of thousands that a large cluster gets at once, each would take a moment.
+                    continue
                 self._launches[action.task] = action
                 # Where it runs is of interest once something went wrong, and a time limit counts from its start.
                 announce = action.attempt > 1 or self.scheduler.policy.task_timeout_s is not None

@@ -59,6 +59,10 @@ STRAGGLER_LEAST_S = 10.0
 copy does is wasted."""
 LOOK_S = 1.0
 """How often running tasks are looked through for stragglers and passed deadlines: it costs time for each of them."""
+PAUSE_S = 30.0
+"""A driver that did not look for so long stood still itself: it judges nobody before the news that waited is heard."""
+FAREWELL_S = 60.0
+"""How long a task may take to end after it has reported on its last shard."""
 LONGEST_BACKOFF_S = 60.0
 MOST_WAITING = 10_000
 """Shards that wait out a backoff while new ones are launched: were all of them to fail, they would fill the memory."""
@@ -310,14 +314,16 @@ class _Task:
     started_s: float | None = None
     """When it was first known to run."""
     heard_s: float | None = None
-    """When it was last heard of: the shard at hand runs since then, or a moment less."""
+    """When it was last heard of: the shard at hand has run since then, at most."""
     memory: int | None = None
     twin: TaskId | None = None
     """The copy of it, or what it is a copy of, while both are in flight."""
+    copied: bool = False
+    """Whether it has, or had, a copy."""
     cancelled: FailureKind | None = None
-    """Why it is being cancelled; it will be told to have died."""
-    beaten: bool = False
-    """Its twin has done all that it was to do."""
+    """What its cancellation means for the shards that it leaves; None: it is not being cancelled."""
+    dismissed: bool = False
+    """It is being cancelled, and leaves no shard: nobody waits for its end."""
 
 
 _REQUEUED_AT_ONCE = {FailureKind.LOST, FailureKind.OUT_OF_MEMORY, FailureKind.FOREIGN}
@@ -424,7 +430,8 @@ class Scheduler:
             self._none_queued_since_s = None
         elif self._none_queued_since_s is None:
             self._none_queued_since_s = now_s
-        if not self._running and (self.state is SchedulerState.STOPPING or not self.unfinished):
+        over = self.state is SchedulerState.STOPPING or not self.unfinished
+        if over and all(record.dismissed for record in self._running.values()):
             self.state = SchedulerState.FINISHED
             actions.append(Finish(self.state))
         return actions
@@ -441,10 +448,9 @@ class Scheduler:
             record.started_s = record.heard_s = now_s
 
     def _shard_done(self, event: ShardDone, now_s: float, actions: list[Action]) -> None:
-        record = self._running.get(event.task)
-        if record is None or event.shard not in record.left:
+        record = self._report(event, now_s)
+        if record is None:
             return
-        self._leave(record, event.shard, now_s)
         self._move(event.shard, Move.FINISH)
         self.done += 1
         self._strikes.pop(event.shard, None)
@@ -455,17 +461,15 @@ class Scheduler:
         actions.append(Record(event.shard, event.task, Outcome.DONE))
         twin = None if record.twin is None else self._running.get(record.twin)
         if twin is not None and event.shard in twin.left:
+            assert record.twin is not None
             del twin.left[event.shard]
-            if not twin.left and not twin.beaten:
-                twin.beaten = True
-                assert record.twin is not None
-                actions.append(Cancel(record.twin))
+            if not twin.left:
+                self._dismiss(record.twin, actions)
 
     def _shard_failed(self, event: ShardFailed, now_s: float, actions: list[Action]) -> None:
-        record = self._running.get(event.task)
-        if record is None or event.shard not in record.left:
+        record = self._report(event, now_s)
+        if record is None:
             return
-        self._leave(record, event.shard, now_s)
         if self._runs_elsewhere(record, event.shard):
             actions.append(Record(event.shard, event.task, Outcome.COPY_FAILED, event.kind))
             return
@@ -483,26 +487,25 @@ class Scheduler:
                 f"(first: {next(iter(record.left))})"
             )
         self.attempts += len(record.left)
-        alone = []
-        for shard in record.left:
-            if self._runs_elsewhere(record, shard):
-                actions.append(Record(shard, event.task, Outcome.COPY_FAILED, kind))
-            else:
-                alone.append(shard)
-        if record.twin is not None and record.twin in self._running:
-            self._running[record.twin].twin = None
-        if alone:
+        if record.left:
             assert kind is not None
             if kind is FailureKind.LOST:
-                self._lost(alone, event.task, now_s, actions)
+                self._lost(event.task, record, now_s, actions)
             else:
-                self._died(alone, kind, event, record, now_s, actions)
+                self._died(event, record, kind, now_s, actions)
+        twin = None if record.twin is None else self._running.get(record.twin)
+        if twin is not None:
+            twin.twin = None
+            # A copy that failed would fail again.
+            twin.copied = kind is not FailureKind.LOST
 
-    def _lost(self, left: list[int], task: TaskId, now_s: float, actions: list[Action]) -> None:
+    def _lost(self, task: TaskId, record: _Task, now_s: float, actions: list[Action]) -> None:
         """Queues the shards of a task that was lost with its node again, in two halves if any was lost before."""
         again: list[int] = []
-        for shard in left:
-            outcome = self._strike(shard, FailureKind.LOST, now_s, queue=False)
+        for shard in record.left:
+            outcome = Outcome.COPY_FAILED
+            if not self._runs_elsewhere(record, shard):
+                outcome = self._strike(shard, FailureKind.LOST, now_s, queue=False)
             actions.append(Record(shard, task, outcome, FailureKind.LOST))
             if outcome is Outcome.RETRY:
                 again.append(shard)
@@ -512,34 +515,41 @@ class Scheduler:
         elif again:
             self._ready.append(tuple(again))
 
-    def _died(
-        self, left: list[int], kind: FailureKind, event: TaskEnded, record: _Task, now_s: float, actions: list[Action]
-    ) -> None:
+    def _died(self, event: TaskEnded, record: _Task, kind: FailureKind, now_s: float, actions: list[Action]) -> None:
         """Strikes the shard that the task died of, which runs alone from now on; the others are bundled anew.
 
         Where nobody looked for outputs it is the first one, which may be wrong: small shards end faster than word of
         them arrives. Halves find the culprit in a handful of crashes; the whole rest together would crash once for
         every shard before it.
         """
-        suspect = event.suspect if event.suspect in left else left[0]
-        others = [shard for shard in left if shard != suspect]
+        suspect = event.suspect if event.suspect in record.left else next(iter(record.left))
+        others = [shard for shard in record.left if shard != suspect and not self._runs_elsewhere(record, shard)]
         for shard in others:
             self._move(shard, Move.REQUEUE)
         self._ready.extend(_halves(others))
-        outcome = self._strike(suspect, kind, now_s, peak_bytes=max(event.peak_bytes, record.memory or 0))
+        outcome = Outcome.COPY_FAILED
+        if not self._runs_elsewhere(record, suspect):
+            outcome = self._strike(suspect, kind, now_s, peak_bytes=max(event.peak_bytes, record.memory or 0))
         actions.append(Record(suspect, event.task, outcome, kind))
 
     def _tick(self, event: Tick, now_s: float, actions: list[Action]) -> None:
         del event
-        if now_s - self._looked_s < LOOK_S:
+        since_s = now_s - self._looked_s
+        if since_s < LOOK_S:
             return
         self._looked_s = now_s
+        if since_s > PAUSE_S:
+            return
         timeout_s = self.policy.task_timeout_s
-        if timeout_s is not None:
-            for task, record in self._running.items():
-                if record.heard_s is not None and now_s - record.heard_s > timeout_s and _undisturbed(record):
-                    record.cancelled = FailureKind.TIMED_OUT
-                    actions.append(Cancel(task))
+        for task, record in self._running.items():
+            if record.heard_s is None or not _undisturbed(record):
+                continue
+            silent_s = now_s - record.heard_s
+            if not record.left and silent_s > FAREWELL_S:
+                self._dismiss(task, actions)
+            elif record.left and timeout_s is not None and silent_s > timeout_s:
+                record.cancelled = FailureKind.TIMED_OUT
+                actions.append(Cancel(task))
         if self.policy.speculate:
             self._copy_stragglers(now_s, actions)
 
@@ -560,12 +570,23 @@ class Scheduler:
         window = self.window
         while len(self._running) < window:
             if self._ready:
-                actions.append(self._launch(self._ready.popleft(), now_s))
+                actions.append(self._launch(self._next_ready(), now_s))
             # A service that is down would be asked for every shard that there is.
             elif self._cursor < self.total and self._told_to_wait < window and len(self._waiting) < MOST_WAITING:
                 actions.append(self._launch(self._bundle(), now_s))
             else:
                 return
+
+    def _next_ready(self) -> tuple[int, ...]:
+        """Returns the next shards to run again; a part of them where that lets slots share them that would be idle."""
+        shards = self._ready.popleft()
+        spare = self._slots - len(self._running) - len(self._ready)
+        if spare > 1 and self._cursor == self.total:
+            length = -(-len(shards) // spare)
+            parts = [shards[start : start + length] for start in range(length, len(shards), length)]
+            self._ready.extendleft(reversed(parts))
+            return shards[:length]
+        return shards
 
     def _launch(self, shards: tuple[int, ...], now_s: float, copy_of: TaskId | None = None) -> Launch:
         tries = [self._strikes[shard] for shard in shards if shard in self._strikes]
@@ -574,6 +595,9 @@ class Scheduler:
         attempt = max(2, 1 + max((sum(one.values()) for one in tries), default=0)) if again else 1
         errors = min((one[FailureKind.USER_ERROR] for one in tries), default=0) if len(tries) == len(shards) else 0
         memory = max((self._memory[shard] for shard in shards if shard in self._memory), default=None)
+        if memory is not None and self._largest_memory is not None:
+            # The node that had more may be gone.
+            memory = min(memory, self._largest_memory)
         for shard in shards:
             self._move(shard, Move.LAUNCH)
         task = TaskId(self._next_task)
@@ -608,25 +632,43 @@ class Scheduler:
         rate = self._cost_seen / self._seconds_seen
         slow: list[tuple[float, TaskId]] = []
         for task, record in self._running.items():
-            if record.twin is None and _undisturbed(record) and record.left:
+            if record.left and not record.copied and _undisturbed(record):
                 # A backend need not say when a task starts; one that had a slot all the time started by then.
                 started_s = max(record.launched_s, since_s) if record.started_s is None else record.started_s
                 expected_s = record.cost / rate
                 if now_s - started_s > STRAGGLER_FACTOR * expected_s + STRAGGLER_LEAST_S:
                     slow.append((expected_s - (now_s - started_s), task))
         for _, task in heapq.nsmallest(idle, slow):
-            copy = self._launch(tuple(self._running[task].left), now_s, copy_of=task)
-            self._running[task].twin = copy.task
+            straggler = self._running[task]
+            # From its end: the two meet, wherever the one that is slow has got to.
+            copy = self._launch(tuple(reversed(straggler.left)), now_s, copy_of=task)
+            straggler.twin, straggler.copied = copy.task, True
             actions.append(copy)
 
     # Books of single shards
 
-    def _leave(self, record: _Task, shard: int, now_s: float) -> None:
-        del record.left[shard]
+    def _report(self, event: ShardDone | ShardFailed, now_s: float) -> _Task | None:
+        """Takes a shard off the task that reports on it, which is returned; None if the shard is over already."""
+        record = self._running.get(event.task)
+        if record is None:
+            return None
         record.heard_s = now_s
         if record.started_s is None:
             record.started_s = now_s
+        if record.cancelled is not None:
+            # The shard that took too long has ended after all: what is cut off now is another one.
+            record.cancelled = FailureKind.LOST
+        if event.shard not in record.left:
+            return None
+        del record.left[event.shard]
         self.attempts += 1
+        return record
+
+    def _dismiss(self, task: TaskId, actions: list[Action]) -> None:
+        record = self._running[task]
+        if _undisturbed(record):
+            actions.append(Cancel(task))
+        record.dismissed = True
 
     def _runs_elsewhere(self, record: _Task, shard: int) -> bool:
         twin = None if record.twin is None else self._running.get(record.twin)
@@ -665,11 +707,11 @@ class Scheduler:
 
     def _ask_for_more(self, shard: int, peak_bytes: int) -> bool:
         """Doubles what a shard asks for; False if it had the most that there is."""
-        had = max(self.policy.declared_memory or 0, peak_bytes, self._memory.get(shard, 0), LEAST_MEMORY)
-        most = self._largest_memory
-        if most is not None and self._memory.get(shard, 0) >= most:
+        had, most = max(self.policy.declared_memory or 0, self._memory.get(shard, 0)), self._largest_memory
+        if most is not None and had >= most:
             return False
-        self._memory[shard] = 2 * had if most is None else min(2 * had, most)
+        wanted = 2 * max(had, peak_bytes, LEAST_MEMORY)
+        self._memory[shard] = wanted if most is None else min(wanted, most)
         return True
 
     def _move(self, shard: int, move: Move) -> None:
@@ -680,7 +722,7 @@ class Scheduler:
 
 
 def _undisturbed(record: _Task) -> bool:
-    return record.cancelled is None and not record.beaten
+    return record.cancelled is None and not record.dismissed
 
 
 def _halves(shards: Sequence[int]) -> Iterable[tuple[int, ...]]:
