@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import datetime
 import decimal
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -33,28 +34,44 @@ class JsonlOutput:
         self.rows = 0
         self._sink = sink
         self._schema = schema
-        self._compressor = Compressor(sink, codec)
+        self._stored = _Summed(sink)
+        self._compressor = Compressor(self._stored, codec)
         self._trailer = gzip_trailer if codec == "gzip" else zstd_trailer
 
     def write(self, table: pa.Table) -> None:
         """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema."""
         table = hold(table, self._schema)
         self.rows += table.num_rows
-        names = self._schema.names
         step = max(1, min(_ENCODE_ROWS, _ENCODE_BYTES * table.num_rows // max(1, table.nbytes)))
         for at in range(0, table.num_rows, step):
-            piece = table.slice(at, step)
-            columns = [_values(column) for column in piece.columns]
-            lines = [
-                orjson.dumps(dict(zip(names, row, strict=True)), _other, orjson.OPT_APPEND_NEWLINE)
-                for row in zip(*columns, strict=True)
-            ]
-            self._compressor.write(b"".join(lines))
+            self._compressor.write(b"".join(json_lines(table.slice(at, step))))
 
     def close(self, record: Mapping[str, Any]) -> None:
         """Writes what is pending, then the record."""
         self._compressor.close()
-        self._sink.write(self._trailer(record))
+        self._sink.write(self._trailer(record, self._stored.crc32))
+
+
+class _Summed:
+    """A sink that hands on what it is given, and keeps its checksum."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self.crc32 = 0
+
+    def write(self, data: bytes) -> None:
+        """Hands on all of `data`."""
+        self.crc32 = zlib.crc32(data, self.crc32)
+        self._sink.write(data)
+
+
+def json_lines(table: pa.Table) -> list[bytes]:
+    """Returns each row of `table` as a line of JSON with its line feed."""
+    names, columns = table.column_names, [_values(column) for column in table.columns]
+    return [
+        orjson.dumps(dict(zip(names, row, strict=True)), _other, orjson.OPT_APPEND_NEWLINE)
+        for row in zip(*columns, strict=True)
+    ]
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:

@@ -50,7 +50,11 @@ class ParquetOutput:
         self._sink = sink
         self._buffer = Buffer()
         self._writer = pq.ParquetWriter(
-            pa.PythonFile(self._buffer, mode="w"), self._schema, compression=codec, write_batch_size=_PAGE_CHECK_ROWS
+            pa.PythonFile(self._buffer, mode="w"),
+            self._schema,
+            compression=codec,
+            write_batch_size=_PAGE_CHECK_ROWS,
+            write_page_checksum=True,
         )
 
     def write(self, table: pa.Table) -> None:

@@ -5,13 +5,17 @@
     .zst       a trailing skippable frame (RFC 8878, 3.1.2)
 
 Both trailers end in their own length, so that one small read of the tail finds them. A record is canonical JSON: its
-bytes depend on its values only.
+bytes depend on its values only. It carries its own checksum, and behind JSON lines that of all stored bytes before it,
+for neither a gzip extra field nor a skippable frame has one, and Arrow's zstd stream writes none; in Parquet the pages
+have theirs.
 """
 
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -32,8 +36,12 @@ class OutputFormat(StrEnum):
 
 
 PARQUET_KEY = "curate"
-_TAIL_BYTES = 16 << 10
-"""Bytes of the first read: the footer of some fifty columns, or a record of that length."""
+RECORD_CRC32 = "record_crc32"
+"""Checksum of the record without this field."""
+DATA_CRC32 = "data_crc32"
+"""Checksum of the stored bytes in front of the record's trailer."""
+_TAIL_BYTES = (16 << 10) + 64
+"""Bytes of the first read: the footer of some fifty columns, or a record of that length; and checksums."""
 
 # Gzip: header (10), length of the extra field (2), subfields; then an empty deflate stream, CRC and size.
 _GZIP_HEADER = b"\x1f\x8b\x08\x04\x00\x00\x00\x00\x00\xff"
@@ -47,14 +55,41 @@ _ZSTD_TAIL = struct.Struct("<I8s")
 _ZSTD_MARK = b"curate\x00\x01"
 
 
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What an output says of itself."""
+
+    record: dict[str, Any]
+    data_bytes: int
+    """Stored bytes in front of what holds the record: the trailer, or the footer."""
+    data_crc32: int | None
+    """Their checksum; None where the format has its own."""
+
+
 def encode(record: Mapping[str, Any]) -> bytes:
-    """Returns the record as canonical JSON: keys sorted, no spaces."""
+    """Returns the record with its checksum as canonical JSON: keys sorted, no spaces."""
+    return _canonical({**record, RECORD_CRC32: zlib.crc32(_canonical(record))})
+
+
+def _canonical(record: Mapping[str, Any]) -> bytes:
     return orjson.dumps(dict(record), option=orjson.OPT_SORT_KEYS)
 
 
-def gzip_trailer(record: Mapping[str, Any]) -> bytes:
+def _decode(data: bytes) -> dict[str, Any]:
+    """Returns the record with what was added to it but its checksum. Raises ValueError if that is another."""
+    record = orjson.loads(data)
+    if not isinstance(record, dict):
+        raise ValueError("not an object")
+    expected = record.pop(RECORD_CRC32, None)
+    # A record of an earlier curate has none.
+    if expected is not None and (found := zlib.crc32(_canonical(record))) != expected:
+        raise ValueError(f"its checksum is {found}, expected {expected}")
+    return record
+
+
+def gzip_trailer(record: Mapping[str, Any], data_crc32: int) -> bytes:
     """Returns empty gzip members holding the record; behind gzip data they add nothing to what it unpacks to."""
-    data = encode(record)
+    data = encode({**record, DATA_CRC32: data_crc32})
     parts = [data[at : at + _GZIP_PART] for at in range(0, len(data), _GZIP_PART)]
     fixed = len(_GZIP_HEADER) + 2 + 4 + _GZIP_TAIL
     length = len(data) + len(parts) * fixed
@@ -87,9 +122,9 @@ def _gzip_record(trailer: bytes) -> bytes:
     return b"".join(parts)
 
 
-def zstd_trailer(record: Mapping[str, Any]) -> bytes:
+def zstd_trailer(record: Mapping[str, Any], data_crc32: int) -> bytes:
     """Returns a skippable zstd frame holding the record; it goes behind the data (Polars fails on a leading one)."""
-    data = encode(record)
+    data = encode({**record, DATA_CRC32: data_crc32})
     content = data + _ZSTD_TAIL.pack(len(data), _ZSTD_MARK)
     return _ZSTD_HEADER.pack(_ZSTD_MAGIC, len(content)) + content
 
@@ -127,6 +162,12 @@ def read_record(store: Store, object: Object, format: OutputFormat, codec: str) 
     One read of the tail, a second if the record is longer than 16 KiB. Raises CorruptInput if what is there is broken,
     and if the object is gone.
     """
+    carried = read_carried(store, object, format, codec)
+    return None if carried is None else carried.record
+
+
+def read_carried(store: Store, object: Object, format: OutputFormat, codec: str) -> Carried | None:
+    """Returns the record that an output carries with what it says of the rest; None, and raises, as `read_record`."""
     length_of: Callable[[bytes], int | None]
     record_of: Callable[[bytes], bytes | None]
     if format is OutputFormat.PARQUET:
@@ -150,9 +191,9 @@ def read_record(store: Store, object: Object, format: OutputFormat, codec: str) 
             if length > len(tail):
                 tail = store.read(object.uri, -length)
         data = record_of(tail[-length:])
-        record = None if data is None else orjson.loads(data)
+        if data is None:
+            return None
+        record = _decode(data)
     except (ValueError, struct.error, OSError, pa.ArrowException) as error:
         raise CorruptInput(f"{object.uri}: the record it should carry is broken: {error}") from error
-    if record is not None and not isinstance(record, dict):
-        raise CorruptInput(f"{object.uri}: the record it should carry is broken: not an object")
-    return record
+    return Carried(record, object.size - length, record.pop(DATA_CRC32, None))
