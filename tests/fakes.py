@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from curate.runtime.protocol import Ended, Message, Program, Resources
+from curate.runtime.protocol import End, Ended, News, Program, Resources
 from curate.storage.protocol import Calls, Object, Published, Store, Writer
 
 
@@ -39,11 +39,11 @@ class FakeBackend:
     """A backend whose polls answer what the test's `answer` says, with time passing by the clock.
 
     `answer` gets the tasks in flight, in launch order, as task -> payload, and returns the news of one poll. A poll
-    without news takes its whole timeout.
+    without news takes its whole timeout. Of a task that was cancelled, the next poll tells the end.
     """
 
     clock: FakeClock
-    answer: Callable[[dict[int, Any]], list[Message | Ended]]
+    answer: Callable[[dict[int, Any]], Sequence[News]]
     slots_now: int = 4
     name: str = "fake"
     in_flight: dict[int, Any] = field(default_factory=dict)
@@ -58,6 +58,11 @@ class FakeBackend:
     largest: int | None = None
     memory: dict[int, int | None] = field(default_factory=dict)
     """Memory asked for by each launch."""
+    announced: set[int] = field(default_factory=set)
+    """Tasks whose start was to be told."""
+    end_of: Callable[[int], Ended] = lambda task: Ended(task, End.CANCELLED)
+    """What is told of a task that was cancelled."""
+    _dying: list[int] = field(default_factory=list)
 
     def start(self, resources: Resources) -> None:
         del resources
@@ -74,16 +79,19 @@ class FakeBackend:
     def launch(
         self, task: int, payload: Any, pieces: int, *, memory: int | None = None, announce: bool = False
     ) -> None:
-        del announce
         assert task not in self.in_flight
+        if announce:
+            self.announced.add(task)
         self.launched.append((task, payload, pieces))
         self.memory[task] = memory
         self.in_flight[task] = payload
         self.most_in_flight = max(self.most_in_flight, len(self.in_flight))
 
-    def poll(self, timeout_s: float) -> list[Message | Ended]:
+    def poll(self, timeout_s: float) -> list[News]:
         self.polls.append(timeout_s)
-        news = self.answer(self.in_flight)
+        news: list[News] = [self.end_of(task) for task in self._dying if self.in_flight.pop(task, None) is not None]
+        self._dying.clear()
+        news += self.answer(self.in_flight)
         for one in news:
             if isinstance(one, Ended):
                 self.in_flight.pop(one.task, None)
@@ -94,6 +102,7 @@ class FakeBackend:
     def cancel(self, task: int | None = None) -> None:
         if task is not None:
             self.cancelled_tasks.append(task)
+            self._dying.append(task)
             return
         self.cancelled += 1
         self.in_flight.clear()

@@ -312,7 +312,7 @@ class _Task:
     """Of all its shards, in bytes."""
     launched_s: float
     started_s: float | None = None
-    """When it was first known to run."""
+    """When it was first known to run: to be heard of, or to be launched before one that is."""
     heard_s: float | None = None
     """When it was last heard of: the shard at hand has run since then, at most."""
     memory: int | None = None
@@ -370,6 +370,8 @@ class Scheduler:
         """Failed tries by kind, of shards that failed and are not done."""
         self._memory: dict[int, int] = {}
         """Bytes that a shard asks for since its node ran out of memory."""
+        self._heard_of = TaskId(-1)
+        """The newest task that is known to run, or to have run."""
         self._none_queued_since_s: float | None = None
         """Since when every task in flight has had a slot."""
         self._looked_s = -math.inf
@@ -444,8 +446,8 @@ class Scheduler:
     def _task_started(self, event: TaskStarted, now_s: float, actions: list[Action]) -> None:
         del actions
         record = self._running.get(event.task)
-        if record is not None and record.started_s is None:
-            record.started_s = record.heard_s = now_s
+        if record is not None and record.heard_s is None:
+            self._heard(event.task, record, now_s)
 
     def _shard_done(self, event: ShardDone, now_s: float, actions: list[Action]) -> None:
         record = self._report(event, now_s)
@@ -542,6 +544,9 @@ class Scheduler:
             return
         timeout_s = self.policy.task_timeout_s
         for task, record in self._running.items():
+            if record.started_s is None and task < self._heard_of:
+                # Backends start tasks in the order of their launches, and need not say when.
+                record.started_s = now_s
             if record.heard_s is None or not _undisturbed(record):
                 continue
             silent_s = now_s - record.heard_s
@@ -632,8 +637,8 @@ class Scheduler:
         rate = self._cost_seen / self._seconds_seen
         slow: list[tuple[float, TaskId]] = []
         for task, record in self._running.items():
-            if record.left and not record.copied and _undisturbed(record):
-                # A backend need not say when a task starts; one that had a slot all the time started by then.
+            if record.left and record.twin is None and not record.copied and _undisturbed(record):
+                # One of which nothing is known started by the time when every task had a slot.
                 started_s = max(record.launched_s, since_s) if record.started_s is None else record.started_s
                 expected_s = record.cost / rate
                 if now_s - started_s > STRAGGLER_FACTOR * expected_s + STRAGGLER_LEAST_S:
@@ -652,9 +657,7 @@ class Scheduler:
         record = self._running.get(event.task)
         if record is None:
             return None
-        record.heard_s = now_s
-        if record.started_s is None:
-            record.started_s = now_s
+        self._heard(event.task, record, now_s)
         if record.cancelled is not None:
             # The shard that took too long has ended after all: what is cut off now is another one.
             record.cancelled = FailureKind.LOST
@@ -663,6 +666,12 @@ class Scheduler:
         del record.left[event.shard]
         self.attempts += 1
         return record
+
+    def _heard(self, task: TaskId, record: _Task, now_s: float) -> None:
+        self._heard_of = max(self._heard_of, task)
+        record.heard_s = now_s
+        if record.started_s is None:
+            record.started_s = now_s
 
     def _dismiss(self, task: TaskId, actions: list[Action]) -> None:
         record = self._running[task]

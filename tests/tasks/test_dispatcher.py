@@ -6,20 +6,25 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate.runtime.protocol import End, Ended, Message
+from curate.errors import StorageError
+from curate.runtime.protocol import End, Ended, Message, News, Started
 from curate.tasks.dispatcher import GRACE_S, POLL_S, Dispatcher, Interrupts
 from curate.tasks.record import Failure, FailureKind, ShardRecord
-from curate.tasks.scheduler import Launch, Policy, Scheduler
+from curate.tasks.scheduler import Action, Event, Launch, Outcome, Policy, Scheduler, SlotsChanged
+from curate.units import GIB
 from tests.fakes import FakeBackend, FakeClock
 
 OK, USER, STORAGE, CORRUPT, EXISTED = "ok", "user_error", "storage", "corrupt_input", "existed"
 CRASH, LOST, CANCELLED, RAISED, SILENT = "crashed", "lost", "cancelled", "raised", "silent"
+OOM = "out of memory"
 TWICE, FAILED_TWICE = "twice", "failed twice"
+RETRY = Outcome.RETRY
 
 
 @dataclass
@@ -30,8 +35,10 @@ class Watcher:
     """How often each shard was said to be over, done or given up."""
     done_: list[tuple[int, int]] = field(default_factory=list)
     """(shard, attempt)"""
-    failed_: list[tuple[int, str, bool]] = field(default_factory=list)
+    failed_: list[tuple[int, str, Outcome]] = field(default_factory=list)
     errors: list[Failure] = field(default_factory=list)
+    slots: int | None = 4
+    """What ticks have to say; None: anything."""
     ticks: int = 0
     on_tick: Callable[[int], None] = lambda _: None
 
@@ -39,15 +46,16 @@ class Watcher:
         self.ends[record.index] += 1
         self.done_.append((record.index, launch.attempt))
 
-    def failed(self, launch: Launch, record: ShardRecord, *, final: bool) -> None:
+    def failed(self, launch: Launch, record: ShardRecord, outcome: Outcome) -> None:
         assert record.index in launch.shards
         assert record.failure is not None
-        self.failed_.append((record.index, record.failure.kind.value, final))
+        assert outcome is not Outcome.DONE
+        self.failed_.append((record.index, record.failure.kind.value, outcome))
         self.errors.append(record.failure)
-        self.ends[record.index] += final
+        self.ends[record.index] += outcome is Outcome.FAILED
 
     def tick(self, slots: int) -> None:
-        assert slots == 4
+        assert self.slots in (None, slots)
         self.ticks += 1
         self.on_tick(self.ticks)
 
@@ -78,32 +86,50 @@ class Run:
         self.backend = FakeBackend(self.clock, self.answer)
         self.watcher = Watcher()
         self.interrupts = Interrupts()
+        self.outputs: set[int] = set()
+        """Shards whose output exists."""
+        self.looked: list[int] = []
+        """Shards whose output was looked for."""
         self.dispatcher = Dispatcher(
-            self.scheduler, self.backend, lambda launch: launch, lambda _: 1, self.watcher, self.clock, self.interrupts
+            self.scheduler,
+            self.backend,
+            lambda launch: launch,
+            lambda _: 1,
+            self.has_output,
+            self.watcher,
+            self.clock,
+            self.interrupts,
         )
         self.started_s = self.clock.monotonic()
 
     def run(self) -> bool:
         return self.dispatcher.run()
 
-    def answer(self, in_flight: dict[int, Launch]) -> list[Message | Ended]:
+    def has_output(self, shard: int) -> bool:
+        self.looked.append(shard)
+        return shard in self.outputs
+
+    def answer(self, in_flight: dict[int, Launch]) -> list[News]:
         """Ends one task that is in flight, chosen by `order`."""
         if not in_flight:
             return []
         task = list(in_flight)[self.order(list(in_flight))]
-        news: list[Message | Ended] = []
+        news: list[News] = []
         for shard in in_flight[task].shards:
             self.tried[shard] += 1
             self.begun_s[shard].append(self.clock.monotonic() - self.started_s)
             self.clock.advance(1.0)
             step = self.script[shard].pop(0) if self.script.get(shard) else OK
-            if step in (CRASH, LOST, CANCELLED, RAISED):
-                return [*news, Ended(task, End(step), f"Oh: shard {shard}\nsecond line\nValueError: last line")]
+            if step in (CRASH, LOST, CANCELLED, RAISED, OOM):
+                detail = f"Oh: shard {shard}\nsecond line\nValueError: last line"
+                return [*news, Ended(task, End(step), detail, peak_bytes=2 * GIB if step == OOM else 0)]
             if step == SILENT:
                 continue
             kind = USER if step == FAILED_TWICE else step
             failure = None if step in (OK, EXISTED, TWICE) else Failure(FailureKind(kind), "boom", "a traceback")
             record = ShardRecord(shard, 1.0, failure, existed=step == EXISTED)
+            if failure is None:
+                self.outputs.add(shard)
             news.append(Message(task, [record, record] if step in (TWICE, FAILED_TWICE) else [record]))
         return [*news, Ended(task, End.RETURNED)]
 
@@ -126,7 +152,7 @@ def test_a_shard_fails_twice_and_then_succeeds() -> None:
     run = Run(3, {0: [USER, USER]})
     assert run.run() is True
     assert run.tried == {0: 3, 1: 1, 2: 1}
-    assert run.watcher.failed_ == [(0, USER, False)] * 2
+    assert run.watcher.failed_ == [(0, USER, RETRY)] * 2
     assert run.watcher.done_ == [(1, 1), (2, 1), (0, 3)]
     first, second, third = run.begun_s[0]
     assert second - (first + 1) >= 1
@@ -135,7 +161,17 @@ def test_a_shard_fails_twice_and_then_succeeds() -> None:
 
 @pytest.mark.parametrize(
     ("step", "attempts"),
-    [(USER, 4), (STORAGE, 4), (CORRUPT, 1), (CRASH, 3), (RAISED, 3), (SILENT, 3), (LOST, 21), (CANCELLED, 21)],
+    [
+        (USER, 4),
+        (STORAGE, 4),
+        (CORRUPT, 1),
+        (CRASH, 3),
+        (RAISED, 3),
+        (SILENT, 3),
+        (LOST, 21),
+        (CANCELLED, 21),
+        (OOM, 3),
+    ],
 )
 def test_a_poison_shard_is_given_up_after_exactly_its_attempts(step: str, attempts: int) -> None:
     """And all others are done with one attempt each, in a run that ends by itself."""
@@ -143,7 +179,7 @@ def test_a_poison_shard_is_given_up_after_exactly_its_attempts(step: str, attemp
     assert run.run() is True
     assert run.tried == {0: 1, 1: 1, 2: attempts, 3: 1, 4: 1}
     assert run.watcher.ends == dict.fromkeys(range(5), 1)
-    assert [final for _, _, final in run.watcher.failed_] == [False] * (attempts - 1) + [True]
+    assert [outcome for *_, outcome in run.watcher.failed_] == [RETRY] * (attempts - 1) + [Outcome.FAILED]
     assert (run.scheduler.done, run.scheduler.failed) == (4, 1)
 
 
@@ -160,7 +196,7 @@ def test_a_crash_tells_of_its_suspect_alone() -> None:
     """The others of the bundle are no failures, and not told of as such."""
     run = Run(6, {2: [CRASH]}, bundled=True)
     run.run()
-    assert run.watcher.failed_ == [(2, CRASH, False)]
+    assert run.watcher.failed_ == [(2, CRASH, RETRY)]
     assert run.watcher.errors[0].error == "crashed: Oh: shard 2"
 
 
@@ -168,7 +204,7 @@ def test_a_lost_node_strikes_all_of_the_bundle() -> None:
     """Each of its shards is told of: each has a limit of losses."""
     run = Run(4, {1: [LOST]}, bundled=True)
     run.run()
-    assert run.watcher.failed_ == [(shard, LOST, False) for shard in (1, 2, 3)]
+    assert run.watcher.failed_ == [(shard, LOST, RETRY) for shard in (1, 2, 3)]
 
 
 def test_an_escaped_error_is_named_by_the_last_line_of_its_traceback() -> None:
@@ -199,7 +235,7 @@ def test_a_failure_that_comes_twice_is_booked_once() -> None:
     """It would cost the shard two of its tries."""
     run = Run(4, {1: [FAILED_TWICE] * 3}, bundled=True)
     run.run()
-    assert run.watcher.failed_ == [(1, USER, False)] * 3
+    assert run.watcher.failed_ == [(1, USER, RETRY)] * 3
     assert run.tried[1] == 4
     assert run.watcher.ends == dict.fromkeys(range(4), 1)
 
@@ -216,7 +252,7 @@ def test_news_of_unknown_tasks_is_ignored() -> None:
     run = Run(2)
     answer = run.answer
 
-    def with_a_probe(in_flight: dict[int, Launch]) -> list[Message | Ended]:
+    def with_a_probe(in_flight: dict[int, Launch]) -> list[News]:
         return [Message(-1, ["an answer"]), Ended(-1, End.RETURNED), *answer(in_flight)]
 
     run.backend.answer = with_a_probe
@@ -237,7 +273,7 @@ def test_memory_holds_only_what_is_in_flight() -> None:
     run.run()
     assert most <= 16
     scheduler = run.scheduler
-    left = (run.dispatcher._launches, scheduler._running, scheduler._strikes, scheduler._ready, scheduler._delayed)
+    left = (run.dispatcher._launches, scheduler._running, scheduler._strikes, scheduler._ready, scheduler._waiting)
     assert [len(one) for one in left] == [0] * 5
 
 
@@ -249,7 +285,7 @@ def test_it_waits_in_the_backend_while_something_runs() -> None:
     run = Run(2)
     quiet = 4
 
-    def answer(in_flight: dict[int, Launch]) -> list[Message | Ended]:
+    def answer(in_flight: dict[int, Launch]) -> list[News]:
         nonlocal quiet
         quiet -= 1
         return [] if quiet > 0 else Run.answer(run, in_flight)
@@ -274,7 +310,7 @@ def test_a_due_shard_does_not_keep_a_full_window_spinning() -> None:
     run = Run(3, {0: [USER]}, max_in_flight=1)
     quiet_until_s = run.started_s + 20.0
 
-    def answer(in_flight: dict[int, Launch]) -> list[Message | Ended]:
+    def answer(in_flight: dict[int, Launch]) -> list[News]:
         (launch,) = in_flight.values()
         if launch.shards == (1,) and run.clock.monotonic() < quiet_until_s:
             return []
@@ -313,8 +349,8 @@ def test_the_first_interrupt_lets_running_tasks_end() -> None:
 
     at_tick(run, 5, interrupt)
     assert run.run() is False
-    assert len(run.backend.launched) == 16 + 4
-    assert run.scheduler.done == 20
+    assert len(run.backend.launched) == 16 + 5
+    assert run.scheduler.done == 21
     assert run.backend.cancelled == 0
 
 
@@ -335,7 +371,7 @@ def test_after_thirty_seconds_of_grace_what_still_runs_is_cancelled() -> None:
     run = Run(100)
     interrupted_s = 0.0
 
-    def answer(in_flight: dict[int, Launch]) -> list[Message | Ended]:
+    def answer(in_flight: dict[int, Launch]) -> list[News]:
         return [] if run.interrupts.interrupts and len(in_flight) == 8 else Run.answer(run, in_flight)
 
     def interrupt() -> None:
@@ -348,7 +384,7 @@ def test_after_thirty_seconds_of_grace_what_still_runs_is_cancelled() -> None:
     assert run.run() is False
     assert run.backend.cancelled == 1
     assert GRACE_S <= run.clock.monotonic() - interrupted_s <= GRACE_S + POLL_S
-    assert run.scheduler.done == 16 - 8
+    assert run.scheduler.done == 16 + 1 - 8
 
 
 def test_the_second_interrupt_cancels_at_once() -> None:
@@ -409,11 +445,213 @@ def test_too_many_failures_abort() -> None:
     assert len(run.backend.launched) == 16 + 3
 
 
+def test_terminated_while_it_launches_it_stops_launching() -> None:
+    """A large cluster gets thousands of tasks at once, which takes longer than there is time to leave."""
+    run = Run(100_000)
+    run.backend.slots_now = run.watcher.slots = 10_000
+    launch = run.backend.launch
+
+    def launch_and_terminate(*args: Any, **kwargs: Any) -> None:
+        launch(*args, **kwargs)
+        run.interrupts.terminated = len(run.backend.launched) == 50
+
+    run.backend.launch = launch_and_terminate  # type: ignore[method-assign]
+    assert run.run() is False
+    assert len(run.backend.launched) == 50
+    assert run.backend.cancelled == 1
+
+
+# What the scheduler is told, and what it says
+
+
+def scripted(run: Run, *polls: Sequence[News]) -> None:
+    """Makes the first polls answer this, and those after them as the run's script says."""
+    waiting = list(polls)
+    run.backend.answer = lambda in_flight: waiting.pop(0) if waiting else Run.answer(run, in_flight)
+
+
+def test_starts_are_announced_where_somebody_needs_to_know() -> None:
+    """Of tasks that run again, whose failure should name a node; of all, where a time limit counts from their start.
+    To tell costs a message, so tasks that never failed are not asked."""
+    run = Run(5, {2: [USER], 3: [LOST]})
+    run.run()
+    again = {task for task, launch, _ in run.backend.launched if launch.attempt > 1}
+    assert len(again) == 2
+    assert run.backend.announced == again
+
+    run = Run(5, {2: [USER], 3: [LOST]}, task_timeout_s=1e6)
+    run.run()
+    assert run.backend.announced == {task for task, *_ in run.backend.launched}
+
+
+def test_a_task_over_its_time_limit_is_cancelled_once() -> None:
+    """The limit counts from its start, not from its launch; it ends as timed out, with node and pid, and runs again."""
+    run = Run(3, task_timeout_s=100.0, max_in_flight=2)
+    hung_s = 0.0
+
+    def answer(in_flight: dict[int, Launch]) -> list[News]:
+        nonlocal hung_s
+        if 0 not in in_flight:
+            return Run.answer(run, in_flight)
+        seconds = run.clock.monotonic() - run.started_s
+        if not hung_s and seconds >= 500:
+            hung_s = run.clock.monotonic()
+            return [Started(0, "node-a", 17)]
+        return []
+
+    run.backend.answer = answer
+    run.backend.end_of = lambda task: Ended(task, End.CANCELLED, "", "node-a", 17, 123)
+    assert run.run() is True
+    assert run.backend.cancelled_tasks == [0]
+    assert run.watcher.failed_ == [(0, "timed_out", RETRY)]
+    (failure,) = run.watcher.errors
+    assert failure.error == "timed out: the shard took longer than task_timeout_s and was cancelled"
+    assert (failure.node, failure.pid, failure.peak_bytes) == ("node-a", 17, 123)
+    # Heard once, then silent for the limit; looked for once a second, in polls of half a second.
+    assert 100.0 < run.begun_s[1][0] + run.started_s - hung_s <= 102.0
+    assert run.watcher.ends == dict.fromkeys(range(3), 1)
+
+
+def test_a_time_limit_strikes_the_shard_that_has_no_output() -> None:
+    """Word of the shards before it may be lost with the worker."""
+    run = Run(6, task_timeout_s=100.0, bundled=True, speculate=False)
+    run.outputs = {0, 1, 2}
+    scripted(run, [Started(0, "a", 1)], *[[]] * 210)
+    run.run()
+    assert run.watcher.failed_ == [(3, "timed_out", RETRY)]
+
+
+@pytest.mark.parametrize("end", [End.CRASHED, End.RAISED, End.RETURNED, End.OUT_OF_MEMORY, End.CANCELLED])
+@pytest.mark.parametrize("finished", range(17))
+def test_what_a_bundle_died_of_is_found_in_few_looks(end: End, finished: int) -> None:
+    """The first of 16 without an output: halving looks at four of them, or five."""
+    run = Run(16, bundled=True)
+    run.outputs = set(range(finished))
+    scripted(run, [Ended(0, end)])
+    run.run()
+    assert len(run.looked) in (4, 5)
+    struck = {shard for shard, *_ in run.watcher.failed_}
+    assert struck == (set(range(16)) if end is End.CANCELLED else {min(finished, 15)})
+
+
+def test_nobody_looks_where_there_is_nothing_to_find() -> None:
+    """Not after a task of one shard, of which only one is left, or that was lost with its node."""
+    run = Run(16, {7: [CRASH], 3: [LOST]})
+    run.run()
+    assert run.looked == []
+    run = Run(16, {15: [CRASH]}, bundled=True)
+    run.run()
+    assert run.looked == []
+    run = Run(16, {3: [LOST]}, bundled=True)
+    run.run()
+    assert run.looked == []
+
+
+def test_where_the_store_does_not_answer_the_first_shard_is_suspected() -> None:
+    """It costs a few tries more, and not the run."""
+    run = Run(6, bundled=True)
+
+    def has_output(shard: int) -> bool:
+        run.looked.append(shard)
+        raise StorageError("503")
+
+    run.dispatcher.has_output = has_output
+    scripted(run, [Message(0, [ShardRecord(0, 1.0)]), Ended(0, End.CRASHED, "gone")])
+    assert run.run() is True
+    assert run.watcher.failed_ == [(1, CRASH, RETRY)]
+    assert len(run.looked) == 1
+    assert run.watcher.ends == dict.fromkeys(range(6), 1)
+
+
+def test_memory_is_asked_for_as_the_scheduler_says() -> None:
+    """Twice the peak, at most what the largest node has; and there it is over."""
+    run = Run(1, {0: [OOM, OOM, OOM]})
+    run.backend.largest = 5 * GIB
+    assert run.run() is True
+    assert run.backend.memory == {0: None, 1: 4 * GIB, 2: 5 * GIB}
+    assert [failure.peak_bytes for failure in run.watcher.errors] == [2 * GIB] * 3
+    assert run.watcher.failed_ == [(0, "out_of_memory", one) for one in (RETRY, RETRY, Outcome.FAILED)]
+
+
+def test_slots_are_told_when_they_change() -> None:
+    """And only then: it is asked many times a second."""
+    run = Run(200)
+    told: list[SlotsChanged] = []
+    handle = run.scheduler.handle
+
+    def note(event: Event, now_s: float) -> list[Action]:
+        if isinstance(event, SlotsChanged):
+            told.append(event)
+        return handle(event, now_s)
+
+    def on_tick(ticks: int) -> None:
+        run.backend.slots_now, run.backend.largest = {3: (20, None), 6: (0, GIB)}.get(
+            ticks, (run.backend.slots_now, run.backend.largest)
+        )
+
+    run.scheduler.handle = note  # type: ignore[method-assign]
+    run.watcher.on_tick = on_tick
+    run.watcher.slots = None
+    run.run()
+    assert told == [SlotsChanged(4), SlotsChanged(20), SlotsChanged(0, GIB)]
+    assert run.backend.most_in_flight == 40
+
+
+def test_the_slower_of_two_copies_is_cancelled_and_no_failure() -> None:
+    """A straggler's copy is told as what it is; who loses is ended by force, and the run does not wait for that."""
+    run = Run(12, max_in_flight=None)
+    slow = 5
+
+    def answer(in_flight: dict[int, Launch]) -> list[News]:
+        rest = {task: launch for task, launch in in_flight.items() if task != slow}
+        return Run.answer(run, rest)
+
+    run.backend.answer = answer
+    assert run.run() is True
+    copies = [launch for _, launch, _ in run.backend.launched if launch.copy_of is not None]
+    assert [(launch.shards, launch.copy_of, launch.attempt) for launch in copies] == [((5,), slow, 2)]
+    assert run.backend.cancelled_tasks == [slow]
+    assert run.watcher.failed_ == []
+    assert run.watcher.ends == dict.fromkeys(range(12), 1)
+
+
+def test_a_copy_that_fails_is_told_as_that() -> None:
+    """It is no failure of the shard, which another task runs still, and which is done in the end."""
+    run = Run(12)
+    slow, copies = 5, 0
+
+    def answer(in_flight: dict[int, Launch]) -> list[News]:
+        nonlocal copies
+        for task, launch in in_flight.items():
+            if launch.copy_of is not None:
+                copies += 1
+                return [Ended(task, End.CRASHED, "SIGKILL", "node-b", 9)]
+        if copies:
+            return Run.answer(run, in_flight)
+        return Run.answer(run, {task: launch for task, launch in in_flight.items() if task != slow})
+
+    run.backend.answer = answer
+    assert run.run() is True
+    assert copies == 1
+    assert run.watcher.failed_ == [(5, CRASH, Outcome.COPY_FAILED)]
+    assert (run.watcher.errors[0].node, run.watcher.errors[0].pid) == ("node-b", 9)
+    assert run.watcher.ends == dict.fromkeys(range(12), 1)
+
+
+def test_what_user_code_asked_to_wait_for_is_passed_on() -> None:
+    """In the failure of its record, seconds from when it was told."""
+    run = Run(1)
+    record = ShardRecord(0, 1.0, Failure(FailureKind.RETRY_LATER, "503", after_s=77.0))
+    scripted(run, [Message(0, [record]), Ended(0, End.RETURNED)])
+    assert run.run() is True
+    assert run.begun_s[0] == [pytest.approx(77.0)]
+
+
 # Any script
 
 
 STEPS = st.sampled_from(
-    [OK, USER, STORAGE, CORRUPT, EXISTED, CRASH, LOST, CANCELLED, RAISED, SILENT, TWICE, FAILED_TWICE]
+    [OK, USER, STORAGE, CORRUPT, EXISTED, CRASH, OOM, LOST, CANCELLED, RAISED, SILENT, TWICE, FAILED_TWICE]
 )
 
 
@@ -445,7 +683,7 @@ def test_whatever_happens_in_whatever_order_every_shard_ends_once(
 def test_completion_order_does_not_change_who_fails(seeds: tuple[int, int]) -> None:
     """The same faults give the same done and the same failed, whichever task ends first."""
 
-    def outcome(seed: int) -> tuple[list[int], list[tuple[int, str, bool]], Counter[int]]:
+    def outcome(seed: int) -> tuple[list[int], list[tuple[int, str, Outcome]], Counter[int]]:
         shuffled = random.Random(seed)
         script = {1: [USER] * 9, 4: [USER, USER], 7: [CORRUPT], 9: [CRASH, CRASH, CRASH], 11: [LOST]}
         run = Run(20, script, order=lambda tasks: shuffled.randrange(len(tasks)))
