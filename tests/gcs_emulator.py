@@ -27,12 +27,13 @@ import re
 import socket
 import struct
 import threading
+import time
 from base64 import b64encode
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Literal, Self
+from typing import IO, Any, Literal, Self
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import google_crc32c
@@ -61,8 +62,25 @@ class Fault:
     reset: bool
     truncate: bool
     slow_s: float
+    drip_s: float
     matched: int = 0
     fired: int = 0
+
+
+@dataclass(slots=True)
+class Capacity:
+    """What the server takes at once; whatever comes on top of it is refused."""
+
+    concurrent: int | None
+    per_s: float | None
+    takes_s: float
+    under_way: int = 0
+    tokens: float = 0.0
+    filled_s: float = 0.0
+    served: int = 0
+    refused: int = 0
+    most: int = 0
+    """The most requests that were made at once, those refused included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +142,8 @@ class GcsEmulator:
         self._generations = itertools.count(1_700_000_000_000_001)
         self._faults: list[Fault] = []
         self._random: tuple[random.Random, float, int, frozenset[str]] | None = None
+        self._capacity: Capacity | None = None
+        self._over = _refusal(503, "too many requests", "rateLimitExceeded")
         self._counts: Counter[str] = Counter()
         self._stopped = threading.Event()
         self.requests: deque[tuple[str, str, int]] = deque(maxlen=10_000)
@@ -166,14 +186,16 @@ class GcsEmulator:
         reset: bool = False,
         truncate: bool = False,
         slow_s: float = 0.0,
+        drip_s: float = 0.0,
     ) -> Fault:
         """Makes the `nth` matching request from now on, and `times - 1` after it, fail; returns the fault, to look at.
 
         `name` is part of an object's name, for listings of the prefix. `when="after"`: the effect happens, the answer
         is lost. `reset` closes the connection instead of answering, `truncate` in the middle of the answer's body;
-        `slow_s` waits first (with `status=None`, the answer is then the true one).
+        `slow_s` waits first (with `status=None`, the answer is then the true one), and with `drip_s` its body
+        comes byte by byte, each after that time.
         """
-        fault = Fault(operation, method, name, nth, times, status, when, reset, truncate, slow_s)
+        fault = Fault(operation, method, name, nth, times, status, when, reset, truncate, slow_s, drip_s)
         with self._lock:
             self._faults.append(fault)
         return fault
@@ -185,11 +207,23 @@ class GcsEmulator:
         with self._lock:
             self._random = (random.Random(seed), 1 / one_in, status, frozenset(operations))
 
+    def limit(
+        self, *, concurrent: int | None = None, per_s: float | None = None, takes_s: float = 0.0, status: int = 503
+    ) -> Capacity:
+        """Refuses what comes beyond `concurrent` requests at once, or `per_s` a second; returns what happened.
+
+        Each request that is served takes `takes_s`, a refusal no time. All kinds count alike.
+        """
+        capacity = Capacity(concurrent, per_s, takes_s, tokens=per_s or 0.0, filled_s=time.monotonic())
+        with self._lock:
+            self._capacity, self._over = capacity, _refusal(status, "too many requests", "rateLimitExceeded")
+        return capacity
+
     def heal(self) -> None:
-        """Forgets all faults."""
+        """Forgets all faults and limits."""
         with self._lock:
             self._faults.clear()
-            self._random = None
+            self._random = self._capacity = None
 
     def counts(self) -> dict[str, int]:
         """Returns the requests so far by kind, those that failed included: what `Store.calls` should say."""
@@ -234,8 +268,45 @@ class GcsEmulator:
 
     # What follows is the server's side.
 
-    def respond(self, asked: _Asked) -> tuple[_Answer | None, bool]:
-        """Returns the answer, or None for a reset; and whether it breaks off in the middle."""
+    def respond(self, asked: _Asked) -> tuple[_Answer | None, Fault | None]:
+        """Returns the answer, or None for a reset; and the fault that says how it is sent."""
+        with self._lock:
+            capacity, admitted = self._capacity, self._admit()
+            if not admitted:
+                self._counts[asked.operation] += 1
+                self.requests.append((asked.operation, asked.path, self._over.status))
+        if not admitted:
+            return self._over, None
+        try:
+            if capacity is not None:
+                self._stopped.wait(capacity.takes_s)
+            return self._respond(asked)
+        finally:
+            if capacity is not None:
+                with self._lock:
+                    capacity.under_way -= 1
+
+    def _admit(self) -> bool:
+        """Takes a place in the server, if there is one; the caller holds the lock."""
+        capacity = self._capacity
+        if capacity is None:
+            return True
+        capacity.most = max(capacity.most, capacity.under_way + 1)
+        full = capacity.concurrent is not None and capacity.under_way >= capacity.concurrent
+        if capacity.per_s is not None:
+            now_s = time.monotonic()
+            earned = (now_s - capacity.filled_s) * capacity.per_s
+            capacity.tokens, capacity.filled_s = min(capacity.per_s, capacity.tokens + earned), now_s
+            full = full or capacity.tokens < 1
+        if full:
+            capacity.refused += 1
+            return False
+        capacity.tokens -= 1
+        capacity.under_way += 1
+        capacity.served += 1
+        return True
+
+    def _respond(self, asked: _Asked) -> tuple[_Answer | None, Fault | None]:
         fault = self._fault(asked)
         if fault and fault.slow_s:
             self._stopped.wait(fault.slow_s)
@@ -251,7 +322,15 @@ class GcsEmulator:
         query = f"?{'&'.join(f'{k}={v}' for k, v in asked.query.items())}" if asked.query else ""
         with self._lock:
             self.requests.append((asked.operation, f"{asked.path}{query}", answer.status if answer else 0))
-        return answer, fault is not None and fault.truncate
+        return answer, fault
+
+    def drip(self, sink: IO[bytes], body: bytes, each_s: float) -> None:
+        """Sends a body byte by byte, until the client or the server is gone."""
+        for byte in body:
+            if self._stopped.wait(each_s):
+                return
+            sink.write(bytes([byte]))
+            sink.flush()
 
     def _fault(self, asked: _Asked) -> Fault | None:
         with self._lock:
@@ -270,7 +349,7 @@ class GcsEmulator:
                 chance, rate, status, operations = self._random
                 if asked.operation in operations and chance.random() < rate:
                     when: Literal["before", "after"] = "before" if chance.random() < 0.5 else "after"
-                    return Fault(None, None, None, 1, 1, status, when, chance.random() < 0.25, False, 0.0)
+                    return Fault(None, None, None, 1, 1, status, when, chance.random() < 0.25, False, 0.0, 0.0)
         return None
 
     def _effect(self, asked: _Asked) -> _Answer:
@@ -462,7 +541,8 @@ def _handler(emulator: GcsEmulator) -> type[BaseHTTPRequestHandler]:
 
         def handle_any(self) -> None:
             asked = _read(self)
-            answer, truncated = emulator.respond(asked)
+            answer, fault = emulator.respond(asked)
+            truncated = fault is not None and fault.truncate
             if answer is None:
                 self._abort()
                 return
@@ -472,7 +552,11 @@ def _handler(emulator: GcsEmulator) -> type[BaseHTTPRequestHandler]:
             if answer.status != 204:
                 self.send_header("Content-Length", str(len(answer.body)))
             self.end_headers()
-            self.wfile.write(answer.body[: len(answer.body) // 2] if truncated else answer.body)
+            body = answer.body[: len(answer.body) // 2] if truncated else answer.body
+            if fault is not None and fault.drip_s:
+                emulator.drip(self.wfile, body, fault.drip_s)
+            else:
+                self.wfile.write(body)
             self.wfile.flush()
             if truncated:
                 self._abort()

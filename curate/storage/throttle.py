@@ -1,8 +1,13 @@
 """How many requests a process makes of one store at once: more while they succeed, half as many when they are refused.
 
 Additive increase, multiplicative decrease, as in TCP (Chiu and Jain, 1989): clients that know nothing of each other
-come to share what the store can take. `Window` and its two transitions are values; `Limiter` puts them around requests.
-Waiting between attempts is the business of `Retry` and happens outside: a request that waits takes no place.
+come to share what the store can take. As in CUBIC, a window remembers where it was refused and stays below for a while:
+one that only goes up and down is refused at every turn. Full jitter alone, on the other hand, lets few clients through
+and makes the others wait for half a minute.
+
+`Window` and its two transitions are values; `Limiter` puts them around requests. Waiting between attempts is the
+business of `Retry` and happens outside: a request that waits takes no place. A process that makes one request at a time
+has nothing to narrow; there the waits do the work.
 """
 
 from __future__ import annotations
@@ -28,8 +33,8 @@ class Bounds:
     ceiling: int = 64
     kept: float = 0.5
     """The share of the limit that a refusal leaves."""
-    settle_s: float = 1.0
-    """The limit is lowered at most once in this time: what a burst of refusals says, it says once."""
+    probe_s: float = 10.0
+    """How long after a refusal the limit stays below the one that was refused."""
 
     def __post_init__(self) -> None:
         if not (1 <= self.floor <= self.start <= self.ceiling and 0 < self.kept < 1):
@@ -45,16 +50,21 @@ class Window:
     """Requests that succeeded with the window full, since the limit last changed."""
     lowered_s: float = -math.inf
     """When the limit was last lowered, by a monotonic clock."""
+    refused_at: float = math.inf
+    """The limit that was lowered then."""
 
-    def succeeded(self, bounds: Bounds, *, full: bool) -> Window:
+    def succeeded(self, bounds: Bounds, *, full: bool, now_s: float) -> Window:
         """Returns the window after a request was answered: one wider after `limit` of them.
 
         A window that was not `full` was not tried out, and says nothing about a wider one.
 
-        >>> Window(2, successes=1).succeeded(Bounds(), full=True)
-        Window(limit=3, successes=0, lowered_s=-inf)
+        >>> Window(2, successes=1).succeeded(Bounds(), full=True, now_s=0.0).limit
+        3
+        >>> Window(2, 1, lowered_s=50.0, refused_at=3).succeeded(Bounds(), full=True, now_s=59.0).limit
+        2
         """
-        if not full or self.limit >= bounds.ceiling:
+        refused = self.limit + 1 >= self.refused_at and now_s - self.lowered_s < bounds.probe_s
+        if not full or refused or self.limit >= bounds.ceiling:
             return self
         if self.successes + 1 < self.limit:
             return replace(self, successes=self.successes + 1)
@@ -64,17 +74,17 @@ class Window:
         """Returns the window after a request was throttled, reset or timed out: half as wide.
 
         A request that was `sent_s` before the limit was last lowered is of the old window and says nothing of the new
-        one.
+        one: so the refusals of a burst count once.
 
         >>> lowered = Window(16).refused(Bounds(), sent_s=4.5, now_s=5.0)
         >>> lowered
-        Window(limit=8, successes=0, lowered_s=5.0)
+        Window(limit=8, successes=0, lowered_s=5.0, refused_at=16)
         >>> lowered.refused(Bounds(), sent_s=4.9, now_s=7.0).limit
         8
         """
-        if sent_s < self.lowered_s or now_s - self.lowered_s < bounds.settle_s:
+        if sent_s < self.lowered_s:
             return replace(self, successes=0)
-        return Window(max(bounds.floor, int(self.limit * bounds.kept)), 0, now_s)
+        return Window(max(bounds.floor, int(self.limit * bounds.kept)), 0, now_s, self.limit)
 
 
 class Limiter:
@@ -159,4 +169,4 @@ class Limiter:
     def _succeeded(self) -> None:
         with self._changed:
             full = len(self._held) + len(self._queue) >= self._window.limit
-            self._window = self._window.succeeded(self._bounds, full=full)
+            self._window = self._window.succeeded(self._bounds, full=full, now_s=self._clock.monotonic())

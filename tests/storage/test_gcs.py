@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import pickle
+import socket
 import subprocess
 import sys
 import textwrap
@@ -218,6 +219,43 @@ def test_a_stalled_answer_is_given_up(emulator: GcsEmulator, clock: FakeClock) -
     assert store.calls.get == 2
 
 
+@pytest.mark.parametrize("call", ["list", "stat", "read", "range", "open", "publish", "replace"])
+def test_an_answer_that_drips_is_given_up(emulator: GcsEmulator, clock: FakeClock, call: str) -> None:
+    """A byte at a time for ever, each well within the time in which something has to come: one failed attempt."""
+    store = GCSStore(Retry(clock=clock, stall_s=0.1))
+    emulator.put(X, b"0123456789" * 100)
+    kind, do = CALLS[call]
+    emulator.fail(operation=kind, status=None, drip_s=0.06)
+    do(store)
+    assert store.transient_failures == 1
+    assert getattr(store.calls, kind) == 2
+
+
+def test_a_large_answer_may_take_longer_than_a_stall(emulator: GcsEmulator) -> None:
+    """What it moves buys it time: 60 bytes in 0.3 s are enough where 100 a second are asked for."""
+    content = b"0123456789" * 6
+    emulator.put(X, content)
+    emulator.fail(operation="get", status=None, drip_s=0.005)
+    patient = GCSStore(Retry(clock=FakeClock(), stall_s=0.15, slow_bytes_per_s=100))
+    assert patient.read(X) == content
+    assert patient.calls.get == 1
+    emulator.fail(operation="get", status=None, drip_s=0.005)
+    strict = GCSStore(Retry(clock=FakeClock(), stall_s=0.15, slow_bytes_per_s=1_000_000))
+    assert strict.read(X) == content
+    assert strict.calls.get == 2
+
+
+def test_a_server_that_takes_no_bytes_is_given_up(monkeypatch: pytest.MonkeyPatch, clock: FakeClock) -> None:
+    """An upload into a connection that nobody reads ends as one whose answer does not come."""
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{deaf.getsockname()[1]}")
+        store = GCSStore(Retry(clock=clock, deadline_s=0.0, stall_s=0.1, slow_bytes_per_s=1 << 30))
+        with pytest.raises(
+            TransientStorageError, match=r"upload gs://bucket/x.*slower than 1,073,741,824 bytes a second"
+        ):
+            store.publish(X, b"x" * SIMPLE_BYTES)
+
+
 def test_a_server_that_is_not_there_is_transient(monkeypatch: pytest.MonkeyPatch, clock: FakeClock) -> None:
     """A refused connection is retried to the deadline."""
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
@@ -237,6 +275,35 @@ def test_an_upload_whose_answer_was_lost_is_identical(
     assert published.outcome is Outcome.IDENTICAL
     assert published.object == gcs.stat(X)
     assert gcs.calls.as_dict() == emulator.counts() == {"list": 0, "get": 2, "put": 2, "delete": 0}
+
+
+@pytest.mark.parametrize("lost", ["put", "chunk"])
+@pytest.mark.parametrize("how", [{"status": 503}, {"reset": True}], ids=["503", "reset"])
+def test_a_large_upload_whose_answers_were_lost_is_ours(
+    emulator: GcsEmulator, gcs: GCSStore, lost: str, how: dict[str, object]
+) -> None:
+    """A start that took effect leaves a session that nobody sees; the look after a last chunk finds the object made."""
+    emulator.fail(operation=lost, nth=2 if lost == "chunk" else 1, when="after", **how)  # type: ignore[arg-type]
+    assert publish_large(gcs) is Outcome.CREATED
+    assert emulator.objects() == {X: BIG}
+    assert gcs.calls.put == (2 if lost == "put" else 1)
+
+
+def test_an_upload_that_gcs_finished_and_forgot_is_identical(emulator: GcsEmulator, gcs: GCSStore) -> None:
+    """The last chunk took effect, its answer was lost, and the session was gone when it was looked at: the new session
+    is refused, the object compared, and found to be ours."""
+    emulator.fail(operation="chunk", nth=2, when="after", reset=True)
+    emulator.fail(operation="chunk", nth=2, status=410)
+    assert publish_large(gcs) is Outcome.IDENTICAL
+    assert emulator.objects() == {X: BIG}
+    assert gcs.calls.as_dict() == {"list": 0, "get": 1, "put": 2, "delete": 0}
+
+
+def test_a_replacement_whose_answer_was_lost_is_made_again(emulator: GcsEmulator, gcs: GCSStore) -> None:
+    """It has no precondition, so the second is as good as the first; what is returned is what is there."""
+    emulator.fail(operation="put", when="after", reset=True)
+    assert gcs.replace(X, b"beat").generation == str(emulator.generation(X))
+    assert gcs.calls.put == 2
 
 
 def test_a_taken_name_is_compared_by_all_its_checksums(emulator: GcsEmulator, gcs: GCSStore) -> None:
