@@ -195,14 +195,16 @@ def _too_late(error: BadRow, held_bytes: int) -> Exception:
 
 
 def _row(rows: pa.Table, position: int) -> dict[str, Any]:
-    return {name: _value(column[position]) for name, column in zip(rows.column_names, rows.columns, strict=True)}
+    row = rows.slice(position, 1)
+    return {name: _value(column) for name, column in zip(row.column_names, row.columns, strict=True)}
 
 
-def _value(scalar: Any) -> Any:
+def _value(column: Any) -> Any:
     try:
-        return scalar.as_py()
+        return column[0].as_py()
     except (ValueError, OverflowError):
-        return str(scalar)  # nanoseconds, years that Python's dates do not have
+        # Nanoseconds, years that Python's dates do not have: as Arrow prints it, without the brackets of the column.
+        return column.combine_chunks().to_string(skip_new_lines=True)[1:-1]
 
 
 def _other(value: Any) -> Any:

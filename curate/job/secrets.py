@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
-from curate.errors import ConfigError, CurateError
+from curate.errors import BadRow, ConfigError, CurateError, RetryLater
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 HIDDEN = "[secret]"
@@ -61,13 +61,15 @@ class Secrets:
                 raise
             for link in _chain(error):
                 link.args = tuple(self._without(arg) for arg in link.args)
+                if isinstance(link, RetryLater | BadRow):
+                    # How long to wait, and which row it is, must arrive.
+                    link.reason = self.hide(str(link.reason))
                 if notes := getattr(link, "__notes__", None):
                     link.__notes__ = [self.hide(str(note)) for note in notes]
             if not self._shows(error):
                 raise
             # Its text does not come from its arguments. What curate does next depends on its own types alone.
-            kind = type(error) if isinstance(error, CurateError) else RuntimeError
-            safe = kind(f"{type(error).__name__}: {self.hide(str(error))}")
+            safe = _same_for_curate(error, f"{type(error).__name__}: {self.hide(str(error))}")
             safe.add_note(self.hide("".join(traceback.format_exception(error))))
             raise safe from None
 
@@ -81,6 +83,14 @@ class Secrets:
     def _shows(self, error: BaseException) -> bool:
         text = "".join(traceback.format_exception(error))
         return self.hide(text) != text
+
+
+def _same_for_curate(error: Exception, text: str) -> Exception:
+    if isinstance(error, RetryLater):
+        return RetryLater(error.after_s, text)
+    if isinstance(error, BadRow):
+        return BadRow(text, error.row)
+    return type(error)(text) if isinstance(error, CurateError) else RuntimeError(text)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

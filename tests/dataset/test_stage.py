@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import pickle
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -20,10 +22,11 @@ from curate.dataset.formats import Format, OutputFormat
 from curate.dataset.split import whole
 from curate.dataset.stage import PROBED_BATCHES, Piece, Probe, Probed, StageProgram, books_of
 from curate.dataset.tally import Tally
-from curate.errors import CorruptInput
+from curate.errors import BadRow, CorruptInput, RetryLater
 from curate.log import get_logger
 from curate.storage import open_store
 from curate.storage.memory import clear
+from curate.tasks.ledger import decompress
 from curate.tasks.record import FailureKind, ShardRecord
 from curate.tasks.shard import Shard
 
@@ -39,6 +42,10 @@ class Doubling:
     setups: int = 0
     fail: dict[str, Exception] = field(default_factory=dict)
     """What is raised at a row with this id, once."""
+    bad: set[str] = field(default_factory=set)
+    """Rows for which BadRow is raised, always."""
+    poison: set[str] = field(default_factory=set)
+    """Rows for which ValueError is raised, always."""
     nothing: bool = False
     nulls: bool = False
 
@@ -48,11 +55,15 @@ class Doubling:
             raise self.fail.pop("setup")
 
     def apply(self, batch: pa.Table, tally: Tally) -> Iterable[pa.Table]:
+        tally.count("batches")
         for one in batch["id"].to_pylist():
+            if one in self.bad:
+                raise BadRow(f"it is {one}")
             if one in self.fail:
                 raise self.fail.pop(one)
+            if one in self.poison:
+                raise ValueError(f"not {one}")
         get_logger(job="doubling").info("a batch")
-        tally.count("batches")
         if not self.nothing:
             yield batch.set_column(1, "n", pa.nulls(len(batch)) if self.nulls else pc.multiply(batch["n"], 2))
 
@@ -78,8 +89,6 @@ def put(name: str, rows: list[dict[str, Any]] | bytes) -> Shard:
 
 
 def pa_json(row: dict[str, Any]) -> bytes:
-    import orjson
-
     return orjson.dumps(row) + b"\n"
 
 
@@ -275,6 +284,39 @@ class TestQuarantine:
         assert record.failure is not None
         assert "TooManyBadRows: 2 bad rows before its end, the budget is 1 rows" in record.failure.error
         assert names() == []
+
+    def test_a_bad_row_is_in_it_once_and_the_books_balance(self) -> None:
+        """What the batch had counted before the row was found is taken back; the row counts as read."""
+        operator = Doubling(bad={"r2"}, fail={"r3": RetryLater()})
+        made, shard = program(operator, batch_rows=4), put("a.jsonl", rows(0, 6))
+        assert run(made, shard)[0].failure is not None, "the service was down during the search"
+        record = run(made, shard)[0]
+        assert record.books is not None
+        assert record.books.rows() == {"in": 6, "created": 0, "out": 5, "dropped": {}, "quarantined": 1}
+        assert record.books.counters == {"batches": 2}
+        assert [row["id"] for row in read("a").to_pylist()] == ["r0", "r1", "r3", "r4", "r5"]
+        [line] = decompress(open_store(ROOT).read(f"{ROOT}/out/{names()[0]}")).splitlines()
+        assert orjson.loads(line) == {"line": 0, "reason": "it is r2", "row": '{"id":"r2","n":2}'}
+
+    def test_other_errors_are_searched_for_at_the_last_try_of_a_job_that_opted_in(self) -> None:
+        """So that the output does not depend on luck: what goes away when it is tried again is no bad row."""
+        shard = put("a.jsonl", rows(0, 4))
+        for opted_in, last in itertools.product((False, True), repeat=2):
+            made = program(Doubling(poison={"r1"}), quarantine_errors=opted_in)
+            [record] = made.run(Piece(((0, shard),), 1, IN, last))
+            if opted_in and last:
+                assert record.failure is None
+                assert record.books.quarantined == 1
+            else:
+                assert record.failure.kind is FailureKind.USER_ERROR
+                assert names() == []
+
+    def test_the_schema_is_that_of_the_good_rows(self) -> None:
+        """A bad row at the very start of the plan says nothing about the schema."""
+        shard = put("a.jsonl", rows(0, 4))
+        for operator, settings in [(Doubling(bad={"r0"}), {}), (Doubling(poison={"r0"}), {"quarantine_errors": True})]:
+            [answer] = program(operator, **settings).run(Probe(shard))
+            assert answer.schema == IN
 
 
 class TestProbes:

@@ -114,3 +114,22 @@ class TestTally:
             tally.count("one more")
         with pytest.raises(ConfigError, match="more than 200 different reasons for dropping in one shard"):
             tally.drop(1, "one more")
+
+    def test_what_was_booked_since_the_beginning_of_a_batch_can_be_taken_back(self) -> None:
+        """And nothing of before; after a commit nothing any more."""
+        tally = Tally(BadRowBudget())
+        for reason in ("kept", "taken back", "kept too"):
+            tally.begin()
+            tally.drop(2, reason)
+            tally.count(reason, 3)
+            tally.set_aside(bad(reason))
+            if reason == "taken back":
+                assert tally.reasons() == {"kept": 1, "taken back": 1}
+                tally.rollback()
+            tally.commit()
+            tally.rollback()
+        assert tally.books.dropped == {"kept": 2, "kept too": 2}
+        assert tally.books.counters == {"kept": 3, "kept too": 3}
+        assert tally.books.quarantined == 2
+        assert tally.quarantine is not None
+        assert tally.quarantine.reasons == {"kept": 1, "kept too": 1}

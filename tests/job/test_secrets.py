@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from curate import ConfigError, CorruptInput, Job, RunState, param
+from curate import BadRow, ConfigError, CorruptInput, Job, RetryLater, RunState, param
 from curate.job.secrets import HIDDEN, Secrets
 from tests.job.inline import everything, failures, numbered, output_rows, quarantined, refusing, run_job, write_jsonl
 
@@ -44,6 +46,12 @@ class Calling(Job):
             error = ValueError("bad")
             error.add_note(f"the key was {self.key}")
             raise error
+        if self.mode == "later":
+            raise RetryLater(7.0, f"refused: {self.key}")
+        if self.mode == "odd later":
+            raise RetryLater(7.0, "busy") from _OddError(self.key)
+        if self.mode == "bad row" and "r1" in batch["id"].to_pylist():
+            raise BadRow(f"refused: {self.key}", batch["id"].to_pylist().index("r1"))
         if self.mode == "corrupt":
             raise CorruptInput(f"rejected: {self.key}")
         if self.mode == "book":
@@ -118,6 +126,27 @@ def test_an_exception_keeps_what_curate_does_next(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "in" / "a.jsonl", numbered(0, 2))
     summary = run_job(Calling(key="SERVICE_KEY", mode="corrupt"), tmp_path / "in", tmp_path / "out")
     assert (summary.attempts, summary.failures[0].error) == (1, f"CorruptInput: rejected: {HIDDEN}")
+
+
+def test_when_to_try_again_and_which_row_is_bad_are_kept(tmp_path: Path) -> None:
+    """Both travel with exceptions whose text is changed."""
+    secrets = Secrets([VALUE])
+    batch = pa.table({"id": ["r0", "r1"]})
+    for mode, text in [
+        ("later", f"run again in 7 s: refused: {HIDDEN}"),
+        ("odd later", "run again in 7 s: RetryLater: "),
+    ]:
+        with pytest.raises(RetryLater, match=re.escape(text)) as caught, secrets.hidden():
+            Calling(key="SERVICE_KEY", mode=mode).process(batch)
+        assert caught.value.after_s == 7
+        assert VALUE not in "".join(traceback.format_exception(caught.value))
+    write_jsonl(tmp_path / "in" / "a.jsonl", numbered(0, 4))
+    summary = run_job(Calling(key="SERVICE_KEY", mode="bad row"), tmp_path / "in", tmp_path / "out")
+    assert (summary.state, summary.books.quarantined) == (RunState.COMPLETE, 1)
+    assert [(row["reason"], row["row"]) for row in quarantined(tmp_path / "out")] == [
+        (f"refused: {HIDDEN}", '{"id":"r1"}')
+    ]
+    assert leaks(tmp_path) == []
 
 
 def test_reasons_counters_and_rows_set_aside_do_not_show_it(tmp_path: Path) -> None:
