@@ -36,12 +36,12 @@ from curate.errors import (
     GenerationMismatch,
     ObjectNotFound,
     SchemaMismatch,
-    StorageError,
 )
 from curate.storage import open_store
 from curate.storage.protocol import Calls, Object, Outcome, Store
 from curate.tasks import layout
 from curate.tasks.books import Books
+from curate.tasks.ledger import Ledger
 from curate.tasks.plan import shard_row
 from curate.tasks.record import ShardRecord
 from curate.tasks.shard import Shard
@@ -307,19 +307,54 @@ class StageProgram:
         }
 
     def _existing(self, index: int, out: Store, uri: str) -> ShardRecord | None:
+        """Returns the record of the output if there is one; a foreign one is removed first, and there is none."""
         try:
             found = out.stat(uri)
         except ObjectNotFound:
             return None
-        books = books_of(out, found, self.format, self.codec, self.fingerprint)
+        try:
+            books = books_of(out, found, self.format, self.codec, self.fingerprint)
+        except ForeignOutputError as error:
+            self._remove_foreign(out, found, error)
+            return None
         return ShardRecord(index, 0.0, books=books, generation=found.generation, bytes_out=found.size, existed=True)
 
     def _other(self, index: int, out: Store, uri: str) -> ShardRecord:
         """Another attempt won with different bytes: its output counts, and the difference is reported."""
         done = self._existing(index, out, uri)
         if done is None:
-            raise StorageError(f"{uri} existed when it was published and is gone now; someone removes outputs")
+            raise ForeignOutputError(
+                f"{uri} held other bytes when it was published and is free now: an output of another identity was "
+                "removed; the shard runs again"
+            )
         return ShardRecord(index, 0.0, None, done.books, done.generation, done.bytes_out, existed=True, different=True)
+
+    def _remove_foreign(self, out: Store, found: Object, error: ForeignOutputError) -> None:
+        """Removes what a zombie of a job that was overwritten had published, and nothing else.
+
+        It might be the other way round: this worker may be the zombie. The order tells. A job takes a prefix over before
+        it publishes outputs. So `job.json`, read after an output was seen, names a later job than this one if the output
+        belongs to a later job. And what is removed is the generation that was seen.
+
+        Raises ConfigError if the output is another job's now; ForeignOutputError if someone else was there first.
+        """
+        try:
+            owner = Ledger(out, self.output).read_job()["fingerprint"]
+        except ObjectNotFound:
+            owner = "none: job.json is gone"
+        if owner != self.fingerprint:
+            raise ConfigError(
+                f"{self.output} is the output of another job by now (identity {owner}, this worker's is "
+                f"{self.fingerprint}): it was overwritten while this run went on; nothing was changed. Let the other "
+                "run end, or use another --output"
+            ) from error
+        try:
+            out.delete(found.uri, found.generation)
+        except GenerationMismatch:
+            raise ForeignOutputError(
+                f"{error}; it was replaced while it was looked at; the shard runs again"
+            ) from error
+        log.get_logger().warning("an output of another identity was removed", output=found.uri, error=str(error))
 
     # The schema of the output
 

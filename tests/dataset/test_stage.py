@@ -26,7 +26,8 @@ from curate.errors import BadRow, CorruptInput, RetryLater
 from curate.log import get_logger
 from curate.storage import open_store
 from curate.storage.memory import clear
-from curate.tasks.ledger import decompress
+from curate.tasks import layout
+from curate.tasks.ledger import JOB_FIELDS, Ledger, decompress
 from curate.tasks.record import FailureKind, ShardRecord
 from curate.tasks.shard import Shard
 
@@ -245,13 +246,6 @@ class TestRetries:
             assert record.failure.kind is FailureKind.CORRUPT
             assert open_store(ROOT).read(f"{ROOT}/out/a.parquet") == b"PAR1 nobody's"
 
-    def test_an_output_of_another_identity_is_not_taken(self) -> None:
-        a = put("a.jsonl", rows(0, 3))
-        run(program(fingerprint="f2"), a)
-        record = run(program(), a, attempt=2)[0]
-        assert record.failure is not None
-        assert "job of other identity (f2)" in record.failure.error
-
     def test_the_record_in_an_output_is_what_was_booked(self) -> None:
         first = run(program(), put("a.jsonl", rows(0, 3)))[0]
         store = open_store(ROOT)
@@ -265,6 +259,72 @@ class TestRetries:
         broken = store.publish(f"{ROOT}/broken.parquet", b"PAR1 and no footer").object
         with pytest.raises(CorruptInput, match="the record it should carry is broken"):
             books_of(store, broken, OutputFormat.PARQUET, "zstd", "f1")
+
+
+def owned_by(fingerprint: str) -> None:
+    """Makes the output prefix that of a job."""
+    job = {"format_version": layout.FORMAT_VERSION, **dict.fromkeys(JOB_FIELDS, ""), "fingerprint": fingerprint}
+    open_store(ROOT).replace(f"{ROOT}/out/{layout.JOB}", orjson.dumps(job))
+
+
+class TestForeignOutputs:
+    """What a zombie of a job that was overwritten published under a name of this job, or this worker is the zombie."""
+
+    def test_at_a_later_try_it_is_removed_and_the_shard_done_at_once(self) -> None:
+        a = put("a.jsonl", rows(0, 3))
+        owned_by("f1")
+        run(program(fingerprint="f2"), a)
+        [record] = run(program(), a, attempt=2)
+        assert (record.failure, record.existed, record.different) == (None, False, False)
+        found = open_store(ROOT).stat(f"{ROOT}/out/a.parquet")
+        assert books_of(open_store(ROOT), found, OutputFormat.PARQUET, "zstd", "f1") == record.books
+        assert record.generation == found.generation
+
+    def test_met_by_publishing_it_is_removed_and_the_shard_is_to_run_again(self) -> None:
+        a = put("a.jsonl", rows(0, 3))
+        owned_by("f1")
+        run(program(fingerprint="f2"), a)
+        [record] = run(program(), a)
+        assert record.failure is not None
+        assert record.failure.kind is FailureKind.FOREIGN
+        assert "another identity was removed; the shard runs again" in record.failure.error
+        assert "a.parquet" not in names()
+        [record] = run(program(), a, attempt=2)
+        assert record.failure is None
+
+    @pytest.mark.parametrize("owner", ["f2", None])
+    @pytest.mark.parametrize("attempt", [1, 2])
+    def test_who_was_overwritten_changes_nothing(self, attempt: int, owner: str | None) -> None:
+        """A zombie finds the outputs of the job that took the prefix over, or a prefix that is being emptied."""
+        a = put("a.jsonl", rows(0, 3))
+        run(program(fingerprint="f2"), a)
+        if owner is not None:
+            owned_by(owner)
+        there = {item.uri: item.generation for item in open_store(ROOT).list(f"{ROOT}/out/")}
+        [record] = run(program(), a, attempt=attempt)
+        assert record.failure is not None
+        assert record.failure.kind is FailureKind.MISCONFIGURED
+        assert "is the output of another job by now" in record.failure.error
+        assert {item.uri: item.generation for item in open_store(ROOT).list(f"{ROOT}/out/")} == there
+
+    def test_one_that_is_replaced_while_it_is_looked_at_is_left_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        a = put("a.jsonl", rows(0, 3))
+        owned_by("f1")
+        run(program(fingerprint="f2"), a)
+        store = open_store(ROOT)
+        uri = f"{ROOT}/out/a.parquet"
+        read_job = Ledger.read_job
+
+        def meanwhile(ledger: Ledger) -> Any:
+            store.replace(uri, b"another one")
+            return read_job(ledger)
+
+        monkeypatch.setattr(Ledger, "read_job", meanwhile)
+        [record] = run(program(), a, attempt=2)
+        assert record.failure is not None
+        assert record.failure.kind is FailureKind.FOREIGN
+        assert "replaced while it was looked at" in record.failure.error
+        assert store.read(uri) == b"another one"
 
 
 class TestQuarantine:
