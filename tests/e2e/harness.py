@@ -29,7 +29,8 @@ ROOT = Path(__file__).parents[2]
 CURATION = "tests/e2e/jobs/curation.py"
 _LEDGER = re.compile(
     r"_curate/(job\.json|summary\.json|plan/\d{5}\.parquet|schema/[a-z-]+\.arrow|quarantine/[0-9a-f]+\.jsonl\.zst"
-    r"|runs/[0-9TZ]+-[0-9a-f]+/(run\.json|heartbeat\.json|events-\d{6}\.jsonl\.zst)|tmp/.*)"
+    r"|runs/[0-9TZ]+-[0-9a-f]+/(run\.json|heartbeat\.json|events-\d{6}\.jsonl\.zst|failures/\d{6}\.jsonl\.zst"
+    r"|logs/[^/]+-\d{6}\.jsonl\.zst)|tmp/.*)"
 )
 
 

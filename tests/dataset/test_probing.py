@@ -1,0 +1,49 @@
+"""Asking shards for the schema of their output: one that hangs is not waited for longer than a shard may take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from curate.dataset.probing import _ask
+from curate.dataset.stage import Probe, Probed
+from curate.runtime.protocol import End, Ended, Message, Started
+from curate.tasks.dispatcher import POLL_S, Interrupts
+from tests.fakes import FakeBackend, FakeClock
+
+ANSWER = Probed(pa.schema([("a", pa.int64())]))
+
+
+def ask(backend: FakeBackend, clock: FakeClock, timeout_s: float | None) -> Probed | None:
+    return _ask(backend, -1, Probe(None), Interrupts(), clock, timeout_s)
+
+
+def test_a_probe_that_hangs_is_cancelled() -> None:
+    """Counted from its start, not from its launch: what waits for a node is not late. Its end is waited for."""
+    clock = FakeClock()
+    started_s = clock.monotonic() + 100.0
+
+    def answer(in_flight: dict[int, Any]) -> list[Any]:
+        del in_flight
+        return [Started(-1, "host", 7)] if len(backend.polls) == 200 else []
+
+    backend = FakeBackend(clock, answer, end_of=lambda task: Ended(task, End.CRASHED, "killed"))
+    found = ask(backend, clock, timeout_s=10.0)
+    assert found is not None
+    assert found.error == "killed"
+    assert backend.cancelled_tasks == [-1]
+    assert started_s + 10.0 <= clock.monotonic() <= started_s + 10.0 + 4 * POLL_S
+
+
+def test_without_a_limit_it_is_waited_for() -> None:
+    """A slow model may take hours to load."""
+    clock = FakeClock()
+
+    def answer(in_flight: dict[int, Any]) -> list[Any]:
+        del in_flight
+        return [Message(-1, [ANSWER]), Ended(-1, End.RETURNED)] if len(backend.polls) > 10_000 else []
+
+    backend = FakeBackend(clock, answer)
+    assert ask(backend, clock, timeout_s=None) is ANSWER
+    assert backend.cancelled_tasks == []
