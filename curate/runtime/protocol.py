@@ -55,7 +55,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A task has left the queue and runs. Told only of tasks that were launched with `announce`."""
+    """A task has left the queue and runs. Told of tasks that were launched with `announce`, and maybe of others."""
 
     task: int
     node: str
@@ -109,7 +109,8 @@ class Backend(Protocol):
     ) -> None:
         """Starts a task over `pieces` pieces of work; `memory` bytes instead of what `start` was told, if given.
 
-        With `announce`, `poll` tells when it runs (`Started`), and where, also of one that dies later.
+        With `announce`, `poll` tells when it runs (`Started`), where, also of one that dies later, and each message at
+        once: of a worker that dies, nothing is left unsaid. Without, messages come in batches.
         """
         ...
 

@@ -1,0 +1,49 @@
+"""A program whose payload is what to do, and things to do that end a worker or keep it busy. Workers import it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass
+class Calling:
+    """Calls each piece of the payload with what follows it; the result is the message."""
+
+    key: str = "calling"
+
+    def run(self, payload: list[tuple[Any, ...]]) -> Iterator[Any]:
+        for call, *arguments in payload:
+            yield call(*arguments)
+
+
+def die(how: str) -> None:
+    """Ends the process, or the piece, in one of many ways."""
+    # What was said before is on its way by then.
+    time.sleep(0.1)
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "_exit":
+        os._exit(3)
+    if how == "segfault":
+        ctypes.string_at(0)
+    if how == "exit":
+        sys.exit(3)
+    if how == "interrupt":
+        raise KeyboardInterrupt
+    raise ValueError(how)
+
+
+def process_while(path: str) -> int:
+    """Returns the process once the file is gone; says that it has begun in a file beside."""
+    with open(f"{path}.{os.getpid()}", "w"):
+        pass
+    while os.path.exists(path):  # noqa: PTH110
+        time.sleep(0.01)
+    return os.getpid()

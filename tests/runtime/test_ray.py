@@ -1,0 +1,292 @@
+"""The Ray backend against real clusters: how every way to die is told, where tasks run, what nodes can hold."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curate.errors import ConfigError
+from curate.runtime.protocol import End, Ended, Message, News, Resources, Started
+from tests.runtime.calling import Calling, die, process_while
+
+pytestmark = pytest.mark.slow
+HERE = platform.node()
+
+
+@pytest.fixture(scope="module")
+def environment() -> Iterator[pytest.MonkeyPatch]:
+    """What clusters started by this module, and their workers, find around them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+        patch.delenv("RAY_ADDRESS", raising=False)
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def machine(environment: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A cluster of this process alone, with two CPUs, and a backend on it."""
+    import ray
+
+    from curate.runtime.ray import RayBackend
+
+    ray.init("local", num_cpus=2, object_store_memory=80 << 20, include_dashboard=False, log_to_driver=False)
+    backend = RayBackend()
+    backend.start(Resources())
+    backend.load(Calling())
+    yield backend
+    backend.close()
+    assert ray.is_initialized(), "closing ended what others had begun"
+    ray.shutdown()
+
+
+def polled(backend: Any, enough: Callable[[list[News]], bool], within_s: float = 60.0) -> list[News]:
+    """Returns the news until there is enough of it."""
+    news: list[News] = []
+    until = time.monotonic() + within_s
+    while not enough(news):
+        assert time.monotonic() < until, f"only {news} within {within_s} s"
+        news += backend.poll(0.5)
+    return news
+
+
+def ends(count: int) -> Callable[[list[News]], bool]:
+    return lambda news: sum(isinstance(one, Ended) for one in news) == count
+
+
+def the_end(news: list[News]) -> Ended:
+    (end,) = [one for one in news if isinstance(one, Ended)]
+    assert news[-1] == end
+    return end
+
+
+def begun(path: Path, count: int = 1) -> list[int]:
+    """Returns the processes that wait for a file to vanish, once there are as many as that."""
+    until = time.monotonic() + 60
+    while len(found := [int(one.suffix[1:]) for one in path.parent.glob(f"{path.name}.*")]) < count:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    return found
+
+
+def test_a_single_piece_is_a_plain_task(machine: Any) -> None:
+    """Its message and its end come together, and nothing else: no stream, which would cost more than the task."""
+    machine.launch(1, [(abs, -7)], 1)
+    assert polled(machine, ends(1)) == [Message(1, [7]), Ended(1, End.RETURNED)]
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_an_announced_task_tells_where_it_runs_first(machine: Any, pieces: int) -> None:
+    """Then every message at once, by itself, and the end, with the place again."""
+    machine.launch(4, [(abs, -n) for n in range(pieces)], pieces, announce=True)
+    started, *messages, ended = polled(machine, ends(1))
+    assert isinstance(started, Started)
+    assert (started.task, started.node) == (4, HERE)
+    assert Path(f"/proc/{started.pid}").exists()
+    assert messages == [Message(4, [n]) for n in range(pieces)]
+    assert ended == Ended(4, End.RETURNED, "", HERE, started.pid)
+
+
+def test_a_bundle_sends_its_messages_in_batches(machine: Any) -> None:
+    """A hundred quick pieces are one message or two; where it runs is told all the same."""
+    machine.launch(5, [(abs, n) for n in range(100)], 100)
+    started, *messages, ended = polled(machine, ends(1))
+    assert isinstance(started, Started)
+    assert [n for message in messages for n in message.items] == list(range(100))
+    assert len(messages) <= 2
+    assert isinstance(ended, Ended)
+
+
+def test_no_message_and_an_empty_bundle(machine: Any) -> None:
+    """A program that has nothing to say just ends."""
+    machine.launch(6, [], 1)
+    assert polled(machine, ends(1)) == [Ended(6, End.RETURNED)]
+    machine.launch(7, [], 2)
+    assert [type(one) for one in polled(machine, ends(1))] == [Started, Ended]
+
+
+@pytest.mark.parametrize("announce", [False, True])
+@pytest.mark.parametrize("how", ["kill", "_exit", "segfault", "exit"])
+def test_a_worker_that_dies_has_crashed(machine: Any, how: str, announce: bool) -> None:
+    """However it does: Ray cannot tell these apart. What it had done before is known, and where it was, if announced."""
+    machine.launch(1, [(abs, -1), (die, how)] if announce else [(die, how)], 2 if announce else 1, announce=announce)
+    news = polled(machine, ends(1))
+    end = the_end(news)
+    assert end.end is End.CRASHED
+    if announce:
+        started = news[0]
+        assert isinstance(started, Started)
+        assert news[1:-1] == [Message(1, [1])]
+        assert (end.node, end.pid) == (HERE, started.pid)
+        assert end.detail.startswith(f"the worker (process {started.pid} on {HERE}) died")
+    else:
+        assert (end.node, end.pid) == ("", 0)
+        assert end.detail.startswith("the worker died")
+
+
+@pytest.mark.parametrize("announce", [False, True])
+def test_an_interrupt_in_the_worker_is_no_cancellation(machine: Any, announce: bool) -> None:
+    """Ray calls it one. Were it believed, a task that interrupts itself would run again for ever as one that was lost."""
+    machine.launch(1, [(die, "interrupt")], 1, announce=announce)
+    end = the_end(polled(machine, ends(1)))
+    assert (end.end, end.detail) == (End.CRASHED, "KeyboardInterrupt: in the worker")
+
+
+@pytest.mark.parametrize("announce", [False, True])
+def test_an_error_of_the_program_is_told_with_its_traceback(machine: Any, announce: bool) -> None:
+    """Bounded, the end of it kept: there is what happened."""
+    machine.launch(1, [(die, "boom" * 5000)], 1, announce=announce)
+    end = the_end(polled(machine, ends(1)))
+    assert end.end is End.RAISED
+    assert end.detail.endswith("boom")
+    assert len(end.detail) == 4000
+    machine.launch(2, [(die, "boom")], 1, announce=announce)
+    end = the_end(polled(machine, ends(1)))
+    assert end.detail.splitlines()[-1] == "ValueError: boom"
+    assert "calling.py" in end.detail
+
+
+@pytest.mark.parametrize("announce", [False, True])
+def test_cancelling_a_task_that_runs_ends_it_alone(machine: Any, announce: bool, tmp_path: Path) -> None:
+    """Its worker is killed, its end is told, and the others never notice."""
+    cancelled, other = tmp_path / "cancelled", tmp_path / "other"
+    cancelled.touch()
+    other.touch()
+    machine.launch(1, [(process_while, str(cancelled))], 1, announce=announce)
+    machine.launch(2, [(process_while, str(other))], 1)
+    (pid,) = begun(cancelled)
+    (kept,) = begun(other)
+    machine.cancel(1)
+    end = the_end(polled(machine, ends(1)))
+    assert (end.task, end.end) == (1, End.CANCELLED)
+    other.unlink()
+    assert polled(machine, ends(1)) == [Message(2, [kept]), Ended(2, End.RETURNED)]
+    assert not Path(f"/proc/{pid}").exists()
+    assert machine._tasks == {}
+
+
+@pytest.mark.parametrize("announce", [False, True])
+def test_cancelling_a_task_in_the_queue(machine: Any, announce: bool, tmp_path: Path) -> None:
+    """Its end is told at once, though it never ran."""
+    hold = tmp_path / "hold"
+    hold.touch()
+    for task in (1, 2):
+        machine.launch(task, [(process_while, str(hold))], 1)
+    begun(hold, 2)
+    machine.launch(3, [(process_while, str(hold))], 1, announce=announce)
+    machine.cancel(3)
+    end = the_end(polled(machine, ends(1)))
+    assert (end.task, end.end, end.pid) == (3, End.CANCELLED, 0)
+    hold.unlink()
+    assert {one.task for one in polled(machine, ends(2))} == {1, 2}
+    assert len(begun(hold)) == 2
+    assert machine._tasks == {}
+
+
+@pytest.mark.parametrize("announce", [False, True])
+def test_cancelling_a_task_that_has_ended(machine: Any, announce: bool, tmp_path: Path) -> None:
+    """It has ended, and that is told; one that is not known is no mistake: its end may have been told just before."""
+    gone = tmp_path / "gone"
+    machine.launch(1, [(process_while, str(gone))], 1, announce=announce)
+    begun(gone)
+    time.sleep(0.5)
+    machine.cancel(1)
+    assert the_end(polled(machine, ends(1))).end is End.RETURNED
+    machine.cancel(1)
+    assert machine.poll(0.0) == []
+
+
+def test_nothing_is_told_after_all_are_cancelled(machine: Any, tmp_path: Path) -> None:
+    """Whoever cancels everything is not interested any more; the slots are free at once."""
+    hold = tmp_path / "hold"
+    hold.touch()
+    for task in range(4):
+        machine.launch(task, [(process_while, str(hold))], 1, announce=task % 2 == 1)
+    pids = begun(hold, 2)
+    machine.cancel()
+    assert machine.poll(0.1) == []
+    machine.launch(9, [(abs, -9)], 1)
+    assert polled(machine, ends(1)) == [Message(9, [9]), Ended(9, End.RETURNED)]
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_asking_for_memory_makes_no_new_workers(machine: Any) -> None:
+    """The same function in another shape runs in the processes that are there, which have loaded what they need."""
+    machine.launch(0, [(os.getpid,)], 1)
+    polled(machine, ends(1))
+    seen = set()
+    for task in range(1, 13):
+        machine.launch(task, [(os.getpid,)], 1, memory=(task % 6 + 1) << 20, announce=task % 2 == 0)
+        seen |= {n for one in polled(machine, ends(1)) if isinstance(one, Message) for n in one.items}
+    assert len(seen) <= 2
+
+
+def test_more_memory_than_there_is_waits(machine: Any) -> None:
+    """So nobody asks for more than `largest_memory`, which is what a node offers: that much runs."""
+    import ray
+
+    largest = machine.largest_memory()
+    assert largest == int(ray.cluster_resources()["memory"])
+    machine.launch(1, [(abs, -1)], 1, memory=largest)
+    assert polled(machine, ends(1))[0] == Message(1, [1])
+    machine.launch(2, [(abs, -1)], 1, memory=largest + 1)
+    assert machine.poll(0.5) == []
+    machine.cancel(2)
+    assert the_end(polled(machine, ends(1))).end is End.CANCELLED
+
+
+def test_looking_at_the_nodes_is_rare(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dispatcher asks for the slots after every harvest; Ray is asked every two seconds."""
+    import ray
+
+    asked: list[int] = []
+    nodes = ray.nodes
+    monkeypatch.setattr(ray, "nodes", lambda: asked.append(1) or nodes())
+    monkeypatch.setattr(machine, "_nodes_read_s", -100.0)
+    assert {machine.slots() for _ in range(1000)} == {2}
+    assert machine.largest_memory() > 0
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [
+        ("ray://127.0.0.1:10001", "submit the script with `ray job submit`"),
+        ("http://127.0.0.1:8265", "submit the script with `ray job submit`"),
+        ("127.0.0.1", "Invalid address format"),
+    ],
+)
+def test_an_address_that_is_none_is_refused(address: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what to do instead."""
+    import ray
+
+    from curate.runtime.ray import RayBackend
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(ConfigError, match=says):
+        RayBackend().start(Resources())
+
+
+def test_a_cluster_that_does_not_answer_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray would try for minutes."""
+    import ray
+
+    from curate.runtime.ray import RayBackend
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{unused.getsockname()[1]}")
+        with pytest.raises(
+            ConfigError, match="no cluster answers there .*set RAY_ADDRESS=local to run on this machine"
+        ):
+            RayBackend().start(Resources())
