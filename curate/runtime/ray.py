@@ -28,10 +28,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray import cloudpickle
 from ray import exceptions as ray_errors
+from ray.job_config import JobConfig
 
 from curate.errors import ConfigError
 from curate.log import get_logger
+from curate.runtime import code
 from curate.runtime.protocol import End, Ended, Message, News, Program, Resources, Started
 
 STREAM_INTERVAL_S = 0.25
@@ -134,6 +137,8 @@ class RayBackend:
                     log_to_driver=False,
                     logging_level="warning",
                     configure_logging=False,
+                    # As if a job's file were the program: what it imports from beside it, workers find too.
+                    job_config=JobConfig(_py_driver_sys_path=list(code.FOLDERS)) if code.FOLDERS else None,
                 )
             except (ConnectionError, ray_errors.AuthenticationError) as error:
                 raise ConfigError(f"cannot join the Ray cluster at {address}: {_first_line(error)}") from error
@@ -161,6 +166,8 @@ class RayBackend:
 
     def load(self, program: Program) -> None:
         """Puts the program into the object store, once for all workers; it stays there until the driver ends."""
+        for module in code.BY_VALUE:
+            cloudpickle.register_pickle_by_value(module)
         key, reference = program.key, ray.put(program)
 
         # Not methods: Ray ships what a remote function refers to, and that must not be this object.
