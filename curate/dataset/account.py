@@ -26,6 +26,7 @@ from curate.tasks.summary import FailureGroup, RunState, Summary
 MOST_GROUPS = 100
 """Different errors that are kept apart; further ones are counted together."""
 OTHER_ERRORS = "other errors"
+DISTURBED = "the output was removed or replaced by others, again and again; the next run does it again"
 MOST_WARNINGS = 100
 """Failed tries that are logged one by one: a million shards may fail, and each is in the ledger."""
 
@@ -86,6 +87,8 @@ class Account:
             job_done=int(np.count_nonzero(matched.done)),
             bytes_left=int(plan.sizes[prepared.todo].sum()),
         )
+        self.generations = np.zeros(len(plan), dtype=np.int64)
+        """A hash of the generation of each output that this run recorded, 0 where it recorded none."""
         self._state = RUNNING
         self._slots = 1
         self._window = RateWindow()
@@ -125,11 +128,12 @@ class Account:
 
     def done(self, launch: Launch, record: ShardRecord) -> None:
         """Books a shard whose output exists."""
+        self.generations[record.index] = generation_hash(record.generation)
         size = int(self.prepared.plan.sizes[record.index])
         books = record.books or Books()
         with self._lock:
             totals = self.totals
-            totals.books.add(books)
+            self.prepared.history.add(record.index, books)
             totals.done += 1
             totals.job_done += 1
             totals.bytes_in += size
@@ -191,8 +195,25 @@ class Account:
         )
         self._runlog.add(event)
 
+    def disturbed(self, ranks: Any) -> None:
+        """Books shards as failed that were done, and whose output is gone or another's now."""
+        example = self.prepared.plan.shard_id(int(ranks[0]))
+        self.log.warning(
+            "outputs were removed or replaced by others while this run went on; they are done again",
+            shards=len(ranks),
+            example=example,
+        )
+        with self._lock:
+            totals = self.totals
+            totals.done -= len(ranks)
+            totals.job_done -= len(ranks)
+            totals.failed += len(ranks)
+            totals.groups[DISTURBED] += len(ranks)
+            totals.examples.setdefault(DISTURBED, example)
+
     def tick(self, slots: int) -> None:
-        """Updates rates and the display."""
+        """Updates rates and the display. Raises JobReplacedError if the job was found to be another run's by now."""
+        self.prepared.owned.raise_if_lost()
         now_s = self.clock.monotonic()
         self._slots = slots
         with self._lock:
@@ -308,3 +329,8 @@ class Account:
             FailureGroup(error, count, self.totals.examples[error])
             for error, count in self.totals.groups.most_common(MOST_GROUPS)
         )
+
+
+def generation_hash(generation: str) -> int:
+    """Returns 64 bits that tell generations apart within this process; never 0."""
+    return hash(generation) or 1

@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from curate.dataset.spec import RunOptions, StageSpec
-from curate.errors import ConfigError, GenerationMismatch
+from curate.errors import ConfigError, GenerationMismatch, ObjectNotFound
 from curate.log import get_logger
 from curate.storage import is_local
-from curate.storage.protocol import Object
+from curate.storage.protocol import Object, Outcome
 from curate.tasks import layout
 from curate.tasks.ledger import Ledger
 
@@ -34,9 +36,13 @@ class Uncommitted:
     """Rows to append to the plan."""
     foreign: list[Object] = field(default_factory=list)
     """Outputs of another identity under this job's names, to be done again."""
+    stale: list[Object] = field(default_factory=list)
+    """Outputs whose input changed, to be done again because that was asked for."""
 
     def __bool__(self) -> bool:
-        return bool(self.remove is not None or self.job or self.accepted or self.part is not None or self.foreign)
+        return bool(
+            self.remove is not None or self.job or self.accepted or self.part is not None or self.foreign or self.stale
+        )
 
 
 class LostRaceError(Exception):
@@ -44,9 +50,10 @@ class LostRaceError(Exception):
 
 
 def commit(prepared: Prepared, options: RunOptions) -> None:
-    """Publishes what `prepare` decided. Everything but what is removed is create-only.
+    """Publishes what `prepare` decided. Everything is create-only, or removed against the generation that was seen.
 
-    Raises ConfigError if removal was not confirmed or another job took the output meanwhile, LostRaceError.
+    Raises ConfigError if removal was not confirmed or another job took the output meanwhile, LostRaceError,
+    JobReplacedError.
     """
     todo, ledger = prepared.uncommitted, prepared.ledger
     if is_local(prepared.output):
@@ -54,50 +61,84 @@ def commit(prepared: Prepared, options: RunOptions) -> None:
 
         probe_linking(prepared.stores.scratch)
     if todo.remove is not None:
-        _remove(prepared.spec, options, ledger, todo.remove)
+        _remove(prepared, options, todo.remove)
+        prepared.owned.claim(None)
     if todo.job is not None:
-        job = ledger.create_json(layout.JOB, todo.job)
-        refuse_other_job(prepared.spec, ledger, job)
-        if job != todo.job:
+        published = ledger.store.publish(ledger.uri(layout.JOB), orjson.dumps(todo.job, option=orjson.OPT_INDENT_2))
+        if published.outcome is Outcome.DIFFERENT:
+            refuse_other_job(prepared.spec, ledger, ledger.read_job())
             raise LostRaceError
+        prepared.owned.claim(published.object.generation)
     if todo.accepted:
         ledger.store.publish(ledger.uri(layout.ACCEPTED + todo.accepted), b"")
     for name, schema in prepared.schemas.items():
         prepared.schemas[name] = ledger.create_schema(f"input-{name}", lambda schema=schema: schema)  # type: ignore[misc]
+    if prepared.listing.summary is not None and not prepared.matched.done.all():
+        # It says "complete", which is untrue for a while.
+        _take_away(ledger, prepared.listing.summary)
+    for output in todo.stale:
+        # Before the plan names the new input: killed in between, the next run finds a shard that is not done.
+        _take_away(ledger, output)
     if todo.part is not None:
         grown = bool(prepared.listing.plan_parts)
         if not ledger.append_plan(todo.part, prepared.listing):
             raise LostRaceError
         if grown:
-            # Whether or not it was listed: a driver that did not know of these shards may have just published it.
-            ledger.store.delete(ledger.uri(layout.SUMMARY))
+            _retract(ledger, prepared.spec.fingerprint, len(prepared.plan))
     for output in todo.foreign:
         get_logger(job=prepared.spec.name).warning("removing an output of another identity", output=output.uri)
-        try:
-            ledger.store.delete(output.uri, output.generation)
-        except GenerationMismatch as error:
-            raise LostRaceError from error
+        _take_away(ledger, output)
 
 
-def _remove(spec: StageSpec, options: RunOptions, ledger: Ledger, outputs: list[Object]) -> None:
-    """Removes outputs and ledger after asking.
+def _take_away(ledger: Ledger, seen: Object) -> None:
+    """Removes an object if it is still the one that was seen; raises LostRaceError if it is another's by now."""
+    try:
+        ledger.store.delete(seen.uri, seen.generation)
+    except GenerationMismatch as error:
+        raise LostRaceError from error
+
+
+def _retract(ledger: Ledger, fingerprint: str, total: int) -> None:
+    """Removes the summary of a driver that knew of fewer shards, and may have published it since this one listed."""
+    try:
+        seen = ledger.store.stat(ledger.uri(layout.SUMMARY))
+        summary = ledger.read_json(layout.SUMMARY)
+        if summary["fingerprint"] != fingerprint or summary["shards"]["total"] < total:
+            ledger.store.delete(seen.uri, seen.generation)
+    except (ObjectNotFound, GenerationMismatch):
+        return  # whoever replaced it looked at the plan after this run had added to it
+
+
+def _remove(prepared: Prepared, options: RunOptions, outputs: list[Object]) -> None:
+    """Removes outputs and ledger after asking, each as it was seen. Raises ConfigError if others came meanwhile.
 
     The summary goes first, which says that the job is complete; plan and job last: until then they say what there is to
     remove.
     """
-    question = f"remove {len(outputs):,} outputs and the ledger of {spec.name!r} under {ledger.root}?"
+    ledger = prepared.ledger
+    question = f"remove {len(outputs):,} outputs and the ledger of {prepared.spec.name!r} under {ledger.root}?"
     if not options.confirm(question):
         raise ConfigError(f"--overwrite was not confirmed: {question} Answer yes, or add --yes.")
-    ledger.store.delete(ledger.uri(layout.SUMMARY))
-    for output in outputs:
-        ledger.store.delete(output.uri, output.generation)
-    first: list[Object] = []
+    summary: list[Object] = []
+    rest: list[Object] = []
     last: list[Object] = []
     for item in ledger.store.list(ledger.uri(layout.LEDGER + "/")):
         name = item.uri[len(ledger.root) + 1 :]
-        (last if name == layout.JOB or name.startswith(layout.PLAN) else first).append(item)
-    for item in [*first, *reversed(last)]:
-        ledger.store.delete(item.uri)
+        if (run_id := layout.run_of(name)) is not None and run_id not in prepared.run_ids:
+            raise ConfigError(
+                f"another driver began on {ledger.root} while this one asked or started (run {run_id}); nothing was "
+                f"removed. Look at it with: curate status {ledger.root}, and run this again when it has ended"
+            )
+        part = name == layout.JOB or name.startswith(layout.PLAN)
+        (summary if name == layout.SUMMARY else last if part else rest).append(item)
+    try:
+        for item in [*summary, *outputs, *rest, *reversed(last)]:
+            ledger.store.delete(item.uri, item.generation)
+    except GenerationMismatch as error:
+        raise ConfigError(
+            f"another driver is at work on {ledger.root} after all ({error}); it was taken for gone. What is left of "
+            "its output stays: stop it, and run this again"
+        ) from error
 
 
 def refuse_other_job(spec: StageSpec, ledger: Ledger, job: Mapping[str, Any]) -> None:

@@ -1,27 +1,86 @@
-"""The last thing that is written about a job: `summary.json`, which exists if and only if every shard is done."""
+"""The end of a job: a last look at its outputs, and `summary.json`, which exists if and only if every shard is done."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import orjson
 
+from curate.dataset.account import generation_hash
+from curate.dataset.formats import read_record
+from curate.dataset.history import RECORD_READERS, object_at
+from curate.dataset.prepare import Prepared
 from curate.errors import GenerationMismatch, ObjectNotFound
+from curate.log import get_logger
 from curate.storage.protocol import Object, Outcome
 from curate.tasks import layout
 from curate.tasks.ledger import Ledger
-from curate.tasks.outputs import OutputListing
+from curate.tasks.outputs import Matched, OutputListing, match
+
+BLOCK_SHARDS = 8192
+"""Shards whose generations are compared at a time: as Python objects, those of a million would take 100 MB."""
 
 
-def publish_summary(ledger: Ledger, listing: OutputListing, value: Mapping[str, Any]) -> None:
-    """Publishes the summary of a driver that knows of every shard in `listing`'s plan, and that all of them are done.
+def disturbed(prepared: Prepared, generations: Any, listing: OutputListing, now: Matched) -> Any:
+    """Returns the ranks of shards whose output is gone, or is not the object that this run knows of.
+
+    `generations` are hashes of those that this run recorded, 0 where it found the output at its start; `listing` and
+    `now` are what is there at its end. Such an output may be a zombie's, of other parameters.
+    """
+    gone = ~now.done
+    other = np.zeros(len(gone), dtype=bool)
+    seen, position = prepared.listing.generations, prepared.matched.position
+    for start in range(0, len(gone), BLOCK_SHARDS):
+        ranks = start + np.flatnonzero(~gone[start : start + BLOCK_SHARDS])
+        found = listing.generations.take(now.position[ranks]).to_pylist()
+        ours = generations[ranks]
+        then = iter(seen.take(position[ranks[ours == 0]]).to_pylist())
+        other[ranks] = [
+            generation != next(then) if not hashed else generation_hash(generation) != hashed
+            for generation, hashed in zip(found, ours.tolist(), strict=True)
+        ]
+    return np.flatnonzero(gone | other)
+
+
+def sweep_quarantine(prepared: Prepared, listing: OutputListing, now: Matched) -> int:
+    """Removes the files of rows set aside that no output names; returns how many.
+
+    They are published before the output that names them, and an attempt that was killed in between, an input that was
+    mended or a stale output that was replaced leaves one behind. For a job of which every output is there: nobody is
+    about to publish an output that names one. Free unless there are more files than outputs that name one; then the
+    records of those are read.
+    """
+    naming = np.flatnonzero(prepared.history.quarantining)
+    if len(listing.quarantine) <= len(naming):
+        return 0
+    spec, store = prepared.spec, prepared.ledger.store
+
+    def read(rank: int) -> str | None:
+        record = read_record(
+            store, object_at(prepared.ledger, listing, int(now.position[rank])), spec.format, spec.codec
+        )
+        return None if record is None else record["quarantine"]
+
+    with ThreadPoolExecutor(RECORD_READERS) as pool:
+        named = set(pool.map(read, naming.tolist()))
+    unnamed = [name for name in listing.quarantine if name not in named]
+    for name in unnamed:
+        store.delete(prepared.ledger.uri(name))
+    return len(unnamed)
+
+
+def publish_summary(prepared: Prepared, value: Mapping[str, Any]) -> None:
+    """Publishes the summary of a driver that knows of every shard in its plan, and that all of them are done.
 
     Other drivers may be at work on the same output. Of two that end, the one that knows of more shards has the last
     word; one that adds shards removes the summary once they are in the plan, and this one looks at the plan once the
-    summary is there, so that one of both sees the other.
+    summary is there, so that one of both sees the other. Raises JobReplacedError if the output is another job's by now.
     """
+    ledger = prepared.ledger
     uri, data = ledger.uri(layout.SUMMARY), orjson.dumps(value, option=orjson.OPT_INDENT_2)
     published = ledger.store.publish(uri, data)
     if published.outcome is Outcome.DIFFERENT:
@@ -29,12 +88,15 @@ def publish_summary(ledger: Ledger, listing: OutputListing, value: Mapping[str, 
             found = ledger.read_json(layout.SUMMARY)
         except ObjectNotFound:
             return  # another driver has new work
-        if _same(found, value) or found["shards"]["total"] > value["shards"]["total"]:
+        if found["fingerprint"] != value["fingerprint"]:
+            # A zombie's, or of who overwrote this job: which of the two, only `job.json` can tell.
+            prepared.owned.confirm()
+        elif _same(found, value) or found["shards"]["total"] > value["shards"]["total"]:
             return
-        # Of a driver that knew less. It would never be believed again, nor replaced.
+        # It would never be believed again, nor replaced.
         _remove(ledger, published.object)
         published = ledger.store.publish(uri, data)
-    if _plan_has_grown(ledger, listing):
+    if _plan_has_grown(ledger, prepared.listing):
         _remove(ledger, published.object)
 
 
@@ -54,3 +116,20 @@ def _plan_has_grown(ledger: Ledger, listing: OutputListing) -> bool:
     except ObjectNotFound:
         return False
     return True
+
+
+def last_look(prepared: Prepared, generations: Any) -> Any:
+    """Looks at all outputs once more, one listing, and sweeps what a complete job has no use for.
+
+    Returns the ranks of shards that are not done after all, or whose output is not the one that was recorded. Raises
+    JobReplacedError if the output is another job's by now.
+    """
+    listing = prepared.ledger.list()
+    prepared.owned.confirm_by(listing)
+    now = match(prepared.plan, listing, prepared.spec.suffix)
+    ranks = disturbed(prepared, generations, listing, now)
+    if not len(ranks) and (swept := sweep_quarantine(prepared, listing, now)):
+        get_logger(job=prepared.spec.name, run=prepared.run_id).info(
+            "removed quarantine that no output names", files=swept
+        )
+    return ranks

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
 
 from curate.clock import Clock, SystemClock
 from curate.dataset.account import Account
 from curate.dataset.commit import LostRaceError, commit
-from curate.dataset.conclude import publish_summary
+from curate.dataset.conclude import last_look, publish_summary
 from curate.dataset.prepare import Prepared, describe, prepare
 from curate.dataset.probing import output_schema
+from curate.dataset.rivals import at_work, describe_rivals, refuse_rivals
 from curate.dataset.signals import Signals
 from curate.dataset.spec import RunOptions, StageSpec
 from curate.dataset.stage import Piece, StageProgram
-from curate.errors import ObjectNotFound
+from curate.errors import ObjectNotFound, StorageError
 from curate.log import get_logger
 from curate.runtime import make_backend
 from curate.runtime.protocol import Backend
-from curate.storage import is_local
+from curate.storage import Calls, is_local
 from curate.storage.local import remove_scratch, sweep_scratch, sync_directories
 from curate.tasks import layout, registry
 from curate.tasks.dispatcher import Dispatcher
@@ -28,35 +31,87 @@ from curate.tasks.summary import RunState, Summary
 
 LEFTOVER_S = 86_400.0
 """Temporaries that nobody touched for a day are swept; a zombie may still be writing to younger ones."""
+MOST_ROUNDS = 3
+"""How often a run that has done everything does again what others removed or replaced meanwhile."""
 
 
-def dry_run(spec: StageSpec, options: RunOptions) -> str:
-    """Returns what a run would do. Writes nothing, starts nothing. Raises ConfigError for every reason not to run."""
-    return describe(prepare(spec, options, new_run_id(SystemClock().now())))
+class RunStoppedError(StorageError):
+    """The store failed the driver for good after tasks had begun; what is done stays done, and the ledger says so."""
+
+
+class _DisturbedError(Exception):
+    """Everything was done, and at the last look some of it was gone, or another job's."""
+
+    def __init__(self, summary: Summary) -> None:
+        super().__init__(summary)
+        self.summary = summary
+
+
+def dry_run(spec: StageSpec, options: RunOptions) -> tuple[Prepared, str]:
+    """Returns what a run would start from, and in words what it would do. Writes nothing, starts nothing, waits not.
+
+    Raises ConfigError for every reason not to run, but for a driver that is at work: the text says so.
+    """
+    clock = SystemClock()
+    prepared = prepare(spec, options, new_run_id(clock.now()), clock)
+    rivals = at_work(prepared.ledger, prepared.run_ids, clock, wait=False) if _has_work(prepared) else []
+    return prepared, describe(prepared, describe_rivals(rivals))
 
 
 def run(spec: StageSpec, options: RunOptions, *, clock: Clock | None = None, backend: Backend | None = None) -> Summary:
     """Runs a stage until every shard of its scope is done or has failed, and returns the summary.
 
     Idempotent: what has an output is skipped, whoever made it. Raises ConfigError before anything is dispatched if the
-    job cannot run as asked, KeyboardInterrupt if it was interrupted before.
+    job cannot run as asked, or another driver is at work on it; KeyboardInterrupt if it was interrupted before;
+    RunStoppedError if the store failed the driver; JobReplacedError if someone else overwrote the job meanwhile.
     """
     clock = clock or SystemClock()
     started_s, started = clock.monotonic(), clock.now()
     run_id = new_run_id(started)
     log = get_logger(job=spec.name, run=run_id)
     with Signals(options.handle_signals, log) as signals:
+        rounds: list[Summary] = []
         while True:
-            prepared = prepare(spec, options, run_id)
+            prepared = prepare(spec, options, run_id, clock)
+            if _has_work(prepared) and not rounds:
+                refuse_rivals(
+                    prepared.ledger,
+                    prepared.run_ids,
+                    clock,
+                    allow_concurrent=options.allow_concurrent,
+                    overwrite=prepared.uncommitted.remove is not None,
+                )
             todo = prepared.todo
             scheduler = Scheduler(todo, prepared.plan.sizes[todo], _policy(spec, options, len(prepared.scope)))
             account = Account(prepared, options, scheduler, clock, started_s, started)
+            last = len(rounds) == MOST_ROUNDS
             try:
-                return _Run(prepared, options, account, clock, signals).execute(backend)
+                ended = _Run(prepared, options, account, clock, signals, last).execute(backend)
+                return _all_rounds([*rounds, ended])
             except LostRaceError:
                 log.info("another driver wrote to the ledger first; planning again")
                 # What this run had to remove is gone. What is there now, the other driver made.
                 options = replace(options, overwrite=False)
+            except _DisturbedError as disturbed:
+                rounds.append(disturbed.summary)
+                # All of the job was done, so that whatever is not done now is what is to be done again.
+                options = replace(options, overwrite=False, retry_failed=False, limit=None, sample=None)
+
+
+def _has_work(prepared: Prepared) -> bool:
+    """Returns whether a run has something to do or to remove; then another driver at work is in its way."""
+    return bool(len(prepared.todo) or prepared.uncommitted)
+
+
+def _all_rounds(rounds: Sequence[Summary]) -> Summary:
+    """Returns the summary of a run that did again what was disturbed: the last one, with the work of all of them."""
+    return replace(
+        rounds[-1],
+        skipped=rounds[0].skipped,
+        dispatched=sum(one.dispatched for one in rounds),
+        attempts=sum(one.attempts for one in rounds),
+        calls=reduce(Calls.plus, (one.calls for one in rounds)),
+    )
 
 
 def _policy(spec: StageSpec, options: RunOptions, scope: int) -> Policy:
@@ -75,13 +130,15 @@ class _Run:
     """One run, from what `prepare` found to its summary."""
 
     def __init__(
-        self, prepared: Prepared, options: RunOptions, account: Account, clock: Clock, signals: Signals
+        self, prepared: Prepared, options: RunOptions, account: Account, clock: Clock, signals: Signals, last: bool
     ) -> None:
+        """`last`: whether what is disturbed now is left to the next run."""
         self.prepared = prepared
         self.options = options
         self.account = account
         self.clock = clock
         self.signals = signals
+        self.last = last
 
     def execute(self, backend: Backend | None) -> Summary:
         """Runs what is left to do and returns the summary."""
@@ -130,8 +187,13 @@ class _Run:
         try:
             self._open()
             ended = RunState.COMPLETE if backend is None else self._dispatch(backend)
-            self._conclude()
-            state = ended
+            state = ended if self._conclude() else RunState.FAILED
+        except StorageError as error:
+            totals = self.account.totals
+            raise RunStoppedError(
+                f"the store failed this run when {totals.done:,} of its {len(self.prepared.scope):,} shards were done "
+                f"({type(error).__name__}: {error}); what is done stays done: run it again to go on"
+            ) from error
         except KeyboardInterrupt:
             state = RunState.INTERRUPTED
             raise
@@ -142,9 +204,6 @@ class _Run:
 
     def _open(self) -> None:
         prepared = self.prepared
-        if prepared.listing.summary is not None and self.account.job_summary() is None:
-            # It says "complete", which is untrue for a while.
-            prepared.ledger.store.delete(prepared.ledger.uri(layout.SUMMARY))
         if is_local(prepared.output):
             sweep_scratch(prepared.ledger.uri(layout.TMP), prepared.stores.scratch, self.clock.now(), LEFTOVER_S)
         self.account.open()
@@ -168,6 +227,7 @@ class _Run:
             codec=spec.codec,
             batch_rows=spec.batch_rows,
             max_bad_rows=spec.max_bad_rows,
+            quarantine_errors=spec.quarantine_errors,
             input_schemas=self.prepared.schemas,
             scratch=self.prepared.stores.scratch,
         )
@@ -175,7 +235,7 @@ class _Run:
     def _dispatch(self, backend: Backend) -> RunState:
         plan, account, interrupts = self.prepared.plan, self.account, self.signals.interrupts
         backend.load(self._program())
-        schema = output_schema(self.prepared, backend, interrupts)
+        schema = output_schema(self.prepared, backend, interrupts, self.clock)
 
         def payload(launch: Launch) -> Piece:
             shards = tuple(zip(launch.shards, plan.shards(launch.shards), strict=True))
@@ -199,8 +259,21 @@ class _Run:
             return RunState.FAILED if account.totals.failed else RunState.COMPLETE
         return RunState.INTERRUPTED if interrupts.interrupts or interrupts.terminated else RunState.ABORTED
 
-    def _conclude(self) -> None:
-        """Publishes the job's summary if every shard of the job, not only of this run's scope, is done."""
-        summary = self.account.job_summary()
-        if summary is not None:
-            publish_summary(self.prepared.ledger, self.prepared.listing, summary)
+    def _conclude(self) -> bool:
+        """Publishes the job's summary if every shard of the job, not only of this run's scope, is done.
+
+        A run that did something looks once more at what is there. What others removed or replaced meanwhile is to be
+        done again: raises _DisturbedError, or returns False if that is left to the next run.
+        """
+        value = self.account.job_summary()
+        if value is None:
+            return True
+        if self.account.scheduler.launched:
+            ranks = last_look(self.prepared, self.account.generations)
+            if len(ranks):
+                self.account.disturbed(ranks)
+                if not self.last:
+                    raise _DisturbedError(self.account.summary(RunState.FAILED))
+                return False
+        publish_summary(self.prepared, value)
+        return True

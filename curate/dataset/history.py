@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -32,8 +33,15 @@ class History:
     books: Books = field(default_factory=Books)
     foreign: dict[int, Object] = field(default_factory=dict)
     """Outputs of another identity, by rank: to be removed and done again."""
+    quarantining: Any = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    """One boolean a shard: its output names a file of rows that were set aside."""
     summarised: bool = False
-    """Whether it is what `summary.json` says."""
+    """Whether it is what `summary.json` says; then it knows of no single shard."""
+
+    def add(self, rank: int, books: Books) -> None:
+        """Adds what is known of a shard."""
+        self.books.add(books)
+        self.quarantining[rank] = books.quarantined > 0
 
 
 def look_back(spec: StageSpec, ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched) -> History:
@@ -60,28 +68,50 @@ def _summarised(
 
 
 def _recovered(spec: StageSpec, ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched) -> History:
-    history = History()
+    history = History(quarantining=np.zeros(len(plan), dtype=bool))
     counted = np.zeros(len(plan), dtype=bool)
     for rank, event in _done_events(ledger, listing, plan, matched):
         if not counted[rank]:
             counted[rank] = True
-            history.books.add(Books.parse(event["rows"], event["counters"]))
+            history.add(rank, Books.parse(event["rows"], event["counters"]))
 
     def read(rank: int) -> tuple[int, Books | None]:
         found = object_at(ledger, listing, int(matched.position[rank]))
         try:
-            return rank, books_of(ledger.store, found, spec.format, spec.codec, spec.fingerprint)
+            return rank, _books(spec, ledger, found)
         except ForeignOutputError:
             return rank, None
-        except CorruptInput as error:
-            raise ConfigError(f"{error}; it has the name of an output: move it, or use another --output") from error
 
     for rank, books in _each(read, np.flatnonzero(matched.done & ~counted)):
         if books is None:
             history.foreign[rank] = object_at(ledger, listing, int(matched.position[rank]))
         else:
-            history.books.add(books)
+            history.add(rank, books)
     return history
+
+
+def stale_outputs(
+    spec: StageSpec, ledger: Ledger, listing: OutputListing, matched: Matched, ranks: Any
+) -> list[Object]:
+    """Returns the outputs of these shards as they were seen, which are to be replaced.
+
+    Raises ConfigError naming one that was not written by curate: it is not for curate to remove.
+    """
+
+    def read(rank: int) -> Object:
+        found = object_at(ledger, listing, int(matched.position[rank]))
+        with contextlib.suppress(ForeignOutputError):
+            _books(spec, ledger, found)
+        return found
+
+    return list(_each(read, ranks))
+
+
+def _books(spec: StageSpec, ledger: Ledger, found: Object) -> Books:
+    try:
+        return books_of(ledger.store, found, spec.format, spec.codec, spec.fingerprint)
+    except CorruptInput as error:
+        raise ConfigError(f"{error}; it has the name of an output: move it, or use another --output") from error
 
 
 def ours(ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched, format: OutputFormat, codec: str) -> Any:

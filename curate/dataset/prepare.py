@@ -13,11 +13,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from curate.clock import Clock, SystemClock
 from curate.dataset.commit import Uncommitted, refuse_other_job
+from curate.dataset.failures import failed_now
 from curate.dataset.formats import Format, OutputFormat, detect, sample_schema
-from curate.dataset.history import History, look_back, object_at, ours
+from curate.dataset.history import History, look_back, object_at, ours, stale_outputs
 from curate.dataset.inputs import Inputs, enclosing_ledgers, list_inputs, refuse_overlap, understand
+from curate.dataset.ownership import OwnedStore
 from curate.dataset.planning import plan_new, replan_changed
 from curate.dataset.spec import RunOptions, StageSpec
 from curate.errors import ConfigError, CorruptInput
@@ -28,6 +32,7 @@ from curate.tasks import layout
 from curate.tasks.ledger import Ledger
 from curate.tasks.outputs import Matched, OutputListing, match
 from curate.tasks.plan import Growth, Plan, compare
+from curate.tasks.shard import SliceKind
 
 SAMPLED_INPUTS = 8
 """Inputs of a format that are looked into for its schema, until one has rows."""
@@ -77,6 +82,10 @@ class Prepared:
     """Ranks of the shards that this run was asked for, in plan order."""
     schemas: dict[str, Any]
     """Schema of the rows, by input format; empty if there is nothing to read."""
+    owned: OwnedStore
+    """The store of the ledger."""
+    run_ids: frozenset[str]
+    """Runs that the output knew before this one."""
     uncommitted: Uncommitted = field(default_factory=Uncommitted)
 
     @property
@@ -101,7 +110,7 @@ def resolve_output(text: str, environ: Mapping[str, str] = os.environ) -> str:
     return normalise(text).rstrip("/")
 
 
-def prepare(spec: StageSpec, options: RunOptions, run_id: str) -> Prepared:
+def prepare(spec: StageSpec, options: RunOptions, run_id: str, clock: Clock | None = None) -> Prepared:
     """Lists inputs and outputs once each and decides what is to be done. Writes nothing.
 
     Raises ConfigError for every reason not to run that can be seen before.
@@ -114,9 +123,12 @@ def prepare(spec: StageSpec, options: RunOptions, run_id: str) -> Prepared:
     patterns = [understand(text) for text in options.inputs]
     refuse_overlap(patterns, output)
     stores = Stores(f"{output}/{layout.TMP}{run_id}")
-    ledger = Ledger(stores.of(output), output)
+    owned = OwnedStore(stores.of(output), output, clock or SystemClock())
+    ledger = Ledger(owned, output)
     inputs = list_inputs(patterns, stores.of)
     listing = ledger.list()
+    owned.claim(listing.job_generation or None)
+    run_ids = frozenset(listing.run_ids) - {run_id}
     todo = Uncommitted()
     if options.overwrite and (listing.has_job or listing.plan_parts):
         listing, todo.remove = _overwritten(spec, ledger, listing)
@@ -132,17 +144,21 @@ def prepare(spec: StageSpec, options: RunOptions, run_id: str) -> Prepared:
     if todo.part is not None:
         plan = Plan.of([plan.table, todo.part])
         growth, matched = compare(plan, inputs.table), match(plan, listing, spec.suffix)
+    scope = _scope(plan, options, _failed(ledger, listing, plan, matched) if options.retry_failed else None)
+    if options.redo_stale:
+        plan = _redo_stale(spec, ledger, listing, plan, inputs, growth, matched, scope, todo)
+        growth = compare(plan, inputs.table)
     history = look_back(spec, ledger, listing, plan, matched)
     matched.done[list(history.foreign)] = False
     todo.foreign = list(history.foreign.values())
     todo.accepted = _accepted_code(spec, options, ledger, listing, job, finished=matched.count == len(plan))
-    scope = _scope(plan, options)
     undone = plan.table["uri"].take(scope[~matched.done[scope]]).to_pylist()
     schemas = _input_schemas(spec, ledger, inputs, undone, stores, stored=listing.has_job)
     prepared = Prepared(
-        spec, output, run_id, stores, ledger, listing, inputs, plan, matched, growth, history, scope, schemas, todo
+        *(spec, output, run_id, stores, ledger, listing, inputs, plan, matched, growth, history, scope, schemas),
+        *(owned, run_ids, todo),
     )
-    _warn(prepared)
+    _warn(prepared, options)
     return prepared
 
 
@@ -221,13 +237,55 @@ def _grow(spec: StageSpec, plan: Plan, inputs: Inputs, growth: Growth, matched: 
     return pa.concat_tables(rows) if rows else None
 
 
-def _scope(plan: Plan, options: RunOptions) -> Any:
-    ranks = np.arange(len(plan))
+def _redo_stale(
+    spec: StageSpec,
+    ledger: Ledger,
+    listing: OutputListing,
+    plan: Plan,
+    inputs: Inputs,
+    growth: Growth,
+    matched: Matched,
+    scope: Any,
+    todo: Uncommitted,
+) -> Plan:
+    """Has the stale outputs within the scope removed and their shards done again; returns the plan with their inputs.
+
+    Not those of shards that are parts of an input: how that is split was decided from the old one.
+    """
+    chosen = np.zeros(len(plan), dtype=bool)
+    chosen[scope] = True
+    whole = pc.equal(plan.table["kind"], SliceKind.WHOLE.value).to_numpy()
+    ranks = np.flatnonzero(chosen & whole & growth.changed & matched.done)
+    if not len(ranks):
+        return plan
+    todo.stale = stale_outputs(spec, ledger, listing, matched, ranks)
+    matched.done[ranks] = False
+    others = np.ones(len(plan), dtype=bool)
+    others[ranks] = False
+    rows = replan_changed(plan, inputs, growth, others)
+    todo.part = rows if todo.part is None else pa.concat_tables([todo.part, rows])
+    return Plan.of([plan.table, rows])
+
+
+def _failed(ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched) -> Any:
+    """Returns one boolean a shard: it failed when it was last run, and has no output."""
+    if not listing.has_job:
+        raise ConfigError(
+            f"--retry-failed: {ledger.root} holds no job, so nothing has failed there; run the job without it first"
+        )
+    return failed_now(ledger, listing, plan, matched)
+
+
+def _scope(plan: Plan, options: RunOptions, among: Any) -> Any:
+    """Returns the ranks of the shards to see to; `among` says, one boolean a shard, which may be: None: all of them."""
+    ranks = np.arange(len(plan)) if among is None else np.flatnonzero(among)
+    if not len(ranks):
+        return ranks
     if options.sample is not None:
         # A hash of the id: the same shards on every run, and a larger sample contains a smaller one.
+        ids = plan.ids.take(pa.array(ranks)).to_pylist()
         hashes = np.array(
-            [int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") for name in plan.ids.to_pylist()],
-            dtype=np.uint64,
+            [int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") for name in ids], dtype=np.uint64
         )
         chosen = hashes <= np.uint64(min(int(options.sample * 2**64), 2**64 - 1))
         if not chosen.any():
@@ -253,14 +311,14 @@ def _overwritten(spec: StageSpec, ledger: Ledger, listing: OutputListing) -> tup
     return left, [object_at(ledger, listing, row) for row in rows]
 
 
-def _warn(prepared: Prepared) -> None:
+def _warn(prepared: Prepared, options: RunOptions) -> None:
     log = get_logger(job=prepared.spec.name)
     if len(prepared.stale):
         log.warning(
             "inputs changed after their outputs were made; the outputs are stale and are kept",
             shards=len(prepared.stale),
             example=prepared.plan.shard_id(int(prepared.stale[0])),
-            next="remove a stale output and run again to replace it",
+            next=_next_for_stale(options),
         )
     missing = np.flatnonzero(prepared.growth.missing & ~prepared.matched.done)
     if len(missing):
@@ -275,6 +333,12 @@ def _warn(prepared: Prepared) -> None:
             objects=len(prepared.matched.foreign),
             examples=prepared.matched.foreign[:EXAMPLES],
         )
+
+
+def _next_for_stale(options: RunOptions) -> str:
+    if options.redo_stale:
+        return "these are parts of large inputs, which are split as the old ones were: start over with --overwrite"
+    return "run again with --redo-stale to replace them"
 
 
 def _input_schemas(
@@ -319,8 +383,8 @@ def _sample(spec: StageSpec, inputs: Inputs, stores: Stores, rows: list[int]) ->
     return pa.schema([field.with_nullable(field.name not in spec.required) for field in schema])
 
 
-def describe(prepared: Prepared) -> str:
-    """Returns what a run would do, for `--dry-run`."""
+def describe(prepared: Prepared, rivals: str = "") -> str:
+    """Returns what a run would do, for `--dry-run`; `rivals` are lines about other drivers."""
     done = prepared.matched.done[prepared.scope]
     lines = [
         f"job      {prepared.spec.name}  (fingerprint {prepared.spec.fingerprint})",
@@ -328,6 +392,8 @@ def describe(prepared: Prepared) -> str:
         f"inputs   {len(prepared.inputs.table):,} objects",
         f"shards   {len(prepared.scope):,} of {len(prepared.plan):,} in the plan",
     ]
+    if rivals:
+        lines.append(rivals)
     if prepared.uncommitted.remove is not None:
         lines.append(f"remove   {len(prepared.uncommitted.remove):,} outputs and the ledger (--overwrite)")
     lines += [f"skip     {int(done.sum()):,}: their output exists", f"run      {int((~done).sum()):,}"]
@@ -337,5 +403,7 @@ def describe(prepared: Prepared) -> str:
     if len(prepared.todo) > EXAMPLES:
         lines.append(f"         ... and {len(prepared.todo) - EXAMPLES:,} more")
     if len(prepared.stale):
-        lines.append(f"stale    {len(prepared.stale):,}: their input changed; kept")
+        lines.append(f"stale    {len(prepared.stale):,}: their input changed; kept (--redo-stale replaces them)")
+    if prepared.uncommitted.stale:
+        lines.append(f"redo     {len(prepared.uncommitted.stale):,}: stale, replaced by what their input is now")
     return "\n".join(lines)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 import orjson
 
 from curate import log
-from curate.errors import CurateError
+from curate.errors import ConfigError, CurateError, ObjectNotFound, PermissionDenied, ShardError
 from curate.job.arguments import JobCommand, parameter_option, run_options, setting_option
 from curate.job.options import run_options as checked_options
 from curate.job.render import render
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from curate.job.base import Job
 
 EXIT_OK = 0
+EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
@@ -53,17 +54,30 @@ def main(cls: type[Job]) -> None:
 
 def _run(cls: type[Job], values: dict[str, Any]) -> int:
     """Runs the job with parsed options and returns the exit code."""
-    log.configure()
     as_json, dry = values.pop("as_json"), values.pop("dry_run")
     parameters = _parameters(cls, values)
     yes = values.pop("yes")
+
+    def make() -> tuple[Job, RunOptions]:
+        confirm = (lambda _: True) if yes else _ask
+        options = checked_options(confirm=confirm, display=display(as_json), handle_signals=True, **values)
+        return cls(**parameters), options
+
+    return execute(make, as_json=as_json, dry=dry)
+
+
+def execute(make: Callable[[], tuple[Job, RunOptions]], *, as_json: bool, dry: bool) -> int:
+    """Runs what `make` returns, prints the result, and returns the exit code; with `dry`, says what would run.
+
+    Whatever else prints, the job or a library, standard output holds the result and nothing else, if that is JSON.
+    """
+    log.configure()
     try:
-        # Whatever prints, the job or a library, standard output holds the result and nothing else.
-        with _stdout_to_stderr() if as_json else contextlib.nullcontext():
-            text = _result(cls, parameters, values, as_json=as_json, dry=dry, yes=yes)
+        with stdout_to_stderr() if as_json else contextlib.nullcontext():
+            text = _result(*make(), as_json=as_json, dry=dry)
     except CurateError as error:
         click.echo(f"error: {error}", err=True)
-        return EXIT_USAGE
+        return _exit_code(error)
     except KeyboardInterrupt:
         # Before the first task or after the last: in between, signals are counted and handled in order.
         click.echo("interrupted; run it again to go on", err=True)
@@ -72,21 +86,25 @@ def _run(cls: type[Job], values: dict[str, Any]) -> int:
     return text.exit_code
 
 
+def _exit_code(error: CurateError) -> int:
+    """Returns the exit code for an error: 2 where what was asked for has to change, 1 where running again helps.
+
+    So a store that cannot be reached is no mistake of the user's, and a missing right or a wrong path is.
+    """
+    return (
+        EXIT_USAGE if isinstance(error, ConfigError | ShardError | PermissionDenied | ObjectNotFound) else EXIT_FAILED
+    )
+
+
 class _Result:
     def __init__(self, output: str | bytes, exit_code: int) -> None:
         self.output = output
         self.exit_code = exit_code
 
 
-def _result(
-    cls: type[Job], parameters: dict[str, Any], values: dict[str, Any], *, as_json: bool, dry: bool, yes: bool
-) -> _Result:
+def _result(job: Job, options: RunOptions, *, as_json: bool, dry: bool) -> _Result:
     from curate.dataset.driver import run
 
-    job = cls(**parameters)
-    options = checked_options(
-        confirm=(lambda _: True) if yes else _ask, display=_display(as_json), handle_signals=True, **values
-    )
     if dry:
         return _Result(_dry_run(job.spec(), options, as_json=as_json), EXIT_OK)
     summary = run(job.spec(), options)
@@ -95,11 +113,11 @@ def _result(
 
 def _dry_run(spec: StageSpec, options: RunOptions, *, as_json: bool) -> str | bytes:
     """Returns what a run would do. Writes nothing, starts nothing."""
-    from curate.dataset.prepare import describe, prepare
+    from curate.dataset.driver import dry_run
 
-    prepared = prepare(spec, options, "dry-run")
+    prepared, text = dry_run(spec, options)
     if not as_json:
-        return describe(prepared)
+        return text
     total, run = len(prepared.scope), len(prepared.todo)
     value = {
         "job": spec.name,
@@ -129,7 +147,7 @@ def _parameters(cls: type[Job], values: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _stdout_to_stderr() -> Iterator[None]:
+def stdout_to_stderr() -> Iterator[None]:
     """Sends what is printed within the block to standard error, by this process and by those that it starts."""
     sys.stdout.flush()
     try:
@@ -147,7 +165,8 @@ def _stdout_to_stderr() -> Iterator[None]:
                 os.close(kept)
 
 
-def _display(as_json: bool) -> Display:
+def display(as_json: bool) -> Display:
+    """Returns what shows how far a run is: drawn on a terminal, else a line now and then."""
     return LiveDisplay() if sys.stderr.isatty() and not as_json else LogDisplay()
 
 

@@ -38,6 +38,8 @@ class OutputListing:
     accepted: set[str] = field(default_factory=set)
     """Code digests accepted under an unfinished job."""
     has_job: bool = False
+    job_generation: str = ""
+    """Generation of `job.json`; empty where there is none."""
     summary: Object | None = None
 
     @property
@@ -70,7 +72,7 @@ def sort_listing(objects: Iterable[Object], root: str) -> OutputListing:
         elif name.startswith(layout.ACCEPTED):
             found.accepted.add(name[len(layout.ACCEPTED) :])
         elif name == layout.JOB:
-            found.has_job = True
+            found.has_job, found.job_generation = True, item.generation
         elif name == layout.SUMMARY:
             found.summary = item
     # A name that is no Unicode is there with its bytes escaped: no shard is named like it.

@@ -1,4 +1,4 @@
-"""Two drivers at once on one output: who loses a race adopts what the winner wrote."""
+"""Two drivers at once on one output: the second one stops, or helps; who loses a race adopts what the winner wrote."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_both_end_well(place: Place, tmp_path: Path) -> None:
     """Both say complete, with the same books; bytes and names are those of one driver alone, and the next run finds
     nothing to do. Then with inputs that are new to the plan, which both want to append."""
     source = place.write("in", corpus(sizes=(60, 3, 40, 0, 70, 20)))
-    common = (CURATION, "--backend", "inline", "--json", "--pause-s", "0.005", "--input", source)
+    common = (CURATION, "--backend", "inline", "--json", "--pause-s", "0.005", "--allow-concurrent", "--input", source)
     with (
         Zygote(tmp_path / "one", place.env) as one,
         Zygote(tmp_path / "two", place.env) as two,
@@ -78,7 +78,7 @@ def test_a_driver_is_overtaken_by_one_that_knows_more(bench: Bench, when: str) -
 
     def overtake() -> None:
         bench.place.write("in", {NEW: encoded(".jsonl", rows(NEW, 20, random.Random(1)))})
-        complete(bench.run())
+        complete(bench.run(allow_concurrent=True))
 
     first = complete(bench.run(backend=Meanwhile(when, overtake)))
     assert first.total == (4 if when == "start" else 3)
@@ -94,7 +94,7 @@ def test_a_plan_that_grows_meanwhile_is_not_complete(bench: Bench) -> None:
 
     def grow() -> None:
         bench.place.write("in", {NEW: encoded(".jsonl", rows(NEW, 20, random.Random(1)))})
-        complete(bench.run(limit=1))
+        complete(bench.run(limit=1, allow_concurrent=True))
 
     first = complete(bench.run(backend=Meanwhile("poll", grow)))
     assert first.total == 3
