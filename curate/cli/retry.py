@@ -1,0 +1,65 @@
+"""Runs the failed shards of a job again: the job is found by what its last run wrote down."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from curate.dataset.failures import read_failures
+from curate.dataset.prepare import resolve_output
+from curate.job.command import display, execute
+from curate.job.options import run_options
+from curate.job.origin import RecordedRun, locate, recorded_run
+
+if TYPE_CHECKING:
+    from curate.dataset.spec import RunOptions
+    from curate.job.base import Job
+
+
+def retry(
+    output: str,
+    *,
+    script: str | None,
+    backend: str | None,
+    accept_code_change: bool,
+    allow_concurrent: bool,
+    max_failed_shards: str | None,
+    as_json: bool,
+    dry: bool,
+) -> int:
+    """Runs the failed shards of the job that writes to `output`. Returns the exit code, as the job's own command does.
+
+    Inputs and backend are those of the last run, parameters those that the job had.
+    """
+    root = resolve_output(output)
+    script = None if script is None else os.path.abspath(os.path.expanduser(script))  # noqa: PTH100, PTH111
+
+    def make() -> tuple[Job, RunOptions]:
+        found = read_failures(root)
+        run = recorded_run(found.ledger, found.listing)
+        enter.enter_context(working_folder(run))
+        options = run_options(
+            input=run.inputs,
+            output=root,
+            backend=backend or run.backend,
+            retry_failed=True,
+            accept_code_change=accept_code_change,
+            allow_incomplete_input=run.allow_incomplete_input,
+            allow_concurrent=allow_concurrent,
+            max_failed_shards=max_failed_shards,
+            display=display(as_json),
+            handle_signals=True,
+        )
+        return locate(run.origin, script=script), options
+
+    with contextlib.ExitStack() as enter:
+        return execute(make, as_json=as_json, dry=dry)
+
+
+@contextlib.contextmanager
+def working_folder(run: RecordedRun) -> Iterator[None]:
+    """Works where the job was run, if that is here: its parameters may hold relative paths."""
+    with contextlib.chdir(run.cwd) if os.path.isdir(run.cwd) else contextlib.nullcontext():  # noqa: PTH112
+        yield
