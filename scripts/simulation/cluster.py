@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import hashlib
 import heapq
-import itertools
 import math
 import random
 import sys
@@ -572,18 +571,6 @@ class Simulation:
         self.spent["lost"] += self.undecided_s
         if not math.isclose(sum(self.spent.values()), self.running_s, rel_tol=1e-6):
             raise Broken(f"slots ran for {self.running_s} s, of which {self.spent} are accounted for")
-
-    def ideal_s(self) -> float:
-        """Returns the least makespan that the capacity that there was allows."""
-        left_s = sum(self.work_s[shard] for shard in range(self.scenario.tasks) if self.published[shard])
-        steps = [*self.steps_of_capacity, (math.inf, 0)]
-        fits_s = 0.0
-        for (at_s, capacity), (until_s, _) in itertools.pairwise(steps):
-            if capacity and left_s <= capacity * (until_s - at_s):
-                fits_s = at_s + left_s / capacity
-                break
-            left_s -= capacity * (until_s - at_s) if capacity else 0.0
-        return max(fits_s, max(self.work_s))
 
 
 def _line(what: Any) -> str:

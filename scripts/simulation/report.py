@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -71,12 +73,15 @@ def simulate(
     simulation.run()
     spent = simulation.spent
     auditor = simulation.auditor
+    done = np.frombuffer(simulation.published, dtype=np.bool_)
+    work_s = float(np.asarray(simulation.work_s)[done].sum())
+    longest_s = max(simulation.work_s)
     report = Report(
         scenario=asdict(scenario),
         digest=simulation.digest.hexdigest(),
         makespan_s=simulation.now_s,
-        ideal_s=simulation.ideal_s(),
-        longest_s=max(simulation.work_s),
+        ideal_s=ideal_s(simulation.steps_of_capacity, work_s, longest_s),
+        longest_s=longest_s,
         outputs=simulation.outputs,
         given_up=auditor.failed,
         tasks=auditor.launches,
@@ -98,6 +103,21 @@ def simulate(
         wall_s=time.perf_counter() - started,
     )
     return report, simulation.timeline
+
+
+def ideal_s(steps: Sequence[tuple[float, int]], work_s: float, longest_s: float) -> float:
+    """Returns the least makespan of `work_s` slot-seconds on slots whose number changes as `steps` say, from 0 on.
+
+    >>> ideal_s([(10.0, 4), (20.0, 2)], work_s=50.0, longest_s=3.0)
+    25.0
+    """
+    left_s = work_s
+    for (at_s, slots), (until_s, _) in itertools.pairwise([*steps, (math.inf, 0)]):
+        if slots and left_s <= slots * (until_s - at_s):
+            return max(longest_s, at_s + left_s / slots)
+        if slots:
+            left_s -= slots * (until_s - at_s)
+    raise ValueError(f"{left_s} of {work_s} slot-seconds are left when the last slot is gone: {steps[-3:]}")
 
 
 def _memory(name: str) -> int:
