@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -22,23 +21,16 @@ HERE = platform.node()
 
 
 @pytest.fixture(scope="module")
-def environment() -> Iterator[pytest.MonkeyPatch]:
-    """What clusters started by this module, and their workers, find around them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "disabled")
-        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-        patch.delenv("RAY_ADDRESS", raising=False)
-        yield patch
-
-
-@pytest.fixture(scope="module")
-def machine(environment: pytest.MonkeyPatch) -> Iterator[Any]:
+def machine() -> Iterator[Any]:
     """A cluster of this process alone, with two CPUs, and a backend on it."""
     import ray
 
     from curate.runtime.ray import RayBackend
 
-    ray.init("local", num_cpus=2, object_store_memory=80 << 20, include_dashboard=False, log_to_driver=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+        ray.init("local", num_cpus=2, object_store_memory=80 << 20, include_dashboard=False, log_to_driver=False)
     backend = RayBackend()
     backend.start(Resources())
     backend.load(Calling())
@@ -116,7 +108,7 @@ def test_no_message_and_an_empty_bundle(machine: Any) -> None:
 @pytest.mark.parametrize("announce", [False, True])
 @pytest.mark.parametrize("how", ["kill", "_exit", "segfault", "exit"])
 def test_a_worker_that_dies_has_crashed(machine: Any, how: str, announce: bool) -> None:
-    """However it does: Ray cannot tell these apart. What it had done before is known, and where it was, if announced."""
+    """However it does: Ray cannot tell. If announced, it is known where it was, and what it had done by then."""
     machine.launch(1, [(abs, -1), (die, how)] if announce else [(die, how)], 2 if announce else 1, announce=announce)
     news = polled(machine, ends(1))
     end = the_end(news)
@@ -134,7 +126,7 @@ def test_a_worker_that_dies_has_crashed(machine: Any, how: str, announce: bool) 
 
 @pytest.mark.parametrize("announce", [False, True])
 def test_an_interrupt_in_the_worker_is_no_cancellation(machine: Any, announce: bool) -> None:
-    """Ray calls it one. Were it believed, a task that interrupts itself would run again for ever as one that was lost."""
+    """Ray calls it one. Were it believed, such a task would run again and again, like one that was lost."""
     machine.launch(1, [(die, "interrupt")], 1, announce=announce)
     end = the_end(polled(machine, ends(1)))
     assert (end.end, end.detail) == (End.CRASHED, "KeyboardInterrupt: in the worker")
@@ -287,6 +279,6 @@ def test_a_cluster_that_does_not_answer_is_refused_at_once(monkeypatch: pytest.M
         unused.bind(("127.0.0.1", 0))
         monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{unused.getsockname()[1]}")
         with pytest.raises(
-            ConfigError, match="no cluster answers there .*set RAY_ADDRESS=local to run on this machine"
+            ConfigError, match=r"no cluster answers there .*set RAY_ADDRESS=local to run on this machine"
         ):
             RayBackend().start(Resources())
