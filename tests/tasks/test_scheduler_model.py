@@ -1,0 +1,459 @@
+"""The scheduler against a model: whatever happens in whatever order, every shard is in one place and ends once."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from curate.tasks.record import FailureKind
+from curate.tasks.scheduler import (
+    FAREWELL_S,
+    LARGEST_BUNDLE,
+    LEAST_MEMORY,
+    LOOK_S,
+    PAUSE_S,
+    STRAGGLER_LEAST_S,
+    Cancel,
+    Event,
+    Finish,
+    Launch,
+    Outcome,
+    Policy,
+    Record,
+    Scheduler,
+    SchedulerState,
+    ShardDone,
+    ShardFailed,
+    ShardState,
+    SlotsChanged,
+    Stop,
+    TaskEnded,
+    TaskId,
+    TaskStarted,
+    Tick,
+)
+from curate.units import GIB, MIB
+
+K = FailureKind
+SHARD_KINDS = [K.USER_ERROR, K.STORAGE, K.CORRUPT, K.RETRY_LATER, K.THROTTLED, K.FOREIGN, K.MISCONFIGURED]
+TASK_KINDS = [K.CRASHED, K.LOST, K.OUT_OF_MEMORY]
+AT_ONCE = {K.LOST, K.OUT_OF_MEMORY, K.FOREIGN}
+
+
+def sizes_of(n: int) -> st.SearchStrategy[list[int]]:
+    return st.lists(st.sampled_from([0, MIB, 300 * MIB]), min_size=n, max_size=n)
+
+
+@dataclass
+class Task:
+    """A task as the model sees it."""
+
+    left: list[int]
+    launched_s: float
+    memory: int | None
+    twin: TaskId | None = None
+    heard_s: float | None = None
+    over_time: bool = False
+    """It was cancelled for its time, and is to end as timed out."""
+    cancelled: bool = False
+    dismissed: bool = False
+    copied: bool = False
+
+
+@dataclass
+class Shard:
+    """A shard as the model sees it."""
+
+    place: ShardState = ShardState.PENDING
+    due_s: float = 0.0
+    memory: int | None = None
+    launches: int = 0
+    strikes: Counter[FailureKind] = field(default_factory=Counter)
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Every event is handed to the scheduler and to the model, which says what is to be booked; each launch, cancel and
+    finish has to be one that the model allows, and has to come when it does. The model knows nothing of queues, heaps,
+    rates or bundles: which shards are launched together, and which stragglers are copied, it leaves to the scheduler.
+    """
+
+    @initialize(
+        sizes=st.sampled_from([0, 4, 8, 12, 16, 24]).flatmap(sizes_of),
+        policy=st.builds(
+            Policy,
+            target_task_s=st.sampled_from([0.001, 1.0, 60.0, 1e6]),
+            max_in_flight=st.sampled_from([None, 1, 3]),
+            max_failed=st.sampled_from([None, None, None, 0, 3]),
+            task_timeout_s=st.sampled_from([None, 20.0]),
+            declared_memory=st.sampled_from([None, 3 * GIB]),
+            user_error_retries=st.integers(0, 3),
+            crash_limit=st.integers(1, 3),
+            memory_limit=st.integers(1, 3),
+            timeout_limit=st.integers(1, 3),
+            loss_limit=st.integers(0, 3),
+            retry_later_limit=st.integers(0, 3),
+        ),
+        slots=st.integers(0, 20),
+    )
+    def start(self, sizes: Sequence[int], policy: Policy, slots: int) -> None:
+        self.policy = policy
+        self.size = {7 + rank: size for rank, size in enumerate(sizes)}
+        self.scheduler = Scheduler(list(self.size), sizes, policy)
+        self.shards = {shard: Shard() for shard in self.size}
+        self.tasks: dict[TaskId, Task] = {}
+        self.known = 0
+        """Tasks launched so far: the next one's number."""
+        self.now_s = 1000.0
+        self.looked_s = -math.inf
+        self.attempts = 0
+        self.stopped = False
+        self.finished: SchedulerState | None = None
+        self.slots, self.largest = slots, None
+        self.slots_changed(slots, None)
+
+    # Events
+
+    @rule(slots=st.integers(0, 20), largest=st.sampled_from([None, 2 * GIB, 5 * GIB, 64 * GIB]))
+    def slots_changed(self, slots: int, largest: int | None) -> None:
+        if not self.finished:
+            self.slots, self.largest = slots, largest
+        self._tell(SlotsChanged(slots, largest), [])
+
+    @rule(which=st.integers(0, 30))
+    def started(self, which: int) -> None:
+        task = self._task(which)
+        if (held := self._held(task)) and held.heard_s is None:
+            held.heard_s = self.now_s
+        self._tell(TaskStarted(task), [])
+
+    @rule(which=st.integers(0, 30), nth=st.integers(0, 30), seconds=st.sampled_from([0.0, 1.0]), computed=st.booleans())
+    def shard_done(self, which: int, nth: int, seconds: float, computed: bool) -> None:
+        task = self._task(which)
+        shard = self._shard(task, nth)
+        booked = self._report(task, shard)
+        records = []
+        if booked:
+            self.shards[shard].place = ShardState.DONE
+            records = [Record(shard, task, Outcome.DONE)]
+            twin = self._held(self.tasks[task].twin)
+            if twin is not None and shard in twin.left:
+                twin.left.remove(shard)
+                twin.dismissed = not twin.left
+        self._tell(ShardDone(task, shard, self.size.get(shard, 0), seconds, computed), records)
+
+    @rule(
+        which=st.integers(0, 30),
+        nth=st.integers(0, 30),
+        kind=st.sampled_from(SHARD_KINDS),
+        after_s=st.sampled_from([0.0, 7.0]),
+    )
+    def shard_failed(self, which: int, nth: int, kind: FailureKind, after_s: float) -> None:
+        task = self._task(which)
+        shard = self._shard(task, nth)
+        records = []
+        if self._report(task, shard):
+            records = [Record(shard, task, self._strike(task, shard, kind, after_s), kind)]
+        self._tell(ShardFailed(task, shard, kind, after_s), records)
+
+    @rule(
+        which=st.integers(0, 30),
+        nth=st.integers(0, 30),
+        kind=st.sampled_from(TASK_KINDS),
+        peak=st.sampled_from([0, 2 * GIB]),
+    )
+    def task_ended(self, which: int, nth: int, kind: FailureKind, peak: int) -> None:
+        task = self._task(which)
+        suspect = self._shard(task, nth)
+        held = self._held(task)
+        records = []
+        told = kind
+        if held is not None:
+            if held.cancelled and held.left:
+                # What it means is known already: it says something else.
+                kind = K.TIMED_OUT if held.over_time else K.LOST
+            struck = held.left if kind is K.LOST else [suspect] if suspect in held.left else held.left[:1]
+            self.attempts += len(held.left)
+            for shard in held.left:
+                if shard in struck:
+                    outcome = self._strike(task, shard, kind, 0.0, max(peak, held.memory or 0))
+                    records.append(Record(shard, task, outcome, kind))
+                elif not self._elsewhere(task, shard):
+                    self.shards[shard].place = ShardState.READY
+            if (twin := self._held(held.twin)) is not None:
+                twin.twin, twin.copied = None, not (held.left and kind is K.LOST)
+            if not self.finished:
+                del self.tasks[task]
+        self._tell(TaskEnded(task, told if held is None or held.left else None, suspect, peak), records)
+
+    @rule(seconds=st.sampled_from([0.0, 0.3, 1.0, 1.0, 5.0, 5.0, 12.0, 29.0, 70.0]))
+    def tick(self, seconds: float) -> None:
+        self.now_s += seconds
+        self._tell(Tick(), [])
+
+    @rule(hours=st.integers(1, 3))
+    def time_passes_in_ticks(self, hours: int) -> None:
+        """As long as backoffs and stragglers take, in steps that are no pause."""
+        for _ in range(hours):
+            self.tick(20.0)
+
+    @precondition(lambda self: not self.stopped)
+    @rule(sure=st.sampled_from([False] * 9 + [True]))
+    def stop(self, sure: bool) -> None:
+        if sure:
+            self.stopped = not self.finished
+            self._tell(Stop(), [])
+
+    # What is always so
+
+    @invariant()
+    def counts_agree(self) -> None:
+        scheduler, places = self.scheduler, Counter(shard.place for shard in self.shards.values())
+        assert (scheduler.done, scheduler.failed) == (places[ShardState.DONE], places[ShardState.FAILED])
+        assert scheduler.unfinished == len(self.shards) - scheduler.done - scheduler.failed
+        assert scheduler.attempts == self.attempts
+        assert scheduler.running_tasks == len(self.tasks)
+        assert scheduler.launched == self.known
+
+    @invariant()
+    def every_shard_is_in_one_place(self) -> None:
+        """State bytes, queues and tasks say the same, and it is what the model says."""
+        scheduler = self.scheduler
+        pending = scheduler._order[scheduler._cursor :].tolist()
+        ready = [shard for bundle in scheduler._ready for shard in bundle]
+        waiting = [shard for _, shard in scheduler._waiting]
+        running = {shard for task in scheduler._running.values() for shard in task.left}
+        for state, found in zip(ShardState, (pending, ready, waiting, running), strict=False):
+            assert sorted(found) == [shard for shard, one in self.shards.items() if one.place is state]
+        assert [scheduler._states[shard] for shard in self.shards] == [one.place for one in self.shards.values()]
+        assert {task: list(one.left) for task, one in scheduler._running.items()} == {
+            task: one.left for task, one in self.tasks.items()
+        }
+
+    @invariant()
+    def no_shard_runs_twice_but_in_twins(self) -> None:
+        holders: dict[int, list[TaskId]] = {}
+        for task, one in self.tasks.items():
+            for shard in one.left:
+                holders.setdefault(shard, []).append(task)
+        for tasks in holders.values():
+            assert len(tasks) == 1 or (len(tasks) == 2 and self.tasks[tasks[0]].twin == tasks[1])
+
+    @invariant()
+    def nothing_waits_that_could_run(self) -> None:
+        """The window is full, or nothing is left that may be launched now."""
+        if self.finished or self.stopped or len(self.tasks) >= self._window():
+            return
+        places = {shard.place for shard in self.shards.values()}
+        assert ShardState.READY not in places
+        assert ShardState.PENDING not in places or self._told_to_wait() >= self._window()
+
+    @invariant()
+    def who_waits_is_not_due(self) -> None:
+        due_s = [one.due_s for one in self.shards.values() if one.place is ShardState.WAITING]
+        active = self.finished is None and not self.stopped
+        assert self.scheduler.next_event_s() == (min(due_s) if due_s and active else None)
+        assert not active or all(one > self.now_s for one in due_s)
+
+    def teardown(self) -> None:
+        """Left to itself, with nothing failing any more, it ends: everything is done that was not given up."""
+        if not hasattr(self, "scheduler"):
+            return
+        for _ in range(20 * len(self.shards) + 20):
+            if self.finished:
+                break
+            for task in list(self.tasks):
+                for shard in list(self.tasks[task].left):
+                    self._done(task, shard)
+                self._ended(task)
+            self.tick(29.0)
+        assert self.finished
+        self.counts_agree()
+        if self.finished is SchedulerState.FINISHED and not self.stopped:
+            assert self.scheduler.unfinished == 0
+
+    # The model
+
+    def _tell(self, event: Event, records: list[Record]) -> None:
+        """Hands in an event of which `records` are to be booked, and goes through what the scheduler says."""
+        actions = self.scheduler.handle(event, self.now_s)
+        if self.finished:
+            assert actions == []
+            return
+        looking = isinstance(event, Tick) and self.now_s - self.looked_s >= LOOK_S
+        judging = looking and self.now_s - self.looked_s <= PAUSE_S
+        if looking:
+            self.looked_s = self.now_s
+        assert [action for action in actions if isinstance(action, Record)] == records
+        # Launches come after what the event itself meant: shards fall due, then the window is filled.
+        fills = [action for action in actions if isinstance(action, Launch) and action.copy_of is None]
+        assert actions[len(actions) - len(fills) - isinstance(actions[-1] if actions else None, Finish) :][
+            : len(fills)
+        ] == list(fills)
+        due = False
+        for action in actions:
+            if isinstance(action, Launch):
+                if action.copy_of is None and not due:
+                    self._fall_due()
+                    due = True
+                self._launched(action, judging)
+            elif isinstance(action, Cancel):
+                self._cancelled(action.task, event, judging)
+            elif isinstance(action, Finish):
+                assert action is actions[-1]
+                self.finished = action.state
+        if not self.stopped and self.finished is not SchedulerState.ABORTED:
+            self._fall_due()
+        if judging and self.policy.task_timeout_s is not None:
+            limit_s = self.policy.task_timeout_s
+            late = [
+                one for one in self.tasks.values() if one.left and one.heard_s and self.now_s - one.heard_s > limit_s
+            ]
+            assert all(one.cancelled for one in late)
+        assert all(one.cancelled for one in self.tasks.values() if one.dismissed)
+        assert self.finished == self._end(), actions
+
+    def _launched(self, launch: Launch, judging: bool) -> None:
+        shards = [self.shards[shard] for shard in launch.shards]
+        assert not self.stopped
+        assert launch.task == self.known
+        self.known += 1
+        assert 0 < len(set(launch.shards)) == len(launch.shards) <= LARGEST_BUNDLE
+        assert len(self.tasks) < self._window()
+        places = {shard.place for shard in shards}
+        if launch.copy_of is not None:
+            source = self.tasks[launch.copy_of]
+            assert judging
+            assert len(self.tasks) < self.slots
+            assert not {one.place for one in self.shards.values()} & {ShardState.READY, ShardState.PENDING}
+            assert list(launch.shards) == source.left[::-1]
+            assert not source.cancelled
+            assert not source.copied
+            assert source.twin is None
+            assert self.now_s - source.launched_s > STRAGGLER_LEAST_S
+            source.twin, source.copied = launch.task, True
+        else:
+            assert len(places) == 1
+            assert places <= {ShardState.READY, ShardState.PENDING}
+            if places == {ShardState.PENDING}:
+                assert all(one.place is not ShardState.READY for one in self.shards.values())
+                assert self._told_to_wait() < self._window()
+        new = all(shard.launches == 0 for shard in shards)
+        assert new == (places == {ShardState.PENDING})
+        assert launch.attempt == (1 if new else max(2, *(1 + shard.strikes.total() for shard in shards)))
+        # One more user error, and each of them is given up.
+        limit = self.policy.user_error_retries
+        assert launch.last == all(shard.strikes[K.USER_ERROR] >= limit for shard in shards)
+        asked = [shard.memory for shard in shards if shard.memory is not None]
+        assert launch.memory == (min(max(asked), self.largest or max(asked)) if asked else None)
+        for shard in shards:
+            shard.place = ShardState.RUNNING
+            shard.launches += 1
+        self.tasks[launch.task] = Task(list(launch.shards), self.now_s, launch.memory, launch.copy_of)
+
+    def _cancelled(self, task: TaskId, event: Event, judging: bool) -> None:
+        one = self.tasks[task]
+        assert not one.cancelled
+        one.cancelled = True
+        if isinstance(event, ShardDone):
+            assert one.dismissed
+            return
+        assert judging
+        assert one.heard_s is not None
+        silent_s = self.now_s - one.heard_s
+        if one.left:
+            assert self.policy.task_timeout_s is not None
+            assert silent_s > self.policy.task_timeout_s
+            one.over_time = True
+        else:
+            assert silent_s > FAREWELL_S
+            one.dismissed = True
+
+    def _report(self, task: TaskId, shard: int) -> bool:
+        """Hears from a task; returns whether it held the shard."""
+        held = self._held(task)
+        if held is None:
+            return False
+        held.heard_s, held.over_time = self.now_s, False
+        if shard not in held.left:
+            return False
+        held.left.remove(shard)
+        self.attempts += 1
+        return True
+
+    def _strike(self, task: TaskId, shard: int, kind: FailureKind, after_s: float, peak: int = 0) -> Outcome:
+        if self._elsewhere(task, shard):
+            return Outcome.COPY_FAILED
+        one = self.shards[shard]
+        one.strikes[kind] += 1
+        count = one.strikes[kind]
+        had = max(one.memory or 0, self.policy.declared_memory or 0)
+        final = count > self.policy.limit(kind)
+        if kind is K.OUT_OF_MEMORY:
+            final = final or (self.largest is not None and had >= self.largest)
+            wanted = 2 * max(had, peak, LEAST_MEMORY)
+            one.memory = wanted if self.largest is None else min(wanted, self.largest)
+        if final:
+            one.place = ShardState.FAILED
+            return Outcome.FAILED
+        one.place = ShardState.READY if kind in AT_ONCE else ShardState.WAITING
+        one.due_s = self.now_s + max(after_s, min(60.0, 2.0 ** (count - 1)))
+        return Outcome.RETRY
+
+    def _fall_due(self) -> None:
+        for one in self.shards.values():
+            if one.place is ShardState.WAITING and one.due_s <= self.now_s:
+                one.place = ShardState.READY
+
+    def _end(self) -> SchedulerState | None:
+        failed = sum(one.place is ShardState.FAILED for one in self.shards.values())
+        if self.policy.max_failed is not None and failed > self.policy.max_failed:
+            return SchedulerState.ABORTED
+        left = any(one.place not in (ShardState.DONE, ShardState.FAILED) for one in self.shards.values())
+        over = (self.stopped or not left) and all(one.dismissed for one in self.tasks.values())
+        return SchedulerState.FINISHED if over else None
+
+    def _window(self) -> int:
+        return self.policy.max_in_flight or max(16, 2 * self.slots)
+
+    def _told_to_wait(self) -> int:
+        waiting = [one for one in self.shards.values() if one.place is ShardState.WAITING]
+        return sum(one.strikes[K.RETRY_LATER] > 0 for one in waiting)
+
+    def _held(self, task: TaskId | None) -> Task | None:
+        return None if task is None or self.finished else self.tasks.get(task)
+
+    def _elsewhere(self, task: TaskId, shard: int) -> bool:
+        twin = self._held(self.tasks[task].twin)
+        return twin is not None and shard in twin.left
+
+    def _task(self, which: int) -> TaskId:
+        """Mostly a task in flight; now and then one that is over, or that never was."""
+        flying = list(self.tasks)
+        return flying[which % len(flying)] if flying and which < 28 else TaskId(which)
+
+    def _shard(self, task: TaskId, nth: int) -> int:
+        """Mostly one that the task holds; now and then any."""
+        left = self.tasks[task].left if task in self.tasks else []
+        return left[nth % len(left)] if left and nth < 27 else nth
+
+    def _done(self, task: TaskId, shard: int) -> None:
+        """As the rule, of what is in flight."""
+        if task in self.tasks and shard in self.tasks[task].left:
+            place = list(self.tasks).index(task)
+            if place < 28:
+                self.shard_done(place, min(26, self.tasks[task].left.index(shard)), 1.0, computed=True)
+
+    def _ended(self, task: TaskId) -> None:
+        place = list(self.tasks).index(task)
+        if place < 28:
+            self.task_ended(place, 0, K.LOST, 0)
+
+
+TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
