@@ -1,4 +1,4 @@
-"""Stand-ins that tests share: a clock that does not wait, a backend that follows a script, a store that fails."""
+"""Stand-ins for tests of curate, besides those of `curate.testing`: a backend by script, a store for a run's log."""
 
 from __future__ import annotations
 
@@ -10,28 +10,9 @@ from typing import Any, BinaryIO
 
 from curate.runtime.protocol import End, Ended, News, Program, Resources
 from curate.storage.protocol import Calls, Object, Published, Store, Writer
+from curate.testing import FakeClock
 
-
-@dataclass
-class FakeClock:
-    """Time that passes only by sleeping, and remembers for how long. Wall clock and monotonic clock go together."""
-
-    time_s: float = 1_700_000_000.0
-    sleeps: list[float] = field(default_factory=list)
-
-    def now(self) -> float:
-        return self.time_s
-
-    def monotonic(self) -> float:
-        return self.time_s
-
-    def sleep(self, seconds: float) -> None:
-        self.sleeps.append(seconds)
-        self.time_s += seconds
-
-    def advance(self, seconds: float) -> None:
-        """Lets time pass without anyone sleeping."""
-        self.time_s += seconds
+__all__ = ["After", "FakeBackend", "FakeClock", "FlakyStore"]
 
 
 @dataclass

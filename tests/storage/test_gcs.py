@@ -22,8 +22,8 @@ from curate.errors import ObjectNotFound, PermissionDenied, StorageError, Transi
 from curate.storage import Outcome, Store
 from curate.storage.gcs import CHUNK_BYTES, SIMPLE_BYTES, GCSStore
 from curate.storage.retry import Retry
+from curate.testing import FakeClock
 from tests.gcs_emulator import GcsEmulator, _Answer, _refusal
-from tests.storage.conftest import FakeClock
 
 X = "gs://bucket/x"
 BIG = os.urandom(CHUNK_BYTES + 1000)

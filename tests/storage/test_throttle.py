@@ -21,7 +21,7 @@ from curate.storage import Outcome
 from curate.storage.gcs import GCSStore
 from curate.storage.retry import Retry
 from curate.storage.throttle import Bounds, Limiter, Window
-from tests.fakes import FakeClock
+from curate.testing import FakeClock
 from tests.gcs_emulator import GcsEmulator
 
 BOUNDS = Bounds()

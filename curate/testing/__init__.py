@@ -1,0 +1,77 @@
+"""For tests of jobs and of stores: a local run in three lines, faults on a store, a clock that does not wait.
+
+    from curate.testing import Fault, faulty_stores, run_local
+
+    def test_it_scores():
+        ran = run_local(Toxicity(threshold=0.7), [{"id": "1", "body": "you are great"}])
+        assert ran.table.column("toxicity").to_pylist() == [0.0]
+
+    def test_it_survives_a_store_that_fails_now_and_then():
+        with faulty_stores(Fault("publish", nth=3, when="after"), rate=0.01, seed=7):
+            assert run_local(Toxicity(), rows).summary.state == "complete"
+
+    class TestMyStore(StoreContract):
+        @pytest.fixture
+        def place(self, tmp_path):
+            return StorePlace(f"{tmp_path}/root/", lambda: MyStore())
+
+Importing it takes no pytest; using `StoreContract` does.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from curate.testing.clock import FakeClock
+    from curate.testing.contract import StoreContract, StorePlace
+    from curate.testing.faults import Fault, Faults, When, kill, lost, parse_faults
+    from curate.testing.local import LocalRun, run_local
+    from curate.testing.store import FaultyStore, faulty_stores
+
+_HOME = {
+    # a job, run here
+    "run_local": "local",
+    "LocalRun": "local",
+    # time
+    "FakeClock": "clock",
+    # a store that fails
+    "FaultyStore": "store",
+    "faulty_stores": "store",
+    "Fault": "faults",
+    "Faults": "faults",
+    "When": "faults",
+    "kill": "faults",
+    "lost": "faults",
+    "parse_faults": "faults",
+    # a store of one's own
+    "StoreContract": "contract",
+    "StorePlace": "contract",
+}
+
+__all__ = [
+    "FakeClock",
+    "Fault",
+    "Faults",
+    "FaultyStore",
+    "LocalRun",
+    "StoreContract",
+    "StorePlace",
+    "When",
+    "faulty_stores",
+    "kill",
+    "lost",
+    "parse_faults",
+    "run_local",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'curate.testing' has no attribute {name!r}")
+    home = f"{__name__}.{_HOME[name]}"
+    if _HOME[name] == "contract":
+        # Before it is imported, so that its assertions show what they compared.
+        import_module("pytest").register_assert_rewrite(home)
+    return getattr(import_module(home), name)
