@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -12,6 +11,7 @@ import orjson
 from rich.console import Console
 from rich.text import Text
 
+from curate.cli.terminal import line, moment, plain, short
 from curate.dataset.failures import JobFailures, read_failures
 from curate.tasks.failures import FAILED, RETRY, Group
 from curate.tasks.shard import Shard, SliceKind
@@ -33,16 +33,16 @@ def show_failures(output: str, *, everything: bool, as_json: bool) -> int:
         click.echo(orjson.dumps({"output": found.ledger.root, "failed": failed, "groups": values}, default=str))
         return 0
     console = Console(highlight=False)
-    _line(console, Text.assemble((plain(found.job["job"]), "bold"), "  ", plain(found.ledger.root)))
-    for line in _heading(failed, groups, everything=everything):
-        _line(console, Text(line, "red" if failed else ""))
+    line(console, Text.assemble((plain(found.job["job"]), "bold"), "  ", plain(found.ledger.root)))
+    for one in _heading(failed, groups, everything=everything):
+        line(console, Text(one, "red" if failed else ""))
     for group in groups[:SHOWN_GROUPS]:
-        _line(console, Text())
+        line(console, Text())
         _group(console, found.ledger.root, group)
     if len(groups) > SHOWN_GROUPS:
-        _line(console, Text(f"\n... and {len(groups) - SHOWN_GROUPS:,} more groups; --json shows all"))
+        line(console, Text(f"\n... and {len(groups) - SHOWN_GROUPS:,} more groups; --json shows all"))
     if failed:
-        _line(console, Text())
+        line(console, Text())
         _fact(console, "retry", f"curate retry {_word(found.ledger.root)}")
     return 0
 
@@ -67,8 +67,8 @@ def _group(console: Console, output: str, group: Group) -> None:
     kinds = ", ".join(kind.replace("_", " ") for kind, _ in group.kinds.most_common())
     tries = "1 try" if group.attempts == 1 else f"{group.attempts:,} tries"
     shards = "1 shard" if group.shards == 1 else f"{group.shards:,} shards"
-    _line(console, Text.assemble((shards, "bold red"), f", {tries}: {kinds}, last on {moment(group.last)}"))
-    _wrapped(console, short(example.get("error", "")), "bold")
+    line(console, Text.assemble((shards, "bold red"), f", {tries}: {kinds}, last on {moment(group.last)}"))
+    _wrapped(console, short(example.get("error", ""), SHOWN_CHARS), "bold")
     if group.signature.frame:
         _wrapped(console, f"at {plain(group.signature.frame)}")
     _fact(console, "shard", plain(example["shard"]))
@@ -94,18 +94,18 @@ def show_shard(output: str, shard_id: str, *, as_json: bool) -> int:
         return 0
     console = Console(highlight=False)
     colour = {"done": "green", "failed": "red"}.get(state, "yellow")
-    _line(console, Text.assemble((plain(shard_id), "bold"), "  ", (state, colour)))
+    line(console, Text.assemble((plain(shard_id), "bold"), "  ", (state, colour)))
     _fact(console, "job", f"{plain(found.job['job'])}  {plain(root)}")
     _fact(console, "input", plain(shard.uri))
     _fact(console, "slice", _slice_text(shard))
     if not tries:
-        _line(console, Text("no try of it has failed"))
+        line(console, Text("no try of it has failed"))
     for number, failure in enumerate(tries):
-        _line(console, Text())
+        line(console, Text())
         following = tries[number + 1] if number + 1 < len(tries) else {}
         _try(console, failure, shown=not _same_traceback(failure, following))
     if not found.matched.done[rank]:
-        _line(console, Text())
+        line(console, Text())
         _commands(console, found, shard_id)
     return 0
 
@@ -120,19 +120,19 @@ def _commands(console: Console, found: JobFailures, shard_id: str) -> None:
 def _try(console: Console, failure: Mapping[str, Any], *, shown: bool) -> None:
     means = {FAILED: "given up", RETRY: "tried again"}.get(failure["outcome"], "another copy of it ran")
     kind = str(failure.get("kind", "")).replace("_", " ")
-    _line(console, Text.assemble((f"try {failure['attempt']}", "bold"), f": {kind}, {means}"))
+    line(console, Text.assemble((f"try {failure['attempt']}", "bold"), f": {kind}, {means}"))
     _fact(console, "run", f"{failure['run_id']}, task {failure['task']}, {moment(failure['time'])} UTC")
     if where := _where(failure):
         _fact(console, "where", where)
-    _wrapped(console, short(failure.get("error", "")), "red")
+    _wrapped(console, short(failure.get("error", ""), SHOWN_CHARS), "red")
     traceback = failure.get("traceback", "")
     if traceback and not shown:
-        _line(console, Text(f"{INDENT}(the next try has the same traceback)", "dim"))
+        line(console, Text(f"{INDENT}(the next try has the same traceback)", "dim"))
     elif traceback:
         if "as" in failure:
-            _line(console, Text(f"{INDENT}(the traceback of {plain(failure['as'])}, which failed alike)", "dim"))
-        for line in traceback.rstrip().splitlines():
-            _line(console, Text(f"{INDENT}{_shown(line)}"))
+            line(console, Text(f"{INDENT}(the traceback of {plain(failure['as'])}, which failed alike)", "dim"))
+        for one in traceback.rstrip().splitlines():
+            line(console, Text(f"{INDENT}{visible(one)}"))
 
 
 def _same_traceback(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -170,39 +170,23 @@ def _word(text: str) -> str:
     return shlex.quote(plain(text))
 
 
-def moment(seconds: float) -> str:
-    """Returns a time as people read it, in UTC."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+def visible(text: str) -> str:
+    """Returns a line as it is, indented and all, but for what would act on a terminal.
 
-
-def plain(text: str) -> str:
-    """Returns `text` as one line that cannot do anything to a terminal."""
-    return _shown(" ".join(text.split()))
-
-
-def _shown(line: str) -> str:
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
-
-
-def short(error: str) -> str:
-    """Returns an error as one line, shortened."""
-    text = plain(error)
-    return text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 3] + "..."
-
-
-def _line(console: Console, line: Text) -> None:
-    """Prints a line as it is: what is too long is wrapped by the terminal, so that it can still be copied."""
-    console.print(line, soft_wrap=True)
+    >>> visible("    raise \\x1b[31mError\\x1b[0m\\x07")
+    '    raise Error\\\\x07'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in click.unstyle(text))
 
 
 def _fact(console: Console, label: str, value: str) -> None:
-    _line(console, Text.assemble(f"{INDENT}{label:<8}", value))
+    line(console, Text.assemble(f"{INDENT}{label:<8}", value))
 
 
 def _wrapped(console: Console, text: str, style: str = "") -> None:
     """Prints prose: wrapped and indented on a terminal, one line elsewhere."""
-    line = Text(text, style)
-    lines = line.wrap(console, max(20, console.width - len(INDENT))) if console.is_terminal else [line]
+    whole = Text(text, style)
+    lines = whole.wrap(console, max(20, console.width - len(INDENT))) if console.is_terminal else [whole]
     for one in lines:
         one.rstrip()
-        _line(console, Text.assemble(INDENT, one))
+        line(console, Text.assemble(INDENT, one))

@@ -83,7 +83,7 @@ def frame_of(error: BaseException) -> str:
     for link in _links(error):
         found = ""
         for code, line in _frames(link.__traceback__):
-            if _is_users(code.co_filename):
+            if is_users(code.co_filename):
                 found = f"{_short(code.co_filename)}:{line} in {code.co_name}"
         if found:
             return found
@@ -156,7 +156,8 @@ def _libraries() -> tuple[str, ...]:
     return tuple(f"{folder}{os.sep}" for folder in folders)
 
 
-def _is_users(file: str) -> bool:
+def is_users(file: str) -> bool:
+    """Returns whether a file's code is the user's: not curate's, Python's, or that of an installed package."""
     installed = f"{os.sep}site-packages{os.sep}" in file or f"{os.sep}dist-packages{os.sep}" in file
     return not (installed or file.startswith(("<frozen ", *_libraries())))
 

@@ -33,6 +33,7 @@ MOST_SIGNATURES = 1000
 MOST_PATTERN = 300
 """Characters of a message that count."""
 
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _QUOTED = re.compile(
     # A quote inside of a word is an apostrophe. One that is never closed was cut off with the rest of the message.
     r"""(?<!\w)b?'(?:[^'\\]|\\.|'(?=\w))*(?:'(?!\w)|\\?$)|(?<!\w)b?"(?:[^"\\]|\\.)*(?:"|\\?$)|`[^`]*(?:`|$)""",
@@ -57,7 +58,7 @@ def pattern(message: str) -> str:
     >>> pattern("can't be 12.5 % of 3,000 rows")
     "can't be 0 % of 0 rows"
     """
-    text = " ".join(message.split())
+    text = " ".join(_ANSI.sub("", message).split())
     text = _QUOTED.sub("'…'", text)
     text = _PATH.sub("/…", text)
     text = _RELATIVE_PATH.sub("/…", text)
@@ -132,7 +133,7 @@ def failure_event(
         "pid": failure.pid,
         "peak_bytes": failure.peak_bytes,
         "seconds": round(record.seconds, 4),
-        "log": layout.run_file(run_id, "logs/"),
+        "log": layout.run_file(run_id, f"logs/{failure.node}-{failure.pid}" if failure.pid else "logs/"),
     }
 
 

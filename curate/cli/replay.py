@@ -1,0 +1,159 @@
+"""Runs one shard of a job here, and shows what becomes of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pdb
+import shlex
+import sys
+from typing import Any
+
+import click
+import orjson
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from curate.cli.failures import visible
+from curate.cli.retry import working_folder
+from curate.cli.terminal import fact, line, plain, short
+from curate.clock import SystemClock
+from curate.dataset.failures import JobFailures, read_failures
+from curate.dataset.prepare import resolve_output
+from curate.dataset.replay import Replayed, frames_below, replay, users_traceback
+from curate.job.command import stdout_to_stderr
+from curate.job.origin import locate, recorded_run
+from curate.units import format_bytes, format_duration
+
+SHOWN_COLUMNS = 8
+SHOWN_CHARS = 60
+EXIT_FAILED = 1
+
+
+def show_replay(
+    output: str, shard_id: str, *, script: str | None, publish: bool, debug: bool, rows: int, as_json: bool
+) -> int:
+    """Runs a shard of the job that writes to `output` and prints the result, or the traceback. Returns the exit code.
+
+    With `debug`, a debugger starts where the job's code raised.
+    """
+    root = resolve_output(output)
+    script = None if script is None else os.path.abspath(os.path.expanduser(script))  # noqa: PTH100, PTH111
+    # Whatever the job prints, standard output holds the result and nothing else, if that is JSON.
+    with stdout_to_stderr() if as_json else contextlib.nullcontext():
+        found = read_failures(root)
+        found.shard(shard_id)
+        run = recorded_run(found.ledger, found.listing)
+        with working_folder(run):
+            spec = locate(run.origin, script=script).spec()
+            # A debugger is to stop at the first row that the job raises for, and not to see others set aside.
+            replayed = replay(found, spec, shard_id, SystemClock(), publish=publish, whole=not debug, rows=rows)
+    if as_json:
+        click.echo(orjson.dumps(_as_dict(found, replayed), default=str))
+    else:
+        _render(Console(highlight=False), found, replayed)
+    if debug and replayed.record.failure is not None:
+        _debug(replayed.error)
+    return EXIT_FAILED if replayed.record.failure is not None else 0
+
+
+def _as_dict(found: JobFailures, replayed: Replayed) -> dict[str, Any]:
+    record, shard = replayed.record, replayed.shard
+    failure = record.failure
+    value: dict[str, Any] = {
+        "output": found.ledger.root,
+        "shard": shard.id,
+        "input": shard.uri,
+        "state": "done" if failure is None else "failed",
+        "seconds": round(record.seconds, 3),
+        "published": replayed.published,
+        "existed": record.existed,
+        "notes": list(replayed.notes),
+    }
+    if failure is not None:
+        traceback = users_traceback(replayed.error) if replayed.error else failure.traceback
+        reason = {"kind": failure.kind.value, "error": failure.error, "frame": failure.frame, "traceback": traceback}
+        return value | {"failure": reason}
+    assert record.books is not None
+    return value | {
+        "rows": record.books.rows(),
+        "counters": record.books.sorted_counters(),
+        "bytes_out": record.bytes_out,
+        "first_rows": replayed.rows.to_pylist(),
+    }
+
+
+def _render(console: Console, found: JobFailures, replayed: Replayed) -> None:
+    record, shard = replayed.record, replayed.shard
+    took = format_duration(record.seconds)
+    name = (plain(shard.id), "bold")
+    if record.failure is not None:
+        kind = record.failure.kind.value.replace("_", " ")
+        line(console, Text.assemble(name, "  ", ("failed", "red"), f" after {took}: {kind}"))
+    else:
+        line(console, Text.assemble(name, "  ", ("done", "green"), f" in {took}; {_published(replayed)}"))
+    fact(console, "input", Text(plain(shard.uri)))
+    for note in replayed.notes:
+        fact(console, "note", Text(note), "yellow")
+    if record.failure is not None:
+        line(console, Text())
+        text = users_traceback(replayed.error) if replayed.error else record.failure.traceback
+        for one in text.rstrip().splitlines():
+            line(console, Text(visible(one)))
+        return
+    _books(console, record)
+    if len(replayed.rows):
+        line(console, Text())
+        console.print(_table(replayed.rows))
+    if not replayed.published and not record.existed and not found.matched.done[found.shard(shard.id)[0]]:
+        line(console, Text())
+        fact(console, "retry", Text(f"curate retry {shlex.quote(plain(found.ledger.root))}"))
+
+
+def _published(replayed: Replayed) -> str:
+    if replayed.record.existed:
+        return "its output existed before"
+    return "published" if replayed.published else "nothing is published"
+
+
+def _books(console: Console, record: Any) -> None:
+    rows = record.books.rows()
+    gone = sum(rows["dropped"].values())
+    fact(
+        console,
+        "rows",
+        Text(
+            f"{rows['in']:,} in + {rows['created']:,} created = {rows['out']:,} out + {gone:,} dropped "
+            f"+ {rows['quarantined']:,} quarantined"
+        ),
+    )
+    for reason, n in rows["dropped"].items():
+        fact(console, "dropped", Text(f"{n:,} {plain(reason)}"))
+    for counter, n in record.books.sorted_counters().items():
+        fact(console, "counter", Text(f"{plain(counter)} = {n:,}"))
+    fact(console, "bytes", Text(f"{format_bytes(record.bytes_out)} out"))
+
+
+def _table(rows: Any) -> Table:
+    shown = rows.column_names[:SHOWN_COLUMNS]
+    left = len(rows.column_names) - len(shown)
+    table = Table(box=None, pad_edge=False, caption=f"and {left:,} more columns" if left else None)
+    for name in shown:
+        table.add_column(Text(plain(name)), overflow="ellipsis", no_wrap=True)
+    for row in rows.to_pylist():
+        table.add_row(*(Text(short(str(row[name]), SHOWN_CHARS)) for name in shown))
+    return table
+
+
+def _debug(error: BaseException | None) -> None:
+    """Starts a debugger at the innermost frame in user code; `down` leads to what that called."""
+    if error is None or error.__traceback__ is None:
+        click.echo("no debugger: it was not the job's own code that raised", err=True)
+        return
+    debugger = pdb.Pdb()
+    if below := frames_below(error.__traceback__):
+        debugger.cmdqueue.append(f"up {below}")
+    debugger.reset()
+    sys.stdout.flush()
+    debugger.interaction(None, error.__traceback__)

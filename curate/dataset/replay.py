@@ -1,0 +1,221 @@
+"""Runs one shard of a job again, in this process, to see what becomes of it. Publishes nothing unless it is told to.
+
+The very program that workers run, over a throw-away output in a temporary folder: what it publishes there, quarantine
+and log too, goes with the folder. Schemas are those that the ledger holds.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from curate.clock import Clock
+from curate.dataset.blame import failure_of, is_users
+from curate.dataset.commit import refuse_other_job
+from curate.dataset.failures import JobFailures
+from curate.dataset.formats import detect, read
+from curate.dataset.spec import StageSpec
+from curate.dataset.stage import InputFile, Operator, Piece, Probe, StageProgram
+from curate.dataset.tally import Tally
+from curate.errors import ConfigError, ObjectNotFound
+from curate.storage import open_store
+from curate.storage.protocol import Object
+from curate.tasks import layout
+from curate.tasks.record import FailureKind, ShardRecord
+from curate.tasks.runlog import new_run_id
+from curate.tasks.shard import Shard, SliceKind
+
+BATCH_ROWS = 100
+LATE_ATTEMPT = 2
+"""An attempt after the first looks whether the output exists before it computes anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What became of a shard."""
+
+    shard: Shard
+    record: ShardRecord
+    rows: Any
+    """The first rows of the result, a table; None if it failed."""
+    published: bool
+    """Whether the output exists because of this: False also where it existed before."""
+    error: BaseException | None
+    """What user code raised, if that is what the shard failed of."""
+    notes: tuple[str, ...] = ()
+    """What to know about it beside the result."""
+
+
+def replay(
+    found: JobFailures, spec: StageSpec, shard_id: str, clock: Clock, *, publish: bool, whole: bool, rows: int
+) -> Replayed:
+    """Runs one shard of the job whose ledger was `found`; `rows` is the number of rows to return.
+
+    `whole`: as a run's last try of it, which may set rows aside for which the job raises. Raises ConfigError for an
+    unknown shard, and with `publish` for a job of another identity or code, and for an input that was replaced.
+    """
+    rank, shard = found.shard(shard_id)
+    shard, notes = _as_it_is_now(shard)
+    if publish:
+        _refuse_to_publish(found, spec, shard_id, notes)
+    elif found.job["fingerprint"] != spec.fingerprint:
+        notes.append("the job's code or parameters are not those of the output: the result may differ from a run's")
+    operator = _Watched(spec.operator)
+    with ExitStack() as cleanup:
+        run_id = new_run_id(clock.now())
+        if publish:
+            output, scratch = found.ledger.root, found.ledger.uri(f"{layout.TMP}{run_id}")
+        else:
+            output = cleanup.enter_context(tempfile.TemporaryDirectory(prefix="curate-replay-"))
+            scratch = f"{output}/{layout.TMP}{run_id}"
+        program = StageProgram(
+            key=run_id,
+            job=spec.name,
+            operator=operator,
+            output=output,
+            fingerprint=spec.fingerprint,
+            format=spec.format,
+            codec=spec.codec,
+            batch_rows=spec.batch_rows,
+            max_bad_rows=spec.max_bad_rows,
+            quarantine_errors=spec.quarantine_errors,
+            input_schemas=_input_schemas(found, spec, shard),
+            scratch=scratch,
+        )
+        schema = _output_schema(found, spec, program, shard, publish=publish)
+        piece = Piece(((rank, shard),), LATE_ATTEMPT if publish else 1, schema, last=whole)
+        record = _run(program, piece)
+        uri = f"{output}/{shard.id}{spec.suffix}"
+        table = _first_rows(uri, record, schema, scratch, rows) if record.failure is None else None
+    error = None if record.failure is None else operator.raised
+    return Replayed(shard, record, table, publish and table is not None and not record.existed, error, tuple(notes))
+
+
+def _as_it_is_now(shard: Shard) -> tuple[Shard, list[str]]:
+    """Returns the shard over the object that is there now: a mended input is to be tried before it is run."""
+    try:
+        now = open_store(shard.uri).stat(shard.uri)
+    except ObjectNotFound:
+        return shard, []  # it fails for that, and says so
+    if now.generation == shard.generation or shard.kind is not SliceKind.WHOLE:
+        return shard, []
+    changed = replace(shard, size_bytes=now.size, object_bytes=now.size, generation=now.generation)
+    return changed, ["the input was replaced after the plan was made: this is what it is now"]
+
+
+def _refuse_to_publish(found: JobFailures, spec: StageSpec, shard_id: str, notes: list[str]) -> None:
+    refuse_other_job(spec, found.ledger, found.job)
+    recorded = found.job["code_digest"]
+    if recorded and recorded != spec.code_digest and spec.code_digest not in found.listing.accepted:
+        raise ConfigError(
+            f"the code of {spec.name!r} changed under the same version (digest {recorded} there, {spec.code_digest} "
+            f"here); accept that for all failed shards with: curate retry {found.ledger.root} --accept-code-change"
+        )
+    if notes:
+        raise ConfigError(
+            f"the input of {shard_id!r} was replaced after the plan was made, which a run writes down first; "
+            f"publish it with: curate retry {found.ledger.root}"
+        )
+
+
+def _input_schemas(found: JobFailures, spec: StageSpec, shard: Shard) -> Mapping[str, Any]:
+    if spec.operator.reads_files:
+        return {}
+    format = detect(shard.uri).format
+    schema = found.ledger.read_schema(f"input-{format.value}")
+    if schema is None:
+        raise ConfigError(
+            f"{found.ledger.root} holds no schema for {format.value} inputs: no run of the job has come to them; "
+            "run the job first"
+        )
+    return {format.value: schema}
+
+
+def _output_schema(found: JobFailures, spec: StageSpec, program: StageProgram, shard: Shard, *, publish: bool) -> Any:
+    """Returns the schema of the outputs. Where no run could derive one: what this shard gives, if it is only shown."""
+    schema = spec.output_schema if spec.output_schema is not None else found.ledger.read_schema("output")
+    if schema is None and not publish:
+        schema = next(iter(program.run(Probe(shard)))).schema
+    return schema
+
+
+def _run(program: StageProgram, piece: Piece) -> ShardRecord:
+    rank, _ = piece.shards[0]
+    try:
+        record: ShardRecord = next(iter(program.run(piece)))
+    except SystemExit as error:
+        # On Ray it is the worker's process that ends.
+        return ShardRecord(rank, 0.0, replace(failure_of(error), kind=FailureKind.CRASHED))
+    return record
+
+
+def _first_rows(uri: str, record: ShardRecord, schema: Any, scratch: str, rows: int) -> Any:
+    store = open_store(uri, scratch)
+    found = Object(uri, record.bytes_out, record.generation)
+    tables = []
+    left = rows
+    batches = read(store, found, detect(uri), SliceKind.WHOLE, 0, 0, schema, BATCH_ROWS, lambda _: None)
+    while left > 0 and (table := next(batches, None)) is not None:
+        tables.append(table.slice(0, left))
+        left -= len(tables[-1])
+    return pa.concat_tables(tables) if tables else schema.empty_table()
+
+
+class _Watched:
+    """An operator that remembers what it raised last."""
+
+    def __init__(self, inner: Operator) -> None:
+        self._inner = inner
+        self.reads_files = inner.reads_files
+        self.raised: BaseException | None = None
+
+    def setup(self) -> None:
+        """Sets the operator up."""
+        try:
+            self._inner.setup()
+        except Exception as error:
+            self.raised = error
+            raise
+
+    def apply(self, batch: Any, tally: Tally) -> Iterator[Any]:
+        """Yields what the operator makes of a batch."""
+        yield from self._watched(self._inner.apply(batch, tally))
+
+    def apply_file(self, file: InputFile, tally: Tally) -> Iterator[Any]:
+        """Yields what the operator makes of a file."""
+        yield from self._watched(self._inner.apply_file(file, tally))
+
+    def hide(self, text: str) -> str:
+        """Returns text without the operator's secrets."""
+        return self._inner.hide(text)
+
+    def _watched(self, tables: Iterable[Any]) -> Iterator[Any]:
+        try:
+            yield from tables
+        except (Exception, SystemExit) as error:
+            self.raised = error
+            raise
+
+
+# What is shown of an exception
+
+
+def users_traceback(error: BaseException) -> str:
+    """Returns the traceback of an exception from the first frame in user code on: what curate did before is no news."""
+    first = error.__traceback__
+    while first is not None and not is_users(first.tb_frame.f_code.co_filename):
+        first = first.tb_next
+    return "".join(traceback.format_exception(type(error), error, first or error.__traceback__))
+
+
+def frames_below(trace: TracebackType | None) -> int:
+    """Returns how many frames are below the innermost one in user code: a debugger goes up by that many. 0 if none."""
+    users = [is_users(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(trace)]
+    return users[::-1].index(True) if True in users else 0
