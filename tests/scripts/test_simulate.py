@@ -132,7 +132,10 @@ def test_a_calm_run_wastes_nothing() -> None:
         ({"slow_nodes": 0.2}, lambda report: report.spent_s["slow"] and report.copies),
         ({"storms": 3}, lambda report: report.retries["throttled"] and report.spent_s["slow"]),
         ({"head_deaths": 3, "head_downtime": 20.0}, lambda report: report.heads == 4 and report.spent_s["head"]),
-        ({"head_deaths": 9, "head_downtime": 0.2}, lambda report: report.zombie_outputs and report.second),
+        (
+            {"head_deaths": 9, "head_downtime": 0.2, "mean_seconds": 5.0, "tasks": 4000},
+            lambda report: report.zombie_outputs and report.second,
+        ),
         ({"faults": 0.1}, lambda report: {"crashed", "retry_later", "storage", "user_error"} <= set(report.retries)),
         ({"poison": 6}, lambda report: (report.given_up, report.outputs) == (6, 594)),
         ({"hogs": 30}, lambda report: report.retries["out_of_memory"] == 45),
@@ -143,7 +146,7 @@ def test_a_calm_run_wastes_nothing() -> None:
 def test_each_disturbance_alone_is_survived(options: dict[str, Any], happened: Callable[[Report], Any]) -> None:
     """It did happen, no rule was broken, and every shard that can be done has its output."""
     report = run(CALM, **options)
-    assert report.outputs + report.given_up == 600
+    assert report.outputs + report.given_up == report.scenario["tasks"]
     assert happened(report)
 
 
