@@ -62,13 +62,14 @@ def commit(prepared: Prepared, options: RunOptions) -> None:
         probe_linking(prepared.stores.scratch)
     if todo.remove is not None:
         _remove(prepared, options, todo.remove)
-        prepared.owned.claim(None)
+        prepared.owned.claim(None, prepared.owned.moment())
     if todo.job is not None:
+        before = prepared.owned.moment()
         published = ledger.store.publish(ledger.uri(layout.JOB), orjson.dumps(todo.job, option=orjson.OPT_INDENT_2))
         if published.outcome is Outcome.DIFFERENT:
             refuse_other_job(prepared.spec, ledger, ledger.read_job())
             raise LostRaceError
-        prepared.owned.claim(published.object.generation)
+        prepared.owned.claim(published.object.generation, before)
     if todo.accepted:
         ledger.store.publish(ledger.uri(layout.ACCEPTED + todo.accepted), b"")
     for name, schema in prepared.schemas.items():

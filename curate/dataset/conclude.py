@@ -47,13 +47,15 @@ def disturbed(prepared: Prepared, generations: Any, listing: OutputListing, now:
 
 
 def sweep_quarantine(prepared: Prepared, listing: OutputListing, now: Matched) -> int:
-    """Removes the files of rows set aside that no output names; returns how many.
+    """Removes the files of rows set aside that no output names, by a listing that was just made; returns how many.
 
     They are published before the output that names them, and an attempt that was killed in between, an input that was
     mended or a stale output that was replaced leaves one behind. For a job of which every output is there: nobody is
-    about to publish an output that names one. Free unless there are more files than outputs that name one; then the
-    records of those are read.
+    about to publish an output that names one. A driver that was paused since then removes none: a name is a hash of
+    the rows, and an output that another one has made again may name what nobody named. Free unless there are more files
+    than outputs that name one; then the records of those are read.
     """
+    started = prepared.owned.moment()
     naming = np.flatnonzero(prepared.history.quarantining)
     if len(listing.quarantine) <= len(naming):
         return 0
@@ -68,7 +70,9 @@ def sweep_quarantine(prepared: Prepared, listing: OutputListing, now: Matched) -
     with ThreadPoolExecutor(RECORD_READERS) as pool:
         named = set(pool.map(read, naming.tolist()))
     unnamed = [name for name in listing.quarantine if name not in named]
-    for name in unnamed:
+    for number, name in enumerate(unnamed):
+        if prepared.owned.was_paused_since(started):
+            return number
         store.delete(prepared.ledger.uri(name))
     return len(unnamed)
 

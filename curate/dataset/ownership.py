@@ -46,15 +46,22 @@ class OwnedStore:
         """When the job was last known to be this run's, by both clocks: one stands still while a machine sleeps."""
         self._lost: JobReplacedError | None = None
 
-    def claim(self, generation: str | None) -> None:
-        """Takes the job of this generation for this run's own; None: there is none."""
-        self._job, self._sure = generation, self._now()
+    def claim(self, generation: str | None, since: tuple[float, float]) -> None:
+        """Takes the job of this generation for this run's own; None: there is none.
+
+        `since` is a `moment` before it was seen or made.
+        """
+        self._job, self._sure = generation, since
+
+    def moment(self) -> tuple[float, float]:
+        """Returns the time by both clocks."""
+        return self._clock.now(), self._clock.monotonic()
 
     def confirm(self) -> None:
         """Looks whether the job is still this run's own: one small request. Raises JobReplacedError."""
         if self._job is None:
             return
-        now = self._now()
+        now = self.moment()
         try:
             found = self._inner.stat(f"{self._root}/{layout.JOB}").generation
         except ObjectNotFound:
@@ -63,7 +70,7 @@ class OwnedStore:
 
     def confirm_by(self, listing: OutputListing) -> None:
         """Does the same from a listing that was just made. Raises JobReplacedError."""
-        self._compare(listing.job_generation, self._now())
+        self._compare(listing.job_generation, self.moment())
 
     def raise_if_lost(self) -> None:
         """Raises JobReplacedError if any thread has found that out. Asks nobody."""
@@ -80,12 +87,12 @@ class OwnedStore:
             raise self._lost
         self._sure = now
 
-    def _now(self) -> tuple[float, float]:
-        return self._clock.now(), self._clock.monotonic()
+    def was_paused_since(self, then: tuple[float, float]) -> bool:
+        """Returns whether so much time passed since that moment that what was seen then may hold no more."""
+        return not all(0 <= now - before <= SURE_S for now, before in zip(self.moment(), then, strict=True))
 
     def _is_sure(self) -> bool:
-        since = [now - then for now, then in zip(self._now(), self._sure, strict=True)]
-        return all(0 <= seconds <= SURE_S for seconds in since)
+        return not self.was_paused_since(self._sure)
 
     def _before_write(self) -> None:
         self.raise_if_lost()
@@ -135,7 +142,7 @@ class OwnedStore:
     def replace(self, uri: str, data: bytes) -> Object:
         """Writes a heartbeat: once it is there, nobody takes this run for gone for a while."""
         self._before_write()
-        began = self._now()
+        began = self.moment()
         written = self._inner.replace(uri, data)
         self._after_write(written)
         self._sure = max(self._sure, began)

@@ -126,8 +126,9 @@ def prepare(spec: StageSpec, options: RunOptions, run_id: str, clock: Clock | No
     owned = OwnedStore(stores.of(output), output, clock or SystemClock())
     ledger = Ledger(owned, output)
     inputs = list_inputs(patterns, stores.of)
+    before = owned.moment()
     listing = ledger.list()
-    owned.claim(listing.job_generation or None)
+    owned.claim(listing.job_generation or None, before)
     run_ids = frozenset(listing.run_ids) - {run_id}
     todo = Uncommitted()
     if options.overwrite and (listing.has_job or listing.plan_parts):

@@ -44,7 +44,7 @@ class Bench:
         self.inner = Pausing()
         self.others = MemoryStore()
         self.store = OwnedStore(self.inner, ROOT, self.clock)
-        self.store.claim(self.inner.publish(JOB, b"mine").object.generation)
+        self.store.claim(self.inner.publish(JOB, b"mine").object.generation, self.store.moment())
         self.start = self.inner.calls.copy()
 
     def overwrite(self) -> None:
@@ -157,7 +157,7 @@ def test_what_others_wrote_under_that_name_stays(bench: Bench) -> None:
 
 
 def test_before_there_is_a_job_nothing_is_another_s(bench: Bench) -> None:
-    bench.store.claim(None)
+    bench.store.claim(None, bench.store.moment())
     bench.clock.advance(HOUR_S)
     bench.store.publish(PART, b"part")
     bench.store.confirm()

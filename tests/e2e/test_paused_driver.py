@@ -1,0 +1,268 @@
+"""A driver that is paused for an hour, at each of its writes, while another takes its output or finishes its job."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curate.dataset import prepare
+from curate.dataset.ownership import JobReplacedError
+from curate.errors import ConfigError
+from curate.storage import open_store
+from curate.storage.local import LocalStore
+from curate.tasks.summary import Summary
+from tests.e2e.harness import Place, corpus, encoded, job_summary, outputs, rows
+from tests.e2e.workbench import Bench, complete
+from tests.fakes import FakeClock
+
+HOUR_S = 3600.0
+SOURCE = corpus(sizes=(60, 3, 40))
+NEW = "2022/new.jsonl"
+
+
+class PausedStore(LocalStore):
+    """The store of one driver: calls `pause` before or after its write number `at`, counting from 0."""
+
+    def __init__(self, scratch: str | None, script: Script) -> None:
+        super().__init__(scratch)
+        self._script = script
+
+    def publish(self, uri: str, data: bytes) -> Any:
+        with self._script.write(uri):
+            return super().publish(uri, data)
+
+    def replace(self, uri: str, data: bytes) -> Any:
+        with self._script.write(uri):
+            return super().replace(uri, data)
+
+    def delete(self, uri: str, generation: str | None = None) -> bool:
+        with self._script.write(uri):
+            return super().delete(uri, generation)
+
+
+class Script:
+    """When the driver is paused, and what happens meanwhile."""
+
+    def __init__(self, at: int, when: str, pause: Callable[[], None]) -> None:
+        self.when, self.at, self._pause = when, at, pause
+        self.writes: list[str] = []
+        self.paused = False
+        # The log of a run writes from a thread of its own.
+        self._lock = threading.RLock()
+
+    @contextlib.contextmanager
+    def write(self, uri: str) -> Iterator[None]:
+        with self._lock:
+            number = len(self.writes)
+            self.writes.append(uri)
+            if (number, self.when) == (self.at, "before"):
+                self.pause()
+            yield
+            if (number, self.when) == (self.at, "after"):
+                self.pause()
+
+    def pause(self) -> None:
+        self.paused = True
+        self._pause()
+
+    @property
+    def where(self) -> str:
+        """Which write it was."""
+        return f"paused {self.when} write {self.at}: {self.writes[self.at]}"
+
+
+class Scene:
+    """One driver that is paused, and another that comes meanwhile; both tell the time by one clock."""
+
+    def __init__(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bench = bench
+        self.clock = FakeClock()
+        self._monkeypatch = monkeypatch
+        self.found: dict[str, bytes] = {}
+        """What was there when the other one had ended."""
+        self.ended: Summary | Exception | None = None
+        """How the driver ended that was paused."""
+
+    def run(self, at: int, when: str, other: Callable[[], object], **options: Any) -> Script:
+        """Runs the driver, with its pause."""
+
+        def pause() -> None:
+            self.clock.advance(HOUR_S)
+            self._monkeypatch.setattr(prepare, "open_store", open_store)
+            other()
+            self.clock.advance(HOUR_S)
+            self.found = self.bench.objects()
+
+        script = Script(at, when, pause)
+        self._monkeypatch.setattr(prepare, "open_store", lambda _, scratch: PausedStore(scratch, script))
+        try:
+            self.ended = self.bench.run(clock=self.clock, **options)
+        except (JobReplacedError, ConfigError) as error:
+            self.ended = error
+        finally:
+            self._monkeypatch.setattr(prepare, "open_store", open_store)
+        return script
+
+    def writes(self, **options: Any) -> int:
+        """Returns the number of writes of a driver that nobody disturbs."""
+        number = len(self.run(-1, "", lambda: None, **options).writes)
+        assert number >= 8
+        self.check_complete()
+        return number
+
+    def check_kept(self, script: Script, expected: Mapping[str, bytes] | None = None) -> None:
+        """Checks that what was there when the other one had ended is there still, but for what the driver may touch:
+        what its own run says, and rows set aside that no output names."""
+        after = self.bench.objects()
+        own = {run_id for uri in script.writes if (run_id := uri.partition("/_curate/runs/")[2].partition("/")[0])}
+        for name, data in self.found.items():
+            parts = name.split("/")
+            unnamed = expected is not None and parts[1:2] == ["quarantine"] and name not in expected
+            if not unnamed and not (len(parts) > 2 and parts[2] in own):
+                assert after.get(name) == data, f"{script.where}: {name}"
+
+    def check_complete(self) -> None:
+        """Checks that the driver ended well."""
+        assert isinstance(self.ended, Summary), self.ended
+        complete(self.ended)
+
+    def check_refused(self, script: Script) -> None:
+        """Checks that the driver, or all its workers, noticed that the job is another's, unless it was over by then."""
+        if any(uri.endswith("/summary.json") for uri in script.writes[: script.at]):
+            return
+        if isinstance(self.ended, Summary):
+            assert self.ended.failed, self.ended
+            assert all("is the output of another job by now" in group.error for group in self.ended.failures)
+        else:
+            assert re.search(
+                "job.json was replaced while|another driver began on|is at work on|with another identity",
+                str(self.ended),
+            )
+
+
+@pytest.fixture
+def bench(local: Place, tmp_path: Path) -> Bench:
+    return Bench(local, tmp_path / "trace", local.write("in", SOURCE))
+
+
+@pytest.fixture
+def scene(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    return Scene(bench, monkeypatch)
+
+
+def clean(bench: Bench) -> None:
+    shutil.rmtree(Path(bench.place.root) / "out", ignore_errors=True)
+
+
+def ledger_names(found: dict[str, bytes]) -> set[str]:
+    return {name for name in found if not name.startswith("_curate/runs/")}
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_another_job_has_the_output_now(scene: Scene, when: str) -> None:
+    """Everything that the other one left stays as it is, and nothing is added; the driver ends with an error."""
+    bench = scene.bench
+    number = scene.writes()
+    for at in range(number):
+        clean(bench)
+        bench.parameters = {}
+
+        def overwrite() -> None:
+            bench.parameters = {"short": 25}
+            complete(bench.run(clock=scene.clock, overwrite=True, confirm=lambda _: True))
+
+        script = scene.run(at, when, overwrite)
+        assert script.paused, script.where
+        after = bench.objects()
+        scene.check_kept(script)
+        assert set(after) == set(scene.found), script.where
+        scene.check_refused(script)
+    bench.parameters = {"short": 25}
+    complete(bench.run())
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_the_same_job_was_begun_anew(scene: Scene, when: str) -> None:
+    """Overwritten with the same parameters, over other inputs: no output, no plan, no total of the old one returns."""
+    bench = scene.bench
+    number = scene.writes()
+    old, new = SOURCE["2021/RC-01.jsonl"], SOURCE["2021/RC-01.jsonl"] * 2
+    for at in range(number):
+        clean(bench)
+        bench.place.write("in", {"2021/RC-01.jsonl": old})
+
+        def overwrite() -> None:
+            bench.place.write("in", {"2021/RC-01.jsonl": new})
+            complete(bench.run(clock=scene.clock, overwrite=True, confirm=lambda _: True))
+
+        script = scene.run(at, when, overwrite)
+        after = bench.objects()
+        scene.check_kept(script)
+        assert ledger_names(after) == ledger_names(scene.found), script.where
+        complete(bench.run())
+        assert job_summary(bench.objects()) == job_summary(scene.found), script.where
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_another_driver_finished_the_job(scene: Scene, when: str) -> None:
+    """The bytes of everything that it left stay; who wakes up finds that all is done, and says so."""
+    bench = scene.bench
+    complete(bench.run(output="fresh"))
+    expected = bench.objects("fresh")
+    number = scene.writes()
+    for at in range(number):
+        clean(bench)
+        script = scene.run(at, when, lambda: complete(bench.run(clock=scene.clock, allow_concurrent=True)))
+        after = bench.objects()
+        scene.check_kept(script, expected)
+        assert outputs(after) == outputs(expected), script.where
+        assert job_summary(after) == job_summary(expected), script.where
+        scene.check_complete()
+        assert complete(bench.run()).calls.put == 0, script.where
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_growth_that_another_driver_finished(scene: Scene, when: str) -> None:
+    """With new inputs, an output to be removed because it is another job's, and a stale one: nothing that the other
+    one has made of them is removed again, and its summary stays."""
+    bench = scene.bench
+    gone = f"{bench.place.root}/out/2020/RC-00.parquet"
+    options: dict[str, Any] = {"redo_stale": True}
+
+    def prepare_bench() -> None:
+        clean(bench)
+        bench.place.write("in", SOURCE)
+        Path(f"{bench.place.root}/in/{NEW}").unlink(missing_ok=True)
+        complete(bench.run())
+        bench.parameters = {"short": 25}
+        complete(bench.run(output="other"))
+        bench.parameters = {}
+        Path(gone).unlink()
+        bench.place.write("out", {"2020/RC-00.parquet": bench.objects("other")["2020/RC-00.parquet"]})
+        changed = SOURCE["2021/RC-01.jsonl"] * 2
+        bench.place.write("in", {NEW: encoded(".jsonl", rows(NEW, 20, random.Random(1))), "2021/RC-01.jsonl": changed})
+
+    prepare_bench()
+    number = scene.writes(**options)
+    complete(bench.run(output="fresh"))
+    expected = bench.objects("fresh")
+    assert outputs(bench.objects()) == outputs(expected)
+    for at in range(number):
+        prepare_bench()
+        script = scene.run(
+            at, when, lambda: complete(bench.run(clock=scene.clock, allow_concurrent=True, redo_stale=True)), **options
+        )
+        after = bench.objects()
+        scene.check_kept(script, expected)
+        assert outputs(after) == outputs(expected), script.where
+        assert job_summary(after) == job_summary(expected), script.where
+        assert complete(bench.run()).calls.put == 0, script.where
+        scene.check_complete()
