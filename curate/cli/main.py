@@ -72,6 +72,93 @@ def retry(output: str, **options: Any) -> None:
     sys.exit(retry(output, **options))
 
 
+@cli.command()
+@click.argument("output")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def verify(output: str, as_json: bool) -> None:
+    """Reads every output of the job that writes to OUTPUT, and its record; exit code 1 if anything is off.
+
+    Schema, row counts, checksums and books; objects that are missing, or not of the job.
+    """
+    from curate import log
+    from curate.cli.verify import show_verified
+
+    log.configure()
+    sys.exit(show_verified(output, as_json=as_json))
+
+
+@cli.command()
+@click.argument("output")
+@click.option("-n", "rows", type=click.IntRange(min=1), default=10, show_default=True, help="How many rows.")
+@click.option("--columns", metavar="A,B", help="Only these columns, in this order.")
+@click.option("--shard", metavar="ID", help="Of this shard only.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a row.")
+def head(output: str, rows: int, columns: str | None, shard: str | None, as_json: bool) -> None:
+    """Shows the first rows of the job that writes to OUTPUT, in the order of its plan."""
+    from curate import log
+    from curate.cli.head import show_head
+
+    log.configure()
+    names = None if columns is None else [name.strip() for name in columns.split(",")]
+    sys.exit(show_head(output, rows, columns=names, shard=shard, as_json=as_json))
+
+
+@cli.command()
+@click.argument("output")
+@click.option("--shard", metavar="ID", help="Of this shard only.")
+@click.option("--reason", metavar="TEXT", help="Only rows whose reason contains this text.")
+@click.option("-n", "rows", type=click.IntRange(min=0), default=10, show_default=True, help="How many rows.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a row: all of them, unless -n is given.")
+@click.pass_context
+def quarantine(
+    context: click.Context, output: str, shard: str | None, reason: str | None, rows: int, as_json: bool
+) -> None:
+    """Shows the rows that the job that writes to OUTPUT has set aside, with their reasons."""
+    from curate import log
+    from curate.cli.quarantine import show_quarantine
+
+    log.configure()
+    given = context.get_parameter_source("rows") is not click.core.ParameterSource.DEFAULT
+    most = None if as_json and not given else rows
+    sys.exit(show_quarantine(output, shard=shard, reason=reason, most=most, as_json=as_json))
+
+
+@cli.command()
+@click.argument("output")
+@click.option("--shard", metavar="ID", help="Of this shard only.")
+@click.option("--run", metavar="ID", help="Of this run; without it, of the newest.")
+@click.option("--follow", is_flag=True, help="Go on as long as the run does.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+def logs(output: str, shard: str | None, run: str | None, follow: bool, as_json: bool) -> None:
+    """Shows what the workers of the job that writes to OUTPUT logged and printed, in the order of time."""
+    from curate import log
+    from curate.cli.logs import show_logs
+    from curate.clock import SystemClock
+
+    log.configure()
+    sys.exit(show_logs(output, SystemClock(), shard=shard, run=run, follow=follow, as_json=as_json))
+
+
+@cli.command()
+@click.argument("output")
+@click.option("--shard", "shard_id", metavar="ID", required=True, help="The shard: its output's name without suffix.")
+@click.option("--job", "script", metavar="PATH", help="Where the job's file is now, if not where it was run from.")
+@click.option("--publish", is_flag=True, help="Publish the output, as a run would: never over one that exists.")
+@click.option("--pdb", "debug", is_flag=True, help="Start a debugger where the job's code raises.")
+@click.option("-n", "rows", type=click.IntRange(min=0), default=5, show_default=True, help="Rows to show.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def replay(output: str, shard_id: str, **options: Any) -> None:
+    """Runs one shard of the job that writes to OUTPUT here, without a cluster, and publishes nothing.
+
+    Shows its books and first rows, or the traceback; exit code 1 if it fails.
+    """
+    from curate import log
+    from curate.cli.replay import show_replay
+
+    log.configure()
+    sys.exit(show_replay(output, shard_id, **options))
+
+
 def main() -> Any:
     """Runs the command line; an error that curate raises on purpose is one line and exit code 2."""
     from curate.errors import CurateError
