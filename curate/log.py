@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import logging
 import sys
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import structlog
+
+_listener: Callable[[Mapping[str, Any]], None] | None = None
+"""Who is told of every event of this process beside standard error."""
 
 
 def configure(*, verbose: bool = False) -> None:
@@ -20,6 +24,7 @@ def configure(*, verbose: bool = False) -> None:
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _tell,
     ]
     if sys.stderr.isatty():
         renderer: list[Any] = [structlog.dev.ConsoleRenderer()]
@@ -28,8 +33,9 @@ def configure(*, verbose: bool = False) -> None:
     structlog.configure(
         processors=[*shared, *renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        # Looked up at each call: tests and progress displays replace sys.stderr.
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        # Looked up at each call: tests and progress displays replace sys.stderr. Beneath one that listens in, since
+        # whoever listens has been told already.
+        logger_factory=lambda *_: structlog.PrintLogger(getattr(sys.stderr, "beneath", sys.stderr)),
         cache_logger_on_first_use=False,
     )
 
@@ -48,3 +54,23 @@ def bound(**context: Any) -> AbstractContextManager[None]:
 def get_logger(**context: Any) -> Any:
     """Returns a logger whose events carry `context` (job, run, shard, attempt)."""
     return structlog.get_logger(**context)
+
+
+@contextmanager
+def listening(listener: Callable[[Mapping[str, Any]], None]) -> Iterator[None]:
+    """Within a block, tells `listener` too of every event of this process, whichever thread logs it.
+
+    A traceback is text then, in `exception`. A program that configures structlog itself keeps its events to itself.
+    """
+    global _listener
+    before, _listener = _listener, listener
+    try:
+        yield
+    finally:
+        _listener = before
+
+
+def _tell(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    if _listener is not None:
+        _listener(structlog.processors.format_exc_info(logger, method, dict(event)))
+    return event

@@ -17,7 +17,9 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from curate import log
+from curate.clock import SystemClock
 from curate.dataset.blame import ForeignOutputError, failure_of, summary_of
+from curate.dataset.capture import WorkerLog
 from curate.dataset.formats import (
     Encoding,
     OutputFormat,
@@ -181,8 +183,11 @@ class StageProgram:
     scratch: str
     quarantine_errors: bool = False
     """Whether, at a shard's last try, a row that alone makes the operator raise is quarantined."""
+    task_timeout_s: float | None = None
+    """Seconds after which a shard is cancelled: shortly before, its log says where it is."""
 
     def __post_init__(self) -> None:
+        self._said: WorkerLog | None = None
         self._ready = False
         self._refused = ""
         """Why the operator cannot be set up, if it said that it never can."""
@@ -190,15 +195,20 @@ class StageProgram:
         self._stores: dict[str, Store] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_ready": False, "_refused": "", "_setup_s": 0.0, "_stores": {}}
+        return {**self.__dict__, "_said": None, "_ready": False, "_refused": "", "_setup_s": 0.0, "_stores": {}}
 
     def run(self, payload: Piece | Probe) -> Iterator[Any]:
         """Yields a `ShardRecord` for each shard, or a `Probed`."""
-        if isinstance(payload, Probe):
-            yield self._probe(payload)
-            return
-        for index, shard in payload.shards:
-            yield self._attempt(index, shard, payload)
+        try:
+            if isinstance(payload, Probe):
+                with self._log().shard(payload.shard.id if payload.shard else "", 0):
+                    answer = self._probe(payload)
+                yield answer
+                return
+            for index, shard in payload.shards:
+                yield self._attempt(index, shard, payload)
+        finally:
+            self._log().flush()
 
     # One shard
 
@@ -206,7 +216,10 @@ class StageProgram:
         started, setup_s = time.perf_counter(), self._setup_s
         before = self._calls()
         try:
-            with log.bound(run=self.key, shard=shard.id, attempt=piece.attempt):
+            with (
+                log.bound(run=self.key, shard=shard.id, attempt=piece.attempt),
+                self._log().shard(shard.id, piece.attempt, self.task_timeout_s),
+            ):
                 record = self._run_shard(index, shard, piece)
         except Exception as error:  # noqa: BLE001 - whatever user code raises becomes a failure of this shard alone
             record = ShardRecord(index, 0.0, failure_of(error))
@@ -332,9 +345,9 @@ class StageProgram:
     def _remove_foreign(self, out: Store, found: Object, error: ForeignOutputError) -> None:
         """Removes what a zombie of a job that was overwritten had published, and nothing else.
 
-        It might be the other way round: this worker may be the zombie. The order tells. A job takes a prefix over before
-        it publishes outputs. So `job.json`, read after an output was seen, names a later job than this one if the output
-        belongs to a later job. And what is removed is the generation that was seen.
+        It might be the other way round: this worker may be the zombie. The order tells. A job takes a prefix over
+        before it publishes outputs. So `job.json`, read after an output was seen, names a later job than this one if
+        the output belongs to a later job. And what is removed is the generation that was seen.
 
         Raises ConfigError if the output is another job's now; ForeignOutputError if someone else was there first.
         """
@@ -395,6 +408,18 @@ class StageProgram:
             finally:
                 self._setup_s += time.perf_counter() - started
             self._ready = True
+
+    def _log(self) -> WorkerLog:
+        if self._said is None:
+            # A store of its own: whose shard's calls it made, nobody could say.
+            self._said = WorkerLog(
+                lambda: open_store(self.output, scratch=self.scratch),
+                self.output,
+                self.key,
+                SystemClock(),
+                self.operator.hide,
+            )
+        return self._said
 
     def _store(self, uri: str) -> Store:
         scheme = uri.partition("://")[0] if "://" in uri else ""

@@ -47,6 +47,7 @@ class Doubling:
     """Rows for which BadRow is raised, always."""
     poison: set[str] = field(default_factory=set)
     """Rows for which ValueError is raised, always."""
+    talks: bool = False
     nothing: bool = False
     nulls: bool = False
 
@@ -64,7 +65,8 @@ class Doubling:
                 raise self.fail.pop(one)
             if one in self.poison:
                 raise ValueError(f"not {one}")
-        get_logger(job="doubling").info("a batch")
+        if self.talks:
+            get_logger(job="doubling").info("a batch")
         if not self.nothing:
             yield batch.set_column(1, "n", pa.nulls(len(batch)) if self.nulls else pc.multiply(batch["n"], 2))
 
@@ -193,7 +195,7 @@ class TestShards:
 
     def test_logs_of_user_code_say_run_shard_and_attempt(self) -> None:
         with capture_logs(processors=[_merge]) as logs:
-            run(program(), put("a.jsonl", rows(0, 1)), attempt=2)
+            run(program(Doubling(talks=True)), put("a.jsonl", rows(0, 1)), attempt=2)
         [event] = [event for event in logs if event["event"] == "a batch"]
         assert (event["job"], event["run"], event["shard"], event["attempt"]) == ("doubling", "run-1", "a", 2)
 
