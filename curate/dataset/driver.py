@@ -228,6 +228,7 @@ class _Run:
             batch_rows=spec.batch_rows,
             max_bad_rows=spec.max_bad_rows,
             quarantine_errors=spec.quarantine_errors,
+            task_timeout_s=spec.task_timeout_s,
             input_schemas=self.prepared.schemas,
             scratch=self.prepared.stores.scratch,
         )
