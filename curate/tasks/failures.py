@@ -41,13 +41,13 @@ _QUOTED = re.compile(
 )
 _PATH = re.compile(r"""[a-zA-Z][a-zA-Z0-9+.-]*://[^\s'"`,;)\]}>]+|(?<![\w.…/])~?\.{0,2}/[^\s'"`,;)\]}>]+""")
 _RELATIVE_PATH = re.compile(r"""(?<![\w…/])(?:[\w.+=@%-]+/)+[\w.+=@%-]*""")
-# A number in base 16, a UUID, a digest: the latter two have letters and digits, which few words do.
-_HEX = re.compile(
-    r"\b(?:0[xX][0-9a-fA-F]+"
-    r"|(?=[a-fA-F-]*\d)[0-9a-fA-F]{4,}(?:-[0-9a-fA-F]{2,})+"
-    r"|(?=[a-fA-F]*\d)(?=\d*[a-fA-F])[0-9a-fA-F]{8,})\b"
+_NUMBER = re.compile(
+    # A UUID or a date; a number; a number in base 16, or a digest, which has letters and digits as few words do.
+    r"\b(?=[a-fA-F-]*\d)[0-9a-fA-F]{4,}(?:-[0-9a-fA-F]{2,})+\b"
+    r"|(?<!\w)[+-]?\d+(?:[_,]\d+)*(?:\.\d+)*(?:[eE][+-]?\d+)?(?!\w)"
+    r"|\b(?:0[xX][0-9a-fA-F]+|(?=[a-fA-F]*\d)(?=\d*[a-fA-F])[0-9a-fA-F]{8,})\b"
+    r"|\d+"
 )
-_NUMBER = re.compile(r"[+-]?\d[\d_,.]*(?<![,.])(?:[eE][+-]?\d+)?")
 
 
 def pattern(message: str) -> str:
@@ -62,7 +62,6 @@ def pattern(message: str) -> str:
     text = _QUOTED.sub("'…'", text)
     text = _PATH.sub("/…", text)
     text = _RELATIVE_PATH.sub("/…", text)
-    text = _HEX.sub("0", text)
     return _NUMBER.sub("0", text)[:MOST_PATTERN].rstrip()
 
 
