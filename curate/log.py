@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import structlog
 
-_listener: Callable[[Mapping[str, Any]], None] | None = None
+Listener = Callable[[Mapping[str, Any]], None]
+
+_listener: Listener | None = None
 """Who is told of every event of this process beside standard error."""
 
 
@@ -56,18 +58,15 @@ def get_logger(**context: Any) -> Any:
     return structlog.get_logger(**context)
 
 
-@contextmanager
-def listening(listener: Callable[[Mapping[str, Any]], None]) -> Iterator[None]:
-    """Within a block, tells `listener` too of every event of this process, whichever thread logs it.
+def listen(listener: Listener | None) -> Listener | None:
+    """From now on tells `listener` too of every event of this process, whichever thread logs it.
 
-    A traceback is text then, in `exception`. A program that configures structlog itself keeps its events to itself.
+    Returns who was told before, to be told again afterwards. A traceback is text then, in `exception`. A program that
+    configures structlog itself keeps its events to itself.
     """
     global _listener
     before, _listener = _listener, listener
-    try:
-        yield
-    finally:
-        _listener = before
+    return before
 
 
 def _tell(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -136,11 +136,12 @@ class WorkerLog:
         # The same two objects every time: handlers that `setup` makes keep the one that they found.
         sys.stdout = self._stdout if out is not None else out
         sys.stderr = self._stderr if err is not None else err
+        before = log.listen(self._event)
         alarm = None if timeout_s is None else self._alarm(timeout_s)
         try:
-            with log.listening(self._event):
-                yield
+            yield
         finally:
+            log.listen(before)
             if alarm is not None:
                 alarm.cancel()
             # Unless user code has put something else there, for itself or for good.
@@ -376,8 +377,9 @@ class _Tee:
 
     def end(self) -> None:
         """Tells of a line that has no end."""
-        line, self._line = self._line, ""
-        self._tell(line)
+        if self._line:
+            line, self._line = self._line, ""
+            self._tell(line)
 
     def _tell(self, line: str) -> None:
         if line := _redrawn(line).rstrip("\r"):

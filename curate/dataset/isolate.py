@@ -105,11 +105,13 @@ def _whole(operator: Applies, rows: pa.Table, tally: Tally, hold: bool) -> Gener
                 yield table
                 continue
             held.append(table)
-            held_bytes += table.nbytes
-            if held_bytes > HELD_BYTES:
-                tally.commit()
-                yield from held
-                held.clear()
+            # One table is there anyway; to measure it would cost more than all else that is done for a batch.
+            if len(held) > 1:
+                held_bytes += table.nbytes if held_bytes else sum(one.nbytes for one in held)
+                if held_bytes > HELD_BYTES:
+                    tally.commit()
+                    yield from held
+                    held.clear()
     except Exception as error:
         if held_bytes > HELD_BYTES:
             if isinstance(error, BadRow):

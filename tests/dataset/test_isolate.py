@@ -29,7 +29,7 @@ class Ruled:
     rule: Rule
     calls: list[list[int]] = field(default_factory=list)
     first: int = 0
-    """Rows that it gives before it looks at the rule."""
+    """Rows that it gives, each in a table, before it looks at the rule."""
 
     def apply(self, batch: pa.Table, tally: Tally) -> Iterable[pa.Table]:
         numbers = batch["n"].to_pylist()
@@ -39,8 +39,8 @@ class Ruled:
         for n in numbers:
             if n % 5 == 0:
                 tally.set_aside(isolate.BadLine(0, "five", str(n)))
-        if self.first:
-            yield batch.slice(0, self.first)
+        for position in range(self.first):
+            yield batch.slice(position, 1)
         self.rule(numbers)
         yield batch.slice(self.first)
 
