@@ -82,7 +82,8 @@ class Dispatcher:
     clock: Clock
     interrupts: Interrupts = field(default_factory=Interrupts)
     _launches: dict[int, Launch] = field(default_factory=dict)
-    _slots: int | None = None
+    _slots: SlotsChanged | None = None
+    """What the scheduler was last told of the cluster."""
     _grace_until_s: float | None = None
     _finished: SchedulerState | None = None
 
@@ -100,7 +101,7 @@ class Dispatcher:
             for news in self.backend.poll(self._timeout_s()):
                 self._hear(news)
             self._handle(Tick())
-            self.observer.tick(self._slots or 0)
+            self.observer.tick(self.backend.slots())
 
     @property
     def _leaving(self) -> bool:
@@ -117,10 +118,10 @@ class Dispatcher:
         return False
 
     def _look_at_slots(self) -> None:
-        slots = self.backend.slots()
-        if slots != self._slots:
-            self._slots = slots
-            self._handle(SlotsChanged(slots, self.backend.largest_memory()))
+        told = SlotsChanged(self.backend.slots(), self.backend.largest_memory())
+        if told != self._slots:
+            self._slots = told
+            self._handle(told)
 
     def _timeout_s(self) -> float:
         """Waits for the next backoff here when nothing runs: then the backend has nothing to wait for."""

@@ -315,7 +315,6 @@ class _Task:
     """When it was first known to run: to be heard of, or to be launched before one that is."""
     heard_s: float | None = None
     """When it was last heard of: the shard at hand has run since then, at most."""
-    memory: int | None = None
     twin: TaskId | None = None
     """The copy of it, or what it is a copy of, while both are in flight."""
     copied: bool = False
@@ -531,7 +530,7 @@ class Scheduler:
         self._ready.extend(_halves(others))
         outcome = Outcome.COPY_FAILED
         if not self._runs_elsewhere(record, suspect):
-            outcome = self._strike(suspect, kind, now_s, peak_bytes=max(event.peak_bytes, record.memory or 0))
+            outcome = self._strike(suspect, kind, now_s, peak_bytes=event.peak_bytes)
         actions.append(Record(suspect, event.task, outcome, kind))
 
     def _tick(self, event: Tick, now_s: float, actions: list[Action]) -> None:
@@ -598,7 +597,8 @@ class Scheduler:
         # A shard that was launched, even without a strike against it, may have its output.
         again = copy_of is not None or self._states[shards[0]] != ShardState.PENDING
         attempt = max(2, 1 + max((sum(one.values()) for one in tries), default=0)) if again else 1
-        errors = min((one[FailureKind.USER_ERROR] for one in tries), default=0) if len(tries) == len(shards) else 0
+        # Whose `process` raised runs alone since then.
+        errors = tries[0][FailureKind.USER_ERROR] if tries else 0
         memory = max((self._memory[shard] for shard in shards if shard in self._memory), default=None)
         if memory is not None and self._largest_memory is not None:
             # The node that had more may be gone.
@@ -609,7 +609,7 @@ class Scheduler:
         self._next_task += 1
         self.launched += 1
         cost = float(self._costs[list(shards)].sum())
-        self._running[task] = _Task(dict.fromkeys(shards), cost, now_s, memory=memory, twin=copy_of)
+        self._running[task] = _Task(dict.fromkeys(shards), cost, now_s, twin=copy_of)
         return Launch(task, shards, attempt, errors >= self.policy.user_error_retries, memory, copy_of)
 
     def _bundle(self) -> tuple[int, ...]:

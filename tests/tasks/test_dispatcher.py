@@ -573,7 +573,7 @@ def test_memory_is_asked_for_as_the_scheduler_says() -> None:
     assert run.watcher.failed_ == [(0, "out_of_memory", one) for one in (RETRY, RETRY, Outcome.FAILED)]
 
 
-def test_slots_are_told_when_they_change() -> None:
+def test_slots_and_memory_are_told_when_they_change() -> None:
     """And only then: it is asked many times a second."""
     run = Run(200)
     told: list[SlotsChanged] = []
@@ -585,15 +585,14 @@ def test_slots_are_told_when_they_change() -> None:
         return handle(event, now_s)
 
     def on_tick(ticks: int) -> None:
-        run.backend.slots_now, run.backend.largest = {3: (20, None), 6: (0, GIB)}.get(
-            ticks, (run.backend.slots_now, run.backend.largest)
-        )
+        now = (run.backend.slots_now, run.backend.largest)
+        run.backend.slots_now, run.backend.largest = {3: (20, None), 6: (0, GIB), 9: (0, 2 * GIB)}.get(ticks, now)
 
     run.scheduler.handle = note  # type: ignore[method-assign]
     run.watcher.on_tick = on_tick
     run.watcher.slots = None
     run.run()
-    assert told == [SlotsChanged(4), SlotsChanged(20), SlotsChanged(0, GIB)]
+    assert told == [SlotsChanged(4), SlotsChanged(20), SlotsChanged(0, GIB), SlotsChanged(0, 2 * GIB)]
     assert run.backend.most_in_flight == 40
 
 

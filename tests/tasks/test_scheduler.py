@@ -407,7 +407,7 @@ def test_a_task_that_never_ends_after_its_last_shard_is_cancelled() -> None:
 
 def test_a_finished_shard_costs_a_handful_of_bytes() -> None:
     """Nothing is kept of what is over but a byte a shard, and what was there from the start: order, costs, bounds."""
-    driven = make(5_000, size=0, max_in_flight=1)
+    driven = make(2_000, size=0, max_in_flight=1, target_task_s=0.001)
     kinds = [FailureKind.USER_ERROR, FailureKind.RETRY_LATER, FailureKind.OUT_OF_MEMORY, FailureKind.LOST]
     chance = random.Random(1)
     while not driven.finished:
@@ -429,9 +429,9 @@ def test_a_finished_shard_costs_a_handful_of_bytes() -> None:
     kept = (scheduler._running, scheduler._strikes, scheduler._ready, scheduler._waiting, scheduler._memory)
     assert [len(one) for one in kept] == [0] * 5
     assert scheduler._told_to_wait == 0
-    assert scheduler.done + scheduler.failed == 5_000
+    assert scheduler.done + scheduler.failed == 2_000
     arrays = (scheduler._order, scheduler._ends, scheduler._costs)
-    assert sum(array.nbytes for array in arrays) + len(scheduler._states) <= 22 * 5_200
+    assert sum(array.nbytes for array in arrays) + len(scheduler._states) <= 21 * 2_100
 
 
 # --max-failed-shards
