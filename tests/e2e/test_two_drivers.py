@@ -2,17 +2,44 @@
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
+import signal
+import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import orjson
 import pytest
 
+from curate.clock import SystemClock
+from curate.dataset.driver import dry_run
+from curate.dataset.rivals import BETWEEN_LOOKS_S
+from curate.errors import ConfigError
 from curate.runtime.inline import InlineBackend
 from curate.runtime.protocol import Ended, Message, Resources
-from tests.e2e.harness import CURATION, Place, Zygote, corpus, encoded, job_summary, outputs, rows, strangers, totals
+from tests.e2e.harness import (
+    CURATION,
+    Driver,
+    Place,
+    Zygote,
+    corpus,
+    encoded,
+    job_summary,
+    json_line,
+    outputs,
+    rows,
+    run,
+    strangers,
+    totals,
+    wait_until,
+)
+from tests.e2e.jobs.curation import Curation
 from tests.e2e.workbench import Bench, NoBackend, complete
+from tests.fakes import FakeClock
+from tests.ledgers import heartbeat
 
 NEW = "2022/new.jsonl"
 
@@ -124,3 +151,177 @@ def test_new_inputs_that_both_want_to_plan(bench: Bench) -> None:
     complete(bench.run(output="fresh"))
     assert outputs(bench.objects()) == outputs(bench.objects("fresh"))
     assert job_summary(bench.objects()) == job_summary(bench.objects("fresh"))
+
+
+# A second driver looks at the first
+
+OTHER = "20200101T000000Z-abcdef"
+
+
+def begin_elsewhere(bench: Bench, clock: FakeClock, output: str = "out") -> None:
+    """Writes what a driver on another host leaves that is at work, or was lost with its host."""
+    beat = heartbeat("running", started=clock.now() - 60, updated=clock.now() - 4, shards={"total": 3, "done": 1})
+    for name in ("run.json", "heartbeat.json"):
+        bench.place.write(output, {f"_curate/runs/{OTHER}/{name}": orjson.dumps(beat | {"run_id": OTHER})})
+
+
+class MovingClock(FakeClock):
+    """A clock on which the driver elsewhere beats while someone sleeps."""
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__()
+        self.bench = bench
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        begin_elsewhere(self.bench, self)
+
+
+def test_a_driver_elsewhere_that_does_not_move_is_gone(bench: Bench, clock: FakeClock) -> None:
+    """The second one waits for two heartbeats, once, and goes on."""
+    bench.run(limit=1)
+    begin_elsewhere(bench, clock)
+    complete(bench.run(clock=clock))
+    assert clock.sleeps == [BETWEEN_LOOKS_S]
+
+
+def test_a_driver_elsewhere_that_moves_is_alive(bench: Bench) -> None:
+    """The second one stops before it writes anything or starts a backend, and names the first; or helps if told to."""
+    bench.run(limit=1)
+    clock = MovingClock(bench)
+    begin_elsewhere(bench, clock)
+    before = bench.objects()
+    with pytest.raises(
+        ConfigError, match=rf"run {OTHER} on elsewhere \(pid 1\), 1 of 3 shards done.*--allow-concurrent"
+    ):
+        bench.run(clock=clock, backend=NoBackend())
+    assert {name for name, data in bench.objects().items() if before.get(name) != data} == {
+        f"_curate/runs/{OTHER}/{name}" for name in ("run.json", "heartbeat.json")
+    }
+    complete(bench.run(clock=clock, allow_concurrent=True))
+    assert clock.sleeps == [BETWEEN_LOOKS_S]
+
+
+def test_a_finished_job_is_free_whoever_seems_to_run(bench: Bench, clock: FakeClock) -> None:
+    """A driver that was lost with its host says for ever that it runs."""
+    complete(bench.run())
+    calls = complete(bench.run(backend=NoBackend())).calls
+    begin_elsewhere(bench, clock)
+    assert complete(bench.run(backend=NoBackend(), clock=clock)).calls == calls
+    assert clock.sleeps == []
+
+
+@pytest.mark.parametrize("parameters", [{}, {"short": 25}])
+@pytest.mark.parametrize("helping", [False, True])
+def test_nothing_is_overwritten_while_a_driver_is_alive(
+    bench: Bench, parameters: dict[str, int], helping: bool
+) -> None:
+    """Whatever the identity, and even to who would help; one that is gone is overwritten, its run with it."""
+    complete(bench.run())
+    clock = MovingClock(bench)
+    begin_elsewhere(bench, clock)
+    before = outputs(bench.objects())
+    bench.parameters = dict(parameters)
+    options = {"overwrite": True, "confirm": lambda _: True, "allow_concurrent": helping}
+    with pytest.raises(ConfigError, match=r"--overwrite would remove what it makes.*on elsewhere: kill 1"):
+        bench.run(clock=clock, backend=NoBackend(), **options)
+    assert outputs(bench.objects()) == before
+    still = FakeClock(clock.now())
+    complete(bench.run(clock=still, **options))
+    assert still.sleeps == [BETWEEN_LOOKS_S]
+    assert not [name for name in bench.objects() if OTHER in name]
+
+
+def test_a_driver_that_begins_while_the_question_is_asked(bench: Bench, clock: FakeClock) -> None:
+    """Nothing is removed."""
+    complete(bench.run())
+    before = bench.objects()
+
+    def confirm(_: str) -> bool:
+        begin_elsewhere(bench, clock)
+        return True
+
+    with pytest.raises(ConfigError, match=rf"another driver began .*run {OTHER}.*nothing was removed"):
+        bench.run(clock=clock, overwrite=True, confirm=confirm)
+    assert {name: data for name, data in bench.objects().items() if OTHER not in name} == before
+
+
+def test_a_dry_run_does_not_wait(bench: Bench) -> None:
+    """It says what one look tells, and nothing of a driver where there is nothing to do."""
+    bench.run(limit=1)
+    now = FakeClock(SystemClock().now())
+    begin_elsewhere(bench, now)
+    options = Curation.options(input=bench.source, output=f"{bench.place.root}/out", backend="inline")
+    _, text = dry_run(Curation().spec(), options)
+    assert f"driver   another one may be at work: run {OTHER} on elsewhere (pid 1), 1 of 3 shards done" in text
+    complete(bench.run(allow_concurrent=True))
+    assert "driver" not in dry_run(Curation().spec(), options)[1]
+
+
+@pytest.mark.slow
+def test_a_driver_that_is_stopped(local: Place, tmp_path: Path) -> None:
+    """SIGSTOP in the middle of a run. To this host it is alive: a second driver stops at once, and so does one that is
+    to overwrite; one that helps completes the job. SIGCONT: the first one ends complete too; the bytes and books are
+    those of a driver alone, and the next run finds nothing to do."""
+    source = local.write("in", corpus(sizes=(60, 3, 40, 0, 70, 20)))
+    common = (CURATION, "--backend", "inline", "--json", "--input", source)
+    alone = run(*common, "--output", f"{local.root}/alone")
+    assert alone.code == 0, alone.err
+    out, hold = f"{local.root}/out", tmp_path / "hold"
+    trace = ("--trace", str(tmp_path / "trace"))
+    hold.touch()
+    with Driver([*common, "--output", out, *trace, "--hold", str(hold), "--pause-s", "0.05"]) as first:
+        # In its first shard, its heartbeat written.
+        wait_until(lambda: (tmp_path / "trace").exists() and list(Path(out).rglob("heartbeat.json")), "a run")
+        first.signal(signal.SIGSTOP)
+        hold.unlink()
+        second = run(*common, "--output", out)
+        assert second.code == 2, second.err
+        assert f"on {socket.gethostname()} (pid {first.process.pid})" in second.err
+        assert "--allow-concurrent" in second.err
+        third = run(*common, "--output", out, "--short", "25", "--overwrite", "--yes", "--allow-concurrent")
+        assert third.code == 2, third.err
+        assert f"kill {first.process.pid}" in third.err
+        helper = run(*common, "--output", out, "--allow-concurrent")
+        assert helper.code == 0, helper.err
+        found = local.objects("out")
+        first.signal(signal.SIGCONT)
+        ended = first.end()
+    assert ended.code == 0, ended.err
+    after = local.objects("out")
+    assert totals(json_line(ended.out)) == totals(helper.json) == totals(alone.json)
+    assert outputs(after) == outputs(found) == outputs(local.objects("alone"))
+    assert job_summary(after) == job_summary(local.objects("alone"))
+    assert after["_curate/summary.json"] == found["_curate/summary.json"]
+    assert not strangers(after)
+    calls = run(*common, "--output", out).json["storage_calls"]
+    assert (calls["list"], calls["put"], calls["delete"]) == (2, 0, 0)
+
+
+@pytest.mark.slow
+def test_a_driver_that_is_stopped_and_overwritten(local: Place, tmp_path: Path) -> None:
+    """On a host that nobody can ask, so that the other one really waits for two heartbeats. When it wakes up, another
+    job has the output: it changes nothing there, and says why it ends."""
+    source = local.write("in", corpus(sizes=(60, 3, 40, 0, 70, 20)))
+    common = (CURATION, "--backend", "inline", "--json", "--input", source)
+    out, hold = Path(local.root) / "out", tmp_path / "hold"
+    trace = ("--trace", str(tmp_path / "trace"))
+    hold.touch()
+    with Driver([*common, "--output", str(out), *trace, "--hold", str(hold), "--pause-s", "0.05"]) as first:
+        wait_until(lambda: (tmp_path / "trace").exists() and list(out.rglob("heartbeat.json")), "a run")
+        first.signal(signal.SIGSTOP)
+        hold.unlink()
+        (beat,) = out.rglob("heartbeat.json")
+        value = json.loads(beat.read_bytes())
+        beat.write_text(json.dumps(value | {"boot_id": "elsewhere"}))
+        other = run(*common, "--output", str(out), "--short", "25", "--overwrite", "--yes")
+        assert other.code == 0, other.err
+        found = local.objects("out")
+        first.signal(signal.SIGCONT)
+        ended = first.end()
+    assert ended.code == 1, ended.err
+    assert "the output is another run's now" in ended.err or "is the output of another job by now" in ended.err
+    # What its workers logged is there to be read, under a run that the ledger does not list.
+    logs = f"_curate/runs/{value['run_id']}/logs/"
+    assert {name: data for name, data in local.objects("out").items() if not name.startswith(logs)} == found
+    shutil.rmtree(out)
