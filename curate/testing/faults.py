@@ -16,6 +16,7 @@ from enum import StrEnum
 
 from curate.errors import ConfigError, TransientStorageError, did_you_mean
 
+ENVIRONMENT = "CURATE_TESTING_FAULTS"
 OPERATIONS = ("list", "stat", "read", "open", "publish", "replace", "delete")
 """The calls that can fail. `publish` is also that of a writer."""
 
@@ -145,6 +146,9 @@ class Faults:
         return found[0] if found else None
 
 
+_ERRORS = {"lost": lost, "kill": kill}
+
+
 def parse_faults(text: str) -> Faults:
     """Returns the faults that `CURATE_TESTING_FAULTS` means.
 
@@ -158,27 +162,32 @@ def parse_faults(text: str) -> Faults:
     scripted, rate, seed = [], 0.0, 0
     for part in filter(None, (part.strip() for part in text.split(";"))):
         given = dict(_pair(pair, text) for pair in part.split(","))
-        if "rate" in given:
-            rate, seed = float(given.pop("rate")), int(given.pop("seed", "0"))
-        else:
-            scripted.append(
-                Fault(
-                    given.pop("operation", None),
-                    int(given.pop("nth", "1")),
-                    given.pop("when", "before"),
-                    int(given.pop("times", "1")),
-                    given.pop("name", ""),
-                    _ERRORS[given.pop("error", "lost")],
-                    float(given.pop("slow_s", "1")),
-                )
-            )
+        try:
+            if "rate" in given:
+                rate, seed = float(given.pop("rate")), int(given.pop("seed", "0"))
+            else:
+                scripted.append(_fault(given))
+        except ValueError as error:
+            raise ConfigError(f"{ENVIRONMENT}={text!r}: {error}") from error
         if given:
             raise ConfigError(f"{ENVIRONMENT}={text!r}: {', '.join(given)} means nothing there; see curate.testing")
     return Faults(scripted, rate, seed)
 
 
-ENVIRONMENT = "CURATE_TESTING_FAULTS"
-_ERRORS = {"kill": kill, "lost": lost}
+def _fault(given: dict[str, str]) -> Fault:
+    """Returns the fault that is described; what it understands is taken out of `given`."""
+    error = given.pop("error", "lost")
+    if error not in _ERRORS:
+        raise ValueError(f"error={error!r}; expected one of {', '.join(_ERRORS)}")
+    return Fault(
+        given.pop("operation", None),
+        int(given.pop("nth", "1")),
+        given.pop("when", "before"),
+        int(given.pop("times", "1")),
+        given.pop("name", ""),
+        _ERRORS[error],
+        float(given.pop("slow_s", "1")),
+    )
 
 
 def _pair(pair: str, text: str) -> tuple[str, str]:

@@ -1,0 +1,140 @@
+"""A job run in three lines."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from curate import BadRow, ConfigError, FileJob, Job, param
+from curate.testing import FakeClock, run_local
+
+
+class Longer(Job):
+    """Keep texts of some length, note how long they are."""
+
+    version = "1"
+    least: int = param(3, help="characters")
+
+    def process(self, batch: pa.Table) -> pa.Table:
+        for row in batch.to_pylist():
+            if row["text"] == "aside":
+                self.quarantine(row, "asked for it")
+        batch = batch.filter(pc.not_equal(batch["text"], "aside"))
+        length = pc.utf8_length(batch["text"])
+        kept = batch.append_column("length", length).filter(pc.greater_equal(length, self.least))
+        self.drop(len(batch) - len(kept), "short")
+        return kept
+
+
+ROWS = [{"id": n, "text": text} for n, text in enumerate(["a", "abc", "aside", "abcdef"])]
+
+
+def test_rows_in_rows_out() -> None:
+    """With the books, the rows that were set aside, and the outputs as they were published."""
+    ran = run_local(Longer, ROWS)
+    assert ran.rows == [{"id": 1, "text": "abc", "length": 3}, {"id": 3, "text": "abcdef", "length": 6}]
+    assert ran.table.schema.field("length").type == pa.int32()
+    assert ran.summary.state == "complete"
+    assert ran.summary.books.rows() | {"dropped": None} == {
+        "in": 4,
+        "created": 0,
+        "out": 2,
+        "dropped": None,
+        "quarantined": 1,
+    }
+    assert ran.summary.books.dropped == {"short": 1}
+    assert [(row["reason"], json.loads(row["row"])["id"]) for row in ran.quarantine] == [("asked for it", 2)]
+    assert list(ran.outputs) == ["rows.parquet"]
+    assert ran.outputs["rows.parquet"].startswith(b"PAR1")
+
+
+def test_parameters_and_options() -> None:
+    """An instance has its parameters; what `Job.run` takes goes here too."""
+    assert run_local(Longer(least=6), pa.Table.from_pylist(ROWS)).table["text"].to_pylist() == ["abcdef"]
+    files = {f"{n}.jsonl": b'{"text": "abcd"}\n' for n in range(3)}
+    assert list(run_local(Longer(), files=files, limit=2).outputs) == ["0.parquet", "1.parquet"]
+
+
+@pytest.mark.parametrize("codec", ["zstd", "gzip"])
+def test_outputs_of_json_lines_are_a_table_too(codec: str) -> None:
+    """Whatever their codec, shards without rows included."""
+    lines = gzip.compress(b'{"text": "abcd", "id": 1}\nno json\n')
+    ran = run_local(Longer(format="jsonl", codec=codec), files={"b/x.jsonl.gz": lines, "a.jsonl": b""})
+    assert ran.rows == [{"text": "abcd", "id": 1, "length": 4}]
+    assert len(ran.outputs) == 2
+    assert len(ran.quarantine) == 1
+
+
+def test_files_for_jobs_that_read_files() -> None:
+    """By name, whatever they hold."""
+
+    class Lengths(FileJob):
+        version = "1"
+        output_schema = pa.schema([("name", pa.string()), ("size", pa.int64())])
+
+        def process_file(self, file):  # type: ignore[no-untyped-def]
+            with file.open() as stream:
+                yield pa.table(
+                    {"name": [file.uri.rpartition("/")[2]], "size": [len(stream.read())]}, schema=self.output_schema
+                )
+
+    ran = run_local(Lengths, files={"x.bin": b"123", "y/z.bin": b""})
+    assert sorted(ran.table["size"].to_pylist()) == [0, 3]
+
+
+def test_failures_do_not_raise_and_nobody_waits() -> None:
+    """Retries take no time; the summary says what failed."""
+
+    class Poisoned(Longer):
+        def process(self, batch: pa.Table) -> pa.Table:
+            if "poison" in batch["text"].to_pylist():
+                raise ZeroDivisionError
+            return super().process(batch)
+
+    clock = FakeClock()
+    files = {"bad.jsonl": b'{"text": "poison"}\n', "good.jsonl": b'{"text": "good"}\n'}
+    ran = run_local(Poisoned, files=files, clock=clock)
+    assert (ran.summary.state, ran.summary.failed) == ("failed", 1)
+    assert ran.table["text"].to_pylist() == ["good"]
+    assert sum(clock.sleeps) > 1
+
+
+def test_a_job_that_makes_no_row() -> None:
+    """Has a table all the same, and what was bad is told."""
+
+    class Nothing(Job):
+        version = "1"
+
+        def process(self, batch: pa.Table) -> pa.Table:
+            if len(batch):
+                raise BadRow("none is good", 0)
+            return batch
+
+    ran = run_local(Nothing(max_bad_rows="100%"), ROWS[:1])
+    assert (ran.summary.state, len(ran.table), ran.rows) == ("complete", 0, [])
+    assert [row["reason"] for row in ran.quarantine] == ["none is good"]
+
+
+def test_a_directory_stays_and_is_resumed(tmp_path: Path) -> None:
+    """Without one, nothing stays; the user's list of jobs is never touched."""
+    os.environ["CURATE_HOME"] = str(tmp_path / "home")
+    first = run_local(Longer, ROWS, directory=tmp_path / "work")
+    again = run_local(Longer, ROWS, directory=tmp_path / "work")
+    assert (first.summary.attempts, again.summary.attempts, again.summary.skipped) == (1, 0, 1)
+    assert again.outputs == first.outputs
+    assert not (tmp_path / "home").exists()
+
+
+def test_one_kind_of_input() -> None:
+    """Neither none nor both."""
+    for given in ({}, {"rows": ROWS, "files": {"x.jsonl": b""}}):
+        with pytest.raises(ConfigError, match="one of the two"):
+            run_local(Longer, **given)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="no parameter 'lest'"):
+        run_local(Longer(lest=3), ROWS)

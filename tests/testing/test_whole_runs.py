@@ -1,0 +1,109 @@
+"""Whole jobs over stores that fail: the bytes, the books and the exit of a run that nothing disturbed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from curate.storage.retry import Retry
+from curate.testing import FakeClock, Fault, faulty_stores
+from curate.testing.faults import OPERATIONS
+from tests.e2e.harness import Place, corpus, job_summary, outputs, strangers, totals
+from tests.e2e.workbench import Bench, complete
+from tests.gcs_emulator import GcsEmulator
+
+FILES = corpus()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    place = Place(str(tmp_path / "data"))
+    return Bench(place, tmp_path / "trace", place.write("in", FILES))
+
+
+def check_equal(bench: Bench, name: str) -> None:
+    """Checks an output against that of a run that nothing disturbed, which is made if it is not there."""
+    if not bench.objects("whole"):
+        complete(bench.run(output="whole"))
+    whole, found = bench.objects("whole"), bench.objects(name)
+    assert outputs(found) == outputs(whole)
+    assert job_summary(found) == job_summary(whole)
+    assert not strangers(found)
+
+
+@pytest.mark.parametrize(("rate", "seed"), [(0.01, 0), (0.01, 1), (0.01, 2), (0.1, 3)])
+def test_one_call_in_a_hundred_fails(bench: Bench, rate: float, seed: int) -> None:
+    """For whole runs (and one in ten), before or after its effect; retried inside the store, as with GCS. Nobody
+    notices: same bytes, books and attempts."""
+    clock = FakeClock()
+    undisturbed = complete(bench.run(output="whole"))
+    begun = bench.begun()
+    with faulty_stores(rate=rate, seed=seed, retry=Retry(clock=clock)) as faults:
+        ended = complete(bench.run())
+        for _ in range(5):
+            # A small job makes some hundred calls; six runs of it make enough.
+            bench.run(overwrite=True, confirm=lambda _: True)
+    assert faults.fired.total() >= 3
+    assert len(clock.sleeps) >= faults.fired.total()
+    assert totals(ended.as_dict()) == totals(undisturbed.as_dict())
+    assert bench.begun() == sorted(begun * 6)
+    check_equal(bench, "out")
+
+
+@pytest.mark.parametrize("operation", [operation for operation in OPERATIONS if operation != "delete"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_every_operation_fails_once(bench: Bench, operation: str, when: str) -> None:
+    """Each call of a run in turn, and each attempt is exactly one more than the undisturbed run takes."""
+    with faulty_stores() as counted:
+        complete(bench.run(output="whole"))
+    begun, expected = bench.begun(), counted.calls
+    for nth in range(1, expected[operation] + 1, max(1, expected[operation] // 4)):
+        fault = Fault(operation, nth=nth, when=when)
+        with faulty_stores(fault, retry=Retry(clock=FakeClock())) as faults:
+            complete(bench.run(output=f"{operation}-{nth}"))
+        assert fault.fired == 1
+        assert faults.calls.total() == expected.total() + 1, faults.calls - expected
+        assert bench.begun() == begun
+        check_equal(bench, f"{operation}-{nth}")
+
+
+# A storm of 503s, over HTTP
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GCS is retried without waiting, and for long."""
+    monkeypatch.setattr("curate.storage.gcs.Retry", lambda: Retry(deadline_s=1e6, clock=FakeClock()))
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(
+    "storm",
+    [
+        lambda emulator: emulator.fail(status=503, nth=20, times=60),
+        lambda emulator: emulator.fail(status=429, nth=5, times=30),
+        lambda emulator: emulator.fail(reset=True, nth=10, times=25),
+        lambda emulator: emulator.fail_randomly(3, seed=5),
+        lambda emulator: emulator.limit(per_s=20),
+    ],
+    ids=["503", "429", "resets", "one in three", "twenty a second"],
+)
+def test_a_storm(emulator: GcsEmulator, tmp_path: Path, storm: Callable[[GcsEmulator], object]) -> None:
+    """Requests in a row that are refused, many at random, or all beyond a rate: the same bytes, books and exit."""
+    place = Place("gs://bucket/data", emulator)
+    bench = Bench(place, tmp_path / "trace", place.write("in", FILES))
+    undisturbed = complete(bench.run(output="whole"))
+    begun = bench.begun()
+    emulator.reset_counts()
+    storm(emulator)
+    ended = complete(bench.run())
+    counts = emulator.counts()
+    refused = [status for _, _, status in emulator.requests if status in (0, 429, 503)]
+    assert len(refused) >= 10
+    emulator.heal()
+    assert totals(ended.as_dict()) == totals(undisturbed.as_dict())
+    assert (ended.calls.list, ended.calls.put) == (counts["list"], counts["put"])
+    assert bench.begun() == begun
+    check_equal(bench, "out")
