@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 from curate.errors import ConfigError, ObjectNotFound
 from curate.storage import normalise, open_store
+from curate.storage.protocol import Object
 from curate.tasks import layout
 from curate.tasks.ledger import Ledger
-from curate.tasks.outputs import OutputListing, match, sort_listing
+from curate.tasks.outputs import Matched, OutputListing, match, sort_listing
+from curate.tasks.plan import Plan
 from curate.tasks.status import JobStatus, job_status
 
 NEWEST_RUNS = 20
@@ -35,24 +39,51 @@ class NoJobError(ConfigError):
     """No job has written there, or what it wrote is gone."""
 
 
-def look(output: str, now: float) -> JobStatus:
-    """Returns the status of the job that writes to `output`. Raises NoJobError; ConfigError for a damaged ledger."""
+@dataclass(frozen=True, slots=True)
+class FoundJob:
+    """A job as it lies under its output prefix."""
+
+    ledger: Ledger
+    listing: OutputListing
+    job: Mapping[str, Any]
+    """`job.json`."""
+    plan: Plan
+    matched: Matched
+
+    def output(self, rank: int) -> Object:
+        """Returns the output of a shard that is done."""
+        row, listing = int(self.matched.position[rank]), self.listing
+        size, generation = listing.sizes[row].as_py(), listing.generations[row].as_py()
+        return Object(self.ledger.uri(listing.names[row].as_py()), size, generation)
+
+
+def find_job(output: str) -> FoundJob:
+    """Returns the job that writes to `output`: one listing, `job.json` and the plan.
+
+    Raises NoJobError; ConfigError for a damaged ledger.
+    """
     ledger = _ledger(output)
     listing = ledger.list()
     if not listing.has_job:
         raise _no_job(ledger, len(listing.names))
     job = ledger.read_job()
     plan = ledger.read_plan(listing)
-    matched = match(plan, listing, job["suffix"])
+    return FoundJob(ledger, listing, job, plan, match(plan, listing, job["suffix"]))
+
+
+def look(output: str, now: float) -> JobStatus:
+    """Returns the status of the job that writes to `output`. Raises as `find_job` does."""
+    found = find_job(output)
+    ledger, listing, plan = found.ledger, found.listing, found.plan
     return job_status(
-        job["job"],
+        found.job["job"],
         ledger.root,
         total=len(plan),
-        done=matched.count,
+        done=found.matched.count,
         bytes_total=plan.total_bytes,
-        bytes_done=int(plan.sizes[matched.done].sum()),
+        bytes_done=int(plan.sizes[found.matched.done].sum()),
         heartbeats=_heartbeats(ledger, listing),
-        summary=_summary(ledger, listing),
+        summary=read_summary(ledger, listing),
         now=now,
         earlier_runs=max(0, len(listing.run_ids) - NEWEST_RUNS),
     )
@@ -73,7 +104,7 @@ def glance(output: str, now: float) -> JobStatus:
     shards = max(beats, key=lambda beat: beat["updated"])["shards"]
     if shards["total"] <= COUNTED_SHARDS:
         return look(output, now)
-    summary = _summary(ledger, listing)
+    summary = read_summary(ledger, listing)
     return job_status(
         ledger.read_job()["job"],
         ledger.root,
@@ -121,7 +152,8 @@ def _makes_sense(beat: dict[str, Any]) -> bool:
     )
 
 
-def _summary(ledger: Ledger, listing: OutputListing) -> dict[str, Any] | None:
+def read_summary(ledger: Ledger, listing: OutputListing) -> dict[str, Any] | None:
+    """Returns `summary.json`; None if there is none, or it makes no sense."""
     if listing.summary is None:
         return None
     try:

@@ -26,13 +26,14 @@ _DECODE_BYTES = 16 << 20
 def _opened(store: Store, object: Object) -> Iterator[pq.ParquetFile]:
     """Yields the file, its footer read. Raises CorruptInput."""
     with Stored(store, object) as stored:
-        with _broken(stored):
+        with broken(stored):
             file = pq.ParquetFile(pa.PythonFile(stored, mode="r"), pre_buffer=False)
         yield file
 
 
 @contextmanager
-def _broken(stored: Stored) -> Iterator[None]:
+def broken(stored: Stored) -> Iterator[None]:
+    """Turns what Arrow says of a file that it cannot read into CorruptInput with the URI."""
     try:
         yield
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -80,7 +81,7 @@ def read_parquet(
     Raises CorruptInput; SchemaMismatch for a column that is missing or does not widen to its held type.
     """
     with Stored(store, object) as stored:
-        with _broken(stored):
+        with broken(stored):
             file = pq.ParquetFile(pa.PythonFile(stored, mode="r"), pre_buffer=False)
             found = file.schema_arrow
             count = file.metadata.num_row_groups
@@ -95,12 +96,12 @@ def read_parquet(
             raise CorruptInput(f"{stored.uri}: has {count} row groups, expected at least {stop}")
         groups = range(start, stop)
         batches = file.iter_batches(
-            _decode_rows(file.metadata, groups), row_groups=list(groups), columns=schema.names, use_threads=False
+            decode_rows(file.metadata, groups), row_groups=list(groups), columns=schema.names, use_threads=False
         )
         nullable = all_nullable(schema)
         seen = 0
         while True:
-            with _broken(stored):
+            with broken(stored):
                 batch = next(batches, None)
             if batch is None:
                 return
@@ -121,7 +122,8 @@ def read_parquet(
                 yield table
 
 
-def _decode_rows(metadata: pq.FileMetaData, groups: range) -> int:
+def decode_rows(metadata: pq.FileMetaData, groups: range) -> int:
+    """Returns how many rows of these row groups to decode at a time."""
     row_bytes = 1
     for index in groups:
         group = metadata.row_group(index)

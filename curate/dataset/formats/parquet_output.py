@@ -18,7 +18,7 @@ import pyarrow.types as pt
 from curate.dataset.formats.compress import Buffer, Sink
 from curate.dataset.formats.hold import hold
 from curate.dataset.formats.per_schema import per_schema
-from curate.dataset.formats.record import PARQUET_KEY, encode
+from curate.dataset.formats.record import PARQUET_KEY, parquet_record, seal_footer
 
 GROUP_ROWS = 65_536
 GROUP_BYTES = 64 << 20
@@ -72,9 +72,16 @@ class ParquetOutput:
     def close(self, record: Mapping[str, Any]) -> None:
         """Writes what is pending, then the record and the footer."""
         self._write_groups(last=True)
-        self._writer.add_key_value_metadata({PARQUET_KEY: encode(record).decode()})
+        self._writer.add_key_value_metadata({PARQUET_KEY: parquet_record(record)})
         self._writer.close()
+        self._seal()
         self._buffer.drain(self._sink)
+
+    def _seal(self) -> None:
+        """Fills in the checksum of the footer, which is still in the buffer."""
+        with self._buffer.getbuffer() as written:
+            length = int.from_bytes(written[-8:-4], "little") + 8
+            written[-length:] = seal_footer(bytes(written[-length:]))
 
     def _at_most(self, table: pa.Table) -> int:
         """Returns no less than the sum of `row_bytes`: while it is small there is no need to measure."""

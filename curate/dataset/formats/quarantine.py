@@ -6,14 +6,48 @@ import base64
 import hashlib
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import IO, Any
 
 import orjson
 
 from curate.dataset.formats.badrow import BadRow
 from curate.dataset.formats.compress import Compressor
+from curate.dataset.formats.lines import line_blocks
+from curate.errors import CorruptInput
+from curate.storage.protocol import Object, Store
 
 _IN_MEMORY_BYTES = 4 << 20
+
+
+def content_hash() -> Any:
+    """Returns the hash, of nothing yet, that names a file by its compressed bytes."""
+    return hashlib.blake2b(digest_size=8)
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """One row that was set aside."""
+
+    line: int
+    """Where it was in its shard, from 1."""
+    reason: str
+    row: str
+    """The row as it was read; in base64 if it is no UTF-8."""
+    is_base64: bool = False
+
+
+def read_quarantine(store: Store, object: Object) -> Iterator[Quarantined]:
+    """Yields the rows of a file of quarantined rows, in order, a block at a time. Raises CorruptInput."""
+    for lines in line_blocks(store, object, "zstd"):
+        for line in lines:
+            try:
+                value = orjson.loads(line)
+                coded = "row" not in value
+                yield Quarantined(value["line"], value["reason"], value["row_base64" if coded else "row"], coded)
+            except (ValueError, TypeError, KeyError) as error:
+                raise CorruptInput(f"{object.uri}: not a file of quarantined rows: {error!r}") from error
 
 
 class QuarantineWriter:
@@ -25,7 +59,7 @@ class QuarantineWriter:
     def __init__(self) -> None:
         self.count = 0
         self.reasons: Counter[str] = Counter()
-        self._digest = hashlib.blake2b(digest_size=8)
+        self._digest = content_hash()
         self._file: IO[bytes] | None = None
         self._compressor: Compressor | None = None
 

@@ -5,9 +5,9 @@
     .zst       a trailing skippable frame (RFC 8878, 3.1.2)
 
 Both trailers end in their own length, so that one small read of the tail finds them. A record is canonical JSON: its
-bytes depend on its values only. It carries its own checksum, and behind JSON lines that of all stored bytes before it,
-for neither a gzip extra field nor a skippable frame has one, and Arrow's zstd stream writes none; in Parquet the pages
-have theirs.
+bytes depend on its values only. With it come checksums: its own; behind JSON lines that of all stored bytes before it,
+for neither a gzip extra field nor a skippable frame has one, and Arrow's zstd stream writes none; in Parquet that of
+the footer, for pages have theirs.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ RECORD_CRC32 = "record_crc32"
 """Checksum of the record without this field."""
 DATA_CRC32 = "data_crc32"
 """Checksum of the stored bytes in front of the record's trailer."""
+FOOTER_CRC32 = "footer_crc32"
+"""Checksum of a Parquet footer, eight hex digits, which are zeros in what it is made of."""
 _TAIL_BYTES = (16 << 10) + 64
 """Bytes of the first read: the footer of some fifty columns, or a record of that length; and checksums."""
 
@@ -66,30 +68,30 @@ class Carried:
     """Their checksum; None where the format has its own."""
 
 
-def encode(record: Mapping[str, Any]) -> bytes:
-    """Returns the record with its checksum as canonical JSON: keys sorted, no spaces."""
-    return _canonical({**record, RECORD_CRC32: zlib.crc32(_canonical(record))})
+def encode(record: Mapping[str, Any], **checksums: Any) -> bytes:
+    """Returns the record with its own checksum and others as canonical JSON: keys sorted, no spaces."""
+    return _canonical({**record, RECORD_CRC32: zlib.crc32(_canonical(record)), **checksums})
 
 
 def _canonical(record: Mapping[str, Any]) -> bytes:
     return orjson.dumps(dict(record), option=orjson.OPT_SORT_KEYS)
 
 
-def _decode(data: bytes) -> dict[str, Any]:
-    """Returns the record with what was added to it but its checksum. Raises ValueError if that is another."""
+def _decode(data: bytes) -> tuple[dict[str, Any], int | None, str | None]:
+    """Returns the record, and the checksums of data and footer. Raises ValueError if its own is another."""
     record = orjson.loads(data)
     if not isinstance(record, dict):
         raise ValueError("not an object")
-    expected = record.pop(RECORD_CRC32, None)
+    expected, rest, footer = (record.pop(name, None) for name in (RECORD_CRC32, DATA_CRC32, FOOTER_CRC32))
     # A record of an earlier curate has none.
     if expected is not None and (found := zlib.crc32(_canonical(record))) != expected:
         raise ValueError(f"its checksum is {found}, expected {expected}")
-    return record
+    return record, rest, footer
 
 
 def gzip_trailer(record: Mapping[str, Any], data_crc32: int) -> bytes:
     """Returns empty gzip members holding the record; behind gzip data they add nothing to what it unpacks to."""
-    data = encode({**record, DATA_CRC32: data_crc32})
+    data = encode(record, data_crc32=data_crc32)
     parts = [data[at : at + _GZIP_PART] for at in range(0, len(data), _GZIP_PART)]
     fixed = len(_GZIP_HEADER) + 2 + 4 + _GZIP_TAIL
     length = len(data) + len(parts) * fixed
@@ -124,7 +126,7 @@ def _gzip_record(trailer: bytes) -> bytes:
 
 def zstd_trailer(record: Mapping[str, Any], data_crc32: int) -> bytes:
     """Returns a skippable zstd frame holding the record; it goes behind the data (Polars fails on a leading one)."""
-    data = encode({**record, DATA_CRC32: data_crc32})
+    data = encode(record, data_crc32=data_crc32)
     content = data + _ZSTD_TAIL.pack(len(data), _ZSTD_MARK)
     return _ZSTD_HEADER.pack(_ZSTD_MAGIC, len(content)) + content
 
@@ -141,6 +143,32 @@ def _zstd_record(trailer: bytes) -> bytes:
     if magic != _ZSTD_MAGIC or size != len(trailer) - _ZSTD_HEADER.size:
         raise ValueError("no skippable zstd frame where one was expected")
     return trailer[_ZSTD_HEADER.size : -_ZSTD_TAIL.size]
+
+
+_FOOTER_MARK = f'"{FOOTER_CRC32}":"'.encode()
+_NO_CRC32 = "0" * 8
+
+
+def parquet_record(record: Mapping[str, Any]) -> str:
+    """Returns the record for a footer that is then sealed."""
+    return encode(record, footer_crc32=_NO_CRC32).decode()
+
+
+def seal_footer(footer: bytes) -> bytes:
+    """Returns a footer, with a `parquet_record` among its metadata, with its checksum filled in."""
+    return _with_crc32(footer, f"{zlib.crc32(footer):08x}")
+
+
+def _with_crc32(footer: bytes, digits: str) -> bytes:
+    # The last one: before it come statistics, which may hold anything. In the record itself quotes are escaped.
+    at = footer.rindex(_FOOTER_MARK) + len(_FOOTER_MARK)
+    return footer[:at] + digits.encode() + footer[at + len(digits) :]
+
+
+def _check_footer(footer: bytes, expected: str) -> None:
+    found = f"{zlib.crc32(_with_crc32(footer, _NO_CRC32)):08x}"
+    if found != expected:
+        raise ValueError(f"the checksum of the footer is {found}, expected {expected}")
 
 
 def _parquet_length(tail: bytes) -> int | None:
@@ -193,7 +221,9 @@ def read_carried(store: Store, object: Object, format: OutputFormat, codec: str)
         data = record_of(tail[-length:])
         if data is None:
             return None
-        record = _decode(data)
+        record, data_crc32, footer_crc32 = _decode(data)
+        if footer_crc32 is not None:
+            _check_footer(tail[-length:], footer_crc32)
     except (ValueError, struct.error, OSError, pa.ArrowException) as error:
         raise CorruptInput(f"{object.uri}: the record it should carry is broken: {error}") from error
-    return Carried(record, object.size - length, record.pop(DATA_CRC32, None))
+    return Carried(record, object.size - length, data_crc32)

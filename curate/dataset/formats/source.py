@@ -93,10 +93,13 @@ class Stored:
 class Source:
     """The object's bytes, decompressed, from its beginning or (uncompressed only) from byte `start`."""
 
-    def __init__(self, store: Store, object: Object, codec: Codec | None, start: int = 0) -> None:
+    def __init__(
+        self, store: Store, object: Object, codec: Codec | None, start: int = 0, stored: Stored | None = None
+    ) -> None:
+        """Opens the object, unless it is given as `stored`. Raises CorruptInput if it is gone or replaced."""
         self.uri = object.uri
         self._codec = codec
-        self._stored = Stored(store, object)
+        self._stored = Stored(store, object) if stored is None else stored
         self._left = object.size - start
         self._unpacked: Any = None
         if codec is not None:

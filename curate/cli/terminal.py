@@ -1,0 +1,54 @@
+"""Lines for a terminal and for files: of data that may hold anything, so that nothing of it acts on the terminal."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from rich.console import Console
+from rich.text import Text
+
+LABEL_COLUMNS = 10
+
+
+def plain(text: str) -> str:
+    """Returns `text` as one line that cannot do anything to a terminal.
+
+    >>> plain("bad\\nrow \\x1b[31m")
+    'bad row \\\\x1b[31m'
+    """
+    one_line = " ".join(text.split())
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in one_line)
+
+
+def short(text: str, most: int) -> str:
+    """Returns `text` as one such line of at most so many characters.
+
+    >>> short("what is too long is cut", 15)
+    'what is too ...'
+    """
+    # What is escaped gets longer, never shorter, than what it was; blanks at its start do not.
+    one_line = plain(text.lstrip()[: 4 * most])
+    return one_line if len(one_line) <= most else one_line[: most - 3] + "..."
+
+
+def moment(seconds: float) -> str:
+    """Returns a time in UTC as people read it.
+
+    >>> moment(0)
+    '1970-01-01 00:00:00'
+    """
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def line(console: Console, text: Text) -> None:
+    """Prints a line as it is: what is too long is wrapped by the terminal, so that a URI can still be copied."""
+    console.print(text, soft_wrap=True)
+
+
+def fact(console: Console, label: str, value: Text, style: str = "") -> None:
+    """Prints a labelled value, wrapped beside its label on a terminal, in one line elsewhere."""
+    lines = value.wrap(console, max(20, console.width - LABEL_COLUMNS)) if console.is_terminal else [value]
+    for number, wrapped in enumerate(lines):
+        wrapped.rstrip()
+        head = label if not number else ""
+        line(console, Text.assemble((f"{head:<{LABEL_COLUMNS}}", style), wrapped))

@@ -1,0 +1,96 @@
+"""Renders what `curate verify` found."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import click
+import orjson
+from rich.console import Console
+from rich.text import Text
+
+from curate.cli.terminal import fact, line, plain, short
+from curate.dataset.verify import DAMAGED, INCOMPLETE, KINDS, OK, Verified, verify
+from curate.units import format_bytes
+
+SHOWN_FINDINGS = 10
+"""Findings of one kind that are printed; `--json` has more."""
+SHOWN_CHARS = 400
+COLOURS = {OK: "green", INCOMPLETE: "yellow", DAMAGED: "red"}
+
+
+def show_verified(output: str, *, as_json: bool) -> int:
+    """Verifies a job's outputs and prints what is off. Returns the exit code: 0 if the job is complete and all is well."""
+    report = _verified(output)
+    if as_json:
+        click.echo(orjson.dumps(report.as_dict()))
+    else:
+        _render(Console(highlight=False), report)
+    return 0 if report.state == OK else 1
+
+
+def _verified(output: str) -> Verified:
+    """Returns what the outputs turned out to be; how far it is, is shown on standard error if that is a terminal."""
+    screen = Console(stderr=True)
+    if not screen.is_terminal:
+        return verify(output)
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    with Progress(
+        TextColumn("verifying"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.completed:,}/{task.total:,} outputs, {task.fields[size]}"),
+        TimeRemainingColumn(),
+        console=screen,
+        transient=True,
+    ) as bar:
+        task = bar.add_task("", total=0, size="0 B")
+        return verify(
+            output,
+            lambda done, total, size_bytes: bar.update(
+                task, completed=done, total=total, size=format_bytes(size_bytes)
+            ),
+        )
+
+
+def _render(console: Console, report: Verified) -> None:
+    state = (report.state, COLOURS[report.state])
+    line(console, Text.assemble((plain(report.job), "bold"), "  ", state, f"  {plain(report.output)}"))
+    fact(console, "outputs", Text(f"{report.read:,} of {report.shards:,} read, {format_bytes(report.size_bytes)}"))
+    rows = report.books
+    fact(
+        console,
+        "rows",
+        Text(
+            f"{rows.rows_in:,} in + {rows.created:,} created = {rows.rows_out:,} out "
+            f"+ {sum(rows.dropped.values()):,} dropped + {rows.quarantined:,} quarantined"
+        ),
+    )
+    for kind, text in KINDS.items():
+        if report.counts[kind]:
+            line(console, Text.assemble((f"{kind:<10}", "red"), f"{text}: {report.counts[kind]:,}"))
+            for one in _findings(report, kind):
+                fact(console, "", Text(one))
+    if hint := _next(report):
+        fact(console, "next", Text(hint))
+
+
+def _findings(report: Verified, kind: str) -> Iterator[str]:
+    for one in itertools.islice((one for one in report.findings if one.kind == kind), SHOWN_FINDINGS):
+        yield f"{plain(one.object)}: {short(one.reason, SHOWN_CHARS)}"
+    more = report.counts[kind] - SHOWN_FINDINGS
+    if more > 0:
+        yield f"... and {more:,} more"
+
+
+def _next(report: Verified) -> str:
+    """Returns what to do now, if anything."""
+    if report.counts.keys() & {"damaged", "record", "schema", "rows", "books"}:
+        return "remove the outputs that are named and run the job again: it makes them anew, and nothing else"
+    if report.absent:
+        gone = "are gone" if report.closed else "are not there yet"
+        return f"{report.absent:,} outputs {gone}: run the job again, it goes on where it stopped"
+    if report.state == INCOMPLETE:
+        return "all outputs are there, but no run ended with them: run the job again, which only closes it"
+    return ""

@@ -1,0 +1,315 @@
+"""Reads every output of a job and holds it against its record, and all records against each other. Needs no cluster.
+
+An output is read by one of a few threads, a piece at a time; of each, nothing is kept but what it adds to the sums and
+what is off. Outputs that are not there yet make a job incomplete, not damaged.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from curate.dataset.formats import OutputFormat, detect
+from curate.dataset.formats.check import count_quarantined, count_rows, output_schema
+from curate.dataset.formats.record import Carried, read_carried
+from curate.dataset.look import FoundJob, find_job, read_summary
+from curate.errors import CorruptInput, ObjectNotFound, SchemaMismatch
+from curate.storage.protocol import Object
+from curate.tasks import layout
+from curate.tasks.books import Books
+
+READERS = 8
+"""Outputs that are read at once, each with some 20 MiB in memory."""
+MOST_FINDINGS = 100
+"""Findings of one kind that are told one by one; all are counted."""
+SCHEMA_VOTERS = 3
+"""Outputs that say what the schema is where the job did not have to store one, because its code declares it."""
+RECORD_FIELDS = frozenset({"job", "shard", "fingerprint", "rows", "counters", "quarantine"})
+
+OK = "ok"
+INCOMPLETE = "incomplete"
+DAMAGED = "damaged"
+
+KINDS = {
+    "missing": "outputs that are gone",
+    "foreign": "objects that are not of this job",
+    "damaged": "outputs that cannot be read as they were written",
+    "record": "outputs without the record of their shard",
+    "schema": "outputs of another schema than the job's",
+    "rows": "outputs with another number of rows than their record says",
+    "books": "records that do not balance",
+    "quarantine": "quarantined rows that are not as the record says",
+    "unnamed": "quarantined rows that no output names",
+    "summary": "totals that are not those of all records",
+}
+"""What can be off, in the order in which it is told."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is off."""
+
+    kind: str
+    object: str
+    """Name under the output prefix."""
+    reason: str
+
+
+@dataclass
+class Verified:
+    """What a job's outputs turned out to be."""
+
+    job: str
+    output: str
+    shards: int
+    """Shards of the plan."""
+    closed: bool
+    """Whether a run has said that the job is complete."""
+    read: int = 0
+    """Outputs that were read."""
+    size_bytes: int = 0
+    """Stored bytes of those."""
+    absent: int = 0
+    """Outputs that are not there."""
+    books: Books = field(default_factory=Books)
+    """Sums of the records that make sense."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """Findings by kind."""
+    findings: list[Finding] = field(default_factory=list)
+    """The first of each kind."""
+
+    @property
+    def state(self) -> str:
+        """`ok`, `incomplete` (what is there is as it should be) or `damaged`."""
+        if self.counts:
+            return DAMAGED
+        return OK if self.closed and not self.absent else INCOMPLETE
+
+    def add(self, finding: Finding) -> None:
+        """Counts what is off, and keeps it if there are not many of the kind."""
+        self.counts[finding.kind] += 1
+        if self.counts[finding.kind] <= MOST_FINDINGS:
+            self.findings.append(finding)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns what `curate verify --json` prints."""
+        return {
+            "job": self.job,
+            "output": self.output,
+            "state": self.state,
+            "shards": {"total": self.shards, "read": self.read, "missing": self.absent},
+            "bytes": self.size_bytes,
+            "rows": self.books.rows(),
+            "counters": self.books.sorted_counters(),
+            "problems": {kind: self.counts[kind] for kind in KINDS if self.counts[kind]},
+            "findings": [{"kind": one.kind, "object": one.object, "reason": one.reason} for one in self.findings],
+        }
+
+
+@dataclass
+class _Read:
+    """What one output turned out to be."""
+
+    findings: list[Finding]
+    books: Books | None = None
+    quarantine: str | None = None
+
+
+def verify(output: str, progress: Callable[[int, int, int], None] = lambda *_: None) -> Verified:
+    """Returns what is off with the outputs of a job, all of them read.
+
+    `progress` is called with outputs done, outputs to read and bytes of those done. Raises NoJobError; ConfigError for
+    a damaged ledger; StorageError if the store does not answer.
+    """
+    found = find_job(output)
+    summary = read_summary(found.ledger, found.listing)
+    ranks = np.flatnonzero(found.matched.done)
+    report = Verified(
+        found.job["job"], found.ledger.root, len(found.plan), summary is not None, absent=len(found.plan) - len(ranks)
+    )
+    for name in found.matched.foreign:
+        report.add(Finding("foreign", name, "no shard of the plan is called like it"))
+    if report.closed:
+        for rank in np.flatnonzero(~found.matched.done).tolist():
+            report.add(Finding("missing", _name(found, rank), "the job was complete with it; run the job again"))
+    checker = _Checker(found)
+    named: set[str] = set()
+    with ThreadPoolExecutor(READERS) as pool:
+        for rank, result in _ahead(pool, checker.check, (int(rank) for rank in ranks)):
+            for finding in result.findings:
+                report.add(finding)
+            if result.books is not None:
+                report.books.add(result.books)
+            if result.quarantine is not None:
+                named.add(result.quarantine)
+            report.read += 1
+            report.size_bytes += int(found.output(rank).size)
+            progress(report.read, len(ranks), report.size_bytes)
+    if not report.absent and not report.counts["record"] and not report.counts["damaged"]:
+        # As long as outputs are to come, or not all of them say what they name, a file may be theirs.
+        for name in found.listing.quarantine:
+            if name not in named:
+                report.add(Finding("unnamed", name, "no output names it; the next run of the job removes it"))
+        for reason in _differences(report, found, summary):
+            report.add(Finding("summary", layout.SUMMARY, reason))
+    return report
+
+
+class _Checker:
+    """Checks outputs; several threads may do so at once."""
+
+    def __init__(self, found: FoundJob) -> None:
+        self._found = found
+        self._store = found.ledger.store
+        encoding = detect("x" + found.job["suffix"])
+        self._format = OutputFormat(encoding.format.value)
+        self._codec = encoding.codec or "zstd"
+        self._files = set(found.listing.quarantine)
+        self._schema = self._held()
+
+    def check(self, rank: int) -> _Read:
+        """Returns what the output of a shard turned out to be. Raises StorageError if the store does not answer."""
+        name, object = _name(self._found, rank), self._found.output(rank)
+        off = partial(_finding, object=name, uri=object.uri)
+        try:
+            carried = read_carried(self._store, object, self._format, self._codec)
+        except CorruptInput as error:
+            return _Read([off("damaged", error)])
+        if carried is None:
+            return _Read([off("record", "it carries none: something else than curate wrote it, or cut it off")])
+        wrong = _wrong_record(carried.record, self._found, rank)
+        if wrong:
+            return _Read([off("record", wrong)])
+        books, file = Books.parse(carried.record["rows"], carried.record["counters"]), carried.record["quarantine"]
+        findings = self._rows(off, object, carried, books)
+        if not books.balanced():
+            findings.append(off("books", f"in + created is not out + dropped + quarantined: {_rows_text(books)}"))
+        if reason := self._quarantine(file, books.quarantined):
+            findings.append(off("quarantine", reason))
+        return _Read(findings, books, file)
+
+    def _rows(self, off: Callable[..., Finding], object: Object, carried: Carried, books: Books) -> list[Finding]:
+        try:
+            rows = count_rows(self._store, object, carried, self._format, self._codec, self._schema)
+        except SchemaMismatch as error:
+            return [off("schema", error)]
+        except CorruptInput as error:
+            return [off("damaged", error)]
+        if rows == books.rows_out:
+            return []
+        return [off("rows", f"it has {rows:,} rows, its record says {books.rows_out:,}")]
+
+    def _quarantine(self, name: str | None, rows: int) -> str:
+        """Returns what is off with the rows that an output says were set aside; empty if nothing is."""
+        if name is None or not rows:
+            return "" if name is None and not rows else f"its record says {rows:,} rows, and names {name or 'no file'}"
+        if name not in self._files:
+            return f"{name}, which its record names, is gone"
+        uri = self._found.ledger.uri(name)
+        try:
+            found, digest = count_quarantined(self._store, self._store.stat(uri))
+        except ObjectNotFound:
+            return f"{name}, which its record names, is gone"
+        except CorruptInput as error:
+            return str(error).removeprefix(self._found.ledger.root + "/")
+        if name != f"{layout.QUARANTINE}{digest}.jsonl.zst":
+            return f"{name} is not what it was: the hash of its bytes is {digest}"
+        return "" if found == rows else f"{name} has {found:,} rows, the record says {rows:,}"
+
+    def _held(self) -> pa.Schema | None:
+        """Returns the schema that the job holds its outputs to: as stored, else what most of the first outputs have."""
+        schema = self._found.ledger.read_schema("output")
+        if schema is not None:
+            return schema
+        votes: Counter[pa.Schema] = Counter()
+        for rank in np.flatnonzero(self._found.matched.done).tolist():
+            try:
+                schema = output_schema(self._store, self._found.output(rank), self._format, self._codec)
+            except CorruptInput:
+                continue  # told when its turn comes
+            if schema is not None:
+                votes[schema] += 1
+            if votes.total() >= SCHEMA_VOTERS:
+                break
+        return votes.most_common(1)[0][0] if votes else None
+
+
+def _finding(kind: str, reason: object, *, object: str, uri: str) -> Finding:
+    return Finding(kind, object, str(reason).removeprefix(f"{uri}: "))
+
+
+def _name(found: FoundJob, rank: int) -> str:
+    return f"{found.plan.shard_id(rank)}{found.job['suffix']}"
+
+
+def _wrong_record(record: Mapping[str, Any], found: FoundJob, rank: int) -> str:
+    """Returns why a record is not that of a shard of this job; empty if it is."""
+    if differing := RECORD_FIELDS ^ record.keys():
+        return f"its record lacks, or has beyond what curate writes: {', '.join(sorted(differing))}"
+    expected = {
+        "job": found.job["job"],
+        "fingerprint": found.job["fingerprint"],
+        "shard": found.plan.shard_id(rank),
+    }
+    for name, value in expected.items():
+        if record[name] != value:
+            return f"its record is that of {name} {record[name]!r}, expected {value!r}"
+    try:
+        Books.parse(record["rows"], record["counters"]).balanced()
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return f"the rows that its record tells make no sense: {error!r}"
+    return ""
+
+
+def _rows_text(books: Books) -> str:
+    dropped = sum(books.dropped.values())
+    return f"{books.rows_in:,} + {books.created:,}, {books.rows_out:,} + {dropped:,} + {books.quarantined:,}"
+
+
+def _differences(report: Verified, found: FoundJob, summary: Mapping[str, Any] | None) -> Iterator[str]:
+    """Yields what the summary of a complete job says otherwise than the records of all its outputs."""
+    if summary is None:
+        return
+    # As JSON, which has no word for what is not a number.
+    ours = orjson.loads(
+        orjson.dumps(
+            {
+                "fingerprint": found.job["fingerprint"],
+                "shards": {"total": len(found.plan), "done": report.read},
+                "rows": report.books.rows(),
+                "counters": report.books.sorted_counters(),
+                "bytes": {"in": found.plan.total_bytes, "out": report.size_bytes},
+            }
+        )
+    )
+    for name, value in ours.items():
+        if summary.get(name) != value:
+            yield f"{name} {_short(summary.get(name))}; the outputs say {_short(value)}"
+
+
+def _short(value: Any) -> str:
+    text = orjson.dumps(value).decode()
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def _ahead(pool: ThreadPoolExecutor, call: Callable[[T], R], items: Iterable[T]) -> Iterator[tuple[T, R]]:
+    """Yields items with what `call` returns for them, in order, a few calls ahead of the consumer and never more."""
+    waiting: deque[tuple[T, Future[R]]] = deque()
+    for item in items:
+        waiting.append((item, pool.submit(call, item)))
+        if len(waiting) > 2 * READERS:
+            first, future = waiting.popleft()
+            yield first, future.result()
+    for first, future in waiting:
+        yield first, future.result()
