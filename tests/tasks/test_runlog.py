@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import subprocess
 import sys
@@ -18,11 +19,14 @@ import structlog
 from curate.errors import ConfigError, StorageError, TransientStorageError
 from curate.storage.memory import MemoryStore
 from curate.tasks import layout, segments
+from curate.tasks.failures import KEPT_TRACEBACKS
 from curate.tasks.ledger import Ledger
 from curate.tasks.runlog import RunLog, is_gone, new_run_id, process_started, whereabouts
+from curate.tasks.segments import Segments
 from tests.fakes import After, FakeClock, FlakyStore
 
 DOWN = TransientStorageError("503")
+ALIKE = {"shard": "s", "error": "ValueError: x", "frame": "", "traceback": ""}
 DEADLINE_S = 20.0
 """How long a test waits for another thread before it fails."""
 
@@ -30,8 +34,11 @@ DEADLINE_S = 20.0
 class Logged:
     """A run's log over a store that fails on cue, with a clock that the test moves."""
 
-    def __init__(self, clock: FakeClock, beat: Callable[[], dict[str, Any]] | None = None) -> None:
+    def __init__(
+        self, clock: FakeClock, beat: Callable[[], dict[str, Any]] | None = None, stream: str = "events"
+    ) -> None:
         self.clock = clock
+        self.stream = stream
         self.store = FlakyStore(MemoryStore())
         self.root = f"memory://log-{uuid.uuid4().hex}/out"
         self.ledger = Ledger(self.store, self.root)
@@ -41,7 +48,10 @@ class Logged:
 
     def add(self, n: int = 1, **more: Any) -> None:
         for _ in range(n):
-            self.log.add({"index": self.added, **more})
+            if self.stream == "events":
+                self.log.add({"index": self.added, **more})
+            else:
+                self.log.add_failure({"index": self.added, **ALIKE, **more})
             self.added += 1
 
     def due(self) -> None:
@@ -49,7 +59,17 @@ class Logged:
         self.log.write_due(self.clock.monotonic())
 
     def segments(self) -> list[str]:
-        return sorted(self.ledger.list().segments)
+        listing = self.ledger.list()
+        return sorted(listing.segments if self.stream == "events" else listing.failures)
+
+    def name(self, number: int) -> str:
+        """The name of a segment, relative to the run."""
+        return f"events-{number:06d}.jsonl.zst" if self.stream == "events" else f"failures/{number:06d}.jsonl.zst"
+
+    @property
+    def waiting(self) -> Segments:
+        """What was not written yet."""
+        return self.log._events if self.stream == "events" else self.log._failures
 
     def indexes(self) -> list[int]:
         """The events in the ledger, in order."""
@@ -62,9 +82,10 @@ class Logged:
         return [uri.removeprefix(f"{self.root}/{layout.RUNS}{self.run_id}/") for uri in self.store.written]
 
 
-@pytest.fixture
-def logged(clock: FakeClock) -> Logged:
-    return Logged(clock)
+@pytest.fixture(params=["events", "failures"])
+def logged(clock: FakeClock, request: pytest.FixtureRequest) -> Logged:
+    """A run's log, seen through one of its streams: what holds for the one holds for the other."""
+    return Logged(clock, stream=request.param)
 
 
 @pytest.fixture
@@ -227,7 +248,7 @@ def test_events_come_before_the_heartbeat_that_counts_them(logged: Logged) -> No
     """Whoever reads the heartbeat finds the events."""
     logged.add(3)
     logged.log.flush()
-    assert logged.written() == ["events-000001.jsonl.zst", "heartbeat.json"]
+    assert logged.written() == [logged.name(1), "heartbeat.json"]
     assert logged.heartbeat()["added"] == 3
 
 
@@ -236,7 +257,7 @@ def test_closing_writes_the_rest(logged: Logged) -> None:
     logged.log.open({})
     logged.add(5)
     logged.log.close()
-    assert logged.written() == ["run.json", "heartbeat.json", "events-000001.jsonl.zst", "heartbeat.json"]
+    assert logged.written() == ["run.json", "heartbeat.json", logged.name(1), "heartbeat.json"]
     assert logged.indexes() == list(range(5))
     assert logged.heartbeat()["added"] == 5
     assert not logged.log._thread.is_alive()
@@ -274,7 +295,7 @@ def test_a_write_whose_answer_was_lost_is_not_written_twice(logged: Logged, fail
 
 def test_a_name_that_others_hold_is_passed_over(logged: Logged) -> None:
     """Nothing is overwritten, and nothing is lost."""
-    foreign = logged.ledger.uri(layout.events_segment(logged.run_id, 1))
+    foreign = logged.ledger.uri(layout.run_file(logged.run_id, logged.name(1)))
     logged.store.inner.publish(foreign, b"something else")
     logged.add(2)
     logged.log.flush()
@@ -335,9 +356,7 @@ def test_it_beats_while_a_slow_store_takes_a_backlog(logged: Logged, monkeypatch
     logged.add(100)
     logged.store.script.extend([lambda: logged.clock.advance(20.0), None] * 10)
     logged.due()
-    assert logged.written() == [
-        name for number in range(1, 11) for name in (f"events-{number:06d}.jsonl.zst", "heartbeat.json")
-    ]
+    assert logged.written() == [name for number in range(1, 11) for name in (logged.name(number), "heartbeat.json")]
 
 
 def test_memory_is_bounded_however_long_the_store_is_down(
@@ -350,8 +369,8 @@ def test_memory_is_bounded_however_long_the_store_is_down(
         logged.store.script.append(DOWN)
         logged.add(100, noise=uuid.uuid4().hex)
         logged.due()
-    assert logged.log._events._sealed_bytes <= 2000
-    assert logged.log._events._lines == b""
+    assert logged.waiting._sealed_bytes <= 2000
+    assert logged.waiting._lines == b""
     assert any("the oldest are dropped" in entry["event"] for entry in said)
     logged.store.script.clear()
     logged.log.flush()
@@ -395,8 +414,8 @@ def test_two_flushes_at_once_number_their_segments_one_after_the_other(
     for thread in [adder, *threads]:
         thread.join(DEADLINE_S)
     logged.log.flush()
-    names = [name for name in logged.written() if name.startswith("events")]
-    assert names == [f"events-{number:06d}.jsonl.zst" for number in range(1, len(names) + 1)]
+    names = [name for name in logged.written() if name.endswith(".zst")]
+    assert names == [logged.name(number) for number in range(1, len(names) + 1)]
     assert logged.indexes() == list(range(500))
 
 
@@ -457,3 +476,31 @@ def test_a_heartbeat_is_one_json_object(logged: Logged) -> None:
     logged.log.flush()
     value = orjson.loads(logged.store.read(logged.ledger.uri(layout.run_file(logged.run_id, "heartbeat.json"))))
     assert {"run_id", "updated", "host", "boot_id", "pid_space", "pid", "pid_started"} <= value.keys()
+
+
+# Failures
+
+
+def test_a_failure_is_there_when_the_event_that_mentions_it_is(clock: FakeClock) -> None:
+    """Both are due at once; failures are written first."""
+    logged = Logged(clock)
+    logged.add(1)
+    logged.log.add_failure({"index": 7, **ALIKE})
+    clock.advance(2.0)
+    logged.due()
+    assert logged.written() == ["failures/000001.jsonl.zst", "events-000001.jsonl.zst"]
+
+
+def test_a_million_failures_fill_neither_memory_nor_store(clock: FakeClock) -> None:
+    """Of failures that are alike a hundred keep their traceback: what each further one costs is small."""
+    logged = Logged(clock, stream="failures")
+    for number in range(20_000):
+        text = random.randbytes(500).hex()
+        logged.add(1, shard=f"s{number}", error=f"ValueError: bad row {number}", traceback=text)
+        if not number % 1000:
+            logged.due()
+    logged.log.flush()
+    lines = list(logged.ledger.events(logged.segments()))
+    assert [bool(line["traceback"]) for line in lines] == [True] * KEPT_TRACEBACKS + [False] * 19_900
+    stored = sum(item.size for item in logged.store.list(logged.ledger.uri(layout.RUNS)) if "failures" in item.uri)
+    assert stored < 200_000
