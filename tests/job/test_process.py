@@ -12,11 +12,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from curate import ConfigError, Job, RunState, param
+from curate import BadRow, ConfigError, FileJob, Job, RetryLater, RunState, param
 from curate.dataset.driver import run
 from curate.runtime.inline import InlineBackend
 from tests.fakes import FakeClock
-from tests.job.inline import failures, numbered, output_rows, outputs, refusing, run_job, write_jsonl, write_parquet
+from tests.job.inline import (
+    failures,
+    numbered,
+    output_rows,
+    outputs,
+    quarantined,
+    refusing,
+    run_job,
+    write_jsonl,
+    write_parquet,
+)
 
 
 class Shaped(Job):
@@ -370,3 +380,78 @@ class TestColumns:
         job = self._job([pa.field("id", pa.string(), nullable=False)])
         summary = run_job(job, tmp_path / "in", tmp_path / "out")
         assert (summary.books.rows_in, summary.books.rows_out, summary.books.quarantined) == (4, 2, 2)
+
+
+class Picky(Job):
+    """Raises what the test asks for, for the rows that it names."""
+
+    version = "1"
+    columns = ("id", "n")
+    batch_size = 8
+    max_bad_rows = "50%"
+    quarantine_errors = True
+    bad: list[int] = param([], identity=False)
+    poison: list[int] = param([], identity=False)
+    down: int = param(0, identity=False, help="times that the service is down")
+    CALLS: ClassVar[list[str]] = []
+
+    def process(self, batch: pa.Table) -> pa.Table:
+        numbers = batch["n"].to_pylist()
+        self.count("batches")
+        if 5 in numbers and self.down:
+            self.CALLS.append("a call")
+            if len(self.CALLS) <= self.down:
+                raise ConnectionError("503") from RetryLater(30.0)
+        for n in numbers:
+            if n in self.bad:
+                raise BadRow(f"{n} is bad")
+            if n in self.poison:
+                raise ValueError(f"{n} is poison")
+        return batch
+
+
+class TestBadRows:
+    def test_rows_go_to_quarantine_and_the_output_is_that_of_the_others(self, tmp_path: Path) -> None:
+        write_jsonl(tmp_path / "in" / "a.jsonl", numbered(0, 20))
+        summary = run_job(Picky(bad=[3, 11]), tmp_path / "in", tmp_path / "out")
+        assert (summary.state, summary.attempts) == (RunState.COMPLETE, 1)
+        assert summary.books.rows() == {"in": 20, "created": 0, "out": 18, "dropped": {}, "quarantined": 2}
+        assert summary.books.counters == {"batches": 3}
+        good = [row for row in numbered(0, 20) if row["n"] not in (3, 11)]
+        assert [row["n"] for row in output_rows(tmp_path / "out")] == [row["n"] for row in good]
+        assert [(row["reason"], row["row"]) for row in quarantined(tmp_path / "out")] == [
+            ("3 is bad", '{"id":"r3","n":3}'),
+            ("11 is bad", '{"id":"r11","n":11}'),
+        ]
+
+    def test_other_errors_are_pinned_on_a_row_at_the_last_try(self, tmp_path: Path) -> None:
+        write_jsonl(tmp_path / "in" / "a.jsonl", numbered(0, 20))
+        summary = run_job(Picky(bad=[3], poison=[4]), tmp_path / "in", tmp_path / "out")
+        assert (summary.state, summary.attempts) == (RunState.COMPLETE, 4)
+        assert [row["reason"] for row in quarantined(tmp_path / "out")] == ["3 is bad", "ValueError: 4 is poison"]
+        assert [event["kind"] for event in failures(tmp_path / "out")] == ["user_error"] * 3
+
+    def test_a_service_that_is_down_quarantines_nothing(self, tmp_path: Path) -> None:
+        """However often it fails, and whatever its error is called."""
+        write_jsonl(tmp_path / "in" / "a.jsonl", numbered(0, 20))
+        Picky.CALLS.clear()
+        clock = FakeClock()
+        summary = run_job(Picky(down=7), tmp_path / "in", tmp_path / "out", clock=clock)
+        assert (summary.state, summary.books.quarantined) == (RunState.COMPLETE, 0)
+        kinds = {event["kind"] for event in failures(tmp_path / "out")}
+        assert kinds == {"retry_later"}
+        assert sum(clock.sleeps) >= 30 * len(failures(tmp_path / "out"))
+
+    def test_a_file_has_no_rows_to_set_aside(self, tmp_path: Path) -> None:
+        class Files(FileJob):
+            version = "1"
+            output_schema = pa.schema([("n", pa.int64())])
+
+            def process_file(self, file: Any) -> Iterator[Any]:
+                yield {"n": file.size}
+                raise BadRow("the second line")
+
+        write_jsonl(tmp_path / "in" / "a.warc", b"x")
+        summary = run_job(Files(), tmp_path / "in" / "a.warc", tmp_path / "out")
+        assert summary.state is RunState.FAILED
+        assert "call self.quarantine(row, reason) and go on" in summary.failures[0].error
