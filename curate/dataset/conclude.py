@@ -56,6 +56,8 @@ def sweep_quarantine(prepared: Prepared, listing: OutputListing, now: Matched) -
     than outputs that name one; then the records of those are read.
     """
     started = prepared.owned.moment()
+    if prepared.history.summarised:
+        return 0  # the job was complete before, and swept; nothing is known of its single shards
     naming = np.flatnonzero(prepared.history.quarantining)
     if len(listing.quarantine) <= len(naming):
         return 0
@@ -70,11 +72,14 @@ def sweep_quarantine(prepared: Prepared, listing: OutputListing, now: Matched) -
     with ThreadPoolExecutor(RECORD_READERS) as pool:
         named = set(pool.map(read, naming.tolist()))
     unnamed = [name for name in listing.quarantine if name not in named]
-    for number, name in enumerate(unnamed):
+    swept = 0
+    for name in unnamed:
         if prepared.owned.was_paused_since(started):
-            return number
-        store.delete(prepared.ledger.uri(name))
-    return len(unnamed)
+            break
+        swept += store.delete(prepared.ledger.uri(name))
+    if swept:
+        get_logger(job=spec.name, run=prepared.run_id).info("removed quarantine that no output names", files=swept)
+    return swept
 
 
 def publish_summary(prepared: Prepared, value: Mapping[str, Any]) -> None:
@@ -123,7 +128,7 @@ def _plan_has_grown(ledger: Ledger, listing: OutputListing) -> bool:
 
 
 def last_look(prepared: Prepared, generations: Any) -> Any:
-    """Looks at all outputs once more, one listing, and sweeps what a complete job has no use for.
+    """Looks at all outputs once more, one listing, and sweeps the quarantine of a job that is complete.
 
     Returns the ranks of shards that are not done after all, or whose output is not the one that was recorded. Raises
     JobReplacedError if the output is another job's by now.
@@ -132,8 +137,6 @@ def last_look(prepared: Prepared, generations: Any) -> Any:
     prepared.owned.confirm_by(listing)
     now = match(prepared.plan, listing, prepared.spec.suffix)
     ranks = disturbed(prepared, generations, listing, now)
-    if not len(ranks) and (swept := sweep_quarantine(prepared, listing, now)):
-        get_logger(job=prepared.spec.name, run=prepared.run_id).info(
-            "removed quarantine that no output names", files=swept
-        )
+    if not len(ranks):
+        sweep_quarantine(prepared, listing, now)
     return ranks

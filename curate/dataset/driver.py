@@ -10,7 +10,7 @@ from functools import reduce
 from curate.clock import Clock, SystemClock
 from curate.dataset.account import Account
 from curate.dataset.commit import LostRaceError, commit
-from curate.dataset.conclude import last_look, publish_summary
+from curate.dataset.conclude import last_look, publish_summary, sweep_quarantine
 from curate.dataset.prepare import Prepared, describe, prepare
 from curate.dataset.probing import output_schema
 from curate.dataset.rivals import at_work, describe_rivals, refuse_rivals
@@ -276,5 +276,8 @@ class _Run:
                 if not self.last:
                     raise _DisturbedError(self.account.summary(RunState.FAILED))
                 return False
+        else:
+            # What was listed at the start is what there is: this run only says it.
+            sweep_quarantine(self.prepared, self.prepared.listing, self.prepared.matched)
         publish_summary(self.prepared, value)
         return True
