@@ -150,9 +150,12 @@ def _imported(path: str, module: str) -> ModuleType:
     folder = folder or os.path.dirname(path)  # noqa: PTH120
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    found = sys.modules.get(name)
-    if found is None or not _is_file(found, path):
-        found = _executed(path, name if found is None else f"{name}_job", by_name=bool(module) and found is None)
+    # A file may be called like a module of Python's, or of a library.
+    names = (name, f"{name}_job")
+    known = {one: sys.modules[one] for one in names if one in sys.modules}
+    found = next((one for one in known.values() if _is_file(one, path)), None)
+    if found is None:
+        found = _executed(path, names[bool(known)], by_name=bool(module) and not known)
     ship(found, folder)
     return found
 
