@@ -360,6 +360,9 @@ class Scheduler:
         self._largest_memory: int | None = None
         self._cost_seen = 0.0
         self._seconds_seen = 0.0
+        self._cost_computed = 0.0
+        self._seconds_computed = 0.0
+        """Of the whole run: at the end only stragglers report, and would set the pace that they are judged by."""
         self._ready: deque[tuple[int, ...]] = deque()
         self._waiting: list[tuple[float, int]] = []
         self._told_to_wait = 0
@@ -457,8 +460,11 @@ class Scheduler:
         self._strikes.pop(event.shard, None)
         self._memory.pop(event.shard, None)
         if event.computed:
-            self._cost_seen = self._cost_seen * RATE_DECAY + event.size_bytes + SHARD_OVERHEAD_BYTES
-            self._seconds_seen = self._seconds_seen * RATE_DECAY + max(event.seconds, 1e-6)
+            cost, seconds = event.size_bytes + SHARD_OVERHEAD_BYTES, max(event.seconds, 1e-6)
+            self._cost_seen = self._cost_seen * RATE_DECAY + cost
+            self._seconds_seen = self._seconds_seen * RATE_DECAY + seconds
+            self._cost_computed += cost
+            self._seconds_computed += seconds
         actions.append(Record(event.shard, event.task, Outcome.DONE))
         twin = None if record.twin is None else self._running.get(record.twin)
         if twin is not None and event.shard in twin.left:
@@ -630,20 +636,22 @@ class Scheduler:
         """Starts a second copy of what runs far beyond its peers' rate, one for each slot that is idle."""
         since_s = self._none_queued_since_s
         idle = min(self._slots, self.window) - len(self._running)
-        if idle <= 0 or since_s is None or self._seconds_seen <= 0 or self.state is not SchedulerState.ACTIVE:
+        if idle <= 0 or since_s is None or self._seconds_computed <= 0 or self.state is not SchedulerState.ACTIVE:
             return
         if self._ready or self._cursor < self.total:
             return
-        rate = self._cost_seen / self._seconds_seen
+        rate = self._cost_computed / self._seconds_computed
         slow: list[tuple[float, TaskId]] = []
         for task, record in self._running.items():
             if record.left and record.twin is None and not record.copied and _undisturbed(record):
                 # One of which nothing is known started by the time when every task had a slot.
                 started_s = max(record.launched_s, since_s) if record.started_s is None else record.started_s
-                expected_s = record.cost / rate
-                if now_s - started_s > STRAGGLER_FACTOR * expected_s + STRAGGLER_LEAST_S:
-                    slow.append((expected_s - (now_s - started_s), task))
-        for _, task in heapq.nsmallest(idle, slow):
+                took_s = now_s - started_s
+                if took_s > STRAGGLER_FACTOR * record.cost / rate + STRAGGLER_LEAST_S:
+                    left = float(self._costs[list(record.left)].sum())
+                    slow.append((took_s * left / max(record.cost - left, SHARD_OVERHEAD_BYTES), task))
+        # First the one that would end last.
+        for _, task in heapq.nlargest(idle, slow):
             straggler = self._running[task]
             # From its end: the two meet, wherever the one that is slow has got to.
             copy = self._launch(tuple(reversed(straggler.left)), now_s, copy_of=task)

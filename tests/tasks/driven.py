@@ -124,6 +124,7 @@ def bundle_of(
     scheduler = Scheduler(range(100, 100 + n + more), [MIB] * n + [0] * more, Policy(**policy))  # type: ignore[arg-type]
     # As if much had been done: so much fits into the shortest task, and into one of a target as short as that.
     scheduler._cost_seen, scheduler._seconds_seen = 1.001 * n * (MIB + SHARD_OVERHEAD_BYTES), SHORTEST_BUNDLE_S
+    scheduler._cost_computed, scheduler._seconds_computed = 1000 * scheduler._cost_seen, 1000 * SHORTEST_BUNDLE_S
     driven = Driven(scheduler, slots, largest_memory)
     launch = driven.launches[0]
     assert launch.shards == tuple(range(100, 100 + n))

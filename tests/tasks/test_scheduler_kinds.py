@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from curate.tasks import scheduler
 from curate.tasks.record import FailureKind
 from curate.tasks.scheduler import (
     FAREWELL_S,
@@ -293,6 +294,18 @@ def test_a_service_that_is_down_is_not_asked_for_every_shard() -> None:
     assert driven.scheduler.done == 1000
 
 
+def test_waiting_shards_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were every one of a million to fail, new ones are launched only as others have been tried again."""
+    monkeypatch.setattr(scheduler, "MOST_WAITING", 50)
+    driven = make(1000)
+    while driven.flying:
+        launch = next(iter(driven.flying.values()))
+        driven.failed(launch, launch.shards[0], K.STORAGE)
+        driven.ended(launch)
+    assert len(driven.launches) == 50 + 15
+    assert len(driven.at(1001.0)) == 16
+
+
 def test_other_failures_hold_nothing_back() -> None:
     """A storm of them is no reason not to try the shards that have not failed."""
     driven = make(1000)
@@ -428,6 +441,17 @@ def test_a_driver_that_stood_still_blames_nobody() -> None:
     assert PAUSE_S < FAREWELL_S
 
 
+def test_it_looks_once_a_second() -> None:
+    """To go through ten thousand tasks costs time, and ticks come with every harvest."""
+    driven = make(1, task_timeout_s=100.0, speculate=False)
+    driven.start(driven.launches[0])
+    for now_s in (1000.0, 1025.0, 1050.0, 1075.0, 1100.0, 1100.9):
+        driven.at(now_s)
+        assert driven.cancelled == []
+    driven.at(1101.0)
+    assert driven.cancelled == [TaskId(0)]
+
+
 def test_after_a_stop_the_limit_still_holds() -> None:
     """What hangs would take the whole grace; nothing is launched in its place."""
     driven = make(20, task_timeout_s=20.0, slots=1)
@@ -486,6 +510,31 @@ def test_copies_are_for_idle_slots() -> None:
         assert driven.pass_(100.0) == []
     driven.tell(SlotsChanged(18))
     copy_of(driven, slow)
+
+
+def test_stragglers_do_not_set_the_pace_that_they_are_judged_by() -> None:
+    """At the end only the slow ones still report. However slow that is, they are slow by the pace of the whole run."""
+    driven, slow = bundle_of(20, slots=4)
+    driven.start(slow)
+    driven.pass_(5.0)
+    driven.done(slow, 100, seconds=5.0)
+    driven.pass_(5.0)
+    driven.done(slow, 101, seconds=5.0)
+    copy = copy_of(driven, slow, within_s=2.0)
+    assert copy.shards == tuple(range(119, 101, -1))
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_the_straggler_that_would_end_last_is_copied_first(ahead: int) -> None:
+    """One slot is idle: it is not for the one that is nearly through."""
+    driven, _ = bundle_of(20, more=100, slots=3)
+    tasks = list(driven.flying.values())
+    assert [len(launch.shards) for launch in tasks] == [20, 100]
+    for launch in tasks:
+        driven.start(launch)
+    driven.done(tasks[ahead], *tasks[ahead].shards[:-2])
+    copy_of(driven, tasks[1 - ahead])
+    assert len(driven.flying) == 3
 
 
 def test_without_speculation_there_are_no_copies() -> None:
