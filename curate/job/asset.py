@@ -80,7 +80,8 @@ class Asset:
 
     def _fetch(self, store: Store, path: Path) -> None:
         assert self.object is not None
-        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        # One name for all: who fetches holds the lock, and writes over what a kill left.
+        partial = path.with_name(f".{path.name}.partial")
         try:
             with store.open(self.object) as source, partial.open("wb") as sink:
                 shutil.copyfileobj(source, sink, _BLOCK)

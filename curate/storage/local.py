@@ -18,6 +18,7 @@ import errno
 import fcntl
 import io
 import itertools
+import math
 import os
 import secrets
 import shutil
@@ -351,18 +352,35 @@ def sync_directories(root: str) -> int:
 
 
 def sweep_scratch(parent: str, keep: str, now: float, older_than_s: float) -> int:
-    """Removes the scratch directories below `parent` that nobody has written to for `older_than_s`; returns how many.
+    """Removes what is in `parent`, scratch directories and files, and was not written to for `older_than_s`.
 
-    `keep` is never removed. What a kill leaves there is invisible to every reader, and only takes space.
+    Returns how many it removed. `keep` is never removed. What a kill leaves there (temporaries with a name, of objects
+    that are replaced or of file systems without nameless ones, and the link that a probe makes) is invisible to every
+    reader, and only takes space. Of a directory, the youngest file counts: a temporary may be written to for hours.
     """
     removed = 0
     with contextlib.suppress(FileNotFoundError), os.scandir(_path(parent)) as entries:
         for entry in entries:
-            if entry.path == keep.rstrip("/") or now - entry.stat(follow_symlinks=False).st_mtime < older_than_s:
+            if entry.path == keep.rstrip("/") or now - _last_written(entry) < older_than_s:
                 continue
-            shutil.rmtree(entry.path, ignore_errors=True)
-            removed += 1
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            else:
+                _unlink(entry.path)
+            removed += not os.path.lexists(entry.path)
     return removed
+
+
+def _last_written(entry: os.DirEntry[str]) -> float:
+    """Returns the time of the last change to a file, or to a directory and the files in it; the end of time if gone."""
+    try:
+        latest = entry.stat(follow_symlinks=False).st_mtime
+        if entry.is_dir(follow_symlinks=False):
+            with os.scandir(entry.path) as inside:
+                return max([latest, *(file.stat(follow_symlinks=False).st_mtime for file in inside)])
+    except FileNotFoundError:
+        return math.inf
+    return latest
 
 
 def remove_scratch(scratch: str) -> None:

@@ -16,9 +16,12 @@ import orjson
 from curate.errors import ConfigError, CurateError, ObjectNotFound
 from curate.log import get_logger
 from curate.storage import open_store
-from curate.storage.uris import normalise
+from curate.storage.local import sweep_scratch
+from curate.storage.uris import is_local, normalise
 
 READERS = 8
+LEFTOVER_S = 86_400.0
+"""Temporaries of this age are swept."""
 
 
 def home() -> str:
@@ -39,6 +42,9 @@ def remember(output: str, job: str, run_id: str, started: float) -> None:
     try:
         root = home()
         open_store(root, scratch=f"{root}/tmp").replace(f"{root}/jobs/{name}.json", orjson.dumps(entry))
+        if is_local(root):
+            # What a kill in the middle of that left, of whatever job.
+            sweep_scratch(f"{root}/tmp", "", started, LEFTOVER_S)
     except CurateError as error:
         get_logger().warning(
             "cannot note the job under CURATE_HOME; `curate status` will not list it", error=str(error)

@@ -136,6 +136,15 @@ def test_a_fetch_that_breaks_off_leaves_nothing(bucket: str, cache: Path, monkey
     assert Path(Asset(f"{bucket}/model.bin").local()).read_bytes() == b"weights"
 
 
+def test_what_a_killed_fetch_left_is_written_over(bucket: str, cache: Path) -> None:
+    """However often: no second copy, and nothing but the asset in the end."""
+    put(f"{bucket}/model.bin", b"weights")
+    made = Path(Asset(f"{bucket}/model.bin").local())
+    made.rename(made.with_name(".model.bin.partial"))
+    assert Path(Asset(f"{bucket}/model.bin").local()) == made
+    assert files(cache) == {"model.bin": b"weights"}
+
+
 def test_a_short_fetch_is_noticed(bucket: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import shutil
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +19,7 @@ import pytest
 
 from curate.errors import ConfigError, ObjectNotFound, PermissionDenied, StorageError
 from curate.storage import Outcome, local, open_store
-from curate.storage.local import LocalStore, probe_linking, sync_directories
+from curate.storage.local import LocalStore, probe_linking, sweep_scratch, sync_directories
 
 SMALL = b"0123456789" * 10
 LARGE = b"0123456789" * 500_000
@@ -242,6 +243,37 @@ def test_a_sweep_under_a_running_writer_is_told(store: LocalStore, root: str, sc
             return
         with pytest.raises(StorageError, match=r"its temporary .* was removed while it was written"):
             writer.publish()
+
+
+@pytest.mark.parametrize(("how", "step"), [("replace", "replace"), ("publish", "link"), ("writer", "link")])
+def test_what_a_kill_leaves_is_swept(tmp_path: Path, how: str, step: str) -> None:
+    """Named temporaries of every kind of write, a probe's link, files of a scratch directory without folders; after a
+    day, by whoever comes next, and never one's own."""
+    tmp = tmp_path / "tmp"
+    for scratch in ("of-a-run", "mine"):
+        kill_child(how, step, "before", f"{tmp_path}/out", str(tmp / scratch), "named")
+        assert len(list((tmp / scratch).iterdir())) == 1
+    (tmp / "of-a-run" / "x-1-2-link").write_bytes(b"")
+    (tmp / "x-1-2").write_bytes(b"half")
+    now = (tmp / "x-1-2").stat().st_mtime
+    assert sweep_scratch(str(tmp), f"{tmp}/mine/", now, 86_400) == 0
+    assert sweep_scratch(str(tmp), f"{tmp}/mine/", now + 86_401, 86_400) == 2
+    assert [path.name for path in tmp.iterdir()] == ["mine"]
+    assert len(list((tmp / "mine").iterdir())) == 1
+    assert sweep_scratch(f"{tmp_path}/nowhere", "", now, 0) == 0
+
+
+def test_a_temporary_that_is_being_written_is_not_swept(
+    store: LocalStore, root: str, scratch: str, temporaries: str
+) -> None:
+    """However old its directory is; one without a name needs no directory."""
+    with store.writer(f"{root}/x") as writer:
+        for _ in range(3):
+            writer.write(LARGE)
+        os.utime(scratch, (1, 1))
+        swept = sweep_scratch(str(Path(scratch).parent), "", time.time() + 60, 3600)
+        assert swept == (temporaries == "nameless")
+        assert writer.publish().outcome is Outcome.CREATED
 
 
 def test_a_file_system_without_nameless_files_gets_named_ones(

@@ -102,3 +102,17 @@ def test_no_home_at_all_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(logs) == 1
     with pytest.raises(ConfigError, match="set CURATE_HOME"):
         known()
+
+
+def test_what_a_kill_left_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the next job that is noted a day later; what is younger may be another's."""
+    monkeypatch.setenv("CURATE_HOME", str(tmp_path))
+    left = tmp_path / "tmp" / "0123-45-6"
+    left.parent.mkdir()
+    left.write_bytes(b'{"out')
+    now = left.stat().st_mtime
+    remember("/a", "a", "run", now + 3600)
+    assert left.exists()
+    remember("/a", "a", "run", now + 86_401)
+    assert not left.exists()
+    assert [entry["output"] for entry in known()] == ["/a"]
