@@ -199,7 +199,7 @@ class TestWhatIsHeard:
         if child == 0:
             worker.say("in the child")
             worker.log.flush()
-            os._exit(len(worker.log._lines) > 0 and not worker.store.tried)
+            os._exit(worker.log._lines.count(b"\n") + 10 * len(worker.store.tried))
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
         worker.log.flush()
         assert worker.events() == ["before"]
@@ -404,6 +404,15 @@ class TestStoresThatFail:
         worker.log.flush()
         assert worker.events() == ["first", "second"]
 
+    def test_each_segment_has_its_own_tries(self) -> None:
+        worker = Worker()
+        for text in ("first", "second"):
+            worker.store.script.extend([TransientStorageError("503")] * (MOST_TRIES - 1))
+            worker.say(text)
+            for _ in range(MOST_TRIES):
+                worker.log.flush()
+        assert worker.events() == ["first", "second"]
+
     def test_after_some_tries_its_lines_are_given_up(self, capsys: pytest.CaptureFixture[str]) -> None:
         worker = Worker()
         worker.store.script.extend([PermissionDenied("no")] * MOST_TRIES)
@@ -440,6 +449,7 @@ class TestHanging:
         with worker.log.shard("a", 1, timeout_s=60):
             [alarm] = set(threading.enumerate()) - before
         alarm.join(30)
+        assert not alarm.is_alive()
         worker.log.flush()
         assert worker.segments() == []
 
