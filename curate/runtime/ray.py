@@ -36,6 +36,7 @@ from curate.errors import ConfigError
 from curate.log import get_logger
 from curate.runtime import code
 from curate.runtime.protocol import End, Ended, Message, News, Program, Resources, Started
+from curate.units import format_bytes
 
 STREAM_INTERVAL_S = 0.25
 """A bundle's messages are sent on at least this often, on a small cluster."""
@@ -49,7 +50,7 @@ NOTICE_INTERVAL_S = 10.0
 """What Ray tells of the cluster is passed on at most this often."""
 MAX_NOTICE = 300
 MAX_DETAIL = 4000
-"""Characters of an end's detail."""
+"""Characters of a notice of Ray's, and of an end's detail."""
 
 _LOST = (ray_errors.NodeDiedError, ray_errors.ObjectLostError, ray_errors.LocalRayletDiedError)
 _AUTH_LOGGER = "ray._private.authentication.authentication_token_setup"
@@ -270,15 +271,22 @@ class RayBackend:
             yield Ended(task.number, End.RETURNED)
 
     def _died(self, task: _Task, error: ray_errors.RayError) -> Ended:
-        """Returns what Ray's error means. What it is about may hide as the cause of a task's own error."""
+        """Returns what Ray's error means. What it is about may hide as the cause of a task's own error.
+
+        The first line of the detail is the same for all that is alike: failures are grouped by it.
+        """
         node, pid, peak_bytes = task.node, task.pid, 0
         end, detail = End.RAISED, str(error)[-MAX_DETAIL:]
         for link in _chain(error):
             if isinstance(link, ray_errors.OutOfMemoryError):
                 pid, peak_bytes = killed_for_memory(str(link), pid)
-                end, detail = End.OUT_OF_MEMORY, str(link)
+                held = (
+                    f"the worker held {format_bytes(peak_bytes)} when" if peak_bytes else "the worker was killed when"
+                )
+                end, detail = End.OUT_OF_MEMORY, f"{held} its node ran out of memory\n{link}"
             elif isinstance(link, _LOST):
-                end, detail = End.LOST, _first_line(link)
+                what = "an object was lost" if isinstance(link, ray_errors.ObjectLostError) else "the node died"
+                end, detail = End.LOST, f"{what}\n{type(link).__name__}: {link}"
             elif isinstance(link, ray_errors.TaskCancelledError):
                 # Unasked, it is a KeyboardInterrupt that came from the task itself.
                 end = End.CANCELLED if task.cancelled else End.CRASHED
@@ -290,8 +298,7 @@ class RayBackend:
                     # What takes a machine away may kill its processes one by one.
                     end, detail = End.LOST, "the worker died on a node that is draining or dead"
                 else:
-                    where = f" (process {pid} on {node})" if pid else ""
-                    end, detail = End.CRASHED, f"the worker{where} died: killed, a segmentation fault, or an exit"
+                    end, detail = End.CRASHED, "the worker died: killed, a segmentation fault, or an exit"
             else:
                 continue
             node = node or self._named(str(link))

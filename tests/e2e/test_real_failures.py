@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
 import signal
 import tempfile
 import time
@@ -13,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from curate.dataset.failures import read_failures
 from tests.e2e.harness import (
     Driver,
     Ended,
@@ -60,6 +63,13 @@ class Work:
         """Does the first shard inline: what follows needs no task to find out the schema."""
         assert run(*self.argv, "--backend", "inline", "--limit", "1").code == 0
         self.trace.unlink()
+
+    def failure(self, kind: str) -> dict[str, Any]:
+        """Returns what the ledger says of the one try that failed, of that kind, at a known place."""
+        (group,) = read_failures(f"{self.place.root}/out").all_groups()
+        assert group.kinds == {kind: 1}
+        assert group.example["node"] == platform.node()
+        return dict(group.example)
 
     def begun(self) -> dict[str, int]:
         """Returns how often each input was begun, on the cluster."""
@@ -154,6 +164,9 @@ def test_a_worker_is_killed_in_a_bundle(work: Work, nodes: Nodes) -> None:
     ended = run(*work.argv, "--kills", NAMES[3], env=work.env)
     work.check(ended, attempts=len(NAMES))
     assert work.begun() == dict.fromkeys(NAMES[1:], 1) | {NAMES[3]: 2}
+    failure = work.failure("crashed")
+    assert failure["pid"] in workers(work.trace)
+    assert failure["error"] == "crashed: the worker died: killed, a segmentation fault, or an exit"
 
 
 def test_a_task_hangs(work: Work, nodes: Nodes) -> None:
@@ -164,6 +177,7 @@ def test_a_task_hangs(work: Work, nodes: Nodes) -> None:
     assert time.monotonic() - started > TIMEOUT_S
     work.check(ended, attempts=len(NAMES))
     assert work.begun() == dict.fromkeys(NAMES[1:], 1) | {NAMES[5]: 2}
+    assert work.failure("timed_out")["pid"] in workers(work.trace)
 
 
 def test_a_raylet_is_killed(work: Work, nodes: Nodes) -> None:
@@ -233,6 +247,13 @@ def test_a_task_leaks_until_ray_kills_it(local: Place, tmp_path: Path, environme
         ended = run(*work.argv, "--leaks", NAMES[2], env=work.env)
         work.check(ended, attempts=len(NAMES))
         assert work.begun() == dict.fromkeys(NAMES[1:], 1) | {NAMES[2]: 2}
+        failure = work.failure("out_of_memory")
+        assert failure["pid"] in workers(work.trace)
+        assert re.fullmatch(
+            r"out of memory: the worker held [\d.]+ [GM]iB when its node ran out of memory", failure["error"]
+        )
+        assert "Considered workers" in failure["traceback"]
+        assert GIB // 2 < failure["peak_bytes"] < 3 * GIB
     finally:
         cluster.shutdown()
 

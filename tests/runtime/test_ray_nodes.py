@@ -123,8 +123,10 @@ def test_a_task_whose_node_dies_is_lost(nodes: Nodes, connected: Any, announce: 
     nodes.kill(node)
     end = the_end(polled(connected, ends(1)))
     assert (end.task, end.end, end.node) == (1, End.LOST, HERE)
-    assert end.detail.startswith("NodeDiedError: ")
-    assert node.node_id in end.detail
+    first, message = end.detail.splitlines()
+    assert first == "the node died"
+    assert message.startswith("NodeDiedError: ")
+    assert node.node_id in message
     nodes.add()
     assert polled(connected, ends(1)) == [Message(2, [2]), Ended(2, End.RETURNED)]
 
