@@ -133,13 +133,13 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _links(error: BaseException) -> Iterator[BaseException]:
-    """Yields an exception and those that its traceback shows before it."""
+    """Yields an exception and those that it came of, also where that is not shown: a secret was taken out of them."""
     link: BaseException | None = error
     for _ in range(_MOST_LINKS):
         if link is None:
             return
         yield link
-        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+        link = link.__cause__ or link.__context__
 
 
 def _frames(trace: TracebackType | None) -> Iterator[tuple[CodeType, int]]:

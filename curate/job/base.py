@@ -128,7 +128,13 @@ class Job:
         """Raises ConfigError for parameters that make no sense together. Called before anything is read or written."""
 
     def process(self, batch: Any) -> Any:
-        """Returns what a batch (a pyarrow.Table) becomes: a table, an iterable of tables, or None for nothing."""
+        """Returns what a batch (a pyarrow.Table) becomes: a table, an iterable of tables, or None for nothing.
+
+        Raise BadRow for a row that is bad, RetryLater where a service is down, CorruptInput to give the shard up. After
+        a BadRow, and where the job has `quarantine_errors`, it is called again with parts of the batch, whose results
+        and bookings go nowhere, and at last with all rows but the bad ones: keep no state from call to call that this
+        would spoil.
+        """
         raise NotImplementedError
 
     # What process may call

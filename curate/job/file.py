@@ -13,7 +13,7 @@ class FileJob(Job):
     """Base of jobs that take a file as it is. One file is one shard; its rows count as created.
 
     An input that turns out to be broken fails alone and is not tried again if `process_file` raises
-    `curate.CorruptInput`.
+    `curate.CorruptInput`. A part of it that is bad is set aside with `self.quarantine`; BadRow is for batches of rows.
     """
 
     _reads_files: ClassVar[bool] = True

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from curate import BadRow, ConfigError, CorruptInput, Job, RetryLater, RunState, param
+from curate.dataset.blame import failure_of
 from curate.job.secrets import HIDDEN, Secrets
 from tests.job.inline import everything, failures, numbered, output_rows, quarantined, refusing, run_job, write_jsonl
 
@@ -140,6 +141,7 @@ def test_when_to_try_again_and_which_row_is_bad_are_kept(tmp_path: Path) -> None
             Calling(key="SERVICE_KEY", mode=mode).process(batch)
         assert caught.value.after_s == 7
         assert VALUE not in "".join(traceback.format_exception(caught.value))
+        assert failure_of(caught.value.with_traceback(None)).frame.endswith("in process" if "odd" in mode else "")
     write_jsonl(tmp_path / "in" / "a.jsonl", numbered(0, 4))
     summary = run_job(Calling(key="SERVICE_KEY", mode="bad row"), tmp_path / "in", tmp_path / "out")
     assert (summary.state, summary.books.quarantined) == (RunState.COMPLETE, 1)
