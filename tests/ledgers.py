@@ -97,6 +97,7 @@ def heartbeat(state: str, *, started: float, updated: float, elsewhere: bool = T
         "bytes": {"in": 0, "out": 0},
         "rate": {"shards_per_s": 2.0, "rows_per_s": 20.0, "bytes_per_s": 2000.0},
         "eta_seconds": 4.5,
+        "eta_range_seconds": [3.8, 5.2],
         "failures": [],
         **more,
     }

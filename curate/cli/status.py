@@ -17,6 +17,7 @@ from curate.clock import Clock
 from curate.dataset.look import NoJobError, glance, look
 from curate.errors import CurateError
 from curate.tasks import registry
+from curate.tasks.pace import format_range
 from curate.tasks.status import RUNNING, STALLED, JobStatus
 from curate.units import format_bytes, format_duration
 
@@ -129,7 +130,7 @@ def _facts(status: JobStatus) -> Iterator[tuple[str, str]]:
             f"{rate['shards_per_s']:,.1f} shards/s, {rate['rows_per_s']:,.0f} rows/s, "
             f"{format_bytes(rate['bytes_per_s'])}/s",
         )
-        yield "ETA", "unknown" if status.eta_seconds is None else format_duration(status.eta_seconds)
+        yield "ETA", format_range(status.eta_range_s)
 
 
 def _failures(status: JobStatus) -> Iterator[tuple[str, str]]:

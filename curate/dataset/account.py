@@ -16,11 +16,12 @@ from curate.log import get_logger
 from curate.storage.protocol import Calls
 from curate.tasks.books import Books
 from curate.tasks.failures import failure_event
+from curate.tasks.pace import Pace, middle
 from curate.tasks.progress import Progress
 from curate.tasks.record import ShardRecord
 from curate.tasks.runlog import RunLog
 from curate.tasks.scheduler import Launch, Outcome, Scheduler
-from curate.tasks.status import RUNNING, RateWindow, eta_seconds
+from curate.tasks.status import RUNNING, RateWindow
 from curate.tasks.summary import FailureGroup, RunState, Summary
 
 MOST_GROUPS = 100
@@ -92,6 +93,7 @@ class Account:
         self._state = RUNNING
         self._slots = 1
         self._window = RateWindow()
+        self._pace = Pace()
         self._shown_s = started_s
         self._warned = 0
         # Totals change in the dispatching thread and are read by the one that writes heartbeats.
@@ -218,6 +220,7 @@ class Account:
         self._slots = slots
         with self._lock:
             self._window.add(now_s, self.totals.shards_run, self.totals.rows_read, self.totals.bytes_read)
+            self._pace.add(now_s, self.totals.shards_run, self.totals.bytes_read)
         if now_s - self._shown_s >= self.options.display.interval_s:
             self._shown_s = now_s
             self.options.display.show(self.progress())
@@ -250,7 +253,7 @@ class Account:
                 totals.failed,
                 totals.books.rows_in,
                 rate,
-                eta_seconds(totals.bytes_left, left, rate),
+                self._pace.time_left(left, totals.bytes_left),
             )
 
     def heartbeat(self) -> dict[str, Any]:
@@ -276,7 +279,8 @@ class Account:
                 "counters": totals.books.sorted_counters(),
                 "bytes": {"in": totals.bytes_in, "out": totals.bytes_out},
                 "rate": progress.rate,
-                "eta_seconds": progress.eta_seconds,
+                "eta_seconds": middle(progress.eta_range_s),
+                "eta_range_seconds": progress.eta_range_s,
                 "failures": [
                     {"error": group.error, "count": group.count, "shard": group.shard} for group in self._failures()
                 ],

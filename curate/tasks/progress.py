@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from curate.log import get_logger
-from curate.units import format_bytes, format_duration
+from curate.tasks.pace import format_range
+from curate.units import format_bytes
 
 LOG_INTERVAL_S = 30.0
 
@@ -22,13 +23,15 @@ class Progress:
     failed: int
     rows: int
     rate: dict[str, float]
-    eta_seconds: float | None
+    eta_range_s: tuple[float, float] | None
+    """Seconds that the rest takes, at least and at most; None while unknown."""
 
     def text(self) -> str:
         """Returns the progress as one line.
 
-        >>> Progress("x", 4, 2, 1, 0, 10, {"shards_per_s": 1, "rows_per_s": 5.0, "bytes_per_s": 2048.0}, 2.0).text()
-        '2/4 shards, 1 running, 0 failed, 5 rows/s, 2.00 KiB/s, ETA 2.0 s'
+        >>> rate = {"shards_per_s": 1, "rows_per_s": 5.0, "bytes_per_s": 2048.0}
+        >>> Progress("x", 4, 2, 1, 0, 10, rate, (2.0, 3.5)).text()
+        '2/4 shards, 1 running, 0 failed, 5 rows/s, 2.00 KiB/s, ETA 2-4 s'
         """
         return f"{self.shards()}, {self.speed()}"
 
@@ -38,10 +41,9 @@ class Progress:
 
     def speed(self) -> str:
         """Returns what goes on, how fast, and for how long."""
-        eta = "unknown" if self.eta_seconds is None else format_duration(self.eta_seconds)
         return (
             f"{self.running:,} running, {self.failed:,} failed, {self.rate['rows_per_s']:,.0f} rows/s, "
-            f"{format_bytes(self.rate['bytes_per_s'])}/s, ETA {eta}"
+            f"{format_bytes(self.rate['bytes_per_s'])}/s, ETA {format_range(self.eta_range_s)}"
         )
 
 

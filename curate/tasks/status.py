@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from curate.tasks.books import Books
+from curate.tasks.pace import middle
 from curate.tasks.runlog import STALLED_S, is_gone
 
 RUNNING = "running"
@@ -44,7 +45,8 @@ class JobStatus:
     bytes_total: int
     bytes_done: int
     rate: dict[str, float]
-    eta_seconds: float | None
+    eta_range_s: tuple[float, float] | None
+    """Seconds that the rest takes, at least and at most; None while unknown."""
     failures: list[dict[str, Any]]
     runs: list[RunStatus] = field(default_factory=list)
     """Newest first; of a job with very many, the newest of them."""
@@ -55,6 +57,11 @@ class JobStatus:
     def pending(self) -> int:
         """Shards that are neither done nor running nor failed."""
         return max(0, self.total - self.done - self.running - self.failed)
+
+    @property
+    def eta_seconds(self) -> float | None:
+        """The middle of the range."""
+        return middle(self.eta_range_s)
 
     def as_dict(self) -> dict[str, Any]:
         """Returns what `curate status OUTPUT --json` prints."""
@@ -73,6 +80,7 @@ class JobStatus:
             "rows": self.rows,
             "rate": self.rate,
             "eta_seconds": self.eta_seconds,
+            "eta_range_seconds": self.eta_range_s and list(self.eta_range_s),
             "failures": self.failures,
             "runs": [
                 {"run_id": run.run_id, "state": run.state, "started": run.started, "updated": run.updated}
@@ -153,11 +161,19 @@ def job_status(
         bytes_total=bytes_total,
         bytes_done=bytes_done,
         rate=dict(newest["rate"]) if live and newest else dict(NO_RATE),
-        eta_seconds=newest["eta_seconds"] if live and newest else None,
+        eta_range_s=_range(newest) if live and newest else None,
         failures=list(newest["failures"]) if newest and not complete else [],
         runs=runs,
         earlier_runs=earlier_runs,
     )
+
+
+def _range(heartbeat: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Returns the range that a heartbeat tells; None if it tells none."""
+    match heartbeat.get("eta_range_seconds"):
+        case [int() | float() as low, int() | float() as high]:
+            return low, high
+    return None
 
 
 @dataclass(slots=True)
@@ -186,12 +202,3 @@ class RateWindow:
             return dict(NO_RATE)
         values = [round((b - a) / elapsed_s, 3) for a, b in zip(first, last, strict=True)]
         return dict(zip(NO_RATE, values, strict=True))
-
-
-def eta_seconds(bytes_left: int, shards_left: int, rate: Mapping[str, float]) -> float | None:
-    """Returns the seconds that what is left takes at the rate so far: by bytes where there are any, else by shards."""
-    if bytes_left > 0 and rate["bytes_per_s"] > 0:
-        return round(bytes_left / rate["bytes_per_s"], 1)
-    if rate["shards_per_s"] > 0:
-        return round(shards_left / rate["shards_per_s"], 1)
-    return None

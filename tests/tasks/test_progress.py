@@ -11,17 +11,19 @@ import structlog
 from curate.tasks.progress import LiveDisplay, LogDisplay, NoDisplay, Progress
 
 
-def progress(done: int = 620_000, eta_s: float | None = 98_765.0, job: str = "toxicity") -> Progress:
+def progress(
+    done: int = 620_000, eta: tuple[float, float] | None = (88_765.0, 98_765.0), job: str = "toxicity"
+) -> Progress:
     rate = {"shards_per_s": 123.4, "rows_per_s": 1_234_567.0, "bytes_per_s": 123_456_789.0}
-    return Progress(job, 1_000_000, done, 16, 3, 10**9, rate, eta_s)
+    return Progress(job, 1_000_000, done, 16, 3, 10**9, rate, eta)
 
 
 def test_one_line_says_it_all() -> None:
     """Shards, rows/s, MB/s, running, failed, ETA."""
     assert progress().text() == (
-        "620,000/1,000,000 shards, 16 running, 3 failed, 1,234,567 rows/s, 118 MiB/s, ETA 1 d 3 h"
+        "620,000/1,000,000 shards, 16 running, 3 failed, 1,234,567 rows/s, 118 MiB/s, ETA 24-28 h"
     )
-    assert progress(eta_s=None).text().endswith("ETA unknown")
+    assert progress(eta=None).text().endswith("ETA unknown")
 
 
 def test_without_a_terminal_it_is_a_log_line() -> None:
@@ -56,6 +58,6 @@ def test_on_a_terminal_everything_fits(columns: int, monkeypatch: pytest.MonkeyP
     assert len(lines) == 2
     assert " [red]odd[/red] " in lines[0]
     assert lines[0].endswith(" 99% 999,999/1,000,000 shards")
-    assert lines[1] == "  16 running, 3 failed, 1,234,567 rows/s, 118 MiB/s, ETA 1 d 3 h"
+    assert lines[1] == "  16 running, 3 failed, 1,234,567 rows/s, 118 MiB/s, ETA 24-28 h"
     assert max(map(len, lines)) <= columns
     assert out.getvalue() == ""

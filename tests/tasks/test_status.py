@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from curate.tasks.books import Books
 from curate.tasks.runlog import whereabouts
-from curate.tasks.status import NO_RATE, JobStatus, RateWindow, eta_seconds, job_status, run_status
+from curate.tasks.status import NO_RATE, JobStatus, RateWindow, job_status, run_status
 from tests.ledgers import heartbeat
 
 NOW = 1_700_000_000.0
@@ -86,7 +86,7 @@ def test_a_running_job_tells_how_fast_and_how_long() -> None:
     assert (job.state, job.total, job.done, job.running, job.failed, job.stale) == ("running", 10, 4, 2, 1, 3)
     assert job.pending == 3
     assert job.rate == {"shards_per_s": 2.0, "rows_per_s": 20.0, "bytes_per_s": 2000.0}
-    assert job.eta_seconds == 4.5
+    assert (job.eta_range_s, job.eta_seconds) == ((3.8, 5.2), 4.5)
     assert job.rows == ROWS
     assert job.failures == FAILURES[1:]
 
@@ -144,6 +144,15 @@ def test_a_new_run_starts_with_no_failures() -> None:
     assert (job.failed, job.failures, job.pending) == (0, [], 6)
 
 
+@pytest.mark.parametrize("value", [None, [], [1.0], 4.5, "soon", ["a", "b"], [1, 2, 3]])
+def test_a_range_that_makes_no_sense_is_unknown(value: Any) -> None:
+    """So is that of an older curate, which tells none."""
+    assert status(beat("r", "running", eta_range_seconds=value)).eta_range_s is None
+    older = beat("r", "running")
+    del older["eta_range_seconds"]
+    assert status(older).as_dict()["eta_range_seconds"] is None
+
+
 @given(
     total=st.integers(0, 50),
     done=st.integers(0, 50),
@@ -171,6 +180,7 @@ def test_the_json_has_exactly_this_shape() -> None:
         "rows": {"in": 100, "created": 0, "out": 90, "dropped": {"empty": 8}, "quarantined": 2},
         "rate": {"shards_per_s": 2.0, "rows_per_s": 20.0, "bytes_per_s": 2000.0},
         "eta_seconds": 4.5,
+        "eta_range_seconds": [3.8, 5.2],
         "failures": [
             {"error": "ValueError: boom", "count": 2, "shard": "a"},
             {"error": "KeyError: 'x'", "count": 1, "shard": "b"},
@@ -228,25 +238,6 @@ def test_rates_agree_with_all_points_kept(steps: list[tuple[float, int]]) -> Non
     assert len(window._points) <= 66
     # Of the points kept, only the first may be older than the minute: it is what the minute is measured from.
     assert len(window._points) <= 2 or now_s - window._points[1][0] <= 60.0
-
-
-@pytest.mark.parametrize(
-    ("bytes_left", "shards_left", "bytes_per_s", "shards_per_s", "eta"),
-    [
-        (1000, 5, 100.0, 1.0, 10.0),
-        (0, 5, 100.0, 2.0, 2.5),
-        (1000, 5, 0.0, 2.0, 2.5),
-        (1000, 5, 0.0, 0.0, None),
-        (0, 0, 0.0, 0.0, None),
-        (0, 0, 10.0, 1.0, 0.0),
-    ],
-)
-def test_the_time_left_is_told_by_bytes_or_else_by_shards(
-    bytes_left: int, shards_left: int, bytes_per_s: float, shards_per_s: float, eta: float | None
-) -> None:
-    """Empty inputs have no bytes; without any rate there is no telling."""
-    rate = {"bytes_per_s": bytes_per_s, "shards_per_s": shards_per_s, "rows_per_s": 0.0}
-    assert eta_seconds(bytes_left, shards_left, rate) == eta
 
 
 def test_runs_are_newest_first() -> None:
