@@ -55,8 +55,8 @@ LEAST_MEMORY = GIB
 """What a task that ran out of memory is taken to have had, at least: it asks for twice as much."""
 STRAGGLER_FACTOR = 3.0
 STRAGGLER_LEAST_S = 10.0
-"""A task is a straggler when it runs this many times longer than its bytes say, and this much longer: half of what a
-copy does is wasted."""
+"""A task is a straggler when what it has done, with the shard at hand, took this many times longer than the bytes say,
+and this much longer: half of what a copy does is wasted."""
 LOOK_S = 1.0
 """How often running tasks are looked through for stragglers and passed deadlines: it costs time for each of them."""
 PAUSE_S = 30.0
@@ -310,6 +310,8 @@ class _Task:
     """Its shards that have not ended, in the order in which it runs them."""
     cost: float
     """Of all its shards, in bytes."""
+    cost_left: float
+    """Of those that have not ended."""
     launched_s: float
     started_s: float | None = None
     """When it was first known to run: to be heard of, or to be launched before one that is."""
@@ -469,7 +471,7 @@ class Scheduler:
         twin = None if record.twin is None else self._running.get(record.twin)
         if twin is not None and event.shard in twin.left:
             assert record.twin is not None
-            del twin.left[event.shard]
+            self._take_off(twin, event.shard)
             if not twin.left:
                 self._dismiss(record.twin, actions)
 
@@ -615,7 +617,7 @@ class Scheduler:
         self._next_task += 1
         self.launched += 1
         cost = float(self._costs[list(shards)].sum())
-        self._running[task] = _Task(dict.fromkeys(shards), cost, now_s, twin=copy_of)
+        self._running[task] = _Task(dict.fromkeys(shards), cost, cost, now_s, twin=copy_of)
         return Launch(task, shards, attempt, errors >= self.policy.user_error_retries, memory, copy_of)
 
     def _bundle(self) -> tuple[int, ...]:
@@ -646,10 +648,10 @@ class Scheduler:
             if record.left and record.twin is None and not record.copied and _undisturbed(record):
                 # One of which nothing is known started by the time when every task had a slot.
                 started_s = max(record.launched_s, since_s) if record.started_s is None else record.started_s
-                took_s = now_s - started_s
-                if took_s > STRAGGLER_FACTOR * record.cost / rate + STRAGGLER_LEAST_S:
-                    left = float(self._costs[list(record.left)].sum())
-                    slow.append((took_s * left / max(record.cost - left, SHARD_OVERHEAD_BYTES), task))
+                took_s, through = now_s - started_s, record.cost - record.cost_left
+                at_hand = float(self._costs[next(iter(record.left))])
+                if took_s > STRAGGLER_FACTOR * (through + at_hand) / rate + STRAGGLER_LEAST_S:
+                    slow.append((took_s * record.cost_left / max(through, SHARD_OVERHEAD_BYTES), task))
         # First the one that would end last.
         for _, task in heapq.nlargest(idle, slow):
             straggler = self._running[task]
@@ -671,9 +673,13 @@ class Scheduler:
             record.cancelled = FailureKind.LOST
         if event.shard not in record.left:
             return None
-        del record.left[event.shard]
+        self._take_off(record, event.shard)
         self.attempts += 1
         return record
+
+    def _take_off(self, record: _Task, shard: int) -> None:
+        del record.left[shard]
+        record.cost_left -= float(self._costs[shard])
 
     def _heard(self, task: TaskId, record: _Task, now_s: float) -> None:
         self._heard_of = max(self._heard_of, task)

@@ -11,6 +11,7 @@ from curate.tasks.record import FailureKind
 from curate.tasks.scheduler import (
     FAREWELL_S,
     PAUSE_S,
+    SHARD_OVERHEAD_BYTES,
     Launch,
     Outcome,
     SchedulerState,
@@ -522,6 +523,17 @@ def test_stragglers_do_not_set_the_pace_that_they_are_judged_by() -> None:
     driven.done(slow, 101, seconds=5.0)
     copy = copy_of(driven, slow, within_s=2.0)
     assert copy.shards == tuple(range(119, 101, -1))
+
+
+def test_a_bundle_is_judged_by_how_far_it_is() -> None:
+    """At a second for a shard, two of twenty in 20 s are slow: nobody waits until all twenty should be done."""
+    driven, slow = bundle_of(20, slots=4)
+    driven.scheduler._seconds_computed = driven.scheduler._cost_computed / (MIB + SHARD_OVERHEAD_BYTES)
+    driven.start(slow)
+    driven.pass_(8.0)
+    driven.done(slow, 100, 101)
+    assert driven.pass_(3 * (2 + 1) + 10 - 8.0) == []
+    assert copy_of(driven, slow, within_s=2.0).shards == tuple(range(119, 101, -1))
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
