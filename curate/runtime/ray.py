@@ -352,12 +352,13 @@ def killed_for_memory(message: str, pid: int = 0) -> tuple[int, int]:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    seen: list[BaseException] = []
-    link: Any = error
-    while isinstance(link, BaseException) and not any(link is one for one in seen):
-        yield link
-        seen.append(link)
-        link = getattr(link, "cause", None) or link.__cause__
+    """Yields an error and all that caused it. Ray keeps what a task raised in `cause`."""
+    links: list[Any] = [error]
+    for link in links:
+        if isinstance(link, BaseException):
+            yield link
+            causes = (getattr(link, "cause", None), link.__cause__)
+            links += [cause for cause in causes if not any(cause is one for one in links)]
 
 
 def _first_line(error: BaseException) -> str:
