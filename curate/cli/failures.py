@@ -40,7 +40,7 @@ def show_failures(output: str, *, everything: bool, as_json: bool) -> int:
         line(console, Text())
         _group(console, found.ledger.root, group)
     if len(groups) > SHOWN_GROUPS:
-        line(console, Text(f"\n... and {len(groups) - SHOWN_GROUPS:,} more groups; --json shows all"))
+        line(console, Text(f"\n... and {len(groups) - SHOWN_GROUPS:,} more reasons; --json shows all"))
     if failed:
         line(console, Text())
         _fact(console, "retry", f"curate retry {_word(found.ledger.root)}")

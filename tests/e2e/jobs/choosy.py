@@ -17,7 +17,7 @@ class Choosy(Job):
     word: str = param("poison", help="text that the job cannot take")
 
     def process(self, batch: pa.Table) -> pa.Table:
-        measured = [self.measure(text) for text in batch["text"].to_pylist()]
+        measured = list(map(self.measure, batch["text"].to_pylist()))
         self.count("characters", sum(measured))
         kept = batch.filter(pc.not_equal(batch["text"], "boring"))
         self.drop(len(batch) - len(kept), "boring")

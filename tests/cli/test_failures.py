@@ -1,0 +1,163 @@
+"""`curate failures`: what failed, for people at 80 columns and for programs; and the next command to type."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from curate.cli import failures
+from curate.tasks.runlog import RunLog, new_run_id
+from tests.cli.running import Curate, curate
+from tests.e2e.jobs.choosy import Choosy
+from tests.fakes import FakeClock
+from tests.job.inline import run_job, write_jsonl
+from tests.ledgers import make_job
+
+__all__ = ["curate"]
+
+POISON = [{"id": "y", "text": "fine"}, {"id": "z", "text": "poison"}]
+FINE = [{"id": "x", "text": "fine"}]
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> tuple[Path, Path]:
+    """Inputs of which two choke the job and one is cut off, and the output."""
+    source, output = tmp_path / "in", tmp_path / "out"
+    for name in ("one", "two"):
+        write_jsonl(source / f"{name}.jsonl", POISON)
+    write_jsonl(source / "fine.jsonl", FINE)
+    write_jsonl(source / "cut off.jsonl.gz", FINE * 100)
+    whole = (source / "cut off.jsonl.gz").read_bytes()
+    (source / "cut off.jsonl.gz").write_bytes(whole[:-20])
+    run_job(Choosy(), source, output, clock=FakeClock())
+    return source, output
+
+
+def test_groups(places: tuple[Path, Path], curate: Curate) -> None:
+    """Most shards first; count, kind, message, frame, example, input, and how to replay it; then how to retry."""
+    shown = curate("failures", str(places[1]))
+    assert shown.code == 0
+    lines = shown.out.splitlines()
+    assert lines[:2] == [f"choosy  {places[1]}", "3 shards have failed, for 2 reasons"]
+    assert lines[3].startswith("2 shards, 8 tries: user error, last on 2023-11-14 22:13:")
+    assert lines[4:6] == [
+        "  ValueError: cannot measure 'poison'",
+        "  at tests/e2e/jobs/choosy.py:30 in measure",
+    ]
+    assert lines[6].split() in (["shard", "one"], ["shard", "two"])
+    assert lines[9].strip().startswith(f"replay  curate replay {places[1]} --shard ")
+    assert "1 shard, 1 try: corrupt input" in shown.out
+    # What has a blank is quoted, so that it can be pasted.
+    assert f"curate replay {places[1]} --shard 'cut off'" in shown.out
+    assert lines[-1] == f"  retry   curate retry {places[1]}"
+
+
+def test_json(places: tuple[Path, Path], curate: Curate) -> None:
+    """The groups, each with its newest example whole."""
+    found = curate("failures", str(places[1]), "--json").json
+    assert (found["failed"], found["output"]) == (3, str(places[1]))
+    assert [(group["shards"], group["attempts"], group["kinds"]) for group in found["groups"]] == [
+        (2, 8, {"user_error": 8}),
+        (1, 1, {"corrupt_input": 1}),
+    ]
+    example = found["groups"][0]["example"]
+    assert example["traceback"].rstrip().endswith("ValueError: cannot measure 'poison'")
+    assert example["slice"] == {"kind": "whole", "start": 0, "stop": 0}
+
+
+def test_what_was_done_since_is_shown_with_all(places: tuple[Path, Path], curate: Curate) -> None:
+    """Failed tries of shards that are done now are no failures of the job; they are there to be looked at."""
+    for name in ("one.jsonl", "two.jsonl"):
+        write_jsonl(places[0] / name, FINE)
+    write_jsonl(places[0] / "cut off.jsonl.gz", FINE)
+    run_job(Choosy(), places[0], places[1], clock=FakeClock())
+    shown = curate("failures", str(places[1]))
+    assert (shown.code, shown.out.splitlines()[1:]) == (0, ["no shard has failed"])
+    everything = curate("failures", str(places[1]), "--all")
+    assert "0 shards have failed; 9 tries failed in all, for 2 reasons" in everything.out
+    assert "curate retry" not in everything.out
+
+
+def test_one_shard_whole(places: tuple[Path, Path], curate: Curate) -> None:
+    """Every try with where it ran; the traceback once, in full; then what can be done."""
+    shown = curate("failures", str(places[1]), "--shard", "two")
+    assert shown.code == 0
+    assert shown.out.splitlines()[0] == "two  failed"
+    assert [f"try {n}: user error, " in shown.out for n in (1, 2, 3, 4, 5)] == [True] * 4 + [False]
+    assert shown.out.count("Traceback (most recent call last)") == 1
+    assert shown.out.count("(the next try has the same traceback)") == 3
+    assert shown.out.count("tried again") == 3
+    assert "try 4: user error, given up" in shown.out
+    assert "of memory at most" in shown.out
+    for command in ("replay", "logs", "retry"):
+        assert f"curate {command} {places[1]}" in shown.out
+    found = curate("failures", str(places[1]), "--shard", "two", "--json").json
+    assert (found["state"], [one["attempt"] for one in found["tries"]]) == ("failed", [1, 2, 3, 4])
+    assert all(one["traceback"] for one in found["tries"])
+
+
+def test_a_shard_that_never_failed(places: tuple[Path, Path], curate: Curate) -> None:
+    """Is known, and done."""
+    shown = curate("failures", str(places[1]), "--shard", "fine")
+    assert (shown.code, shown.out.splitlines()[0]) == (0, "fine  done")
+    assert "no try of it has failed" in shown.out
+    assert "curate replay" not in shown.out
+
+
+def test_no_job_is_exit_2(tmp_path: Path, curate: Curate) -> None:
+    """With the next step."""
+    shown = curate("failures", str(tmp_path))
+    assert shown.code == 2
+    assert "holds no job" in shown.err
+
+
+def fail(root: str, lines: list[dict[str, Any]]) -> None:
+    """Writes failures of shards as a run does."""
+    ledger = make_job(root, total=len(lines), done=0)
+    log = RunLog(ledger, new_run_id(1e9), FakeClock(), dict)
+    for number, line in enumerate(lines):
+        event = {"index": number, "shard": f"s{number:07d}", "outcome": "failed", "time": 1e9, "task": 1, "attempt": 1}
+        log.add_failure({**event, "kind": "user_error", "frame": "", "traceback": "", "input": "/in", **line})
+    log.flush()
+
+
+def test_many_reasons_are_cut_short(tmp_path: Path, curate: Curate) -> None:
+    """The screen has an end; --json has all of them."""
+    root = str(tmp_path / "out")
+    fail(root, [{"error": f"ValueError: {chr(97 + n) * 5}"} for n in range(25)])
+    shown = curate("failures", root)
+    assert shown.out.count("1 shard, 1 try") == failures.SHOWN_GROUPS
+    assert "... and 5 more reasons; --json shows all" in shown.out
+    assert len(curate("failures", root, "--json").json["groups"]) == 25
+
+
+def test_nothing_acts_on_the_terminal(tmp_path: Path, curate: Curate) -> None:
+    """Messages, tracebacks, names: whatever they hold is shown, and not done."""
+    root = str(tmp_path / "out")
+    evil = "\x1b]0;title\x07\x1b[2Jgone\r\n"
+    fail(root, [{"error": f"ValueError: {evil}", "traceback": f"Traceback\n  {evil}", "frame": evil, "input": evil}])
+    for given in ([], ["--all"], ["--shard", "s0000000"]):
+        shown = curate("failures", root, *given)
+        assert shown.code == 0
+        assert not {"\x1b", "\x07", "\r"} & set(shown.out)
+        assert "gone" in shown.out
+
+
+def test_at_80_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a terminal messages are wrapped beneath each other; what is copied is left in one piece."""
+    root = str(tmp_path / "out")
+    fail(root, [{"error": f"ValueError: {'word ' * 60}", "input": f"/in/{'x' * 90}.jsonl"}])
+
+    def console(**options: Any) -> Console:
+        return Console(width=80, force_terminal=True, no_color=True, legacy_windows=False, **options)
+
+    monkeypatch.setattr(failures, "Console", console)
+    assert failures.show_failures(root, everything=False, as_json=False) == 0
+    lines = capsys.readouterr().out.splitlines()
+    prose = [line for line in lines if "word" in line]
+    assert len(prose) == 5
+    assert all(line.startswith(("  ", "\x1b")) for line in prose)
+    assert f"  input   /in/{'x' * 90}.jsonl" in lines
