@@ -2,7 +2,7 @@
 
 While a run gets ready, either ends it at once: nothing is lost. While tasks run, they are counted for the dispatcher,
 which stops launching, cancels or leaves in order. Whatever hangs after a SIGTERM, the process is gone in time; after a
-third SIGINT it is gone at once.
+third SIGINT, or any signal once it has written down how it ended, it is gone at once.
 """
 
 from __future__ import annotations
@@ -46,7 +46,13 @@ class Signals:
     ) -> None:
         if self._grace is not None:
             self._grace.cancel()
-        if self._before is not None:
+        if self._before is None:
+            return
+        if self.interrupts.terminated or self.interrupts.interrupts:
+            # The program ends now. An exception in the middle of Ray's farewell has ended in a corrupted heap.
+            signal.signal(signal.SIGINT, _leave)
+            signal.signal(signal.SIGTERM, _leave)
+        else:
             signal.signal(signal.SIGINT, self._before[0])
             signal.signal(signal.SIGTERM, self._before[1])
 
@@ -70,7 +76,7 @@ class Signals:
             raise KeyboardInterrupt
         self.interrupts.interrupts += 1
         if self.interrupts.interrupts > 2:
-            os._exit(RunState.INTERRUPTED.exit_code)
+            _leave()
         if self.interrupts.interrupts > 1:
             self._cancel_here()
             return
@@ -86,7 +92,7 @@ class Signals:
         if self.interrupts.terminated:
             return
         self.interrupts.terminated = True
-        leave = threading.Timer(LEAVE_WITHIN_S, os._exit, (RunState.INTERRUPTED.exit_code,))
+        leave = threading.Timer(LEAVE_WITHIN_S, _leave)
         leave.daemon = True
         leave.start()
         if self._backend is None:
@@ -100,3 +106,7 @@ class Signals:
 
     def _say(self) -> None:
         self._log.warning(f"interrupted: running tasks get {GRACE_S:.0f} s to end; interrupt again to cancel them")
+
+
+def _leave(*_: Any) -> None:
+    os._exit(RunState.INTERRUPTED.exit_code)
