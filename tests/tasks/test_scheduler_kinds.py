@@ -681,6 +681,14 @@ def test_both_over_their_time_is_one_time_out() -> None:
     assert [(one.outcome, one.kind) for one in driven.took()] == [(COPY_FAILED, K.TIMED_OUT), (RETRY, K.TIMED_OUT)]
 
 
+def test_who_is_being_cancelled_is_not_copied() -> None:
+    """Its shard runs again as soon as it has ended, which is struck; a copy would hide that."""
+    driven, slow = straggler(task_timeout_s=5.0)
+    driven.start(slow)
+    assert driven.pass_(100.0) == []
+    assert driven.cancelled == [slow.task]
+
+
 def test_who_is_beaten_while_it_is_cancelled_is_not_cancelled_again() -> None:
     """It had timed out; then its copy was done."""
     driven, slow = straggler(task_timeout_s=20.0)
