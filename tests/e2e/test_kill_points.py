@@ -34,10 +34,11 @@ every = pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.sl
     [("before", 2), *(pytest.param(when, 1, marks=pytest.mark.slow) for when in ("before", "after"))],
 )
 def test_killed_at_every_operation_and_run_again(place: Place, tmp_path: Path, when: str, step: int) -> None:
-    """Wherever the kill hits: the rerun ends complete with the same bytes, names and books; at most the one shard at
-    hand is begun once more; nothing lies under the output prefix but outputs and the ledger, at no time; and the run
-    after that finds nothing to do."""
-    source = place.write("in", corpus(sizes=SIZES))
+    """Wherever the kill hits: the rerun ends complete with the same bytes, names and books; it attempts each shard that
+    has no output once, and no other, and reads no other but for the schema, if that was not there; nothing lies under
+    the output prefix but outputs and the ledger, at no time; and the run after that finds nothing to do."""
+    files = corpus(sizes=SIZES)
+    source = place.write("in", files)
     common = ("--backend", "inline", "--json", "--input", source)
     with Zygote(tmp_path / "zygote", place.env) as zygote:
         trace = tmp_path / "trace"
@@ -46,6 +47,8 @@ def test_killed_at_every_operation_and_run_again(place: Place, tmp_path: Path, w
         expected, kept = place.objects("whole"), totals(whole.json)
         assert balanced(kept["rows"])
         begun = executions(trace).total()
+        # A shard without rows begins nothing that leaves a trace.
+        shards = {f"{name.partition('.')[0]}.parquet": int(size > 0) for name, size in zip(files, SIZES, strict=True)}
         operations = zygote.operations(CURATION, *common, "--output", f"{place.root}/count")
         assert operations > 30
 
@@ -58,6 +61,9 @@ def test_killed_at_every_operation_and_run_again(place: Place, tmp_path: Path, w
             left = place.objects(name)
             assert set(outputs(left).items()) <= set(outputs(expected).items()), where
             assert not strangers(left), where
+            undone = set(shards) - set(left)
+            looks = 0 if "_curate/schema/output.arrow" in left else 1
+            first = executions(trace)
             again = zygote.run(*argv)
             assert again.code == 0, f"{where}: {again.err}"
             after = place.objects(name)
@@ -65,6 +71,9 @@ def test_killed_at_every_operation_and_run_again(place: Place, tmp_path: Path, w
             assert not strangers(after), where
             assert totals(again.json) == kept, where
             assert job_summary(after) == job_summary(expected), where
+            assert again.json["tasks"]["attempts"] == len(undone), where
+            second = executions(trace) - first
+            assert second.total() == sum(shards[name] for name in undone) + looks, f"{where}: {second}"
             assert executions(trace).total() - begun <= 1, f"{where}: {executions(trace)}"
             if number % 8 == 0:
                 calls = zygote.run(*argv).json["storage_calls"]

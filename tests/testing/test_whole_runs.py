@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from curate.errors import StorageError
 from curate.storage.retry import Retry
+from curate.tasks.summary import RunState
 from curate.testing import FakeClock, Fault, faulty_stores
 from curate.testing.faults import OPERATIONS
-from tests.e2e.harness import Place, corpus, job_summary, outputs, strangers, totals
+from tests.e2e.harness import CURATION, Place, corpus, job_summary, outputs, run, strangers, totals
 from tests.e2e.workbench import Bench, complete
 from tests.gcs_emulator import GcsEmulator
 
@@ -107,3 +109,55 @@ def test_a_storm(emulator: GcsEmulator, tmp_path: Path, storm: Callable[[GcsEmul
     assert (ended.calls.list, ended.calls.put) == (counts["list"], counts["put"])
     assert bench.begun() == begun
     check_equal(bench, "out")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_calls_that_fail_for_good(bench: Bench, seed: int) -> None:
+    """One call in eight, with nobody below who tries again: a run may end early, by an error of the storage and no
+    other, and running again often enough ends with the same bytes and books."""
+    ended, refused = None, 0
+    with faulty_stores(rate=1 / 8, seed=seed, retry=None) as faults:
+        for _ in range(50):
+            try:
+                ended = bench.run(clock=FakeClock())
+            except StorageError:
+                refused += 1
+                continue
+            if ended.state is RunState.COMPLETE:
+                break
+    assert ended is not None
+    complete(ended)
+    assert faults.fired.total() >= refused >= 1
+    check_equal(bench, "out")
+
+
+# On Ray: the workers are processes of their own
+
+OWN_CLUSTER = {"RAY_ADDRESS": "local"}
+"""One that happens to run already has workers with another environment."""
+
+
+@pytest.mark.slow
+def test_on_ray(tmp_path: Path) -> None:
+    """One call in twenty fails in the driver and in every worker: exit 0, and nobody notices."""
+    place = Place(str(tmp_path / "data"))
+    argv = (CURATION, "--json", "--input", place.write("in", FILES), "--output")
+    whole = run(*argv, f"{place.root}/whole", "--backend", "inline")
+    ended = run(*argv, f"{place.root}/out", env=OWN_CLUSTER | {"CURATE_TESTING_FAULTS": "rate=0.05,seed=7"})
+    assert (whole.code, ended.code) == (0, 0), ended.err
+    assert totals(ended.json) == totals(whole.json)
+    assert outputs(place.objects("out")) == outputs(place.objects("whole"))
+
+
+@pytest.mark.slow
+def test_kills_reach_the_workers_of_ray(tmp_path: Path) -> None:
+    """A worker that dies each time it is about to publish one output: that shard is given up, all others are done."""
+    place = Place(str(tmp_path / "data"))
+    argv = (CURATION, "--json", "--input", place.write("in", FILES), "--output", f"{place.root}/out")
+    faults = {"CURATE_TESTING_FAULTS": "operation=publish,name=2020/RC-04,times=99,error=kill"}
+    ended = run(*argv, env=OWN_CLUSTER | faults)
+    assert ended.code == 1, ended.err
+    assert (ended.json["shards"]["done"], ended.json["shards"]["failed"]) == (len(FILES) - 1, 1)
+    assert "2020/RC-04.parquet" not in place.objects("out")
+    again = run(*argv, env=OWN_CLUSTER)
+    assert (again.code, again.json["tasks"]["attempts"]) == (0, 1), again.err
