@@ -1,0 +1,229 @@
+"""`curate retry` and `--retry-failed`: the failed shards of a job, and nothing else, as the job was run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+
+from curate import Job
+from curate.job.origin import locate
+from curate.tasks import layout
+from curate.tasks.ledger import compress
+from curate.tasks.summary import RunState
+from tests.cli.running import Curate, curate
+from tests.e2e.jobs.choosy import Choosy
+from tests.fakes import FakeClock
+from tests.job.inline import everything, outputs, refusing, run_job, write_jsonl
+from tests.ledgers import make_ledger
+
+__all__ = ["curate"]
+
+FINE = [{"id": "x", "text": "fine"}]
+POISON = [{"id": "y", "text": "fine"}, {"id": "z", "text": "poison"}]
+NAMES = ("a", "b", "c", "d", "e")
+BAD = ("b", "d")
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> tuple[Path, Path]:
+    """Inputs of which two have failed and one, `e`, was never run, and the output."""
+    source, output = tmp_path / "in", tmp_path / "out"
+    for name in NAMES:
+        write_jsonl(source / f"{name}.jsonl", POISON if name in BAD else FINE)
+    run_job(Choosy(), source, output, clock=FakeClock(), limit=4)
+    return source, output
+
+
+def mend(source: Path, *names: str) -> None:
+    for name in names:
+        write_jsonl(source / f"{name}.jsonl", FINE)
+
+
+def done(output: Path) -> str:
+    """Returns the names of the outputs, in one word."""
+    return "".join(sorted(name.removesuffix(".parquet") for name in outputs(output)))
+
+
+class TestOption:
+    def test_only_what_failed(self, places: tuple[Path, Path]) -> None:
+        """Not what was never run, and not what is done; each failed one as often as any shard that fails."""
+        again = run_job(Choosy(), *places, clock=FakeClock(), retry_failed=True)
+        assert (again.state, again.total, again.failed, again.attempts) == (RunState.FAILED, 2, 2, 8)
+        mend(places[0], "b")
+        half = run_job(Choosy(), *places, clock=FakeClock(), retry_failed=True)
+        assert (half.total, half.done, half.failed, half.attempts) == (2, 1, 1, 5)
+        assert done(places[1]) == "abc"
+        mend(places[0], "d")
+        rest = run_job(Choosy(), *places, clock=FakeClock(), retry_failed=True)
+        assert (rest.state, rest.total, rest.attempts) == (RunState.COMPLETE, 1, 1)
+        assert done(places[1]) == "abcd"
+
+    def test_with_limit_and_sample(self, places: tuple[Path, Path]) -> None:
+        """Of those that failed: the first, or some part of them, at least one."""
+        assert run_job(Choosy(), *places, clock=FakeClock(), retry_failed=True, limit=1).total == 1
+        assert run_job(Choosy(), *places, clock=FakeClock(), retry_failed=True, sample="1%").total == 1
+
+    def test_what_failed_and_was_done_in_a_later_run(self, places: tuple[Path, Path]) -> None:
+        """Has not failed, though its output was removed since: it is to be run as any other shard."""
+        mend(places[0], *BAD)
+        clock = FakeClock()
+        clock.advance(60)
+        run_job(Choosy(), *places, clock=clock)
+        (places[1] / "b.parquet").unlink()
+        assert run_job(Choosy(), *places, clock=clock, retry_failed=True).total == 0
+        assert done(places[1]) == "acde"
+
+    def test_nothing_failed(self, places: tuple[Path, Path]) -> None:
+        """Then nothing runs, and that is no error."""
+        mend(places[0], *BAD)
+        run_job(Choosy(), *places)
+        before = everything(places[1])
+        summary = run_job(Choosy(), *places, retry_failed=True)
+        assert (summary.state, summary.total, summary.attempts) == (RunState.COMPLETE, 0, 0)
+        assert everything(places[1]) == before
+
+    def test_no_job(self, places: tuple[Path, Path], tmp_path: Path) -> None:
+        """A slip in the output's name is not the beginning of a new job."""
+        with refusing("holds no job, so nothing has failed there"):
+            run_job(Choosy(), places[0], tmp_path / "uot", retry_failed=True)
+        assert not (tmp_path / "uot").exists()
+
+    def test_new_inputs_wait(self, places: tuple[Path, Path]) -> None:
+        """They join the plan, and are not run."""
+        mend(places[0], *BAD)
+        write_jsonl(places[0] / "f.jsonl", FINE)
+        summary = run_job(Choosy(), *places, retry_failed=True)
+        assert (summary.total, summary.done) == (2, 2)
+        assert done(places[1]) == "abcd"
+        assert run_job(Choosy(), *places).total == 6
+
+
+class TestCommand:
+    def test_it_is_the_same_job(self, places: tuple[Path, Path], curate: Curate) -> None:
+        """Exit codes and results are those of a job: 1 while something fails, 0 when all that had failed is done."""
+        mend(places[0], "b")
+        # Fails at once, without a backoff.
+        write_jsonl(places[0] / "d.jsonl", b"no json\n" * 50)
+        first = curate("retry", str(places[1]), "--json")
+        assert first.code == 1
+        assert first.json["shards"] == {"total": 2, "done": 1, "skipped": 0, "failed": 1}
+        mend(places[0], "d")
+        dry = curate("retry", str(places[1]), "--dry-run")
+        assert (dry.code, "shards   1 of 5 in the plan" in dry.out) == (0, True)
+        second = curate("retry", str(places[1]))
+        assert second.code == 0
+        assert "1 of 1" in second.out
+        assert done(places[1]) == "abcd"
+        assert curate("retry", str(places[1])).code == 0
+
+    def test_parameters_and_settings_are_those_of_the_run(self, tmp_path: Path, curate: Curate) -> None:
+        """As they were given, not the defaults."""
+        source, output = tmp_path / "in", tmp_path / "out"
+        write_jsonl(source / "a.jsonl", [{"id": "1", "text": "venom"}, {"id": "2", "text": "poison"}])
+        run_job(Choosy(word="venom", batch_size=1), source, output, clock=FakeClock())
+        write_jsonl(source / "a.jsonl", [{"id": "2", "text": "poison"}])
+        retried = curate("retry", str(output), "--json")
+        assert (retried.code, retried.json["rows"]["out"]) == (0, 1)
+
+    def test_relative_paths_are_as_they_were(
+        self, tmp_path: Path, curate: Curate, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Inputs that were given relative to where the job was run; the output relative to where one is now."""
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path)
+        write_jsonl(tmp_path / "in" / "a.jsonl", POISON)
+        run_job(Choosy(), "in/*.jsonl", "out", clock=FakeClock())
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        mend(tmp_path / "in", "a")
+        assert curate("retry", "../out").code == 0
+        assert done(tmp_path / "out") == "a"
+        assert Path.cwd() == tmp_path / "elsewhere"
+
+    def test_an_older_ledger(self, places: tuple[Path, Path], curate: Curate) -> None:
+        """Nothing says where the job comes from; its own command does the same."""
+        for path in (places[1] / layout.RUNS).glob("*/run.json"):
+            path.write_bytes(orjson.dumps(orjson.loads(path.read_bytes()) | {"origin": {}}))
+        refused = curate("retry", str(places[1]))
+        assert refused.code == 2
+        assert "run the job's own command with --retry-failed" in refused.err
+
+    def test_no_job(self, tmp_path: Path, curate: Curate) -> None:
+        """Exit code 2, as for all that looks at jobs."""
+        refused = curate("retry", str(tmp_path))
+        assert refused.code == 2
+        assert "holds no job" in refused.err
+
+
+SCRIPT = """
+from curate import Job
+
+class Mine(Job):
+    {version}
+
+    def process(self, batch):
+        {body}
+"""
+
+
+def load(path: Path) -> Job:
+    """Returns the job of a file."""
+    return locate({"script": str(path), "module": "", "class": "Mine", "parameters": {}, "settings": {}})
+
+
+@pytest.fixture
+def _as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "modules", sys.modules.copy())
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+@pytest.mark.usefixtures("_as_before")
+class TestChangedCode:
+    def run(self, tmp_path: Path, before: str, after: str, version: str) -> tuple[str, str]:
+        write_jsonl(tmp_path / "in" / "a.jsonl", FINE)
+        write_jsonl(tmp_path / "in" / "b.jsonl", POISON)
+        first, second = tmp_path / "first.py", tmp_path / "second.py"
+        first.write_text(SCRIPT.format(version=version, body=before))
+        second.write_text(SCRIPT.format(version=version, body=after))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "modules", sys.modules.copy())
+            run_job(load(first), tmp_path / "in", tmp_path / "out", clock=FakeClock())
+        return str(tmp_path / "out"), str(second)
+
+    CHOKES = "return batch if len(batch) < 2 else 1 / 0"
+
+    def test_under_one_version_it_is_accepted_or_refused(self, tmp_path: Path, curate: Curate) -> None:
+        """As when the job is run: a mended job goes on with --accept-code-change."""
+        output, second = self.run(tmp_path, self.CHOKES, "return batch", "version = '1'")
+        refused = curate("retry", output, "--job", second)
+        assert refused.code == 2
+        assert "Go on with --accept-code-change" in refused.err
+        assert curate("retry", output, "--job", second, "--accept-code-change").code == 0
+        assert done(tmp_path / "out") == "ab"
+
+    def test_another_identity_is_refused(self, tmp_path: Path, curate: Curate) -> None:
+        """Without a version the code is the identity: the outputs that are there are of another job."""
+        output, second = self.run(tmp_path, self.CHOKES, "return batch", "batch_size = 10")
+        refused = curate("retry", output, "--job", second)
+        assert refused.code == 2
+        assert "with another identity" in refused.err
+
+    def test_a_file_that_is_gone(self, tmp_path: Path, curate: Curate) -> None:
+        """As after `ray job submit`, whose copy is gone: where it is now is said with --job."""
+        output, second = self.run(tmp_path, self.CHOKES, self.CHOKES, "version = '1'")
+        (tmp_path / "first.py").unlink()
+        refused = curate("retry", output)
+        assert refused.code == 2
+        assert "say where its file is with --job PATH" in refused.err
+        mend(tmp_path / "in", "b")
+        assert curate("retry", output, "--job", second).code == 0
+
+
+def test_a_ledger_whose_last_run_is_another_job_of_the_same_name(places: tuple[Path, Path]) -> None:
+    """Ranks are of the plan that is there: an event beyond it, of a zombie, makes nothing fail."""
+    ledger = make_ledger(str(places[1]))
+    line = {"index": 99, "outcome": "failed", "time": 9e9, "shard": "x"}
+    ledger.store.publish(ledger.uri(layout.events_segment("9", 1)), compress(orjson.dumps(line)))
+    assert run_job(Choosy(), *places, clock=FakeClock(), retry_failed=True).total == 2
