@@ -67,7 +67,7 @@ def _group(console: Console, output: str, group: Group) -> None:
     kinds = ", ".join(kind.replace("_", " ") for kind, _ in group.kinds.most_common())
     tries = "1 try" if group.attempts == 1 else f"{group.attempts:,} tries"
     shards = "1 shard" if group.shards == 1 else f"{group.shards:,} shards"
-    line(console, Text.assemble((shards, "bold red"), f", {tries}: {kinds}, last on {moment(group.last)}"))
+    line(console, Text.assemble((shards, "bold red"), f", {tries}: {kinds}, last on {moment(group.last)} UTC"))
     _wrapped(console, short(example.get("error", ""), SHOWN_CHARS), "bold")
     if group.signature.frame:
         _wrapped(console, f"at {plain(group.signature.frame)}")

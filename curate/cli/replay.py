@@ -29,6 +29,7 @@ from curate.units import format_bytes, format_duration
 SHOWN_COLUMNS = 8
 SHOWN_CHARS = 60
 EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
 
 
 def show_replay(
@@ -41,14 +42,17 @@ def show_replay(
     root = resolve_output(output)
     script = None if script is None else os.path.abspath(os.path.expanduser(script))  # noqa: PTH100, PTH111
     # Whatever the job prints, standard output holds the result and nothing else, if that is JSON.
-    with stdout_to_stderr() if as_json else contextlib.nullcontext():
-        found = read_failures(root)
-        found.shard(shard_id)
-        run = recorded_run(found.ledger, found.listing)
-        with working_folder(run):
-            spec = locate(run.origin, script=script).spec()
-            # A debugger is to stop at the first row that the job raises for, and not to see others set aside.
-            replayed = replay(found, spec, shard_id, SystemClock(), publish=publish, whole=not debug, rows=rows)
+    try:
+        with stdout_to_stderr() if as_json else contextlib.nullcontext():
+            found = read_failures(root)
+            found.shard(shard_id)
+            run = recorded_run(found.ledger, found.listing)
+            with working_folder(run):
+                spec = locate(run.origin, script=script).spec()
+                # A debugger is to stop at the first row that the job raises for, and not to see others set aside.
+                replayed = replay(found, spec, shard_id, SystemClock(), publish=publish, whole=not debug, rows=rows)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
     if as_json:
         click.echo(orjson.dumps(_as_dict(found, replayed), default=str))
     else:

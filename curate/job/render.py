@@ -27,6 +27,8 @@ def render(summary: Summary) -> str:
     ]
     for group in summary.failures:
         lines.append(f"  failed   {group.count:,} x {group.error}  (such as {group.shard})")
+    if summary.failed:
+        lines.append(f"What failed: curate failures {summary.output}; when it is mended: curate retry {summary.output}")
     if summary.state.exit_code:
         lines.append(f"Run it again to go on where it stopped; see: curate status {summary.output}")
     return "\n".join(lines)
