@@ -70,7 +70,7 @@ def _summarised(
 def _recovered(spec: StageSpec, ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched) -> History:
     history = History(quarantining=np.zeros(len(plan), dtype=bool))
     counted = np.zeros(len(plan), dtype=bool)
-    for rank, event in _done_events(ledger, listing, plan, matched):
+    for rank, event in done_events(ledger, listing, plan, matched):
         if not counted[rank]:
             counted[rank] = True
             history.add(rank, Books.parse(event["rows"], event["counters"]))
@@ -117,7 +117,7 @@ def _books(spec: StageSpec, ledger: Ledger, found: Object) -> Books:
 def ours(ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched, format: OutputFormat, codec: str) -> Any:
     """Returns one boolean a shard: it has an output, and curate wrote that."""
     mine = np.zeros(len(plan), dtype=bool)
-    for rank, _ in _done_events(ledger, listing, plan, matched):
+    for rank, _ in done_events(ledger, listing, plan, matched):
         mine[rank] = True
 
     def read(rank: int) -> tuple[int, bool]:
@@ -137,7 +137,7 @@ def object_at(ledger: Ledger, listing: OutputListing, row: int) -> Object:
     return Object(ledger.uri(listing.names[row].as_py()), listing.sizes[row].as_py(), listing.generations[row].as_py())
 
 
-def _done_events(
+def done_events(
     ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields rank and event of shards that are done, some perhaps several times.

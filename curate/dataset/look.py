@@ -7,7 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from curate.errors import ConfigError, ObjectNotFound
+import pyarrow.compute as pc
+
+from curate.dataset.formats import DEFAULT_CODEC, OutputFormat, detect
+from curate.errors import ConfigError, ObjectNotFound, did_you_mean
 from curate.storage import normalise, open_store
 from curate.storage.protocol import Object
 from curate.tasks import layout
@@ -20,6 +23,8 @@ NEWEST_RUNS = 20
 """Runs that are looked at, newest first; a job may have thousands."""
 COUNTED_SHARDS = 10_000
 """Shards up to which a list of jobs counts a job's outputs, ten pages of a listing."""
+CLOSE_IDS = 2000
+"""Ids up to which a mistyped one is compared with all of them."""
 _HEARTBEAT: dict[str, Any] = {
     "run_id": str,
     "state": str,
@@ -55,6 +60,33 @@ class FoundJob:
         row, listing = int(self.matched.position[rank]), self.listing
         size, generation = listing.sizes[row].as_py(), listing.generations[row].as_py()
         return Object(self.ledger.uri(listing.names[row].as_py()), size, generation)
+
+    def rank_of(self, shard_id: str) -> int:
+        """Returns the rank of a shard. Raises ConfigError for an unknown one."""
+        rank: int = pc.index(self.plan.ids, shard_id).as_py()
+        if rank < 0:
+            known = self.plan.ids[:CLOSE_IDS].to_pylist()
+            raise ConfigError(
+                f"{self.ledger.root} has no shard {shard_id!r}{did_you_mean(shard_id, known)}; a shard is called like "
+                f"its output without {self.job['suffix']!r}, for example {', '.join(map(repr, known[:2])) or 'none'}"
+            )
+        return rank
+
+    def done_rank(self, shard_id: str) -> int:
+        """Returns the rank of a shard that has an output. Raises ConfigError for any other one."""
+        rank = self.rank_of(shard_id)
+        if not self.matched.done[rank]:
+            raise ConfigError(
+                f"shard {shard_id!r} of {self.ledger.root} has no output; see: curate failures {self.ledger.root} "
+                f"--shard {shard_id}"
+            )
+        return rank
+
+    @property
+    def written_as(self) -> tuple[OutputFormat, str]:
+        """Format and codec of the outputs, as their names say."""
+        encoding = detect("x" + self.job["suffix"])
+        return OutputFormat(encoding.format.value), encoding.codec or DEFAULT_CODEC
 
 
 def find_job(output: str) -> FoundJob:

@@ -6,24 +6,23 @@ what is off. Outputs that are not there yet make a job incomplete, not damaged.
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import orjson
 import pyarrow as pa
 
-from curate.dataset.formats import OutputFormat, detect
 from curate.dataset.formats.check import count_quarantined, count_rows, output_schema
 from curate.dataset.formats.record import Carried, read_carried
 from curate.dataset.look import FoundJob, find_job, read_summary
 from curate.errors import CorruptInput, ObjectNotFound, SchemaMismatch
 from curate.storage.protocol import Object
 from curate.tasks import layout
+from curate.tasks.ahead import ahead
 from curate.tasks.books import Books
 
 READERS = 8
@@ -51,9 +50,6 @@ KINDS = {
     "summary": "totals that are not those of all records",
 }
 """What can be off, in the order in which it is told."""
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,17 +141,16 @@ def verify(output: str, progress: Callable[[int, int, int], None] = lambda *_: N
             report.add(Finding("missing", _name(found, rank), "the job was complete with it; run the job again"))
     checker = _Checker(found)
     named: set[str] = set()
-    with ThreadPoolExecutor(READERS) as pool:
-        for rank, result in _ahead(pool, checker.check, (int(rank) for rank in ranks)):
-            for finding in result.findings:
-                report.add(finding)
-            if result.books is not None:
-                report.books.add(result.books)
-            if result.quarantine is not None:
-                named.add(result.quarantine)
-            report.read += 1
-            report.size_bytes += int(found.output(rank).size)
-            progress(report.read, len(ranks), report.size_bytes)
+    for rank, result in ahead(checker.check, map(int, ranks), READERS):
+        for finding in result.findings:
+            report.add(finding)
+        if result.books is not None:
+            report.books.add(result.books)
+        if result.quarantine is not None:
+            named.add(result.quarantine)
+        report.read += 1
+        report.size_bytes += found.output(rank).size
+        progress(report.read, len(ranks), report.size_bytes)
     if not report.absent and not report.counts["record"] and not report.counts["damaged"]:
         # As long as outputs are to come, or not all of them say what they name, a file may be theirs.
         for name in found.listing.quarantine:
@@ -172,9 +167,7 @@ class _Checker:
     def __init__(self, found: FoundJob) -> None:
         self._found = found
         self._store = found.ledger.store
-        encoding = detect("x" + found.job["suffix"])
-        self._format = OutputFormat(encoding.format.value)
-        self._codec = encoding.codec or "zstd"
+        self._format, self._codec = found.written_as
         self._files = set(found.listing.quarantine)
         self._schema = self._held()
 
@@ -301,15 +294,3 @@ def _differences(report: Verified, found: FoundJob, summary: Mapping[str, Any] |
 def _short(value: Any) -> str:
     text = orjson.dumps(value).decode()
     return text if len(text) <= 200 else text[:197] + "..."
-
-
-def _ahead(pool: ThreadPoolExecutor, call: Callable[[T], R], items: Iterable[T]) -> Iterator[tuple[T, R]]:
-    """Yields items with what `call` returns for them, in order, a few calls ahead of the consumer and never more."""
-    waiting: deque[tuple[T, Future[R]]] = deque()
-    for item in items:
-        waiting.append((item, pool.submit(call, item)))
-        if len(waiting) > 2 * READERS:
-            first, future = waiting.popleft()
-            yield first, future.result()
-    for first, future in waiting:
-        yield first, future.result()

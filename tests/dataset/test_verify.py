@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import itertools
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -447,24 +446,6 @@ def test_findings_are_counted_and_not_all_kept(monkeypatch: pytest.MonkeyPatch) 
         report.add(verifying.Finding("rows", str(number), ""))
     assert report.counts == {"foreign": 10, "rows": 10}
     assert len(report.findings) == 6
-
-
-def test_few_outputs_are_read_ahead() -> None:
-    """However many there are, and however slow who takes them."""
-    asked: list[int] = []
-    lock = threading.Lock()
-
-    def call(item: int) -> int:
-        with lock:
-            asked.append(item)
-        return -item
-
-    with verifying.ThreadPoolExecutor(verifying.READERS) as pool:
-        results = verifying._ahead(pool, call, range(1000))
-        assert next(results) == (0, 0)
-        pool.submit(lambda: None).result()
-        assert len(asked) <= 2 * verifying.READERS + 1
-        assert list(results) == [(item, -item) for item in range(1, 1000)]
 
 
 def test_a_large_output_is_never_whole_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,47 @@
+"""Calls made ahead of who takes their results: in order, a bounded number of them."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from curate.tasks.ahead import ahead
+
+
+def test_results_come_in_order_however_long_calls_take() -> None:
+    """The first call ends last."""
+    last = threading.Event()
+
+    def call(item: int) -> int:
+        if item == 0:
+            assert last.wait(30)
+        elif item == 3:
+            last.set()
+        return -item
+
+    assert list(ahead(call, range(100), threads=4)) == [(item, -item) for item in range(100)]
+
+
+def test_few_calls_are_made_that_nobody_has_asked_for() -> None:
+    """However many items there are, and however slow who takes them."""
+    taken = iter(range(1000))
+    results = ahead(abs, taken, threads=4)
+    assert next(results) == (0, 0)
+    assert next(taken) == 9
+    results.close()  # type: ignore[attr-defined]
+    assert next(taken) == 10
+
+
+def test_an_error_comes_when_its_turn_does() -> None:
+    """What was called before it is not lost."""
+
+    def call(item: int) -> int:
+        if item == 2:
+            raise ValueError("boom")
+        return item
+
+    results = ahead(call, range(5), threads=2)
+    assert [next(results), next(results)] == [(0, 0), (1, 1)]
+    with pytest.raises(ValueError, match="boom"):
+        next(results)
