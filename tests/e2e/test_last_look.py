@@ -10,6 +10,7 @@ import pytest
 
 from curate.dataset.account import DISTURBED
 from curate.dataset.driver import MOST_ROUNDS, RunStoppedError
+from curate.dataset.ownership import JobReplacedError
 from curate.errors import PermissionDenied, TransientStorageError
 from curate.runtime.inline import InlineBackend
 from curate.runtime.protocol import Ended, Message, Resources
@@ -137,6 +138,26 @@ def test_it_does_not_go_on_for_ever(bench: Bench) -> None:
     assert bench.status().state == "failed"
     complete(bench.run())
     check_same_as_fresh(bench)
+
+
+def test_a_summary_that_a_zombie_left_is_replaced(bench: Bench, foreign: bytes) -> None:
+    """Of another identity, published when this job's own had not been yet. It would never be believed, nor replaced."""
+    assert foreign
+    summary = bench.objects("other")["_curate/summary.json"]
+    ended = complete(bench.run(backend=AtTheEnd(lambda: bench.place.write("out", {"_curate/summary.json": summary}))))
+    assert ended.calls.delete == 1
+    check_same_as_fresh(bench)
+
+
+def test_a_ledger_that_is_gone_is_nobody_s(bench: Bench) -> None:
+    """Without `job.json` a driver does not know whose output it is: it ends, and adds nothing. The next one goes on."""
+
+    def lose() -> None:
+        bench.place.delete(f"{bench.place.root}/out/_curate/job.json")
+
+    with pytest.raises(JobReplacedError, match=r"job\.json was removed while"):
+        bench.run(backend=AtTheEnd(lose))
+    assert "_curate/summary.json" not in bench.objects()
 
 
 def test_it_costs_one_listing(bench: Bench) -> None:
