@@ -603,7 +603,7 @@ class Scheduler:
     def _launch(self, shards: tuple[int, ...], now_s: float, copy_of: TaskId | None = None) -> Launch:
         tries = [self._strikes[shard] for shard in shards if shard in self._strikes]
         # A shard that was launched, even without a strike against it, may have its output.
-        again = copy_of is not None or self._states[shards[0]] != ShardState.PENDING
+        again = self._states[shards[0]] != ShardState.PENDING
         attempt = max(2, 1 + max((sum(one.values()) for one in tries), default=0)) if again else 1
         # Whose `process` raised runs alone since then.
         errors = tries[0][FailureKind.USER_ERROR] if tries else 0

@@ -92,14 +92,14 @@ def test_shards_run_one_by_one_until_a_rate_is_known() -> None:
 
 def test_large_shards_are_launched_first() -> None:
     """What is long would hold up the end. Shards of one size keep the order of the plan."""
-    sizes = [random.Random(7).choice([0, 1, 5, 300]) * MIB for _ in range(500)]
+    sizes = (np.random.default_rng(7).choice([0, 1, 5, 300], 500) * MIB).tolist()
     driven, order = make(500, size=sizes, max_in_flight=1, target_task_s=20.0), []
     while driven.flying:
         (launch,) = driven.flying.values()
         order += launch.shards
         driven.finish(launch)
     assert order == sorted(range(100, 600), key=lambda shard: -sizes[shard - 100])
-    assert len(driven.launches) < 200
+    assert len(driven.launches) < 400
 
 
 def test_bundles_hold_the_target_seconds_of_work() -> None:

@@ -715,6 +715,23 @@ def test_a_start_is_known_from_the_order_of_launches() -> None:
     copy_of(driven, hung, within_s=max(0.0, 1015.5 - driven.now_s))
 
 
+@pytest.mark.parametrize("shrunk", [False, True])
+def test_to_wait_for_a_slot_is_not_to_be_slow(shrunk: bool) -> None:
+    """Nine tasks of 8 s on two slots: the last one begins after 32 s, and is nobody's straggler at 40; so where a
+    cluster shrinks and loses what ran on it."""
+    driven = make(9, slots=9 if shrunk else 2)
+    if shrunk:
+        driven.pass_(1.0)
+        driven.tell(SlotsChanged(2))
+        for launch in list(driven.flying.values()):
+            driven.ended(launch, K.LOST)
+    while driven.flying:
+        assert driven.pass_(8.0) == []
+        for launch in list(driven.flying.values())[:2]:
+            driven.finish(launch, seconds=8.0)
+    assert driven.finished == [SchedulerState.FINISHED]
+
+
 def test_stopped_nothing_is_copied() -> None:
     """A copy is a launch."""
     driven, _ = straggler()
