@@ -12,12 +12,12 @@ from typing import Any
 import click
 import orjson
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from curate.cli.failures import visible
 from curate.cli.retry import working_folder
-from curate.cli.terminal import fact, line, plain, short
+from curate.cli.table import print_table
+from curate.cli.terminal import fact, line, plain
 from curate.clock import SystemClock
 from curate.dataset.failures import JobFailures, read_failures
 from curate.dataset.prepare import resolve_output
@@ -26,8 +26,6 @@ from curate.job.command import stdout_to_stderr
 from curate.job.origin import locate, recorded_run
 from curate.units import format_bytes, format_duration
 
-SHOWN_COLUMNS = 8
-SHOWN_CHARS = 60
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 
@@ -109,7 +107,8 @@ def _render(console: Console, found: JobFailures, replayed: Replayed) -> None:
     _books(console, record)
     if len(replayed.rows):
         line(console, Text())
-        console.print(_table(replayed.rows))
+        if left := print_table(console, replayed.rows.column_names, replayed.rows.to_pylist()):
+            line(console, Text(f"and {len(left):,} more columns; --json shows all"))
     if not replayed.published and not record.existed and not found.matched.done[found.shard(shard.id)[0]]:
         line(console, Text())
         fact(console, "retry", Text(f"curate retry {shlex.quote(plain(found.ledger.root))}"))
@@ -137,17 +136,6 @@ def _books(console: Console, record: Any) -> None:
     for counter, n in record.books.sorted_counters().items():
         fact(console, "counter", Text(f"{plain(counter)} = {n:,}"))
     fact(console, "bytes", Text(f"{format_bytes(record.bytes_out)} out"))
-
-
-def _table(rows: Any) -> Table:
-    shown = rows.column_names[:SHOWN_COLUMNS]
-    left = len(rows.column_names) - len(shown)
-    table = Table(box=None, pad_edge=False, caption=f"and {left:,} more columns" if left else None)
-    for name in shown:
-        table.add_column(Text(plain(name)), overflow="ellipsis", no_wrap=True)
-    for row in rows.to_pylist():
-        table.add_row(*(Text(short(str(row[name]), SHOWN_CHARS)) for name in shown))
-    return table
 
 
 def _debug(error: BaseException | None) -> None:

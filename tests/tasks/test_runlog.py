@@ -10,6 +10,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -159,6 +160,7 @@ def test_a_run_is_introduced_once_and_then_beats(logged: Logged) -> None:
     assert run["job"] == "toxicity"
     assert run["pid"] == os.getpid()
     assert run["command"] == sys.argv
+    assert run["cwd"] == str(Path.cwd())
     assert set(run["versions"]) == {"curate", "python", "ray", "pyarrow"}
     assert run["user"]
     assert logged.heartbeat()["updated"] == logged.clock.now()
