@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ import orjson
 from rich.console import Console
 from rich.text import Text
 
+from curate.cli.terminal import LABEL_COLUMNS, fact, line, plain, short
 from curate.clock import Clock
 from curate.dataset.look import NoJobError, glance, look
 from curate.errors import CurateError
@@ -31,13 +33,14 @@ COLOURS = {
     "interrupted": "yellow",
     "unreachable": "red",
 }
+FAILED = ("failed", "aborted")
+"""States of a job of which it is known what failed."""
 SHOWN_RUNS = 5
 SHOWN_FAILURES = 10
 SHOWN_REASONS = 10
 SHOWN_COUNTERS = 20
 SHOWN_CHARS = 400
 """Characters of an error, which may quote whatever it choked on."""
-LABEL_COLUMNS = 10
 BAR_COLUMNS = 40
 LOOKERS = 8
 """Jobs that are looked at at once."""
@@ -87,27 +90,28 @@ def show_all(clock: Clock, *, as_json: bool, watch_s: float | None) -> int:
 
 
 def _render(console: Console, status: JobStatus, now: float) -> None:
-    _line(
-        console, Text.assemble((_plain(status.job), "bold"), "  ", _state(status.state), f"  {_plain(status.output)}")
-    )
+    line(console, Text.assemble((plain(status.job), "bold"), "  ", _state(status.state), f"  {plain(status.output)}"))
     part = status.done / status.total if status.total else 1.0
     # Rounded down: 100 % is said of nothing that is not done.
     percent = math.floor(1000 * part) / 10
-    _line(console, Text.assemble(_bar(console, part), f" {status.done:,} of {status.total:,} shards ({percent:.1f} %)"))
+    line(console, Text.assemble(_bar(console, part), f" {status.done:,} of {status.total:,} shards ({percent:.1f} %)"))
     for label, value in _facts(status):
-        _fact(console, label, Text(value))
+        fact(console, label, Text(value))
     for label, value in _failures(status):
-        _fact(console, label, Text(value), "red")
+        fact(console, label, Text(value), "red")
     for number, run in enumerate(status.runs[:SHOWN_RUNS]):
         ago = f"{format_duration(max(0.0, now - run.updated))} ago"
         if run.state in (RUNNING, STALLED):
-            ago = f"heard of {ago} from {_plain(run.host)}, process {run.pid}"
-        _fact(console, "" if number else "run", Text.assemble(f"{run.run_id} ", _state(run.state), f", {ago}"))
+            ago = f"heard of {ago} from {plain(run.host)}, process {run.pid}"
+        fact(console, "" if number else "run", Text.assemble(f"{run.run_id} ", _state(run.state), f", {ago}"))
     more = len(status.runs[SHOWN_RUNS:]) + status.earlier_runs
     if more:
-        _fact(console, "", Text(f"... and {more:,} earlier"))
+        fact(console, "", Text(f"... and {more:,} earlier"))
+    if status.state in FAILED:
+        # In a line of its own, to be copied.
+        line(console, Text(f"{'next':<{LABEL_COLUMNS}}curate failures {shlex.quote(plain(status.output))}"))
     if hint := _next(status):
-        _fact(console, "next", Text(hint))
+        fact(console, "" if status.state in FAILED else "next", Text(hint))
 
 
 def _facts(status: JobStatus) -> Iterator[tuple[str, str]]:
@@ -120,8 +124,8 @@ def _facts(status: JobStatus) -> Iterator[tuple[str, str]]:
         f"{rows['in']:,} in + {rows['created']:,} created = {rows['out']:,} out "
         f"+ {sum(rows['dropped'].values()):,} dropped + {rows['quarantined']:,} quarantined",
     )
-    yield from _listed("dropped", (f"{n:,} {_plain(reason)}" for reason, n in dropped), SHOWN_REASONS)
-    yield from _listed("counters", (f"{_plain(k)} = {_number(v)}" for k, v in status.counters.items()), SHOWN_COUNTERS)
+    yield from _listed("dropped", (f"{n:,} {plain(reason)}" for reason, n in dropped), SHOWN_REASONS)
+    yield from _listed("counters", (f"{plain(k)} = {_number(v)}" for k, v in status.counters.items()), SHOWN_COUNTERS)
     yield "input", f"{format_bytes(status.bytes_done)} of {format_bytes(status.bytes_total)}"
     if status.state == RUNNING:
         rate = status.rate
@@ -134,7 +138,10 @@ def _facts(status: JobStatus) -> Iterator[tuple[str, str]]:
 
 
 def _failures(status: JobStatus) -> Iterator[tuple[str, str]]:
-    texts = (f"{one['count']:,} x {_short(one['error'])} (such as {_plain(one['shard'])})" for one in status.failures)
+    texts = (
+        f"{one['count']:,} x {short(one['error'], SHOWN_CHARS)} (such as {plain(one['shard'])})"
+        for one in status.failures
+    )
     yield from _listed("failed", texts, SHOWN_FAILURES)
 
 
@@ -151,8 +158,8 @@ def _next(status: JobStatus) -> str:
     """Returns what to do now, if anything."""
     if status.state == STALLED:
         run = status.runs[0]
-        return f"if process {run.pid} on {_plain(run.host)} is gone, run the job again: it goes on where it stopped"
-    if status.state in ("failed", "aborted"):
+        return f"if process {run.pid} on {plain(run.host)} is gone, run the job again: it goes on where it stopped"
+    if status.state in FAILED:
         return "mend the cause and run the job again: what is done is skipped"
     if status.state in ("interrupted", "pending"):
         return "run the job again: it goes on where it stopped"
@@ -182,36 +189,36 @@ def _as_dict(entry: dict[str, Any], job: JobStatus | CurateError) -> dict[str, A
 
 def _render_all(console: Console, found: list[tuple[dict[str, Any], JobStatus | CurateError]]) -> None:
     if not found:
-        _line(console, Text(f"No jobs are known under {registry.home()}. One is noted there when it starts to run."))
+        line(console, Text(f"No jobs are known under {registry.home()}. One is noted there when it starts to run."))
         return
     rows = [("job", "state", "done", "failed", "started (UTC)")]
     for entry, job in found:
-        name, state, done, failed = _plain(entry["job"]), UNREACHABLE, "", ""
+        name, state, done, failed = plain(entry["job"]), UNREACHABLE, "", ""
         if isinstance(job, JobStatus):
-            name, state, done, failed = _plain(job.job), job.state, f"{job.done:,}/{job.total:,}", f"{job.failed:,}"
+            name, state, done, failed = plain(job.job), job.state, f"{job.done:,}/{job.total:,}", f"{job.failed:,}"
         elif isinstance(job, NoJobError):
             state = GONE
         rows.append((name, state, done, failed, _time(entry["started"])))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    outputs = ["output", *(_plain(entry["output"]) for entry, _ in found)]
+    outputs = ["output", *(plain(entry["output"]) for entry, _ in found)]
     room = console.width - sum(widths) - 2 * len(widths)
     beneath = console.is_terminal and max(map(len, outputs)) > room
     for number, (row, output) in enumerate(zip(rows, outputs, strict=True)):
         job_name, state, done, failed, started = row
-        line = Text(f"{job_name:<{widths[0]}}  ")
-        line.append(f"{state:<{widths[1]}}", COLOURS.get(state, "") if number else "")
-        line.append(f"  {done:>{widths[2]}}  {failed:>{widths[3]}}  {started:<{widths[4]}}")
+        text = Text(f"{job_name:<{widths[0]}}  ")
+        text.append(f"{state:<{widths[1]}}", COLOURS.get(state, "") if number else "")
+        text.append(f"  {done:>{widths[2]}}  {failed:>{widths[3]}}  {started:<{widths[4]}}")
         if not beneath:
-            line.append(f"  {output}")
-        line.rstrip()
+            text.append(f"  {output}")
+        text.rstrip()
         if not number:
-            line.stylize("bold")
-        _line(console, line)
+            text.stylize("bold")
+        line(console, text)
         if beneath and number:
-            _line(console, Text(f"    {output}"))
+            line(console, Text(f"    {output}"))
     for _, job in found:
         if isinstance(job, CurateError) and not isinstance(job, NoJobError):
-            _line(console, Text.assemble(("unreachable: ", "red"), _plain(str(job))))
+            line(console, Text.assemble(("unreachable: ", "red"), plain(str(job))))
 
 
 # Lines
@@ -220,20 +227,6 @@ def _render_all(console: Console, found: list[tuple[dict[str, Any], JobStatus | 
 def _separate(console: Console, *, watched: bool) -> None:
     if watched and console.is_terminal:
         console.clear()
-
-
-def _line(console: Console, line: Text) -> None:
-    """Prints a line as it is: what is too long is wrapped by the terminal, so that a URI can still be copied."""
-    console.print(line, soft_wrap=True)
-
-
-def _fact(console: Console, label: str, value: Text, style: str = "") -> None:
-    """Prints a labelled value, wrapped beside its label on a terminal, in one line elsewhere."""
-    lines = value.wrap(console, max(20, console.width - LABEL_COLUMNS)) if console.is_terminal else [value]
-    for number, line in enumerate(lines):
-        line.rstrip()
-        head = label if not number else ""
-        _line(console, Text.assemble((f"{head:<{LABEL_COLUMNS}}", style), line))
 
 
 def _bar(console: Console, part: float) -> tuple[str, str]:
@@ -248,21 +241,6 @@ def _number(value: float | None) -> str:
 
 def _state(state: str) -> tuple[str, str]:
     return state, COLOURS.get(state, "")
-
-
-def _plain(text: str) -> str:
-    """Returns `text` as one line that cannot do anything to a terminal.
-
-    >>> _plain("bad\\nrow \\x1b[31m")
-    'bad row \\\\x1b[31m'
-    """
-    one_line = " ".join(text.split())
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in one_line)
-
-
-def _short(error: str) -> str:
-    text = _plain(error)
-    return text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 3] + "..."
 
 
 def _time(seconds: float) -> str:

@@ -21,7 +21,7 @@ COLOURS = {OK: "green", INCOMPLETE: "yellow", DAMAGED: "red"}
 
 
 def show_verified(output: str, *, as_json: bool) -> int:
-    """Verifies a job's outputs and prints what is off. Returns the exit code: 0 if the job is complete and all is well."""
+    """Verifies a job's outputs and prints what is off. Returns the exit code: 0 if it is complete and all is well."""
     report = _verified(output)
     if as_json:
         click.echo(orjson.dumps(report.as_dict()))

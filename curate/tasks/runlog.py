@@ -128,7 +128,8 @@ class RunLog:
         self._writing = threading.Lock()
         self._segment_interval_s = FIRST_SEGMENT_S
         self._segment_due_s = clock.monotonic() + FIRST_SEGMENT_S
-        self._heartbeat_due_s = clock.monotonic() + HEARTBEAT_S
+        # The second one soon: who looks at a run that has just begun wants to see it move.
+        self._heartbeat_due_s = clock.monotonic() + FIRST_SEGMENT_S
         self._wake = threading.Event()
         self._closed = False
         # A daemon: a store that does not answer cannot keep the process from ending.

@@ -410,19 +410,19 @@ def test_lines_fit_the_terminal_and_end_without_spaces(
 
 
 @pytest.mark.parametrize(
-    ("state", "hint"),
+    ("state", "hints"),
     [
-        ("running", None),
-        ("complete", None),
-        ("stalled", "if process 1 on elsewhere is gone, run the job again: it goes on where it stopped"),
-        ("failed", "mend the cause and run the job again: what is done is skipped"),
-        ("aborted", "mend the cause and run the job again: what is done is skipped"),
-        ("interrupted", "run the job again: it goes on where it stopped"),
-        ("pending", "run the job again: it goes on where it stopped"),
+        ("running", []),
+        ("complete", []),
+        ("stalled", ["if process 1 on elsewhere is gone, run the job again: it goes on where it stopped"]),
+        ("failed", ["curate failures {root}", "mend the cause and run the job again: what is done is skipped"]),
+        ("aborted", ["curate failures {root}", "mend the cause and run the job again: what is done is skipped"]),
+        ("interrupted", ["run the job again: it goes on where it stopped"]),
+        ("pending", ["run the job again: it goes on where it stopped"]),
     ],
 )
 def test_it_ends_with_what_to_do_next(
-    state: str, hint: str | None, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    state: str, hints: list[str], clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing, if all is well."""
     root = f"memory://render-{uuid.uuid4().hex}/out"
@@ -437,7 +437,8 @@ def test_it_ends_with_what_to_do_next(
     show_job(root, clock, as_json=False, watch_s=None)
     lines = shown.lines()
     assert lines[0] == f"toxicity  {state}  {root}"
-    assert [line[10:] for line in lines if line.startswith("next")] == ([hint] if hint else [])
+    at = next((number for number, line in enumerate(lines) if line.startswith("next")), len(lines))
+    assert [line[10:] for line in lines[at:]] == [text.format(root=root) for text in hints]
 
 
 def test_a_run_of_this_machine_is_stalled_as_soon_as_it_is_gone(root: str) -> None:

@@ -1,0 +1,73 @@
+"""Renders the rows that a job has set aside."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import orjson
+from rich.console import Console
+from rich.text import Text
+
+from curate.cli.table import print_table
+from curate.cli.terminal import fact, line, plain, short
+from curate.dataset.browse import quarantined
+from curate.dataset.formats.quarantine import Quarantined
+from curate.dataset.look import FoundJob, find_job
+
+SHOWN_REASONS = 20
+MOST_REASONS = 1000
+"""Different reasons that are counted one by one; user code may make up as many as it likes."""
+OTHER_REASONS = "other reasons"
+REASON_CHARS = 200
+
+
+def show_quarantine(
+    output: str, *, shard: str | None, reason: str | None, most: int | None, as_json: bool
+) -> int:  # fmt: skip
+    """Prints how many rows were set aside for which reason, and the first of them. Returns the exit code.
+
+    `reason`: only rows whose reason contains it, in whichever case. As JSON, rows only: `most` of them, or all.
+    """
+    found = find_job(output)
+    chosen = _chosen(found, shard, reason)
+    if as_json:
+        for shard_id, row in itertools.islice(chosen, most):
+            click.echo(orjson.dumps(_as_dict(shard_id, row)))
+        return 0
+    reasons: Counter[str] = Counter()
+    shards, last = 0, ""
+    first: list[dict[str, Any]] = []
+    for shard_id, row in chosen:
+        shards, last = shards + (shard_id != last), shard_id
+        reasons[row.reason if row.reason in reasons or len(reasons) < MOST_REASONS else OTHER_REASONS] += 1
+        if most is None or len(first) < most:
+            first.append(_as_dict(shard_id, row))
+    console = Console(highlight=False)
+    line(console, Text.assemble((plain(found.job["job"]), "bold"), f"  {plain(found.ledger.root)}"))
+    total = reasons.total()
+    where = f", of {shards:,} shard{'' if shards == 1 else 's'}" if total else ""
+    fact(console, "rows", Text(f"{total:,} set aside{where}"))
+    for number, (why, count) in enumerate(reasons.most_common(SHOWN_REASONS)):
+        fact(console, "" if number else "reasons", Text(f"{count:,} x {short(why, REASON_CHARS)}"))
+    if len(reasons) > SHOWN_REASONS:
+        fact(console, "", Text(f"... and {len(reasons) - SHOWN_REASONS:,} more"))
+    if first:
+        line(console, Text())
+        print_table(console, ["shard", "line", "reason", "row"], first)
+    if first and total > len(first):
+        line(console, Text(f"... and {total - len(first):,} more: -n {total}, or --json"))
+    return 0
+
+
+def _chosen(found: FoundJob, shard: str | None, reason: str | None) -> Iterator[tuple[str, Quarantined]]:
+    wanted = (reason or "").casefold()
+    return ((shard_id, row) for shard_id, row in quarantined(found, shard) if wanted in row.reason.casefold())
+
+
+def _as_dict(shard_id: str, row: Quarantined) -> dict[str, Any]:
+    name = "row_base64" if row.is_base64 else "row"
+    return {"shard": shard_id, "line": row.line, "reason": row.reason, name: row.row}

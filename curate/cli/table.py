@@ -1,0 +1,72 @@
+"""Tables of data that may hold anything, fitted to the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from curate.cli.terminal import line, plain, short
+
+MOST_CHARS = 80
+"""Characters of a value that are shown."""
+READABLE_CHARS = 12
+"""Characters down to which a column is shortened before others are left out."""
+_GAP = 2
+
+
+def print_table(console: Console, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Prints rows as a table, one line a row, values shortened as it takes. Returns the columns that had no room.
+
+    Not on a terminal there is room for all.
+    """
+    cells = {name: [_cell(row.get(name)) for row in rows] for name in columns}
+    widths = {name: max([len(plain(name)), *(len(cell.plain) for cell in cells[name])]) for name in columns}
+    if not console.is_terminal:
+        # As wide as it is: what is cut could not be searched.
+        console.width = sum(widths.values()) + _GAP * len(widths)
+    shown = _fitting(widths, console.width, READABLE_CHARS)
+    widest = next(most for most in range(MOST_CHARS, 0, -1) if most == 1 or _fits(shown, console.width, most))
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    for name, width in shown.items():
+        number = all(isinstance(row.get(name), int | float | None) for row in rows)
+        table.add_column(
+            Text(plain(name)),
+            no_wrap=True,
+            overflow="ellipsis",
+            justify="right" if number else "left",
+            width=min(width, widest),
+        )
+    for at in range(len(rows)):
+        table.add_row(*(cells[name][at] for name in shown))
+    with console.capture() as capture:
+        console.print(table)
+    for text in capture.get().splitlines():
+        line(console, Text.from_ansi(text.rstrip()))
+    return [name for name in columns if name not in shown]
+
+
+def _fitting(widths: Mapping[str, int], room: int, most: int) -> dict[str, int]:
+    """Returns the first columns that fit if none is wider than `most`; one at least."""
+    shown: dict[str, int] = {}
+    for name, width in widths.items():
+        if shown and not _fits({**shown, name: width}, room, most):
+            break
+        shown[name] = width
+    return shown
+
+
+def _fits(widths: Mapping[str, int], room: int, most: int) -> bool:
+    return sum(min(width, most) + _GAP for width in widths.values()) - _GAP <= room
+
+
+def _cell(value: Any) -> Text:
+    if value is None:
+        return Text("null", "dim")
+    if isinstance(value, str):
+        return Text(short(value, MOST_CHARS))
+    return Text(short(orjson.dumps(value).decode(), MOST_CHARS))
