@@ -56,6 +56,8 @@ class Report:
     rss_bytes: int
     """By how much the process grew, simulator and all."""
     wall_s: float
+    core_s: float
+    """CPU of the whole process meanwhile."""
 
     @property
     def ratio(self) -> float:
@@ -67,7 +69,7 @@ def simulate(
     scenario: Scenario, make: Callable[..., Scheduler] = Scheduler, trace: Callable[[bytes], Any] | None = None
 ) -> tuple[Report, Timeline]:
     """Returns the figures and the samples of one simulation. Raises Broken if a rule does not hold."""
-    started = time.perf_counter()
+    started_s, started_core_s = time.perf_counter(), time.process_time()
     simulation = Simulation(scenario, make, trace)
     rss = _memory("VmRSS")
     simulation.run()
@@ -100,7 +102,8 @@ def simulate(
         cpu_us=simulation.handling_s / max(1, simulation.outputs) * 1e6,
         footprint_bytes=simulation.footprint,
         rss_bytes=_memory("VmHWM") - rss,
-        wall_s=time.perf_counter() - started,
+        wall_s=time.perf_counter() - started_s,
+        core_s=time.process_time() - started_core_s,
     )
     return report, simulation.timeline
 
@@ -157,7 +160,7 @@ def show(report: Report) -> Iterator[str]:
         f"memory             the process grew {format_bytes(report.rss_bytes)}, {rss_per_task:.0f} B a finished task, "
         f"the scheduler held {format_bytes(report.footprint_bytes)} of it, {per_task:.0f} B (sampled)"
     )
-    yield f"in all             {report.wall_s:.1f} s of this machine"
+    yield f"in all             {report.wall_s:.1f} s of this machine, {report.core_s:.1f} s of one core"
 
 
 def targets(report: Report) -> list[tuple[str, str, str, bool]]:
@@ -168,7 +171,7 @@ def targets(report: Report) -> list[tuple[str, str, str, bool]]:
         ("wasted work", f"{report.waste_share:.2%}", "<= 3 %", report.waste_share <= TARGET_WASTE),
         ("scheduler CPU a completion", f"{report.cpu_us:.1f} us", "<= 200 us", report.cpu_us <= TARGET_CPU_US),
         ("memory a finished task", f"{per_task:.0f} B", "<= 1 KiB", per_task <= TARGET_MEMORY),
-        ("in all", f"{report.wall_s:.0f} s", "<= 300 s", report.wall_s <= TARGET_TOTAL_S),
+        ("in all, of one core", f"{report.core_s:.0f} s", "<= 300 s", report.core_s <= TARGET_TOTAL_S),
     ]
 
 
