@@ -421,7 +421,8 @@ class TestExitCodes:
     )
     def test_3_if_more_shards_failed_than_may(self, run: Run, source: Path, most: str, code: int, done: int) -> None:
         for name in ("0", "00"):
-            (source / f"{name}.jsonl.gz").write_bytes(b"no gzip")
+            # Larger than the others: they come first.
+            (source / f"{name}.jsonl.gz").write_bytes(b"no gzip" * 1000)
         result = run("--json", "--max-failed-shards", most)
         found = json.loads(result.stdout)
         assert result.exit_code == code
