@@ -85,6 +85,7 @@ class Scene:
     def __init__(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         self.bench = bench
         self.clock = FakeClock()
+        self.pause_s = HOUR_S
         self._monkeypatch = monkeypatch
         self.found: dict[str, bytes] = {}
         """What was there when the other one had ended."""
@@ -95,10 +96,10 @@ class Scene:
         """Runs the driver, with its pause."""
 
         def pause() -> None:
-            self.clock.advance(HOUR_S)
+            self.clock.advance(self.pause_s)
             self._monkeypatch.setattr(prepare, "open_store", open_store)
             other()
-            self.clock.advance(HOUR_S)
+            self.clock.advance(self.pause_s)
             self.found = self.bench.objects()
 
         script = Script(at, when, pause)
@@ -266,3 +267,22 @@ def test_a_growth_that_another_driver_finished(scene: Scene, when: str) -> None:
         assert job_summary(after) == job_summary(expected), script.where
         assert complete(bench.run()).calls.put == 0, script.where
         scene.check_complete()
+
+
+def test_overwritten_in_the_last_moment(scene: Scene) -> None:
+    """Between the last look and the summary, which takes no time: what is there then is looked at, and not replaced."""
+    bench = scene.bench
+    (at,) = [
+        number for number, uri in enumerate(scene.run(-1, "", lambda: None).writes) if uri.endswith("/summary.json")
+    ]
+    clean(bench)
+    scene.pause_s = 0.0
+
+    def overwrite() -> None:
+        bench.parameters = {"short": 25}
+        complete(bench.run(clock=FakeClock(scene.clock.now()), overwrite=True, confirm=lambda _: True))
+
+    script = scene.run(at, "before", overwrite)
+    scene.check_refused(script)
+    assert bench.objects()["_curate/summary.json"] == scene.found["_curate/summary.json"]
+    assert set(bench.objects()) == set(scene.found)
