@@ -636,11 +636,14 @@ class Scheduler:
 
     def _copy_stragglers(self, now_s: float, actions: list[Action]) -> None:
         """Starts a second copy of what runs far beyond its peers' rate, one for each slot that is idle."""
+        if self.state is not SchedulerState.ACTIVE:
+            return
+        # First what is not a copy.
+        self._fall_due(now_s)
+        self._fill(now_s, actions)
         since_s = self._none_queued_since_s
         idle = min(self._slots, self.window) - len(self._running)
-        if idle <= 0 or since_s is None or self._seconds_computed <= 0 or self.state is not SchedulerState.ACTIVE:
-            return
-        if self._ready or self._cursor < self.total:
+        if idle <= 0 or since_s is None or self._seconds_computed <= 0:
             return
         rate = self._cost_computed / self._seconds_computed
         slow: list[tuple[float, TaskId]] = []

@@ -549,6 +549,34 @@ def test_the_straggler_that_would_end_last_is_copied_first(ahead: int) -> None:
     assert len(driven.flying) == 3
 
 
+def test_a_shard_that_falls_due_goes_before_a_copy() -> None:
+    """One slot is idle, and a shard's backoff ends in the moment in which a task is slow enough."""
+    driven = make(3, slots=2, backoff_s=14.5)
+    one, two, slow = driven.launches
+    driven.at(1000.0)
+    driven.finish(one)
+    driven.failed(two, 101, K.USER_ERROR)
+    driven.ended(two)
+    assert driven.pass_(13.0) == []
+    assert [launch.shards for launch in driven.at(1014.5)] == [(101,)]
+    assert slow.task in driven.flying
+
+
+def test_while_new_shards_are_held_back_idle_slots_copy() -> None:
+    """A service that is down keeps them back, not the straggler that is through with it."""
+    driven = make(1000, slots=16, max_in_flight=16)
+    slow, *others = driven.launches
+    for launch in others:
+        driven.done(launch)
+        driven.ended(launch)
+    while len(driven.flying) > 1:
+        launch = list(driven.flying.values())[1]
+        for shard in launch.shards:
+            driven.failed(launch, shard, K.RETRY_LATER, after_s=3600.0)
+        driven.ended(launch)
+    copy_of(driven, slow)
+
+
 def test_without_speculation_there_are_no_copies() -> None:
     """`speculate=False`."""
     driven, _ = straggler(speculate=False)

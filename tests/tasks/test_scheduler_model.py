@@ -289,17 +289,9 @@ class AnyOrder(RuleBasedStateMachine):
         if looking:
             self.looked_s = self.now_s
         assert [action for action in actions if isinstance(action, Record)] == records
-        # Launches come after what the event itself meant: shards fall due, then the window is filled.
-        fills = [action for action in actions if isinstance(action, Launch) and action.copy_of is None]
-        assert actions[len(actions) - len(fills) - isinstance(actions[-1] if actions else None, Finish) :][
-            : len(fills)
-        ] == list(fills)
-        due = False
         for action in actions:
             if isinstance(action, Launch):
-                if action.copy_of is None and not due:
-                    self._fall_due()
-                    due = True
+                self._fall_due()
                 self._launched(action, judging)
             elif isinstance(action, Cancel):
                 self._cancelled(action.task, event, judging)
@@ -329,7 +321,9 @@ class AnyOrder(RuleBasedStateMachine):
             source = self.tasks[launch.copy_of]
             assert judging
             assert len(self.tasks) < self.slots
-            assert not {one.place for one in self.shards.values()} & {ShardState.READY, ShardState.PENDING}
+            left = {one.place for one in self.shards.values()}
+            assert ShardState.READY not in left
+            assert ShardState.PENDING not in left or self._told_to_wait() >= self._window()
             assert list(launch.shards) == source.left[::-1]
             assert not source.cancelled
             assert not source.copied
