@@ -11,11 +11,13 @@ from rich.console import Console
 from rich.text import Text
 
 from curate.cli.table import print_table
-from curate.cli.terminal import fact, line, plain
+from curate.cli.terminal import fact, line, plain, short
 from curate.dataset.browse import rows
 from curate.dataset.look import find_job
 
 SHOWN_SHARDS = 3
+SHOWN_COLUMNS = 20
+NAME_CHARS = 60
 
 
 def show_head(output: str, most: int, *, columns: Sequence[str] | None, shard: str | None, as_json: bool) -> int:
@@ -26,18 +28,24 @@ def show_head(output: str, most: int, *, columns: Sequence[str] | None, shard: s
         for _, row in first:
             click.echo(row)
         return 0
+    taken = list(first)
     console = Console(highlight=False)
     line(console, Text.assemble((plain(found.job["job"]), "bold"), f"  {plain(found.ledger.root)}"))
-    taken = list(first)
     values = [orjson.loads(row) for _, row in taken]
-    names = list(dict.fromkeys(name for value in values for name in value))
-    left_out = print_table(console, names, values) if taken else []
+    columns = list(dict.fromkeys(name for value in values for name in value))
+    left_out = print_table(console, columns, values) if taken else []
     shards = list(dict.fromkeys(shard_id for shard_id, _ in taken))
-    more = f" and {len(shards) - SHOWN_SHARDS:,} more" if len(shards) > SHOWN_SHARDS else ""
-    where = f", of {', '.join(map(plain, shards[:SHOWN_SHARDS]))}{more}" if taken else ""
+    where = f", of {_few(shards, SHOWN_SHARDS)}" if taken else ""
     fact(console, "rows", Text(f"{len(taken):,}{where}"))
     if left_out:
-        fact(console, "columns", Text(f"without {', '.join(map(plain, left_out))}: choose with --columns A,B"))
+        names = _few(left_out, SHOWN_COLUMNS)
+        fact(console, "columns", Text(f"{len(left_out):,} more, choose with --columns A,B: {names}"))
     if found.matched.count < len(found.plan):
         fact(console, "outputs", Text(f"{found.matched.count:,} of {len(found.plan):,} are there"))
     return 0
+
+
+def _few(names: Sequence[str], most: int) -> str:
+    """Returns the first names, and how many there are beyond them."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(short(name, NAME_CHARS) for name in names[:most]) + more

@@ -97,8 +97,8 @@ def _show(console: Console, value: dict[str, Any], *, as_json: bool) -> None:
     text.append(fields, "dim")
     text.rstrip()
     line(console, text)
-    for name in _LONG:
-        for one in str(value.get(name, "")).splitlines():
+    for name in filter(value.get, _LONG):
+        for one in str(value[name]).rstrip().split("\n"):
             line(console, Text(f"    {_indented(one)}"))
 
 

@@ -1,7 +1,7 @@
 """What one run writes while it goes on: `run.json`, segments of events and of failures, the heartbeat.
 
 Written from a thread of its own, so that a store that throttles delays no task. Segments come every 2 s at first and
-less and less often, up to 60 s apart, and only when there is something; the heartbeat every 10 s.
+less and less often, up to 60 s apart, and only when there is something; the heartbeat after 2 s, then every 10 s.
 
 The ledger may lag or end up short, for outputs are the truth and the next run reads them: nothing here stops a run, or
 its end.
