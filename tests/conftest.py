@@ -1,7 +1,12 @@
-"""What holds for every test: nothing of the user's own home is read or written, and Ray asks for no token."""
+"""What holds for every test: nothing of the user's own home is read or written, Ray asks for no token, and no cluster
+of others is joined, nor one of these tests by others."""
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +14,10 @@ import pytest
 import structlog
 
 from tests.fakes import FakeClock
+
+# Ray notes the address of a cluster there, and whoever has no other address joins it. Short: it holds sockets.
+os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+atexit.register(shutil.rmtree, os.environ["RAY_TMPDIR"], ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

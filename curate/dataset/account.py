@@ -15,7 +15,7 @@ from curate.dataset.spec import RunOptions
 from curate.log import get_logger
 from curate.storage.protocol import Calls
 from curate.tasks.books import Books
-from curate.tasks.failures import failure_event
+from curate.tasks.failures import Signature, Signatures, failure_event
 from curate.tasks.pace import Pace, middle
 from curate.tasks.progress import Progress
 from curate.tasks.record import ShardRecord
@@ -26,8 +26,10 @@ from curate.tasks.summary import FailureGroup, RunState, Summary
 
 MOST_GROUPS = 100
 """Different errors that are kept apart; further ones are counted together."""
-OTHER_ERRORS = "other errors"
-DISTURBED = "the output was removed or replaced by others, again and again; the next run does it again"
+OTHER_ERRORS = Signature("other errors", "", "")
+DISTURBED = Signature(
+    "the output was removed or replaced by others, again and again; the next run does it again", "", ""
+)
 MOST_WARNINGS = 100
 """Failed tries that are logged one by one: a million shards may fail, and each is in the ledger."""
 
@@ -50,9 +52,9 @@ class _Totals:
     bytes_read: int = 0
     shards_run: int = 0
     worker_calls: Calls = field(default_factory=Calls)
-    groups: Counter[str] = field(default_factory=Counter)
-    examples: dict[str, str] = field(default_factory=dict)
-    """One shard an error."""
+    groups: Counter[Signature] = field(default_factory=Counter)
+    examples: dict[Signature, tuple[str, str]] = field(default_factory=dict)
+    """What the first of each group said, and its shard."""
 
 
 class Account:
@@ -96,6 +98,7 @@ class Account:
         self._pace = Pace()
         self._shown_s = started_s
         self._warned = 0
+        self._signatures = Signatures()
         # Totals change in the dispatching thread and are read by the one that writes heartbeats.
         self._lock = threading.Lock()
         self._runlog = RunLog(prepared.ledger, prepared.run_id, clock, self.heartbeat)
@@ -174,10 +177,12 @@ class Account:
             if final:
                 totals.failed += 1
                 totals.bytes_left -= shard.size_bytes
-                known = failure.error in totals.groups or len(totals.groups) < MOST_GROUPS
-                error = failure.error if known else OTHER_ERRORS
-                totals.groups[error] += 1
-                totals.examples.setdefault(error, shard.id)
+                alike = self._signatures.of({"error": failure.error, "frame": failure.frame})
+                if alike not in totals.groups and len(totals.groups) >= MOST_GROUPS:
+                    alike = OTHER_ERRORS
+                    totals.examples.setdefault(alike, (OTHER_ERRORS.error, shard.id))
+                totals.groups[alike] += 1
+                totals.examples.setdefault(alike, (failure.error, shard.id))
         self._warned += 1
         if self._warned <= MOST_WARNINGS:
             self.log.warning(
@@ -211,7 +216,7 @@ class Account:
             totals.job_done -= len(ranks)
             totals.failed += len(ranks)
             totals.groups[DISTURBED] += len(ranks)
-            totals.examples.setdefault(DISTURBED, example)
+            totals.examples.setdefault(DISTURBED, (DISTURBED.error, example))
 
     def tick(self, slots: int) -> None:
         """Updates rates and the display. Raises JobReplacedError if the job was found to be another run's by now."""
@@ -330,8 +335,9 @@ class Account:
 
     def _failures(self) -> tuple[FailureGroup, ...]:
         return tuple(
-            FailureGroup(error, count, self.totals.examples[error])
-            for error, count in self.totals.groups.most_common(MOST_GROUPS)
+            FailureGroup(error, count, shard)
+            for alike, count in self.totals.groups.most_common(MOST_GROUPS)
+            for error, shard in [self.totals.examples[alike]]
         )
 
 

@@ -133,7 +133,7 @@ def test_it_does_not_go_on_for_ever(bench: Bench) -> None:
     assert ended.state.exit_code == 1
     assert backend.starts == MOST_ROUNDS + 1
     assert ended.attempts == len(FILES) + MOST_ROUNDS
-    assert [group.error for group in ended.failures] == [DISTURBED]
+    assert [group.error for group in ended.failures] == [DISTURBED.error]
     assert "_curate/summary.json" not in bench.objects()
     assert bench.status().state == "failed"
     complete(bench.run())
