@@ -22,9 +22,10 @@ from curate.dataset.formats.parquet_output import ParquetOutput
 from curate.dataset.formats.record import read_carried
 from curate.dataset.verify import DAMAGED, INCOMPLETE, KINDS, OK, Verified, verify
 from curate.errors import CorruptInput, SchemaMismatch, StorageError
-from curate.storage import open_store
+from curate.storage import memory, open_store
 from curate.tasks import layout
 from curate.tasks.ledger import compress, decompress
+from tests.gcs_emulator import GcsEmulator
 from tests.job.inline import numbered, run_job, write_jsonl
 
 SHARDS = 4
@@ -178,6 +179,28 @@ def test_a_job_of_no_shards_is_fine(tmp_path: Path, kind: str) -> None:
     format, _, codec = kind.partition("-")
     assert run_job(Declared(format=format, codec=codec or "zstd"), tmp_path / "in", tmp_path / "out").done == 1
     assert verify(str(tmp_path / "out")).state == OK
+
+
+@pytest.mark.parametrize("store", ["memory", "gs"])
+def test_it_works_over_every_store(store: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is off is found by what the store lists and reads."""
+    with GcsEmulator() as emulator:
+        for name, value in emulator.environ.items():
+            monkeypatch.setenv(name, value)
+        root, there = f"{store}://bucket/out", open_store(f"{store}://bucket")
+        there.publish(f"{store}://bucket/in/s0.jsonl", b"".join(orjson.dumps(row) + b"\n" for row in numbered(0, ROWS)))
+        there.publish(f"{store}://bucket/in/s1.jsonl", b"bad\n")
+        format, _, codec = kind.partition("-")
+        job = Tenths(format=format, codec=codec or "zstd")
+        assert run_job(job, f"{store}://bucket/in", root).state == "complete"
+        assert verify(root).state == OK
+        name = next(item.uri for item in there.list(f"{root}/s0"))
+        data = there.read(name)
+        there.replace(name, data[:50] + bytes([data[50] ^ 1]) + data[51:])
+        assert [one.kind for one in verify(root).findings] == ["damaged"]
+        there.delete(name)
+        assert [one.kind for one in verify(root).findings] == ["missing"]
+        memory.clear("bucket")
 
 
 # Bytes
