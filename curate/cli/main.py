@@ -14,10 +14,14 @@ WATCH_S = 2.0
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="curate")
 def cli() -> None:
-    """Looks at curate's jobs. A job itself is run as a script: python jobs/toxicity.py --help"""
+    """Looks at curate's jobs: OUTPUT is the prefix that a job writes to, local or gs://. No command but `retry` needs a
+    cluster.
+
+    A job itself is run as a script: python jobs/toxicity.py --help
+    """
 
 
-@cli.command()
+@cli.command(short_help="How far a job is; without OUTPUT, all known jobs.")
 @click.argument("output", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--watch", is_flag=True, help="Show it again every two seconds while it runs.")
@@ -37,7 +41,7 @@ def status(output: str | None, as_json: bool, watch: bool) -> None:
     sys.exit(show_job(output, SystemClock(), as_json=as_json, watch_s=watch_s))
 
 
-@cli.command()
+@cli.command(short_help="What failed, grouped by reason.")
 @click.argument("output")
 @click.option("--shard", metavar="ID", help="Show one shard whole: every try, with the traceback.")
 @click.option("--all", "everything", is_flag=True, help="Also tries that failed of shards that were done later.")
@@ -53,7 +57,7 @@ def failures(output: str, shard: str | None, everything: bool, as_json: bool) ->
     sys.exit(show_failures(output, everything=everything, as_json=as_json))
 
 
-@cli.command()
+@cli.command(short_help="Run the failed shards again.")
 @click.argument("output")
 @click.option("--job", "script", metavar="PATH", help="Where the job's file is now, if not where it was run from.")
 @click.option("--backend", type=click.Choice(["ray", "inline"]), help="Where tasks run; by default as in the last run.")
@@ -72,7 +76,7 @@ def retry(output: str, **options: Any) -> None:
     sys.exit(retry(output, **options))
 
 
-@cli.command()
+@cli.command(short_help="Read every output and check it.")
 @click.argument("output")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def verify(output: str, as_json: bool) -> None:
@@ -87,7 +91,7 @@ def verify(output: str, as_json: bool) -> None:
     sys.exit(show_verified(output, as_json=as_json))
 
 
-@cli.command()
+@cli.command(short_help="The first rows.")
 @click.argument("output")
 @click.option("-n", "rows", type=click.IntRange(min=1), default=10, show_default=True, help="How many rows.")
 @click.option("--columns", metavar="A,B", help="Only these columns, in this order.")
@@ -103,7 +107,7 @@ def head(output: str, rows: int, columns: str | None, shard: str | None, as_json
     sys.exit(show_head(output, rows, columns=names, shard=shard, as_json=as_json))
 
 
-@cli.command()
+@cli.command(short_help="Rows that were set aside, and why.")
 @click.argument("output")
 @click.option("--shard", metavar="ID", help="Of this shard only.")
 @click.option("--reason", metavar="TEXT", help="Only rows whose reason contains this text.")
@@ -123,7 +127,7 @@ def quarantine(
     sys.exit(show_quarantine(output, shard=shard, reason=reason, most=most, as_json=as_json))
 
 
-@cli.command()
+@cli.command(short_help="What workers logged and printed.")
 @click.argument("output")
 @click.option("--shard", metavar="ID", help="Of this shard only.")
 @click.option("--run", metavar="ID", help="Of this run; without it, of the newest.")
@@ -139,7 +143,7 @@ def logs(output: str, shard: str | None, run: str | None, follow: bool, as_json:
     sys.exit(show_logs(output, SystemClock(), shard=shard, run=run, follow=follow, as_json=as_json))
 
 
-@cli.command()
+@cli.command(short_help="Run one shard here, to find out.")
 @click.argument("output")
 @click.option("--shard", "shard_id", metavar="ID", required=True, help="The shard: its output's name without suffix.")
 @click.option("--job", "script", metavar="PATH", help="Where the job's file is now, if not where it was run from.")

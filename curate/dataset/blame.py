@@ -159,6 +159,8 @@ def _libraries() -> tuple[str, ...]:
 def is_users(file: str) -> bool:
     """Returns whether a file's code is the user's: not curate's, Python's, or that of an installed package."""
     installed = f"{os.sep}site-packages{os.sep}" in file or f"{os.sep}dist-packages{os.sep}" in file
+    # Cython names its sources relative to where a library was built.
+    installed = installed or file.endswith((".pyx", ".pxi", ".pxd"))
     return not (installed or file.startswith(("<frozen ", *_libraries())))
 
 

@@ -210,3 +210,14 @@ def test_it_says_where_it_was_and_how_much_memory_was_held() -> None:
     failure = failure_of(ValueError("x"))
     assert (failure.node, failure.pid) == (socket.gethostname(), os.getpid())
     assert 0 < failure.peak_bytes <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def test_compiled_code_of_a_library_is_not_the_users() -> None:
+    """Cython gives the names that its sources had where they were built."""
+    try:
+        pa.CompressedInputStream(pa.BufferReader(b"no gzip"), "gzip").read()
+    except OSError as error:
+        raised = error
+    inner = failure_of(raised).frame
+    assert inner.startswith("tests/dataset/test_blame.py:")
+    assert inner.endswith(" in test_compiled_code_of_a_library_is_not_the_users")
