@@ -86,9 +86,10 @@ def verify(output: str, as_json: bool) -> None:
     """
     from curate import log
     from curate.cli.verify import show_verified
+    from curate.clock import SystemClock
 
     log.configure()
-    sys.exit(show_verified(output, as_json=as_json))
+    sys.exit(show_verified(output, SystemClock(), as_json=as_json))
 
 
 @cli.command(short_help="The first rows.")

@@ -11,7 +11,10 @@ from rich.console import Console
 from rich.text import Text
 
 from curate.cli.terminal import fact, line, plain, short
+from curate.clock import Clock
+from curate.dataset.look import look
 from curate.dataset.verify import DAMAGED, INCOMPLETE, KINDS, OK, Verified, verify
+from curate.tasks.status import RUNNING
 from curate.units import format_bytes
 
 SHOWN_FINDINGS = 10
@@ -20,13 +23,14 @@ SHOWN_CHARS = 400
 COLOURS = {OK: "green", INCOMPLETE: "yellow", DAMAGED: "red"}
 
 
-def show_verified(output: str, *, as_json: bool) -> int:
+def show_verified(output: str, clock: Clock, *, as_json: bool) -> int:
     """Verifies a job's outputs and prints what is off. Returns the exit code: 0 if it is complete and all is well."""
     report = _verified(output)
     if as_json:
         click.echo(orjson.dumps(report.as_dict()))
     else:
-        _render(Console(highlight=False), report)
+        at_work = report.state == INCOMPLETE and look(output, clock.now()).state == RUNNING
+        _render(Console(highlight=False), report, at_work=at_work)
     return 0 if report.state == OK else 1
 
 
@@ -54,7 +58,7 @@ def _verified(output: str) -> Verified:
         )
 
 
-def _render(console: Console, report: Verified) -> None:
+def _render(console: Console, report: Verified, *, at_work: bool) -> None:
     state = (report.state, COLOURS[report.state])
     line(console, Text.assemble((plain(report.job), "bold"), "  ", state, f"  {plain(report.output)}"))
     fact(console, "outputs", Text(f"{report.read:,} of {report.shards:,} read, {format_bytes(report.size_bytes)}"))
@@ -72,7 +76,7 @@ def _render(console: Console, report: Verified) -> None:
             line(console, Text.assemble((f"{kind:<10}", "red"), f"{text}: {report.counts[kind]:,}"))
             for one in _findings(report, kind):
                 fact(console, "", Text(one))
-    if hint := _next(report):
+    if hint := _next(report, at_work=at_work):
         fact(console, "next", Text(hint))
 
 
@@ -84,13 +88,15 @@ def _findings(report: Verified, kind: str) -> Iterator[str]:
         yield f"... and {more:,} more"
 
 
-def _next(report: Verified) -> str:
+def _next(report: Verified, *, at_work: bool) -> str:
     """Returns what to do now, if anything."""
     if report.counts.keys() & {"damaged", "record", "schema", "rows", "books"}:
         return "remove the outputs that are named and run the job again: it makes them anew, and nothing else"
+    if at_work:
+        return "a run is at work: what is there is well; verify again when it has ended"
     if report.absent:
-        gone = "are gone" if report.closed else "are not there yet"
-        return f"{report.absent:,} outputs {gone}: run the job again, it goes on where it stopped"
+        missing = "1 output is" if report.absent == 1 else f"{report.absent:,} outputs are"
+        return f"{missing} {'gone' if report.closed else 'to come'}: run the job again, it goes on where it stopped"
     if report.state == INCOMPLETE:
         return "all outputs are there, but no run ended with them: run the job again, which only closes it"
     return ""

@@ -7,6 +7,7 @@ import io
 import os
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -147,7 +148,28 @@ def test_an_incomplete_job_is_exit_1_and_says_so(out: str, run: Run) -> None:
         "next      all outputs are there, but no run ended with them: run the job again, which only closes it"
     )
     next(Path(out).glob("s1.*")).unlink()
-    assert "next      1 outputs are not there yet: run the job again" in run("verify", out)[1]
+    assert "next      1 output is to come: run the job again, it goes on where it stopped" in run("verify", out)[1]
+
+
+def test_an_output_that_is_gone_is_made_anew(out: str, run: Run) -> None:
+    """By the same command as ever."""
+    for path in Path(out).glob("s[01].*"):
+        path.unlink()
+    code, text, _ = run("verify", out)
+    assert code == 1
+    assert text.splitlines()[-1] == "next      2 outputs are gone: run the job again, it goes on where it stopped"
+
+
+def test_a_job_that_is_at_work_is_let_go_on(root: str, run: Run) -> None:
+    """Nobody is told to run it a second time."""
+    ledger = make_ledger(root)
+    for shard in ledger.list().names.to_pylist():
+        ledger.store.delete(ledger.uri(shard))
+    beat = heartbeat("running", started=time.time(), updated=time.time())
+    ledger.store.replace(ledger.uri(layout.run_file(NEWER, "heartbeat.json")), orjson.dumps({**beat, "run_id": NEWER}))
+    code, text, _ = run("verify", root)
+    assert code == 1
+    assert text.splitlines()[-1] == "next      a run is at work: what is there is well; verify again when it has ended"
 
 
 @pytest.mark.parametrize("command", ["verify", "head", "quarantine", "logs"])
