@@ -38,14 +38,16 @@ def run(home: Path, *command: str) -> str:
 
 
 def test_the_job_and_its_three_line_test_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The job of the README, saved as a module, passes the README's own test of it."""
-    job, check = blocks("python")
+    """The job of the README, saved as a module, passes the README's own tests of it."""
+    job, *checks = blocks("python")
+    assert len(checks) == 2
     (home / "shouting.py").write_text(job)
     monkeypatch.chdir(home)
     monkeypatch.syspath_prepend(str(home))
     import shouting  # type: ignore[import-not-found]
 
-    exec(check, {"Shouting": shouting.Shouting})
+    for check in checks:
+        exec(check, {"Shouting": shouting.Shouting})
 
 
 def test_the_job_is_a_program(home: Path) -> None:
