@@ -36,7 +36,8 @@ def open_store(uri: str, scratch: str | None = None) -> Store:
     """Returns the store that holds `uri`; makes no request.
 
     `scratch` is the directory for temporaries, `<output>/_curate/tmp/<attempt>`: only the local store uses it, and
-    without it can read but not write. Raises ConfigError for a URI that no store can hold.
+    without it, or where the output is elsewhere, can read but not write. Raises ConfigError for a URI that no store can
+    hold.
     """
     store = _open(normalise(uri), normalise(scratch) if scratch else None)
     if _wrap is not None:
@@ -72,4 +73,4 @@ def _open(uri: str, scratch: str | None) -> Store:
         return MemoryStore()
     from curate.storage.local import LocalStore
 
-    return LocalStore(scratch)
+    return LocalStore(scratch if scratch is not None and is_local(scratch) else None)
