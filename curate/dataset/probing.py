@@ -11,23 +11,29 @@ from curate.clock import Clock
 from curate.dataset.prepare import Prepared
 from curate.dataset.stage import Probe, Probed
 from curate.log import get_logger
-from curate.runtime.protocol import Backend, Ended, Message
+from curate.runtime.protocol import Backend, End, Ended, Message
 from curate.tasks.dispatcher import POLL_S, Interrupts
+from curate.tasks.scheduler import LONGEST_BACKOFF_S
 
 PROBES = 32
 """Shards that are asked for their output's schema, in plan order, before the run goes on without."""
 TYPE_PROBES = 8
 """Shards that are asked where only the type of a column is unknown, because it was null in all rows so far."""
+MOST_WAITS = 20
+"""Times that a run waits, in all, for what the code of its shards says is not there now; then it goes on without."""
 
 
 def output_schema(prepared: Prepared, backend: Backend, interrupts: Interrupts, clock: Clock) -> Any:
     """Returns the schema of all outputs: as declared, as stored, else asked for and stored; None if no shard tells.
 
-    A shard that takes longer than the job's `task_timeout_s` does not tell.
+    A shard that takes longer than the job's `task_timeout_s` does not tell. One that needs what is not there now (it
+    raised RetryLater, the store throttles, its node was lost) is asked again: were the next one asked instead, a
+    service that is down for a minute would decide the schema, or fail the job for want of one.
     """
     if prepared.spec.output_schema is not None:
         return prepared.spec.output_schema
     problem = ""
+    asking = _Asking(backend, interrupts, clock, prepared.spec.task_timeout_s)
 
     def probe() -> Any:
         nonlocal problem
@@ -37,7 +43,7 @@ def output_schema(prepared: Prepared, backend: Backend, interrupts: Interrupts, 
             if known.schema is not None and number >= TYPE_PROBES:
                 break
             shard = None if rank is None else prepared.plan.shard(rank)
-            answer = _ask(backend, -1 - number, Probe(shard), interrupts, clock, prepared.spec.task_timeout_s)
+            answer = asking.answer(Probe(shard))
             if answer is None:
                 raise _InterruptedError
             known = known.filled(answer)
@@ -70,20 +76,51 @@ class _NoSchemaError(Exception):
     """No shard told the schema of its output."""
 
 
+class _Asking:
+    """Asks shards one after the other; waits for what they say is not there now."""
+
+    def __init__(self, backend: Backend, interrupts: Interrupts, clock: Clock, timeout_s: float | None) -> None:
+        self._backend = backend
+        self._interrupts = interrupts
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._asked = 0
+        self._waits = 0
+
+    def answer(self, probe: Probe) -> Probed | None:
+        """Returns what a shard tells when all is there that it needs, or in the end; None if the run is to stop."""
+        while True:
+            self._asked += 1
+            answer = _ask(self._backend, -self._asked, probe, self._interrupts, self._clock, self._timeout_s)
+            if answer is None or answer.again_s is None or self._waits >= MOST_WAITS:
+                return answer
+            wait_s = max(answer.again_s, min(2.0**self._waits, LONGEST_BACKOFF_S))
+            self._waits += 1
+            get_logger().warning(
+                "the first shards cannot tell the schema of their output now; they are asked again",
+                error=answer.error,
+                wait_s=wait_s,
+            )
+            until_s = self._clock.monotonic() + wait_s
+            while (left_s := until_s - self._clock.monotonic()) > 0 and not _stopped(self._interrupts):
+                self._clock.sleep(min(POLL_S, left_s))
+
+
 def _ask(
     backend: Backend, task: int, probe: Probe, interrupts: Interrupts, clock: Clock, timeout_s: float | None
 ) -> Probed | None:
     """Runs one probe as a task of its own and returns its answer, None if the run is to stop."""
     answer = Probed(error="the worker died")
     until_s = math.inf
-    if not (interrupts.interrupts or interrupts.terminated):
+    if not _stopped(interrupts):
         backend.launch(task, probe, 1, announce=timeout_s is not None)
-    while not (interrupts.interrupts or interrupts.terminated):
+    while not _stopped(interrupts):
         for news in backend.poll(POLL_S):
             if isinstance(news, Message):
                 answer = news.items[0]
             elif isinstance(news, Ended):
-                return answer if not news.detail else Probed(error=news.detail)
+                lost = news.end is End.LOST
+                return answer if not news.detail else Probed(error=news.detail, again_s=0.0 if lost else None)
             elif timeout_s is not None:
                 until_s = clock.monotonic() + timeout_s
         if clock.monotonic() > until_s:
@@ -92,3 +129,7 @@ def _ask(
     # A probe makes nothing that would be lost.
     backend.cancel()
     return None
+
+
+def _stopped(interrupts: Interrupts) -> bool:
+    return bool(interrupts.interrupts or interrupts.terminated)

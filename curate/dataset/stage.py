@@ -18,7 +18,7 @@ import pyarrow.types as pt
 
 from curate import log
 from curate.clock import SystemClock
-from curate.dataset.blame import ForeignOutputError, failure_of, summary_of
+from curate.dataset.blame import ForeignOutputError, failure_of, kind_of, summary_of
 from curate.dataset.capture import WorkerLog
 from curate.dataset.formats import (
     Encoding,
@@ -45,7 +45,7 @@ from curate.tasks import layout
 from curate.tasks.books import Books
 from curate.tasks.ledger import Ledger
 from curate.tasks.plan import shard_row
-from curate.tasks.record import ShardRecord
+from curate.tasks.record import FailureKind, ShardRecord
 from curate.tasks.shard import Shard
 
 PROBED_BATCHES = 16
@@ -144,6 +144,8 @@ class Probed:
     error: str = ""
     rows: int = 0
     """Rows that were read for it."""
+    again_s: float | None = None
+    """Seconds after which to ask again, for something was not there that was needed; None: the answer is final."""
 
     @property
     def typed(self) -> bool:
@@ -388,8 +390,9 @@ class StageProgram:
                 if answer.typed:
                     break
         except Exception as error:  # noqa: BLE001 - a shard that fails here fails again, and is booked, when it runs
-            if answer.schema is None:
-                answer = Probed(error=summary_of(error))
+            passing = kind_of(error) in (FailureKind.RETRY_LATER, FailureKind.THROTTLED)
+            again_s = failure_of(error).after_s if passing else None
+            answer = Probed(answer.schema, summary_of(error) if passing or answer.schema is None else "", 0, again_s)
         return replace(answer, rows=tally.books.rows_in)
 
     # What a worker process keeps

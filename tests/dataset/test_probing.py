@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.dataset.probing import _ask
+from curate.dataset.probing import _ask, _Asking
 from curate.dataset.stage import Probe, Probed
 from curate.runtime.protocol import End, Ended, Message, Started
 from curate.tasks.dispatcher import POLL_S, Interrupts
@@ -47,3 +47,42 @@ def test_without_a_limit_it_is_waited_for() -> None:
     backend = FakeBackend(clock, answer)
     assert ask(backend, clock, timeout_s=None) is ANSWER
     assert backend.cancelled_tasks == []
+
+
+def test_a_probe_whose_node_is_lost_is_asked_again() -> None:
+    """Were the next shard asked instead, the schema would depend on which nodes were preempted. One that died is not."""
+    clock = FakeClock()
+
+    def answer(in_flight: dict[int, Any]) -> list[Any]:
+        task = next(iter(in_flight))
+        if task == -1:
+            return [Ended(task, End.LOST, "preempted")]
+        return [Message(task, [ANSWER]), Ended(task, End.RETURNED)]
+
+    backend = FakeBackend(clock, answer)
+    shard = Probe(None)
+    assert _Asking(backend, Interrupts(), clock, None).answer(shard) is ANSWER
+    assert [payload for _, payload, _ in backend.launched] == [shard, shard]
+
+
+def test_an_interrupt_ends_the_wait_for_what_is_not_there() -> None:
+    """It is looked at twice a second, however long user code wants to wait."""
+    interrupts = Interrupts()
+
+    class Interrupted(FakeClock):
+        """A clock whose user presses Ctrl-C after ten seconds."""
+
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            if self.monotonic() >= started_s + 10.0:
+                interrupts.interrupts = 1
+
+    clock = Interrupted()
+    started_s = clock.monotonic()
+
+    def answer(in_flight: dict[int, Any]) -> list[Any]:
+        (task,) = in_flight
+        return [Message(task, [Probed(error="down", again_s=3600.0)]), Ended(task, End.RETURNED)]
+
+    assert _Asking(FakeBackend(clock, answer), interrupts, clock, None).answer(Probe(None)) is None
+    assert clock.monotonic() - started_s <= 10.0 + 2 * POLL_S

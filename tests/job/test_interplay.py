@@ -1,0 +1,111 @@
+"""What one part of a run means for another: retries and schemas, failures and zombies, one option beside another."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from curate import Job, RetryLater
+from tests.fakes import FakeClock
+from tests.job.inline import numbered, output_rows, run_job, write_jsonl
+
+ROWS = 5
+
+
+class World:
+    """What the jobs below find: no part of their code, which may not change between two runs."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+        self.down_until_s = 0.0
+        self.clock = FakeClock()
+        self.broken: set[str] = set()
+
+    def need_service(self) -> None:
+        """Raises while the service is down."""
+        if self.clock.monotonic() < self.down_until_s:
+            raise RetryLater(5, "the service is down")
+
+
+@pytest.fixture(autouse=True)
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    """A world of its own for each test."""
+    fresh = World()
+    monkeypatch.setitem(globals(), "WORLD", fresh)
+    return fresh
+
+
+WORLD = World()
+
+
+class NeedsInSetup(Job):
+    """Cannot be set up while a service is down."""
+
+    version = "1"
+
+    def setup(self) -> None:
+        WORLD.need_service()
+
+    def process(self, batch: Any) -> Any:
+        return batch
+
+
+class NeedsInProcess(Job):
+    """Cannot process anything while a service is down."""
+
+    version = "1"
+
+    def process(self, batch: Any) -> Any:
+        WORLD.calls["process"] += 1
+        WORLD.need_service()
+        return batch
+
+
+class Picky(Job):
+    """Raises for the inputs that are broken."""
+
+    version = "1"
+
+    def process(self, batch: Any) -> Any:
+        name = batch["text"][0].as_py()
+        WORLD.calls[name] += 1
+        if name in WORLD.broken:
+            raise ValueError("broken")
+        return batch
+
+
+def inputs(root: Path, files: int = 4) -> Path:
+    """Writes files whose rows tell the file."""
+    for number in range(files):
+        rows = [{**row, "text": str(number)} for row in numbered(number * ROWS, (number + 1) * ROWS)]
+        write_jsonl(root / "in" / f"{number}.jsonl", rows)
+    return root / "in"
+
+
+# A service that is down
+
+
+@pytest.mark.parametrize("job", [NeedsInSetup, NeedsInProcess])
+@pytest.mark.parametrize("down_s", [3.0, 200.0])
+def test_a_service_that_is_down_at_first_fails_nothing(
+    job: type[Job], down_s: float, tmp_path: Path, world: World
+) -> None:
+    """The schema of the outputs comes from the first rows: they are asked again, not given up with all shards."""
+    world.down_until_s = world.clock.monotonic() + down_s
+    summary = run_job(job(), inputs(tmp_path), tmp_path / "out", clock=world.clock)
+    assert (summary.state, summary.failed, summary.books.rows_out) == ("complete", 0, 4 * ROWS)
+    assert world.clock.monotonic() >= world.down_until_s
+
+
+def test_a_service_that_stays_down_ends_the_run(tmp_path: Path, world: World) -> None:
+    """As often as is said, the schema is waited for; then each shard its own number of times. No row is set aside."""
+    world.down_until_s = float("inf")
+    summary = run_job(NeedsInProcess(), inputs(tmp_path, 2), tmp_path / "out", clock=world.clock)
+    assert (summary.state, summary.failed) == ("failed", 2)
+    assert [failure.error for failure in summary.failures] == ["RetryLater: run again in 5 s: the service is down"]
+    # 21 times for the schema of the first shard, once for that of the second and of an empty table, 21 times a shard.
+    assert world.calls["process"] == 21 + 2 + 2 * 21
