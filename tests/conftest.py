@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import structlog
 
@@ -18,6 +19,10 @@ from tests.fakes import FakeClock
 # Ray notes the address of a cluster there, and whoever has no other address joins it. Short: it holds sockets.
 os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
 atexit.register(shutil.rmtree, os.environ["RAY_TMPDIR"], ignore_errors=True)
+
+# How long an example takes says something about the machine's load, and nothing about a rule.
+hypothesis.settings.register_profile("curate", deadline=None)
+hypothesis.settings.load_profile("curate")
 
 
 @pytest.fixture(autouse=True)

@@ -50,7 +50,7 @@ def test_without_a_limit_it_is_waited_for() -> None:
 
 
 def test_a_probe_whose_node_is_lost_is_asked_again() -> None:
-    """Were the next shard asked instead, the schema would depend on which nodes were preempted. One that died is not."""
+    """Were the next shard asked instead, the schema would depend on which nodes are preempted."""
     clock = FakeClock()
 
     def answer(in_flight: dict[int, Any]) -> list[Any]:

@@ -6,12 +6,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from curate import Job, RetryLater
 from tests.fakes import FakeClock
-from tests.job.inline import numbered, output_rows, run_job, write_jsonl
+from tests.job.inline import numbered, run_job, write_jsonl
 
 ROWS = 5
 

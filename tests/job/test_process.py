@@ -433,10 +433,16 @@ class TestBadRows:
 
     def test_a_service_that_is_down_quarantines_nothing(self, tmp_path: Path) -> None:
         """However often it fails, and whatever its error is called."""
+
+        class Declared(Picky):
+            """Its rows are not asked for a schema first, which is waited for too."""
+
+            output_schema = pa.schema([("id", pa.string()), ("n", pa.int64())])
+
         write_jsonl(tmp_path / "in" / "a.jsonl", numbered(0, 20))
         Picky.CALLS.clear()
         clock = FakeClock()
-        summary = run_job(Picky(down=7), tmp_path / "in", tmp_path / "out", clock=clock)
+        summary = run_job(Declared(down=7), tmp_path / "in", tmp_path / "out", clock=clock)
         assert (summary.state, summary.books.quarantined) == (RunState.COMPLETE, 0)
         kinds = {event["kind"] for event in failures(tmp_path / "out")}
         assert kinds == {"retry_later"}
