@@ -39,6 +39,10 @@ class TransientStorageError(StorageError):
     """Throttled (429, 503), timed out or reset. Retried with full jitter until the call's deadline."""
 
 
+class JobReplacedError(CurateError):
+    """The job that a run works on was removed or overwritten meanwhile: nothing there is that run's any more."""
+
+
 class RetryLater(CurateError):
     """Raised by user code: what it needs is not there now (a service is down); run this shard again later.
 

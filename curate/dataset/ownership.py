@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from curate.clock import Clock
-from curate.errors import CurateError, GenerationMismatch, ObjectNotFound
+from curate.errors import GenerationMismatch, JobReplacedError, ObjectNotFound
 from curate.storage.protocol import Calls, Object, Outcome, Published, Store, Writer
 from curate.tasks import layout
 from curate.tasks.outputs import OutputListing
@@ -27,10 +27,6 @@ from curate.tasks.runlog import HEARTBEAT_S
 
 SURE_S = 1.5 * HEARTBEAT_S
 """Less than the two heartbeats for which others wait."""
-
-
-class JobReplacedError(CurateError):
-    """The job that this run works on was removed or overwritten meanwhile: nothing there is this run's any more."""
 
 
 class OwnedStore:

@@ -24,7 +24,7 @@ from typing import Any
 import orjson
 
 from curate.clock import Clock
-from curate.errors import ConfigError, CurateError
+from curate.errors import ConfigError, CurateError, JobReplacedError
 from curate.log import get_logger
 from curate.tasks import layout
 from curate.tasks.failures import Tracebacks
@@ -132,6 +132,8 @@ class RunLog:
         self._heartbeat_due_s = clock.monotonic() + FIRST_SEGMENT_S
         self._wake = threading.Event()
         self._closed = False
+        self._replaced = False
+        """Whether the output was found to be another run's by now: there is nothing to write to any more."""
         # A daemon: a store that does not answer cannot keep the process from ending.
         self._thread = threading.Thread(target=self._write_until_closed, name="curate-runlog", daemon=True)
         self._log = get_logger(run=run_id)
@@ -210,7 +212,7 @@ class RunLog:
             self._beat_if_due(now_s)
 
     def _write_until_closed(self) -> None:
-        while not self._closed:
+        while not (self._closed or self._replaced):
             due_s = min(self._segment_due_s, self._heartbeat_due_s)
             self._wake.wait(max(0.0, due_s - self._clock.monotonic()))
             self._wake.clear()
@@ -224,8 +226,13 @@ class RunLog:
             self._try(self._write_heartbeat)
 
     def _try(self, write: Callable[[], None]) -> None:
+        if self._replaced:
+            return
         try:
             write()
+        except JobReplacedError:
+            # The run itself ends of it, and says so.
+            self._replaced = True
         except CurateError as error:
             self._log.warning("ledger write failed, will try again", error=str(error))
         except Exception:  # noqa: BLE001 - were this thread to die, the run would be shown as stalled

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from curate.dataset.ownership import SURE_S, JobReplacedError, OwnedStore
+from curate.dataset.ownership import SURE_S, OwnedStore
 from curate.dataset.rivals import BETWEEN_LOOKS_S
-from curate.errors import ObjectNotFound
+from curate.errors import JobReplacedError, ObjectNotFound
 from curate.storage.memory import MemoryStore, clear
 from curate.tasks.outputs import sort_listing
 from curate.tasks.runlog import HEARTBEAT_S

@@ -10,8 +10,7 @@ import pytest
 
 from curate.dataset.account import DISTURBED
 from curate.dataset.driver import MOST_ROUNDS, RunStoppedError
-from curate.dataset.ownership import JobReplacedError
-from curate.errors import PermissionDenied, TransientStorageError
+from curate.errors import JobReplacedError, PermissionDenied, TransientStorageError
 from curate.runtime.inline import InlineBackend
 from curate.runtime.protocol import Ended, Message, Resources
 from curate.storage import open_store

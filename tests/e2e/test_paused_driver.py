@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from curate.dataset import prepare
-from curate.dataset.ownership import JobReplacedError
-from curate.errors import ConfigError
+from curate.errors import ConfigError, JobReplacedError
 from curate.storage import open_store
 from curate.storage.local import LocalStore
 from curate.tasks.summary import Summary

@@ -17,7 +17,7 @@ import orjson
 import pytest
 import structlog
 
-from curate.errors import ConfigError, StorageError, TransientStorageError
+from curate.errors import ConfigError, JobReplacedError, StorageError, TransientStorageError
 from curate.storage.memory import MemoryStore
 from curate.tasks import layout, segments
 from curate.tasks.failures import KEPT_TRACEBACKS
@@ -244,6 +244,20 @@ def test_what_json_does_not_know_is_told_as_text(logged: Logged) -> None:
     logged.add(1, odd={1, 2}.__class__)
     logged.log.flush()
     assert logged.indexes() == [0]
+
+
+def test_a_run_whose_job_was_replaced_falls_silent(logged: Logged, said: Any) -> None:
+    """Nothing there is its own any more: it does not try again, and does not say that it will. The run ends of it."""
+    logged.log.open({})
+    logged.store.script.append(JobReplacedError("the output is another run's now"))
+    tried = len(logged.store.tried)
+    logged.add(5)
+    logged.log.flush()
+    logged.clock.advance(3600.0)
+    logged.due()
+    logged.log.close()
+    assert len(logged.store.tried) == tried + 1
+    assert said == []
 
 
 def test_events_come_before_the_heartbeat_that_counts_them(logged: Logged) -> None:
