@@ -54,7 +54,7 @@ class _Totals:
     worker_calls: Calls = field(default_factory=Calls)
     groups: Counter[Signature] = field(default_factory=Counter)
     examples: dict[Signature, tuple[str, str]] = field(default_factory=dict)
-    """What the first of each group said, and its shard."""
+    """What the first of each group said, and a shard of it."""
 
 
 class Account:
@@ -92,6 +92,10 @@ class Account:
         )
         self.generations = np.zeros(len(plan), dtype=np.int64)
         """A hash of the generation of each output that this run recorded, 0 where it recorded none."""
+        self._group_of = np.zeros(len(plan), dtype=np.uint8)
+        """For each shard that was given up, the number of its group, from 1; 0 for the others."""
+        self._groups: list[Signature] = []
+        """Groups in the order of their numbers."""
         self._state = RUNNING
         self._slots = 1
         self._window = RateWindow()
@@ -133,6 +137,36 @@ class Account:
 
     def done(self, launch: Launch, record: ShardRecord) -> None:
         """Books a shard whose output exists."""
+        self._done(launch.attempt, launch.task, record)
+
+    @property
+    def given_up(self) -> Any:
+        """Ranks of the shards that this run gave up."""
+        return np.flatnonzero(self._group_of)
+
+    def done_after_all(self, record: ShardRecord) -> None:
+        """Books a shard as done that was given up: a task that was taken for dead has published its output."""
+        number = int(self._group_of[record.index])
+        group = self._groups[number - 1]
+        self._group_of[record.index] = 0
+        with self._lock:
+            totals = self.totals
+            totals.failed -= 1
+            totals.bytes_left += int(self.prepared.plan.sizes[record.index])
+            totals.groups[group] -= 1
+            error, shard = totals.examples[group]
+            if not totals.groups[group]:
+                del totals.groups[group], totals.examples[group]
+            elif shard == self.prepared.plan.shard_id(record.index):
+                other = int(np.flatnonzero(self._group_of == number)[0])
+                totals.examples[group] = error, self.prepared.plan.shard_id(other)
+        self.log.info(
+            "a shard that was given up has its output after all", shard=self.prepared.plan.shard_id(record.index)
+        )
+        self._done(0, -1, record)
+
+    def _done(self, attempt: int, task: int, record: ShardRecord) -> None:
+        """Books a shard, by an attempt of a task; by the 0th of task -1 if it was no task that told."""
         self.generations[record.index] = generation_hash(record.generation)
         size = int(self.prepared.plan.sizes[record.index])
         books = record.books or Books()
@@ -152,11 +186,11 @@ class Account:
             self.log.warning(
                 "another attempt had published different bytes: the job's code is not deterministic",
                 shard=self.prepared.plan.shard_id(record.index),
-                attempt=launch.attempt,
+                attempt=attempt,
             )
         self._runlog.add(
             {
-                **self._event(launch, record, "done"),
+                **self._event(attempt, task, record, "done"),
                 "rows": books.rows(),
                 "counters": books.sorted_counters(),
                 "bytes_out": record.bytes_out,
@@ -181,8 +215,11 @@ class Account:
                 if alike not in totals.groups and len(totals.groups) >= MOST_GROUPS:
                     alike = OTHER_ERRORS
                     totals.examples.setdefault(alike, (OTHER_ERRORS.error, shard.id))
+                if alike not in totals.groups:
+                    self._groups.append(alike)
                 totals.groups[alike] += 1
                 totals.examples.setdefault(alike, (failure.error, shard.id))
+                self._group_of[record.index] = self._groups.index(alike) + 1
         self._warned += 1
         if self._warned <= MOST_WARNINGS:
             self.log.warning(
@@ -195,7 +232,7 @@ class Account:
             )
         elif self._warned == MOST_WARNINGS + 1:
             self.log.warning("more shards fail; each is in the ledger, and no more are logged one by one")
-        event = self._event(launch, record, outcome.value)
+        event = self._event(launch.attempt, launch.task, record, outcome.value)
         event |= {"input": shard.uri, "kind": failure.kind.value, "error": failure.error}
         self._runlog.add_failure(
             failure_event(self.prepared.run_id, event["time"], shard, launch, record, outcome.value)
@@ -230,14 +267,14 @@ class Account:
             self._shown_s = now_s
             self.options.display.show(self.progress())
 
-    def _event(self, launch: Launch, record: ShardRecord, outcome: str) -> dict[str, Any]:
+    def _event(self, attempt: int, task: int, record: ShardRecord, outcome: str) -> dict[str, Any]:
         return {
             "time": round(self.clock.now(), 3),
             "outcome": outcome,
             "index": record.index,
             "shard": self.prepared.plan.shard_id(record.index),
-            "attempt": launch.attempt,
-            "task": launch.task,
+            "attempt": attempt,
+            "task": task,
             "seconds": round(record.seconds, 4),
         }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,12 +14,14 @@ from curate.dataset.account import generation_hash
 from curate.dataset.formats import read_record
 from curate.dataset.history import RECORD_READERS, object_at
 from curate.dataset.prepare import Prepared
-from curate.errors import GenerationMismatch, ObjectNotFound
+from curate.dataset.stage import books_of
+from curate.errors import ConfigError, GenerationMismatch, ObjectNotFound, ShardError
 from curate.log import get_logger
 from curate.storage.protocol import Object, Outcome
 from curate.tasks import layout
 from curate.tasks.ledger import Ledger
 from curate.tasks.outputs import Matched, OutputListing, match
+from curate.tasks.record import ShardRecord
 
 BLOCK_SHARDS = 8192
 """Shards whose generations are compared at a time: as Python objects, those of a million would take 100 MB."""
@@ -44,6 +46,26 @@ def disturbed(prepared: Prepared, generations: Any, listing: OutputListing, now:
             for generation, hashed in zip(found, ours.tolist(), strict=True)
         ]
     return np.flatnonzero(gone | other)
+
+
+def late_outputs(prepared: Prepared, ranks: Any) -> Iterator[ShardRecord]:
+    """Yields a record for each of these shards, which were given up, that has an output after all.
+
+    A task that was taken for dead, or cut off, may publish one seconds later. One small call a shard: each of them cost
+    many more before it was given up. Raises StorageError.
+    """
+    spec, ledger = prepared.spec, prepared.ledger
+
+    def read(rank: int) -> ShardRecord | None:
+        try:
+            found = ledger.store.stat(ledger.uri(prepared.plan.shard_id(rank) + spec.suffix))
+            books = books_of(ledger.store, found, spec.format, spec.codec, spec.fingerprint)
+        except (ObjectNotFound, ShardError, ConfigError):
+            return None  # or none of this job's: then the name is taken, and that is why the shard failed
+        return ShardRecord(rank, 0.0, books=books, generation=found.generation, bytes_out=found.size, existed=True)
+
+    with ThreadPoolExecutor(RECORD_READERS) as pool:
+        yield from (record for record in pool.map(read, ranks.tolist()) if record is not None)
 
 
 def sweep_quarantine(prepared: Prepared, listing: OutputListing, now: Matched) -> int:

@@ -10,7 +10,7 @@ from functools import reduce
 from curate.clock import Clock, SystemClock
 from curate.dataset.account import Account
 from curate.dataset.commit import LostRaceError, commit
-from curate.dataset.conclude import last_look, publish_summary, sweep_quarantine
+from curate.dataset.conclude import last_look, late_outputs, publish_summary, sweep_quarantine
 from curate.dataset.prepare import Prepared, describe, prepare
 from curate.dataset.probing import output_schema
 from curate.dataset.rivals import at_work, describe_rivals, refuse_rivals
@@ -33,6 +33,9 @@ LEFTOVER_S = 86_400.0
 """Temporaries that nobody touched for a day are swept; a zombie may still be writing to younger ones."""
 MOST_ROUNDS = 3
 """How often a run that has done everything does again what others removed or replaced meanwhile."""
+
+LATE_BLOCK = 256
+"""Shards that were given up and are looked at once more, between two looks at whether the run is to end now."""
 
 
 class RunStoppedError(StorageError):
@@ -256,9 +259,25 @@ class _Run:
         dispatcher = Dispatcher(
             account.scheduler, backend, payload, size_of, has_output, account, self.clock, interrupts
         )
-        if dispatcher.run():
+        over = dispatcher.run()
+        self._look_for_late_outputs()
+        if over:
             return RunState.FAILED if account.totals.failed else RunState.COMPLETE
         return RunState.INTERRUPTED if interrupts.interrupts or interrupts.terminated else RunState.ABORTED
+
+    def _look_for_late_outputs(self) -> None:
+        """Books what was given up, and has been published since, as done; unless somebody wants the run to end."""
+        interrupts, given_up = self.signals.interrupts, self.account.given_up
+        try:
+            for start in range(0, len(given_up), LATE_BLOCK):
+                if interrupts.interrupts or interrupts.terminated:
+                    return
+                for record in late_outputs(self.prepared, given_up[start : start + LATE_BLOCK]):
+                    self.account.done_after_all(record)
+        except StorageError as error:
+            self.account.log.warning(
+                "whether shards that were given up have an output now is unknown", error=str(error)
+            )
 
     def _conclude(self) -> bool:
         """Publishes the job's summary if every shard of the job, not only of this run's scope, is done.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,13 @@ from typing import Any
 import pytest
 
 from curate import Job, RetryLater
+from curate.dataset.failures import read_failures
 from tests.fakes import FakeClock
 from tests.job.inline import numbered, run_job, write_jsonl
 
 ROWS = 5
+TRIES = 4
+"""Of a shard whose `process` raises."""
 
 
 class World:
@@ -23,6 +27,7 @@ class World:
         self.down_until_s = 0.0
         self.clock = FakeClock()
         self.broken: set[str] = set()
+        self.zombies: dict[str, list[tuple[Path, Path]]] = {}
 
     def need_service(self) -> None:
         """Raises while the service is down."""
@@ -83,6 +88,68 @@ def inputs(root: Path, files: int = 4) -> Path:
         rows = [{**row, "text": str(number)} for row in numbered(number * ROWS, (number + 1) * ROWS)]
         write_jsonl(root / "in" / f"{number}.jsonl", rows)
     return root / "in"
+
+
+class Haunted(Job):
+    """Raises for the inputs that are broken; at the last try a zombie publishes what it had made of them."""
+
+    version = "1"
+
+    def process(self, batch: Any) -> Any:
+        name = batch["text"][0].as_py()
+        WORLD.calls[name] += 1
+        if name not in WORLD.broken:
+            self.count("rows", len(batch))
+            return batch
+        if WORLD.calls[name] == TRIES:
+            for made, published in WORLD.zombies.get(name, []):
+                shutil.copy(made, published)
+        raise ValueError(f"{name} is broken")
+
+
+# Zombies
+
+
+@pytest.mark.parametrize("late", [["1"], ["1", "2"]])
+def test_what_a_zombie_publishes_after_all_is_not_called_failed(late: list[str], tmp_path: Path, world: World) -> None:
+    """An output that exists is work that is done: the run says so, and the next one has nothing to do about it."""
+    source, out = inputs(tmp_path), tmp_path / "out"
+    whole = run_job(Haunted(), source, tmp_path / "undisturbed")
+    world.calls.clear()
+    world.broken = {"1", "2"}
+    world.zombies = {name: [(tmp_path / "undisturbed" / f"{name}.parquet", out)] for name in late}
+    summary = run_job(Haunted(), source, out)
+    left = [failure.shard for failure in summary.failures]
+    if len(late) == 2:
+        assert (summary.state, summary.failed, left) == ("complete", 0, [])
+        assert (summary.books, summary.bytes_out) == (whole.books, whole.bytes_out)
+        assert (out / "_curate" / "summary.json").exists()
+    else:
+        assert (summary.state, summary.failed, left) == ("failed", 1, ["2"])
+        assert [failure.count for failure in summary.failures] == [1]
+        assert (summary.done, summary.books.rows_out) == (3, 3 * ROWS)
+    found = read_failures(str(out))
+    assert [found.plan.shard_id(rank) for rank in found.failed.nonzero()[0]] == left
+    world.broken = set()
+    again = run_job(Haunted(), source, out, clock=world.clock)
+    assert (again.skipped, again.dispatched) == (4 - len(left), len(left))
+    assert again.books == whole.books
+
+
+def test_what_has_the_name_of_an_output_is_none(tmp_path: Path, world: World) -> None:
+    """Of another identity, or no output at all: the shard stays failed."""
+    source, out = inputs(tmp_path), tmp_path / "out"
+
+    class Other(Haunted):
+        version = "2"
+
+    run_job(Other(), source, tmp_path / "other")
+    world.calls.clear()
+    (tmp_path / "1.parquet").write_bytes(b"something")
+    world.broken = {"1", "2"}
+    world.zombies = {"1": [(tmp_path / "1.parquet", out)], "2": [(tmp_path / "other" / "2.parquet", out)]}
+    summary = run_job(Haunted(), source, out)
+    assert (summary.state, summary.failed, summary.done) == ("failed", 2, 2)
 
 
 # A service that is down
