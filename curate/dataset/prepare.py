@@ -119,6 +119,10 @@ def prepare(spec: StageSpec, options: RunOptions, run_id: str, clock: Clock | No
         raise ConfigError("no input was given; add --input PATH_OR_GLOB (it can be repeated)")
     if options.limit is not None and options.limit < 1:
         raise ConfigError(f"--limit {options.limit} leaves nothing to do; it is a number of shards, at least 1")
+    if options.overwrite and options.retry_failed:
+        raise ConfigError(
+            "--overwrite removes all there is, and --retry-failed would then find nothing that failed; give one of them"
+        )
     output = resolve_output(options.output)
     patterns = [understand(text) for text in options.inputs]
     refuse_overlap(patterns, output)
@@ -319,7 +323,7 @@ def _warn(prepared: Prepared, options: RunOptions) -> None:
             "inputs changed after their outputs were made; the outputs are stale and are kept",
             shards=len(prepared.stale),
             example=prepared.plan.shard_id(int(prepared.stale[0])),
-            next=_next_for_stale(options),
+            next=_next_for_stale(prepared, options),
         )
     missing = np.flatnonzero(prepared.growth.missing & ~prepared.matched.done)
     if len(missing):
@@ -336,8 +340,14 @@ def _warn(prepared: Prepared, options: RunOptions) -> None:
         )
 
 
-def _next_for_stale(options: RunOptions) -> str:
+def _next_for_stale(prepared: Prepared, options: RunOptions) -> str:
     if options.redo_stale:
+        whole = pc.equal(prepared.plan.table["kind"].take(pa.array(prepared.stale)), SliceKind.WHOLE.value)
+        if pc.any(whole).as_py():
+            return (
+                "this run was not asked for them: run again with --redo-stale, without --limit, --sample or "
+                "--retry-failed"
+            )
         return "these are parts of large inputs, which are split as the old ones were: start over with --overwrite"
     return "run again with --redo-stale to replace them"
 

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from curate import Job, RetryLater
 from curate.dataset.failures import read_failures
 from tests.fakes import FakeClock
-from tests.job.inline import numbered, run_job, write_jsonl
+from tests.job.inline import everything, numbered, output_rows, refusing, run_job, write_jsonl
 
 ROWS = 5
 TRIES = 4
@@ -105,6 +106,65 @@ class Haunted(Job):
             for made, published in WORLD.zombies.get(name, []):
                 shutil.copy(made, published)
         raise ValueError(f"{name} is broken")
+
+
+# One option beside another
+
+
+def replace_input(source: Path, name: str) -> None:
+    """Makes another object of an input."""
+    rows = [{**row, "text": name} for row in numbered(100, 100 + ROWS)]
+    (source / f"{name}.jsonl").unlink()
+    write_jsonl(source / f"{name}.jsonl", rows)
+
+
+@pytest.mark.parametrize("only", [{"limit": 1}, {"retry_failed": True}])
+def test_a_stale_output_that_was_not_asked_for_says_how_it_is_redone(only: dict[str, Any], tmp_path: Path) -> None:
+    """--redo-stale goes no further than the other options let it; what it says then does it."""
+    source, out = inputs(tmp_path), tmp_path / "out"
+    run_job(Picky(), source, out)
+    replace_input(source, "2")
+    with structlog.testing.capture_logs() as logs:
+        summary = run_job(Picky(), source, out, redo_stale=True, **only)
+    assert (summary.stale, summary.dispatched) == (1, 0)
+    (said,) = [log["next"] for log in logs if "stale" in log["event"]]
+    assert said.endswith("run again with --redo-stale, without --limit, --sample or --retry-failed")
+    assert run_job(Picky(), source, out, redo_stale=True).stale == 0
+    assert {row["id"] for row in output_rows(out)} >= {f"r{100 + k}" for k in range(ROWS)}
+
+
+def test_overwrite_redoes_what_is_stale_too(tmp_path: Path) -> None:
+    """With --redo-stale or without: nothing is left that could be stale."""
+    source, out = inputs(tmp_path), tmp_path / "out"
+    run_job(Picky(), source, out)
+    replace_input(source, "2")
+    summary = run_job(Picky(), source, out, redo_stale=True, overwrite=True, confirm=lambda _: True)
+    assert (summary.stale, summary.done, summary.skipped) == (0, 4, 0)
+
+
+def test_to_retry_what_failed_and_to_remove_it_is_refused(tmp_path: Path) -> None:
+    """Before anything is removed."""
+    source, out = inputs(tmp_path), tmp_path / "out"
+    run_job(Picky(), source, out)
+    before = everything(out)
+    with refusing("--overwrite removes all there is, and --retry-failed"):
+        run_job(Picky(), source, out, retry_failed=True, overwrite=True, confirm=lambda _: True)
+    assert everything(out) == before
+
+
+def test_what_failed_is_retried_a_part_at_a_time(tmp_path: Path, world: World) -> None:
+    """--limit and --sample choose among what failed; a run that retried some of it says nothing of the rest."""
+    source, out = inputs(tmp_path), tmp_path / "out"
+    world.broken = {"0", "2", "3"}
+    assert run_job(Picky(), source, out).failed == 3
+    first = run_job(Picky(), source, out, retry_failed=True, limit=1)
+    assert (first.total, first.failed) == (1, 1)
+    world.broken = set()
+    for left in (2, 1, 0):
+        done = run_job(Picky(), source, out, retry_failed=True, limit=1)
+        assert (done.state, done.total, done.dispatched, done.books.rows_out) == ("complete", 1, 1, (4 - left) * ROWS)
+        assert (out / "_curate" / "summary.json").exists() == (left == 0)
+    assert run_job(Picky(), source, out, retry_failed=True).total == 0
 
 
 # Zombies
