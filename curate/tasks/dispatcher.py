@@ -154,7 +154,7 @@ class Dispatcher:
             size = self.size_of(record.index)
             event = ShardDone(launch.task, record.index, size, record.seconds, computed=not record.existed)
         else:
-            event = ShardFailed(launch.task, record.index, failure.kind, failure.after_s)
+            event = ShardFailed(launch.task, record.index, failure.kind, failure.after_s, failure.peak_bytes)
         self._handle(event, lambda _: record)
 
     def _task_ended(self, launch: Launch, news: Ended) -> None:

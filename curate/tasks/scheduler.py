@@ -206,6 +206,8 @@ class ShardFailed:
     kind: FailureKind
     after_s: float = 0.0
     """Seconds that user code asked to wait for."""
+    peak_bytes: int = 0
+    """Memory that its worker had held by then, as far as is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,7 +484,7 @@ class Scheduler:
         if self._runs_elsewhere(record, event.shard):
             actions.append(Record(event.shard, event.task, Outcome.COPY_FAILED, event.kind))
             return
-        outcome = self._strike(event.shard, event.kind, now_s, after_s=event.after_s)
+        outcome = self._strike(event.shard, event.kind, now_s, after_s=event.after_s, peak_bytes=event.peak_bytes)
         actions.append(Record(event.shard, event.task, outcome, event.kind))
 
     def _task_ended(self, event: TaskEnded, now_s: float, actions: list[Action]) -> None:

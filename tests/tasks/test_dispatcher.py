@@ -573,6 +573,15 @@ def test_memory_is_asked_for_as_the_scheduler_says() -> None:
     assert run.watcher.failed_ == [(0, "out_of_memory", one) for one in (RETRY, RETRY, Outcome.FAILED)]
 
 
+def test_what_python_refused_to_allocate_is_asked_for_like_what_a_kill_was_about() -> None:
+    """A MemoryError comes from a worker that knows its peak; twice the least there is would be no more than it had."""
+    run = Run(1)
+    full = ShardRecord(0, 1.0, Failure(FailureKind.OUT_OF_MEMORY, "MemoryError", peak_bytes=6 * GIB))
+    scripted(run, [Message(0, [full]), Ended(0, End.RETURNED)])
+    assert run.run() is True
+    assert run.backend.memory == {0: None, 1: 12 * GIB}
+
+
 def test_slots_and_memory_are_told_when_they_change() -> None:
     """And only then: it is asked many times a second."""
     run = Run(200)
