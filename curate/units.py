@@ -1,4 +1,4 @@
-"""Sizes, durations and rates: parsed from what people type, printed as what people read."""
+"""Sizes, durations and text of all kinds: parsed from what people type, printed as what people read."""
 
 from __future__ import annotations
 
@@ -78,3 +78,24 @@ def format_duration(seconds: float) -> str:
             rest = whole % size // smaller
             return f"{whole // size} {name}" + (f" {rest} {smaller_name}" if rest else "")
     raise AssertionError("unreachable")
+
+
+def plain(text: str) -> str:
+    """Returns `text` as one line that cannot do anything to a terminal.
+
+    >>> plain("bad\\nrow \\x1b[31m")
+    'bad row \\\\x1b[31m'
+    """
+    one_line = " ".join(text.split())
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in one_line)
+
+
+def short(text: str, most: int) -> str:
+    """Returns `text` as one such line of at most so many characters.
+
+    >>> short("what is too long is cut", 15)
+    'what is too ...'
+    """
+    # What is escaped gets longer, never shorter, than what it was; blanks at its start do not.
+    one_line = plain(text.lstrip()[: 4 * most])
+    return one_line if len(one_line) <= most else one_line[: most - 3] + "..."

@@ -11,11 +11,11 @@ import orjson
 from rich.console import Console
 from rich.text import Text
 
-from curate.cli.terminal import line, moment, plain, short
+from curate.cli.terminal import line, moment
 from curate.dataset.failures import JobFailures, read_failures
 from curate.tasks.failures import FAILED, RETRY, Group
 from curate.tasks.shard import Shard, SliceKind
-from curate.units import format_bytes, format_duration
+from curate.units import format_bytes, format_duration, plain, short
 
 SHOWN_GROUPS = 20
 SHOWN_CHARS = 400

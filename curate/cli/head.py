@@ -11,9 +11,10 @@ from rich.console import Console
 from rich.text import Text
 
 from curate.cli.table import print_table
-from curate.cli.terminal import fact, line, plain, short
+from curate.cli.terminal import fact, line
 from curate.dataset.browse import rows
 from curate.dataset.look import find_job
+from curate.units import plain, short
 
 SHOWN_SHARDS = 3
 SHOWN_COLUMNS = 20

@@ -10,12 +10,13 @@ import orjson
 from rich.console import Console
 from rich.text import Text
 
-from curate.cli.terminal import line, moment, plain
+from curate.cli.terminal import line, moment
 from curate.clock import Clock
 from curate.dataset.browse import newest_run, said
 from curate.dataset.look import FoundJob, find_job, look
 from curate.tasks import layout
 from curate.tasks.status import RUNNING
+from curate.units import plain
 
 FOLLOW_S = 2.0
 EXIT_INTERRUPTED = 130

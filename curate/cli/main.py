@@ -8,10 +8,19 @@ from typing import Any
 import click
 
 EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
 WATCH_S = 2.0
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Group(click.Group):
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            sys.exit(EXIT_INTERRUPTED)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="curate")
 def cli() -> None:
     """Looks at curate's jobs: OUTPUT is the prefix that a job writes to, local or gs://. No command but `retry` needs a

@@ -13,10 +13,11 @@ from rich.console import Console
 from rich.text import Text
 
 from curate.cli.table import print_table
-from curate.cli.terminal import fact, line, plain, short
+from curate.cli.terminal import fact, line
 from curate.dataset.browse import quarantined
 from curate.dataset.formats.quarantine import Quarantined
 from curate.dataset.look import FoundJob, find_job
+from curate.units import plain, short
 
 SHOWN_REASONS = 20
 MOST_REASONS = 1000

@@ -17,14 +17,15 @@ from rich.text import Text
 from curate.cli.failures import visible
 from curate.cli.retry import working_folder
 from curate.cli.table import print_table
-from curate.cli.terminal import fact, line, plain
+from curate.cli.terminal import fact, line
 from curate.clock import SystemClock
 from curate.dataset.failures import JobFailures, read_failures
 from curate.dataset.prepare import resolve_output
 from curate.dataset.replay import Replayed, frames_below, replay, users_traceback
 from curate.job.command import stdout_to_stderr
 from curate.job.origin import locate, recorded_run
-from curate.units import format_bytes, format_duration
+from curate.tasks.record import Failure, FailureKind
+from curate.units import format_bytes, format_duration, plain
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
@@ -100,8 +101,7 @@ def _render(console: Console, found: JobFailures, replayed: Replayed) -> None:
         fact(console, "note", Text(note), "yellow")
     if record.failure is not None:
         line(console, Text())
-        text = users_traceback(replayed.error) if replayed.error else record.failure.traceback
-        for one in text.rstrip().splitlines():
+        for one in _reason(replayed, record.failure).rstrip().splitlines():
             line(console, Text(visible(one)))
         return
     _books(console, record)
@@ -112,6 +112,13 @@ def _render(console: Console, found: JobFailures, replayed: Replayed) -> None:
     if not replayed.published and not record.existed and not found.matched.done[found.shard(shard.id)[0]]:
         line(console, Text())
         fact(console, "retry", Text(f"curate retry {shlex.quote(plain(found.ledger.root))}"))
+
+
+def _reason(replayed: Replayed, failure: Failure) -> str:
+    if replayed.error is not None:
+        return users_traceback(replayed.error)
+    # Where curate read what it should not have, it is no news; the error names the object.
+    return failure.error if failure.kind is FailureKind.CORRUPT else failure.traceback
 
 
 def _published(replayed: Replayed) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shlex
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from datetime import UTC, datetime
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any
 
 import click
@@ -14,14 +17,15 @@ import orjson
 from rich.console import Console
 from rich.text import Text
 
-from curate.cli.terminal import LABEL_COLUMNS, fact, line, plain, short
+from curate.cli.terminal import LABEL_COLUMNS, fact, line
 from curate.clock import Clock
 from curate.dataset.look import NoJobError, glance, look
-from curate.errors import CurateError
+from curate.errors import CurateError, TransientStorageError
+from curate.storage import is_local
 from curate.tasks import registry
 from curate.tasks.pace import format_range
 from curate.tasks.status import RUNNING, STALLED, JobStatus
-from curate.units import format_bytes, format_duration
+from curate.units import format_bytes, format_duration, plain, short
 
 COLOURS = {
     "complete": "green",
@@ -42,8 +46,10 @@ SHOWN_COUNTERS = 20
 SHOWN_CHARS = 400
 """Characters of an error, which may quote whatever it choked on."""
 BAR_COLUMNS = 40
-LOOKERS = 8
+LOOKERS = 16
 """Jobs that are looked at at once."""
+ANSWER_S = 10.0
+"""Jobs that are left when no other one has answered for so long are unreachable."""
 EXIT_INTERRUPTED = 130
 
 GONE = "gone"
@@ -170,14 +176,38 @@ def _next(status: JobStatus) -> str:
 
 
 def _glances(now: float) -> list[tuple[dict[str, Any], JobStatus | CurateError]]:
-    def peek(entry: dict[str, Any]) -> tuple[dict[str, Any], JobStatus | CurateError]:
-        try:
-            return entry, glance(entry["output"], now)
-        except CurateError as error:
-            return entry, error
+    """Returns the known jobs, those whose store does not answer soon as unreachable: they hide no other one."""
+    known = registry.known()
+    answers: list[Future[JobStatus | CurateError]] = [Future() for _ in known]
+    waiting: SimpleQueue[int] = SimpleQueue()
+    # Those on disk first: they answer, whatever the others wait for.
+    for number in sorted(range(len(known)), key=lambda number: not is_local(known[number]["output"])):
+        waiting.put(number)
 
-    with ThreadPoolExecutor(LOOKERS) as pool:
-        return list(pool.map(peek, registry.known()))
+    def peek() -> None:
+        with contextlib.suppress(Empty):
+            while True:
+                number = waiting.get_nowait()
+                try:
+                    answers[number].set_result(glance(known[number]["output"], now))
+                except CurateError as error:
+                    answers[number].set_result(error)
+                except BaseException as error:  # noqa: BLE001 - raised where the answers are read
+                    answers[number].set_exception(error)
+
+    for _ in range(min(LOOKERS, len(known))):
+        # Daemons, which an interrupt need not wait for.
+        Thread(target=peek, daemon=True).start()
+    came, pending = set(answers), set(answers)
+    while came and pending:
+        came, pending = wait(pending, ANSWER_S, FIRST_COMPLETED)
+    return [(entry, one.result() if one.done() else _late(entry)) for entry, one in zip(known, answers, strict=True)]
+
+
+def _late(entry: dict[str, Any]) -> CurateError:
+    return TransientStorageError(
+        f"{entry['output']}: no answer within {ANSWER_S:.0f} s; wait longer with: curate status {entry['output']}"
+    )
 
 
 def _as_dict(entry: dict[str, Any], job: JobStatus | CurateError) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from curate.cli.terminal import line, plain, short
+from curate.cli.terminal import line
+from curate.units import plain, short
 
 MOST_CHARS = 80
 """Characters of a value that are shown."""

@@ -10,27 +10,6 @@ from rich.text import Text
 LABEL_COLUMNS = 10
 
 
-def plain(text: str) -> str:
-    """Returns `text` as one line that cannot do anything to a terminal.
-
-    >>> plain("bad\\nrow \\x1b[31m")
-    'bad row \\\\x1b[31m'
-    """
-    one_line = " ".join(text.split())
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in one_line)
-
-
-def short(text: str, most: int) -> str:
-    """Returns `text` as one such line of at most so many characters.
-
-    >>> short("what is too long is cut", 15)
-    'what is too ...'
-    """
-    # What is escaped gets longer, never shorter, than what it was; blanks at its start do not.
-    one_line = plain(text.lstrip()[: 4 * most])
-    return one_line if len(one_line) <= most else one_line[: most - 3] + "..."
-
-
 def moment(seconds: float) -> str:
     """Returns a time in UTC as people read it.
 

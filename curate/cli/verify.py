@@ -10,12 +10,12 @@ import orjson
 from rich.console import Console
 from rich.text import Text
 
-from curate.cli.terminal import fact, line, plain, short
+from curate.cli.terminal import fact, line
 from curate.clock import Clock
 from curate.dataset.look import look
 from curate.dataset.verify import DAMAGED, INCOMPLETE, KINDS, OK, Verified, verify
 from curate.tasks.status import RUNNING
-from curate.units import format_bytes
+from curate.units import format_bytes, plain, short
 
 SHOWN_FINDINGS = 10
 """Findings of one kind that are printed; `--json` has more."""

@@ -8,25 +8,18 @@ writing the one and the other), the event itself tells what it can.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 
-from curate.dataset.look import NoJobError
-from curate.errors import ConfigError, did_you_mean
-from curate.storage import normalise, open_store
+from curate.dataset.look import FoundJob, find_job
 from curate.tasks import layout
 from curate.tasks.failures import DONE, FAILED, FAILURES, Group, group_failed, group_tries, signature
 from curate.tasks.ledger import Ledger
-from curate.tasks.outputs import Matched, OutputListing, match
+from curate.tasks.outputs import Matched, OutputListing
 from curate.tasks.plan import Plan
 from curate.tasks.shard import Shard
-
-CLOSE_IDS = 2000
-"""Ids up to which a mistyped one is compared with all of them."""
 
 
 def failed_now(ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched) -> Any:
@@ -41,16 +34,8 @@ def failed_now(ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matc
     return (failed_s > done_s) & ~matched.done
 
 
-@dataclass(frozen=True)
-class JobFailures:
-    """What failed in the job that writes to an output."""
-
-    ledger: Ledger
-    listing: OutputListing
-    job: Mapping[str, Any]
-    """`job.json`."""
-    plan: Plan
-    matched: Matched
+class JobFailures(FoundJob):
+    """A job as it lies under its output prefix, and what failed of it."""
 
     @cached_property
     def failed(self) -> Any:
@@ -69,18 +54,12 @@ class JobFailures:
 
     def shard(self, shard_id: str) -> tuple[int, Shard]:
         """Returns rank and shard of an id. Raises ConfigError for an unknown one."""
-        rank = pc.index(self.plan.ids, shard_id).as_py()
-        if rank < 0:
-            known = self.plan.ids[:CLOSE_IDS].to_pylist()
-            raise ConfigError(
-                f"{self.ledger.root} has no shard {shard_id!r}{did_you_mean(shard_id, known)}; a shard is called like "
-                f"its output without {self.job['suffix']!r}, for example {', '.join(map(repr, known[:2])) or 'none'}"
-            )
+        rank = self.rank_of(shard_id)
         return rank, self.plan.shard(rank)
 
     def tries(self, shard_id: str) -> list[dict[str, Any]]:
         """Returns all failed tries of a shard, oldest first; what a run left out of them looked up where it is."""
-        self.shard(shard_id)
+        self.rank_of(shard_id)
         found = [failure for failure in self._tries() if failure["shard"] == shard_id]
         return [self._with_traceback(failure) for failure in reversed(found)]
 
@@ -109,18 +88,8 @@ class JobFailures:
         if failure.get("traceback") or not failure.get("as"):
             return failure
         of_run = [name for name in self.listing.failures if layout.run_id_of(name) == failure["run_id"]]
-        alike = signature(failure["error"], failure["frame"])
         for other in self.ledger.events(of_run):
-            same = signature(other["error"], other["frame"])
-            if (
-                other["traceback"]
-                and other["shard"] == failure["as"]
-                and (same.error, same.frame)
-                == (
-                    alike.error,
-                    alike.frame,
-                )
-            ):
+            if other["traceback"] and other["shard"] == failure["as"] and _alike(other, failure):
                 return {**failure, "traceback": other["traceback"]}
         return failure
 
@@ -133,14 +102,4 @@ def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 def read_failures(output: str) -> JobFailures:
     """Returns what failed under an output prefix. Raises NoJobError; ConfigError for a damaged ledger."""
-    root = normalise(output).rstrip("/")
-    ledger = Ledger(open_store(root), root)
-    listing = ledger.list()
-    if not listing.has_job:
-        raise NoJobError(
-            f"{root} holds no job: there is no {layout.JOB}; give the --output of a job, or list the known ones with: "
-            "curate status"
-        )
-    job = ledger.read_job()
-    plan = ledger.read_plan(listing)
-    return JobFailures(ledger, listing, job, plan, match(plan, listing, job["suffix"]))
+    return JobFailures(**vars(find_job(output)))

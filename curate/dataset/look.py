@@ -44,7 +44,7 @@ class NoJobError(ConfigError):
     """No job has written there, or what it wrote is gone."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FoundJob:
     """A job as it lies under its output prefix."""
 
@@ -66,8 +66,13 @@ class FoundJob:
         rank: int = pc.index(self.plan.ids, shard_id).as_py()
         if rank < 0:
             known = self.plan.ids[:CLOSE_IDS].to_pylist()
+            # What lies under the output has its name at hand, what was read its path.
+            named = shard_id.removesuffix(self.job["suffix"]).removeprefix(self.ledger.root + "/")
+            if pc.index(self.plan.ids, named).as_py() >= 0:
+                known = [named]
+            guess = did_you_mean(named, known)
             raise ConfigError(
-                f"{self.ledger.root} has no shard {shard_id!r}{did_you_mean(shard_id, known)}; a shard is called like "
+                f"{self.ledger.root} has no shard {shard_id!r}{f'{guess} A' if guess else '; a'} shard is called like "
                 f"its output without {self.job['suffix']!r}, for example {', '.join(map(repr, known[:2])) or 'none'}"
             )
         return rank

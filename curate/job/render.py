@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
+
 from curate.tasks.summary import Summary
-from curate.units import format_bytes, format_duration
+from curate.units import format_bytes, format_duration, plain, short
+
+SHOWN_CHARS = 400
+"""Characters of an error, which may quote whatever it choked on."""
 
 
 def render(summary: Summary) -> str:
-    """Returns a summary as text, one fact a line, without a line end at its end."""
+    """Returns a summary as text, one fact a line, without a line end at its end: nothing in it acts on a terminal."""
     rows = summary.books
     dropped = sum(rows.dropped.values())
+    output = shlex.quote(plain(summary.output))
     lines = [
-        f"{summary.job}: {summary.state.value} in {format_duration(summary.seconds)}",
+        f"{plain(summary.job)}: {summary.state.value} in {format_duration(summary.seconds)}",
         f"  shards   {summary.done:,} of {summary.total:,} done"
         + (f" ({summary.skipped:,} skipped: their output existed)" if summary.skipped else "")
         + (f", {summary.failed:,} failed" if summary.failed else "")
@@ -19,16 +25,16 @@ def render(summary: Summary) -> str:
         f"  rows     {rows.rows_in:,} in + {rows.created:,} created = {rows.rows_out:,} out + {dropped:,} dropped "
         f"+ {rows.quarantined:,} quarantined",
     ]
-    lines += [f"             {n:,} dropped: {reason}" for reason, n in sorted(rows.dropped.items())]
-    lines += [f"  counter  {name} = {value:,}" for name, value in rows.sorted_counters().items()]
+    lines += [f"             {n:,} dropped: {plain(reason)}" for reason, n in sorted(rows.dropped.items())]
+    lines += [f"  counter  {plain(name)} = {value:,}" for name, value in rows.sorted_counters().items()]
     lines += [
         f"  bytes    {format_bytes(summary.bytes_in)} in, {format_bytes(summary.bytes_out)} out",
-        f"  output   {summary.output}",
+        f"  output   {plain(summary.output)}",
     ]
     for group in summary.failures:
-        lines.append(f"  failed   {group.count:,} x {group.error}  (such as {group.shard})")
+        lines.append(f"  failed   {group.count:,} x {short(group.error, SHOWN_CHARS)} (such as {plain(group.shard)})")
     if summary.failed:
-        lines.append(f"What failed: curate failures {summary.output}; when it is mended: curate retry {summary.output}")
+        lines.append(f"What failed: curate failures {output}; when it is mended: curate retry {output}")
     if summary.state.exit_code:
-        lines.append(f"Run it again to go on where it stopped; see: curate status {summary.output}")
+        lines.append(f"Run it again to go on where it stopped; see: curate status {output}")
     return "\n".join(lines)

@@ -110,6 +110,17 @@ def test_an_input_that_was_replaced_is_not_published(places: tuple[Path, Path], 
     assert set(outputs(places[1])) == {"good.parquet"}
 
 
+def test_an_input_that_is_gone_is_told_in_a_line(places: tuple[Path, Path], curate: Curate) -> None:
+    """No frame of curate's own: what is wrong is the object, which the error names. `--json` has the traceback."""
+    (places[0] / "good.jsonl").unlink()
+    shown = curate("replay", str(places[1]), "--shard", "good")
+    assert shown.code == 1
+    assert "good  failed after 0.0 s: corrupt input" in shown.out
+    assert f"CorruptInput: {places[0]}/good.jsonl: the object is gone" in shown.out
+    assert "Traceback" not in shown.out
+    assert "Traceback" in curate("replay", str(places[1]), "--shard", "good", "--json").json["failure"]["traceback"]
+
+
 def test_a_file_that_is_gone(places: tuple[Path, Path], curate: Curate) -> None:
     """It fails as it would in a run, and there is nothing for a debugger to stop at."""
     (places[0] / "bad.jsonl").unlink()

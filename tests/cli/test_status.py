@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -275,6 +276,19 @@ def test_watching_a_run_that_was_killed_ends_when_it_is_stalled(capsys: pytest.C
     assert states == ["running"] * 31 + ["stalled"]
 
 
+@pytest.mark.parametrize("command", ["status", "failures", "head", "quarantine", "logs", "verify"])
+def test_an_interrupt_is_exit_130(
+    command: str, run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of every command, without a word."""
+
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(looking, "open_store", interrupted)
+    assert run(command, "somewhere") == (130, "", "")
+
+
 @pytest.mark.parametrize("bare", [False, True])
 def test_watching_is_left_with_an_interrupt(bare: bool, capsys: pytest.CaptureFixture[str]) -> None:
     """The usual way out: no traceback, and the exit code that shells expect."""
@@ -328,6 +342,36 @@ def test_bare_status_lists_jobs_newest_first(tmp_path: Path, run: Callable[..., 
     ]
     assert jobs[0].keys() == jobs[2].keys() == FIELDS
     assert jobs[1].keys() == jobs[3].keys() == {"job", "output", "state", "error"}
+
+
+def test_a_store_that_does_not_answer_hides_no_other_job(
+    run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many jobs are there, and whichever was started last: each is listed as unreachable."""
+    root = f"memory://answers-{uuid.uuid4().hex}/out"
+    make_job(root, total=1, done=1, runs={RUN: heartbeat("complete", started=1, updated=2)}, summary=True)
+    registry.remember(root, "answers", RUN, 1.0)
+    for number in range(2 * rendering.LOOKERS):
+        registry.remember(f"gs://silent/{number}", "silent", RUN, 2.0 + number)
+    silence = threading.Event()
+
+    def glance(output: str, now: float) -> Any:
+        if output.startswith("gs://"):
+            silence.wait()
+            raise looking.NoJobError(output)
+        return look(output, now)
+
+    monkeypatch.setattr(rendering, "glance", glance)
+    monkeypatch.setattr(rendering, "ANSWER_S", 0.2)
+    monkeypatch.setattr(rendering, "is_local", lambda output: output.startswith("memory://"))
+    try:
+        code, out, err = run("status", "--json")
+    finally:
+        silence.set()
+    jobs = json.loads(out)["jobs"]
+    assert (code, err) == (0, "")
+    assert [one["state"] for one in jobs] == ["unreachable"] * (2 * rendering.LOOKERS) + ["complete"]
+    assert "no answer within" in jobs[0]["error"]
 
 
 def test_no_jobs_are_no_error(run: Callable[..., tuple[int, str, str]], home: Path) -> None:

@@ -192,6 +192,14 @@ class TestOneShard:
         with refusing("has no shard 's000001'; did you mean 's0000001'?"):
             self.found(wrote, root).tries("s000001")
 
+    def test_an_output_is_no_shard_and_says_which(self, wrote: Run, root: str) -> None:
+        """What people have at hand is its name, or its path."""
+        found = self.found(wrote, root)
+        suffix = found.job["suffix"]
+        for named in (f"{IDS[1]}{suffix}", f"{found.ledger.root}/{IDS[1]}{suffix}"):
+            with refusing(f"has no shard {named!r}; did you mean {IDS[1]!r}? A shard is called like its output"):
+                found.shard(named)
+
     def test_no_job(self, root: str) -> None:
         """There is nothing to read."""
         with pytest.raises(NoJobError, match="holds no job"):

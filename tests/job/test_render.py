@@ -1,0 +1,46 @@
+"""A summary as a person reads it."""
+
+from __future__ import annotations
+
+import pytest
+
+from curate.job.render import SHOWN_CHARS, render
+from curate.storage.protocol import Calls
+from curate.tasks.books import Books
+from curate.tasks.summary import FailureGroup, RunState, Summary
+
+NASTY = "two\nlines \x1b[31mred\x07"
+SHOWN = "two lines \\x1b[31mred\\x07"
+
+
+def failed(error: str = "ValueError: x", output: str = "/out") -> Summary:
+    books = Books(rows_in=1, dropped={NASTY: 1}, counters={NASTY: 1})
+    return Summary(
+        "job", "run", output, RunState.FAILED, 2, 1, 0, 1, 2, 5, books, 1, 1, 1.0, Calls(),
+        failures=(FailureGroup(error, 1, "a/b"),),
+    )  # fmt: skip
+
+
+def test_nothing_that_a_job_says_can_act_on_the_terminal() -> None:
+    """Errors, reasons and counters are a job's own words: each is one line, and no control character gets through."""
+    lines = render(failed(NASTY)).split("\n")
+    assert all(line.isprintable() for line in lines)
+    assert [line.strip() for line in lines if SHOWN in line] == [
+        f"1 dropped: {SHOWN}",
+        f"counter  {SHOWN} = 1",
+        f"failed   1 x {SHOWN} (such as a/b)",
+    ]
+
+
+def test_an_error_that_quotes_what_it_choked_on_is_cut() -> None:
+    assert max(map(len, render(failed("x" * 100_000)).split("\n"))) < SHOWN_CHARS + 100
+
+
+@pytest.mark.parametrize(
+    ("output", "word"), [("/out", "/out"), ("gs://b/out", "gs://b/out"), ("/my out", "'/my out'"), ("/a$b", "'/a$b'")]
+)
+def test_what_to_type_next_is_what_a_shell_takes(output: str, word: str) -> None:
+    text = render(failed(output=output))
+    assert f"curate failures {word};" in text
+    assert f"curate retry {word}\n" in text
+    assert text.endswith(f"curate status {word}")
