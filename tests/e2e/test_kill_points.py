@@ -5,6 +5,8 @@ To storage, after one operation is before the next; so the quick tests do one si
 
 from __future__ import annotations
 
+import json
+import random
 import shutil
 from pathlib import Path
 
@@ -26,6 +28,7 @@ from tests.e2e.harness import (
 )
 
 SIZES = (120, 3, 0)
+ROWS = "tests/e2e/jobs/rows.py"
 every = pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])
 
 
@@ -154,3 +157,36 @@ def test_killed_at_every_operation_of_a_growth(local: Place, tmp_path: Path, ste
             assert totals(ended.json) == totals(whole.json), where
             assert job_summary(found) == job_summary(expected), where
             shutil.rmtree(out)
+
+
+@every
+def test_killed_at_every_operation_between_the_tries_of_bad_rows(local: Place, tmp_path: Path, step: int) -> None:
+    """Which rows are set aside depends on the rows: not on which try was the last, nor on which run it was in. Drops
+    and counters of a batch that raised half way are those of the rows that stayed."""
+    texts = ("fine", "short", "aside", "bad here", "bad", "poison")
+    files = {}
+    for number, size in enumerate((60, 5, 40)):
+        # What the third one holds is only set aside at its last try.
+        rows = random.Random(number + 3).choices(texts, (30, 10, 2, 2, 1, 2 if number == 2 else 0), k=size)
+        lines = [json.dumps({"id": k, "text": text}).encode() + b"\n" for k, text in enumerate(rows)]
+        files[f"{number}.jsonl"] = b"".join(lines)
+    source = local.write("in", files)
+    with Zygote(tmp_path / "zygote") as zygote:
+        whole = zygote.run(ROWS, source, f"{local.root}/whole")
+        assert whole.code == 0, whole.err
+        expected = local.objects("whole")
+        assert balanced(whole.json["rows"])
+        assert whole.json["tasks"]["attempts"] == 2 + 4
+        operations = zygote.operations(ROWS, source, f"{local.root}/count")
+        for number in range(0, operations, step):
+            name, where = f"killed-{number}", f"before operation {number} of {operations}"
+            killed = zygote.run(ROWS, source, f"{local.root}/{name}", kill_operation=number, kill_when="before")
+            assert killed.code == -9, f"{where}: {killed.code} {killed.err}"
+            left = outputs(local.objects(name))
+            assert set(left.items()) <= set(outputs(expected).items()), where
+            again = zygote.run(ROWS, source, f"{local.root}/{name}")
+            assert again.code == 0, f"{where}: {again.err}"
+            found = local.objects(name)
+            assert outputs(found) == outputs(expected), where
+            assert totals(again.json) == totals(whole.json), where
+            assert job_summary(found) == job_summary(expected), where
