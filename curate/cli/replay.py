@@ -83,7 +83,7 @@ def _as_dict(found: JobFailures, replayed: Replayed) -> dict[str, Any]:
         "rows": record.books.rows(),
         "counters": record.books.sorted_counters(),
         "bytes_out": record.bytes_out,
-        "first_rows": replayed.rows.to_pylist(),
+        "first_rows": replayed.rows,
     }
 
 
@@ -105,9 +105,10 @@ def _render(console: Console, found: JobFailures, replayed: Replayed) -> None:
             line(console, Text(visible(one)))
         return
     _books(console, record)
-    if len(replayed.rows):
+    if replayed.rows:
         line(console, Text())
-        if left := print_table(console, replayed.rows.column_names, replayed.rows.to_pylist()):
+        columns = list(dict.fromkeys(name for row in replayed.rows for name in row))
+        if left := print_table(console, columns, replayed.rows):
             line(console, Text(f"and {len(left):,} more columns; --json shows all"))
     if not replayed.published and not record.existed and not found.matched.done[found.shard(shard.id)[0]]:
         line(console, Text())

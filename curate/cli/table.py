@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -26,12 +27,14 @@ def print_table(console: Console, columns: Sequence[str], rows: Sequence[Mapping
     Not on a terminal there is room for all.
     """
     cells = {name: [_cell(row.get(name)) for row in rows] for name in columns}
-    widths = {name: max([len(plain(name)), *(len(cell.plain) for cell in cells[name])]) for name in columns}
+    # In columns of the terminal, of which some characters take two.
+    widths = {name: max([cell_len(plain(name)), *(cell.cell_len for cell in cells[name])]) for name in columns}
     if not console.is_terminal:
         # As wide as it is: what is cut could not be searched.
         console.width = sum(widths.values()) + _GAP * len(widths)
     shown = _fitting(widths, console.width, READABLE_CHARS)
-    widest = next(most for most in range(MOST_CHARS, 0, -1) if most == 1 or _fits(shown, console.width, most))
+    most_columns = max(widths.values(), default=1)
+    widest = next(most for most in range(most_columns, 0, -1) if most == 1 or _fits(shown, console.width, most))
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     for name, width in shown.items():
         number = all(isinstance(row.get(name), int | float | None) for row in rows)

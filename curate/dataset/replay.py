@@ -6,21 +6,23 @@ and log too, goes with the folder. Schemas are those that the ledger holds.
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
-import pyarrow as pa
+import orjson
 
 from curate.clock import Clock
 from curate.dataset.blame import failure_of, is_users
 from curate.dataset.commit import refuse_other_job
 from curate.dataset.failures import JobFailures
-from curate.dataset.formats import detect, read
+from curate.dataset.formats import detect
+from curate.dataset.formats.peek import peek
 from curate.dataset.spec import StageSpec
 from curate.dataset.stage import InputFile, Operator, Piece, Probe, StageProgram
 from curate.dataset.tally import Tally
@@ -32,7 +34,6 @@ from curate.tasks.record import FailureKind, ShardRecord
 from curate.tasks.runlog import new_run_id
 from curate.tasks.shard import Shard, SliceKind
 
-BATCH_ROWS = 100
 LATE_ATTEMPT = 2
 """An attempt after the first looks whether the output exists before it computes anything."""
 
@@ -43,8 +44,8 @@ class Replayed:
 
     shard: Shard
     record: ShardRecord
-    rows: Any
-    """The first rows of the result, a table; None if it failed."""
+    rows: Sequence[Mapping[str, Any]]
+    """The first rows of the result, as JSON values."""
     published: bool
     """Whether the output exists because of this: False also where it existed before."""
     error: BaseException | None
@@ -93,9 +94,10 @@ def replay(
         piece = Piece(((rank, shard),), LATE_ATTEMPT if publish else 1, schema, last=whole)
         record = _run(program, piece)
         uri = f"{output}/{shard.id}{spec.suffix}"
-        table = _first_rows(uri, record, schema, scratch, rows) if record.failure is None else None
+        done = record.failure is None
+        first = _first_rows(uri, record, spec, rows) if done else ()
     error = None if record.failure is None else operator.raised
-    return Replayed(shard, record, table, publish and table is not None and not record.existed, error, tuple(notes))
+    return Replayed(shard, record, first, publish and done and not record.existed, error, tuple(notes))
 
 
 def _as_it_is_now(shard: Shard) -> tuple[Shard, list[str]]:
@@ -156,16 +158,10 @@ def _run(program: StageProgram, piece: Piece) -> ShardRecord:
     return record
 
 
-def _first_rows(uri: str, record: ShardRecord, schema: Any, scratch: str, rows: int) -> Any:
-    store = open_store(uri, scratch)
-    found = Object(uri, record.bytes_out, record.generation)
-    tables = []
-    left = rows
-    batches = read(store, found, detect(uri), SliceKind.WHOLE, 0, 0, schema, BATCH_ROWS, lambda _: None)
-    while left > 0 and (table := next(batches, None)) is not None:
-        tables.append(table.slice(0, left))
-        left -= len(tables[-1])
-    return pa.concat_tables(tables) if tables else schema.empty_table()
+def _first_rows(uri: str, record: ShardRecord, spec: StageSpec, rows: int) -> Sequence[Mapping[str, Any]]:
+    object = Object(uri, record.bytes_out, record.generation)
+    lines = peek(open_store(uri), object, spec.format, spec.codec)
+    return [orjson.loads(line) for line in itertools.islice(lines, rows)]
 
 
 class _Watched:

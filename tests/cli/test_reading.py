@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from curate import Job
@@ -277,6 +278,30 @@ def test_a_table_fits_the_terminal(
     assert "more, choose with --columns A,B: " in left_out
     assert "column 18" in left_out
     assert ("column 0" in left_out) == (columns < 80)
+
+
+class Wide(Job):
+    """Passes through texts whose characters take two columns of a terminal."""
+
+    version = "1"
+
+    def process(self, batch: pa.Table) -> pa.Table:
+        return batch
+
+
+def test_characters_that_take_two_columns_are_shown_whole(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as there is room for them, and no longer: lines fit the terminal all the same."""
+    write_jsonl(tmp_path / "in" / "s0.jsonl", [{"題": "日本語テスト", "fox": "🦊🦊", "long": "語" * 100}])
+    run_job(Wide(), tmp_path / "in", tmp_path / "out")
+    terminal = Terminal(monkeypatch, 80)
+    assert run("head", str(tmp_path / "out"))[0] == 0
+    head, row = terminal.lines()[1:3]
+    assert row.split()[:2] == ["日本語テスト", "🦊🦊"]
+    assert row.split()[2].startswith("語" * 20)
+    assert cell_len(row) <= 80
+    assert cell_len(head[: head.index("fox")]) == cell_len(row[: row.index("🦊")])
 
 
 def test_an_output_without_rows_is_said(tmp_path: Path, run: Run, format: str) -> None:

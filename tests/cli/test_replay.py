@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import io
 from pathlib import Path
 from typing import Any
 
+import orjson
+import pyarrow as pa
 import pytest
 
 from curate import FileJob, Job, param
@@ -108,6 +111,30 @@ def test_an_input_that_was_replaced_is_not_published(places: tuple[Path, Path], 
     assert refused.code == 2
     assert f"publish it with: curate retry {places[1]}" in refused.err
     assert set(outputs(places[1])) == {"good.parquet"}
+
+
+class Kinds(Job):
+    """Makes columns of types that a file is not read back with, or that JSON does not have."""
+
+    version = "1"
+    output_schema = pa.schema(
+        [("kind", pa.dictionary(pa.int32(), pa.string())), ("when", pa.timestamp("us")), ("raw", pa.binary())]
+    )
+
+    def process(self, batch: pa.Table) -> pa.Table:
+        row = {"kind": "x", "when": datetime.datetime(2024, 1, 1), "raw": b"\xff"}
+        return pa.Table.from_pylist([row] * len(batch), schema=self.output_schema)
+
+
+@pytest.mark.parametrize("format", ["parquet", "jsonl"])
+def test_rows_are_those_of_head_whatever_their_types(format: str, tmp_path: Path, curate: Curate) -> None:
+    write_jsonl(tmp_path / "in" / "a.jsonl", GOOD)
+    output = str(tmp_path / "out")
+    run_job(Kinds(format=format), tmp_path / "in", output)
+    shown = curate("replay", output, "--shard", "a", "-n", "2", "--json")
+    assert (shown.code, shown.json["rows"]["out"]) == (0, 3)
+    head = [orjson.loads(row) for row in curate("head", output, "-n", "2", "--json").out.splitlines()]
+    assert shown.json["first_rows"] == head != []
 
 
 def test_an_input_that_is_gone_is_told_in_a_line(places: tuple[Path, Path], curate: Curate) -> None:
