@@ -238,6 +238,11 @@ class _Run:
 
     def _dispatch(self, backend: Backend) -> RunState:
         plan, account, interrupts = self.prepared.plan, self.account, self.signals.interrupts
+        if backend.name == "inline" and self.prepared.spec.task_timeout_s is not None:
+            account.log.warning(
+                "task_timeout_s ends no shard here: the inline backend is this very process and cannot cancel itself",
+                next="where a shard is that takes longer, its log says: curate logs",
+            )
         backend.load(self._program())
         schema = output_schema(self.prepared, backend, interrupts, self.clock)
 

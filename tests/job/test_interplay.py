@@ -167,6 +167,25 @@ def test_what_failed_is_retried_a_part_at_a_time(tmp_path: Path, world: World) -
     assert run_job(Picky(), source, out, retry_failed=True).total == 0
 
 
+class Slow(Job):
+    """Takes longer than it says."""
+
+    version = "1"
+    task_timeout_s = 3.0
+
+    def process(self, batch: Any) -> Any:
+        WORLD.clock.advance(100.0)
+        return batch
+
+
+def test_inline_says_that_it_ends_no_shard_in_time(tmp_path: Path, world: World) -> None:
+    """One process cannot cancel itself: the shards end when they do, and nobody relies on the limit unknowingly."""
+    with structlog.testing.capture_logs() as logs:
+        summary = run_job(Slow(), inputs(tmp_path), tmp_path / "out", clock=world.clock)
+    assert (summary.state, summary.attempts) == ("complete", 4)
+    assert [log["log_level"] for log in logs if log["event"].startswith("task_timeout_s ends no shard")] == ["warning"]
+
+
 # Zombies
 
 
