@@ -110,7 +110,7 @@ def _render(console: Console, found: JobFailures, replayed: Replayed) -> None:
         columns = list(dict.fromkeys(name for row in replayed.rows for name in row))
         if left := print_table(console, columns, replayed.rows):
             line(console, Text(f"and {len(left):,} more columns; --json shows all"))
-    if not replayed.published and not record.existed and not found.matched.done[found.shard(shard.id)[0]]:
+    if not replayed.published and found.failed[record.index]:
         line(console, Text())
         fact(console, "retry", Text(f"curate retry {shlex.quote(plain(found.ledger.root))}"))
 

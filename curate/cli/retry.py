@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from curate.dataset.failures import read_failures
+import click
+
+from curate.dataset.failures import JobFailures, read_failures
 from curate.dataset.prepare import resolve_output
-from curate.job.command import display, execute
+from curate.job.command import EXIT_OK, display, execute
 from curate.job.options import run_options
 from curate.job.origin import RecordedRun, locate, recorded_run
+from curate.units import plain
 
 if TYPE_CHECKING:
     from curate.dataset.spec import RunOptions
@@ -38,6 +42,8 @@ def retry(
 
     def make() -> tuple[Job, RunOptions]:
         found = read_failures(root)
+        if not as_json and not found.failed.any():
+            raise _NothingFailed(_nothing(found))
         run = recorded_run(found.ledger, found.listing)
         enter.enter_context(working_folder(run))
         options = run_options(
@@ -55,7 +61,21 @@ def retry(
         return locate(run.origin, script=script), options
 
     with contextlib.ExitStack() as enter:
-        return execute(make, as_json=as_json, dry=dry)
+        try:
+            return execute(make, as_json=as_json, dry=dry)
+        except _NothingFailed as nothing:
+            click.echo(str(nothing))
+            return EXIT_OK
+
+
+class _NothingFailed(Exception):
+    """There is nothing to retry: "complete" would be said of a job that may not be."""
+
+
+def _nothing(found: JobFailures) -> str:
+    root, left = plain(found.ledger.root), len(found.plan) - found.matched.count
+    text = f"no shard of {root} has failed"
+    return f"{text}; {left:,} of {len(found.plan):,} are not done: curate status {shlex.quote(root)}" if left else text
 
 
 @contextlib.contextmanager

@@ -119,6 +119,19 @@ class TestCommand:
         assert done(places[1]) == "abcd"
         assert curate("retry", str(places[1])).code == 0
 
+    def test_nothing_failed(self, places: tuple[Path, Path], curate: Curate) -> None:
+        """Then nothing runs, and it is not called complete: `e` is still to be run. For scripts it is a run of none."""
+        mend(places[0], *BAD)
+        assert curate("retry", str(places[1])).code == 0
+        left = f"no shard of {places[1]} has failed; 1 of 5 are not done: curate status {places[1]}\n"
+        for args in ([], ["--dry-run"]):
+            again = curate("retry", str(places[1]), *args)
+            assert (again.code, again.out, again.err) == (0, left, "")
+        assert curate("retry", str(places[1]), "--json").json["shards"]["total"] == 0
+        assert done(places[1]) == "abcd"
+        run_job(Choosy(), *places)
+        assert curate("retry", str(places[1])).out == f"no shard of {places[1]} has failed\n"
+
     def test_parameters_and_settings_are_those_of_the_run(self, tmp_path: Path, curate: Curate) -> None:
         """As they were given, not the defaults."""
         source, output = tmp_path / "in", tmp_path / "out"
