@@ -24,7 +24,8 @@ from curate.errors import ConfigError, RetryLater, ShardError, StorageError, Tra
 from curate.tasks.record import Failure, FailureKind
 
 MAX_TRACEBACK = 8000
-"""Characters of a traceback that travel to the driver: its end, where the error is."""
+"""Characters of a traceback that travel to the driver: its beginning, with the frames where the message is what is
+long, and its end, where the error is."""
 MAX_ERROR = 1000
 PASSING = frozenset(
     {FailureKind.RETRY_LATER, FailureKind.THROTTLED, FailureKind.STORAGE, FailureKind.OUT_OF_MEMORY},
@@ -45,7 +46,7 @@ def failure_of(error: BaseException) -> Failure:
     return Failure(
         kind_of(error),
         summary_of(error),
-        _end_of("".join(traceback.format_exception(error))),
+        _ends_of("".join(traceback.format_exception(error))),
         frame=frame_of(error),
         after_s=_wait_of(error),
         node=socket.gethostname(),
@@ -180,12 +181,12 @@ def _short(file: str) -> str:
     return max(found, key=len, default=str(Path(*path.parts[-2:])))
 
 
-def _end_of(text: str) -> str:
+def _ends_of(text: str) -> str:
     if len(text) <= MAX_TRACEBACK:
         return text
     # The note itself takes some of the room.
-    cut = len(text) - MAX_TRACEBACK + 60
-    return f"[{cut:,} characters before this are left out]\n{text[cut:]}"
+    part = MAX_TRACEBACK // 2 - 30
+    return f"{text[:part]}\n[{len(text) - 2 * part:,} characters are left out]\n{text[-part:]}"
 
 
 def _peak_bytes() -> int:

@@ -174,8 +174,9 @@ class TestFrame:
 
 
 class TestText:
-    def test_it_is_bounded_and_keeps_its_end(self) -> None:
-        """A traceback says at its end where the error is; a message at its beginning what it is."""
+    def test_it_is_bounded_and_keeps_its_ends(self) -> None:
+        """A traceback says at its end where the error is, and before a long message too; a message at its beginning
+        what it is."""
 
         def fail() -> None:
             raise ValueError("start " + "x" * 20_000 + " end")
@@ -185,14 +186,16 @@ class TestText:
         assert failure.error.startswith("ValueError: start")
         assert len(failure.traceback) <= MAX_TRACEBACK
         assert failure.traceback.endswith(" end\n")
+        assert ", in fail\n" in failure.traceback
 
     def test_it_says_how_much_is_left_out(self) -> None:
         """What is there and what is said to be left out is all there was."""
         error = ValueError("x" * 9000)
         text = failure_of(error).traceback
-        note, _, rest = text.partition("\n")
-        cut = int(note.removeprefix("[").split()[0].replace(",", ""))
-        assert cut + len(rest) == len(f"ValueError: {error}\n")
+        before, _, rest = text.partition("\n[")
+        note, _, after = rest.partition("\n")
+        cut = int(note.split()[0].replace(",", ""))
+        assert len(before) + cut + len(after) == len(f"ValueError: {error}\n")
 
     def test_a_short_one_is_whole(self) -> None:
         assert failure_of(ValueError("x")).traceback == "ValueError: x\n"
