@@ -33,7 +33,8 @@ def output_schema(prepared: Prepared, backend: Backend, interrupts: Interrupts, 
     if prepared.spec.output_schema is not None:
         return prepared.spec.output_schema
     problem = ""
-    asking = _Asking(backend, interrupts, clock, prepared.spec.task_timeout_s)
+    log = get_logger(job=prepared.spec.name, run=prepared.run_id)
+    asking = _Asking(backend, interrupts, clock, prepared.spec.task_timeout_s, log)
 
     def probe() -> Any:
         nonlocal problem
@@ -62,9 +63,7 @@ def output_schema(prepared: Prepared, backend: Backend, interrupts: Interrupts, 
     except _InterruptedError:
         return None
     except _NoSchemaError:
-        get_logger(job=prepared.spec.name, run=prepared.run_id).warning(
-            "no output schema could be derived from the first shards", error=problem
-        )
+        log.warning("no output schema could be derived from the first shards", error=problem)
         return None
 
 
@@ -79,11 +78,14 @@ class _NoSchemaError(Exception):
 class _Asking:
     """Asks shards one after the other; waits for what they say is not there now."""
 
-    def __init__(self, backend: Backend, interrupts: Interrupts, clock: Clock, timeout_s: float | None) -> None:
+    def __init__(
+        self, backend: Backend, interrupts: Interrupts, clock: Clock, timeout_s: float | None, log: Any
+    ) -> None:
         self._backend = backend
         self._interrupts = interrupts
         self._clock = clock
         self._timeout_s = timeout_s
+        self._log = log
         self._asked = 0
         self._waits = 0
 
@@ -96,7 +98,7 @@ class _Asking:
                 return answer
             wait_s = max(answer.again_s, min(2.0**self._waits, LONGEST_BACKOFF_S))
             self._waits += 1
-            get_logger().warning(
+            self._log.warning(
                 "the first shards cannot tell the schema of their output now; they are asked again",
                 error=answer.error,
                 wait_s=wait_s,

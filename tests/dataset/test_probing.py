@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from curate.dataset.probing import _ask, _Asking
 from curate.dataset.stage import Probe, Probed
+from curate.log import get_logger
 from curate.runtime.protocol import End, Ended, Message, Started
 from curate.tasks.dispatcher import POLL_S, Interrupts
 from tests.fakes import FakeBackend, FakeClock
@@ -61,7 +62,7 @@ def test_a_probe_whose_node_is_lost_is_asked_again() -> None:
 
     backend = FakeBackend(clock, answer)
     shard = Probe(None)
-    assert _Asking(backend, Interrupts(), clock, None).answer(shard) is ANSWER
+    assert _Asking(backend, Interrupts(), clock, None, get_logger()).answer(shard) is ANSWER
     assert [payload for _, payload, _ in backend.launched] == [shard, shard]
 
 
@@ -84,5 +85,5 @@ def test_an_interrupt_ends_the_wait_for_what_is_not_there() -> None:
         (task,) = in_flight
         return [Message(task, [Probed(error="down", again_s=3600.0)]), Ended(task, End.RETURNED)]
 
-    assert _Asking(FakeBackend(clock, answer), interrupts, clock, None).answer(Probe(None)) is None
+    assert _Asking(FakeBackend(clock, answer), interrupts, clock, None, get_logger()).answer(Probe(None)) is None
     assert clock.monotonic() - started_s <= 10.0 + 2 * POLL_S
