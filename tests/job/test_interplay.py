@@ -7,13 +7,16 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 import structlog
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from curate import Job, RetryLater
+from curate import BadRow, Job, RetryLater
 from curate.dataset.failures import read_failures
 from tests.fakes import FakeClock
-from tests.job.inline import everything, numbered, output_rows, refusing, run_job, write_jsonl
+from tests.job.inline import everything, numbered, output_rows, outputs, refusing, run_job, write_jsonl
 
 ROWS = 5
 TRIES = 4
@@ -254,3 +257,95 @@ def test_a_service_that_stays_down_ends_the_run(tmp_path: Path, world: World) ->
     assert [failure.error for failure in summary.failures] == ["RetryLater: run again in 5 s: the service is down"]
     # 21 times for the schema of the first shard, once for that of the second and of an empty table, 21 times a shard.
     assert world.calls["process"] == 21 + 2 + 2 * 21
+
+
+class Busy(Job):
+    """Counts, drops, sets a row aside, and raises for inputs that are broken."""
+
+    version = "1"
+    batch_size = 3
+    max_bad_rows = "50%"
+
+    def process(self, batch: Any) -> Any:
+        self.count("rows", len(batch))
+        self.drop(1, "first")
+        numbers = batch["n"].to_pylist()
+        if batch["text"][0].as_py() in WORLD.broken:
+            raise ValueError("broken")
+        if 7 in numbers:
+            raise BadRow("seven")
+        return batch.slice(1)
+
+
+NAMES = ("0", "1", "2", "3", "4")
+ONLY = st.sampled_from([{}, {"limit": 1}, {"limit": 3}, {"sample": "40%"}])
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("break"), st.sampled_from(NAMES)),
+        st.tuples(st.just("mend"), st.sampled_from(NAMES)),
+        st.tuples(st.just("write"), st.sampled_from(NAMES)),
+        st.tuples(st.just("delete"), st.sampled_from(NAMES)),
+        st.tuples(st.just("run"), ONLY, st.booleans(), st.booleans()),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(STEPS)
+def test_whatever_was_run_before_the_end_is_that_of_one_run(
+    tmp_path_factory: pytest.TempPathFactory, world: World, steps: list[Any]
+) -> None:
+    """Inputs come, break, are mended and replaced, outputs are removed, runs see to some of it: in the end there are
+    the outputs, the books and the summary of one run over what there is, and no file of rows that no output names."""
+    root = tmp_path_factory.mktemp("steps")
+    source, out = root / "in", root / "out"
+    versions: Counter[str] = Counter()
+    world.broken.clear()
+
+    def write(name: str) -> None:
+        versions[name] += 1
+        start = 5 * versions[name] - 5
+        rows = [{**row, "text": name} for row in numbered(start, start + 4 + versions[name])]
+        (source / f"{name}.jsonl").unlink(missing_ok=True)
+        write_jsonl(source / f"{name}.jsonl", rows)
+
+    write("0")
+    for step, *rest in steps:
+        if step == "run":
+            only, retry_failed, redo_stale = rest
+            if retry_failed and not (out / "_curate" / "job.json").exists():
+                continue
+            before = set(outputs(out))
+            summary = run_job(Busy(), source, out, retry_failed=retry_failed, redo_stale=redo_stale, **only)
+            assert summary.done + summary.failed == summary.total
+            assert summary.failed == 0 or world.broken
+            assert set(outputs(out)) >= before
+            settled = summary.books
+            gone = sum(settled.dropped.values()) + settled.quarantined
+            assert settled.rows_in + settled.created == settled.rows_out + gone
+            assert settled.rows_out == len(output_rows(out))
+        elif step == "write":
+            write(rest[0])
+        elif step == "delete":
+            (out / f"{rest[0]}.parquet").unlink(missing_ok=True)
+        else:
+            (world.broken.add if step == "break" else world.broken.discard)(rest[0])
+    world.broken.clear()
+    last = run_job(Busy(), source, out, redo_stale=True)
+    fresh = run_job(Busy(), source, root / "fresh")
+    assert last.state == "complete"
+    assert (last.books, last.bytes_in, last.bytes_out) == (fresh.books, fresh.bytes_in, fresh.bytes_out)
+    assert told(out) == told(root / "fresh")
+
+
+def told(out: Path) -> dict[str, Any]:
+    """Returns all that lies under an output but the ledger's account of how it came to be."""
+    found: dict[str, Any] = {
+        name: data
+        for name, data in everything(out).items()
+        if not name.startswith("_curate/") or name.startswith("_curate/quarantine/")
+    }
+    summary = orjson.loads((out / "_curate" / "summary.json").read_bytes())
+    del summary["run_id"]
+    return found | {"summary": summary}
