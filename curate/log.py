@@ -5,6 +5,7 @@ Standard output belongs to results (`--json`), so nothing is ever logged there.
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
@@ -20,7 +21,12 @@ _listener: Listener | None = None
 
 
 def configure(*, verbose: bool = False) -> None:
-    """Sends structlog events to standard error. Called once, by a program's entry point, never on import."""
+    """Sends structlog events to standard error. Called once, by a program's entry point, never on import.
+
+    Whatever is printed from now on is printed: characters that standard output's encoding lacks are escaped.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     level = logging.DEBUG if verbose else logging.INFO
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,

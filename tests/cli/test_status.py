@@ -590,6 +590,19 @@ def test_the_installed_program_prints_json(tmp_path: Path) -> None:
     assert "curate status" in missing.stderr
 
 
+def test_what_the_encoding_lacks_is_escaped(tmp_path: Path) -> None:
+    """A terminal that is not of UTF-8 hides no status behind a traceback."""
+    root = f"{tmp_path}/狐"
+    make_job(root, total=1, done=1, runs={RUN: heartbeat("complete", started=1, updated=2)}, summary=True)
+    program = Path(sys.executable).with_name("curate")
+    done = subprocess.run(
+        [program, "status", root], capture_output=True, timeout=60, env={**os.environ, "PYTHONIOENCODING": "latin-1"}
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"complete  " in done.stdout
+    assert rb"\u72d0" in done.stdout
+
+
 def test_an_unknown_option_is_exit_2(run: Callable[..., tuple[int, str, str]]) -> None:
     """click's own refusal."""
     code, out, err = run("status", "--jsn")
