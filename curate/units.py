@@ -95,7 +95,10 @@ def short(text: str, most: int) -> str:
 
     >>> short("what is too long is cut", 15)
     'what is too ...'
+    >>> short("so" + 100 * " " + "are blanks", 15)
+    'so...'
     """
     # What is escaped gets longer, never shorter, than what it was; blanks at its start do not.
-    one_line = plain(text.lstrip()[: 4 * most])
-    return one_line if len(one_line) <= most else one_line[: most - 3] + "..."
+    text = text.strip()
+    one_line = plain(text[: 4 * most])
+    return one_line if len(one_line) <= most and len(text) <= 4 * most else one_line[: most - 3] + "..."
