@@ -11,9 +11,8 @@ from curate.dataset.spec import StageSpec
 from curate.dataset.tally import BadRowBudget, Tally
 from curate.errors import ConfigError, did_you_mean
 from curate.job.asset import Asset
-from curate.job.code import code_digest
 from curate.job.columns import column_text, parse_columns
-from curate.job.definition import checked_settings, define, refuse_missing_hook, snake_case
+from curate.job.definition import checked_settings, define, job_digest, refuse_missing_hook, snake_case
 from curate.job.operator import JobOperator
 from curate.job.options import PathText, run_options
 from curate.job.origin import origin_of
@@ -235,7 +234,7 @@ class Job:
         settings = checked_settings(self)
         parameters = self._resolved()
         self.check()
-        digest = code_digest(cls, is_identity=self.version is None)
+        digest = job_digest(cls, is_identity=self.version is None)
         output_format, codec = OutputFormat(self.format), self.codec or DEFAULT_CODEC
         suffix(output_format, codec)
         columns, required = parse_columns(cls.__name__, settings["columns"])

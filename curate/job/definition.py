@@ -9,10 +9,11 @@ import re
 import types
 from typing import Any
 
+from curate.code import code_digest
 from curate.dataset.formats import DEFAULT_CODEC, OutputFormat, suffix
 from curate.errors import ConfigError, did_you_mean
 from curate.job.params import Param, collect
-from curate.job.settings import SETTINGS, check_setting
+from curate.job.settings import NEUTRAL, SETTINGS, check_setting
 
 HOOKS = {"setup": "(self)", "check": "(self)", "process": "(self, batch)", "process_file": "(self, file)"}
 """Methods that curate calls where a job defines them, as they are called."""
@@ -42,6 +43,11 @@ def define(cls: type, base: type) -> dict[str, Param]:
         raise ConfigError(f"{cls.__name__}.columns means nothing: a FileJob reads files, which have no columns")
     taken = {*HOOKS, *CALLED, *ENTRIES}
     return collect(cls, SETTINGS, taken)
+
+
+def job_digest(cls: type, *, is_identity: bool = False) -> str:
+    """Returns the digest of a job's code; its settings count by their values, beside it. See `code_digest`."""
+    return code_digest(cls, neutral=NEUTRAL, told=SETTINGS, is_identity=is_identity)
 
 
 def snake_case(name: str) -> str:

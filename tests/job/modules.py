@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from curate.job.code import code_digest
+from curate.job.definition import job_digest
 
 _NUMBERS = itertools.count()
 
@@ -49,4 +49,4 @@ class Modules:
 
     def digest(self, source: str) -> str:
         """Returns the digest of the class Mine in a module of this source."""
-        return code_digest(self.load(source).Mine)
+        return job_digest(self.load(source).Mine)

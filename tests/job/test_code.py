@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from curate import ConfigError, Job
-from curate.job.code import code_digest
+from curate.job.definition import job_digest
 from tests.job.modules import Modules
 
 BASE = '''
@@ -111,11 +111,11 @@ class TestWhatCounts:
         """`python jobs/toxicity.py`, `from jobs.toxicity import ..` and the copy that `ray job submit` runs."""
         first = modules.load(BASE, "one_name").Mine
         second = modules.load(BASE, "another_name").Mine
-        assert code_digest(first) == code_digest(second)
+        assert job_digest(first) == job_digest(second)
         main = modules.load(BASE, "third_name").Mine
         main.__module__ = "__main__"
         modules.monkeypatch.setitem(sys.modules, "__main__", sys.modules["third_name"])
-        assert code_digest(main) == code_digest(first)
+        assert job_digest(main) == job_digest(first)
 
     def test_a_source_in_another_encoding_is_read_as_it_says(self, modules: Modules, tmp_path: Path) -> None:
         source = (
@@ -128,7 +128,7 @@ class TestWhatCounts:
         module = importlib.util.module_from_spec(spec)
         modules.monkeypatch.setitem(sys.modules, "latin", module)
         spec.loader.exec_module(module)
-        assert code_digest(module.Mine)
+        assert job_digest(module.Mine)
 
 
 class TestOtherModules:
@@ -264,8 +264,8 @@ class TestClassesMadeInFunctions:
     @pytest.mark.parametrize("maker", [make, make_with_helper, make_with_default, make_with_constant, make_with_super])
     def test_the_values_they_close_over_count(self, maker: Callable[[int], type[Job]]) -> None:
         """Their text is the same."""
-        assert code_digest(maker(1)) == code_digest(maker(1))
-        assert code_digest(maker(1)) != code_digest(maker(2))
+        assert job_digest(maker(1)) == job_digest(maker(1))
+        assert job_digest(maker(1)) != job_digest(maker(2))
 
     @pytest.mark.parametrize(
         ("one", "other"),
@@ -285,12 +285,12 @@ class TestClassesMadeInFunctions:
         ],
     )
     def test_values_of_many_kinds(self, one: Any, other: Any) -> None:
-        assert code_digest(make(one)) == code_digest(make(one))
-        assert code_digest(make(one)) != code_digest(make(other))
+        assert job_digest(make(one)) == job_digest(make(one))
+        assert job_digest(make(one)) != job_digest(make(other))
 
     def test_sets_have_no_order(self) -> None:
         words = [f"word {k}" for k in range(50)]
-        assert code_digest(make(set(words))) == code_digest(make({words[-k] for k in range(50)}))
+        assert job_digest(make(set(words))) == job_digest(make({words[-k] for k in range(50)}))
 
     def test_a_value_that_cannot_be_hashed_is_refused_where_it_is_the_identity(self) -> None:
         """Naming it. Beside a declared version it only guards, and is left out."""
@@ -322,7 +322,7 @@ class Mine(Job):
     def _digest(self, source: str) -> str:
         space: dict[str, Any] = {"__name__": "notebook"}
         exec(compile(source, "<cell 1>", "exec"), space)
-        return code_digest(space["Mine"])
+        return job_digest(space["Mine"])
 
     @pytest.mark.parametrize(
         ("old", "new"),

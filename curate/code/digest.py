@@ -1,4 +1,4 @@
-"""A digest of what a job's class says: its syntax tree, without docstrings, comments and layout.
+"""A digest of what a class says: its syntax tree, without docstrings, comments and layout.
 
 It covers the class, its bases outside of curate, and whatever these name, transitively, at the top level of their
 modules and of the user's other modules. What installed packages hold is not covered: the lock file pins that. For a
@@ -14,21 +14,22 @@ import hashlib
 import inspect
 import textwrap
 import types
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
+from curate.code.closures import Unhashable, function_text, value_text
+from curate.code.sources import Found, Imports, Module, Sources
+from curate.code.syntax import canonical
 from curate.errors import ConfigError
-from curate.job.closures import Unhashable, function_text, value_text
-from curate.job.settings import SETTINGS
-from curate.job.sources import Found, Imports, Module, Sources
-from curate.job.syntax import canonical
-
-NEUTRAL = tuple(name for name, setting in SETTINGS.items() if not setting.changes_bytes)
-"""Settings that change no byte of any output: another number of CPUs is not another code."""
 
 
-def code_digest(cls: type, *, is_identity: bool = False) -> str:
+def code_digest(
+    cls: type, *, neutral: Collection[str] = (), told: Collection[str] = (), is_identity: bool = False
+) -> str:
     """Returns 16 hex digits of the code of a class.
+
+    `neutral`: attributes whose assignment in the body of the class counts for nothing, because they change no byte of
+    any output. `told`: attributes whose values are told elsewhere, so that only the text of the class counts.
 
     `is_identity`: there is no version beside it. Then a value that the class closes over and that cannot be hashed is
     refused with a ConfigError naming it, instead of being left out.
@@ -41,9 +42,9 @@ def code_digest(cls: type, *, is_identity: bool = False) -> str:
             continue
         root = _root(base, sources)
         if root is not None:
-            parts += _trees(root, sources, seen)
+            parts += _trees(root, sources, seen, neutral)
         if root is None or "<locals>" in base.__qualname__:
-            parts += _values(base, is_identity)
+            parts += _values(base, told, is_identity)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
@@ -63,21 +64,21 @@ def _root(cls: type, sources: Sources) -> Found | None:
     return module, statement
 
 
-def _trees(root: Found, sources: Sources, seen: dict[int, ast.stmt]) -> Iterator[str]:
+def _trees(root: Found, sources: Sources, seen: dict[int, ast.stmt], neutral: Collection[str]) -> Iterator[str]:
     """Yields the class's tree and those of what it uses, the nearest first."""
     queue = [root]
     for module, statement in queue:
         if id(statement) not in seen:
             # Kept, so that no other statement can come to have its id.
             seen[id(statement)] = statement
-            yield canonical(statement, NEUTRAL if statement is root[1] else ())
+            yield canonical(statement, neutral if statement is root[1] else ())
             queue += sources.used_by(module, statement)
 
 
-def _values(cls: type, is_identity: bool) -> Iterator[str]:
+def _values(cls: type, told: Collection[str], is_identity: bool) -> Iterator[str]:
     """Yields what a class holds, and its methods with what they close over."""
     for name, value in sorted(vars(cls).items()):
-        if name in SETTINGS or name in getattr(cls, "_params", {}) or _made_by_python(name, value):
+        if name in told or name in getattr(cls, "_params", {}) or _made_by_python(name, value):
             continue
         try:
             functions = list(_functions(value))
