@@ -314,7 +314,8 @@ def test_whatever_was_run_before_the_end_is_that_of_one_run(
             summary = run_job(Busy(), source, out, retry_failed=retry_failed, redo_stale=redo_stale, **only)
             assert summary.done + summary.failed == summary.total
             assert summary.failed == 0 or world.broken
-            assert set(outputs(out)) >= before
+            # A stale output is removed before it is made again, which may fail.
+            assert redo_stale or set(outputs(out)) >= before
             settled = summary.books
             gone = sum(settled.dropped.values()) + settled.quarantined
             assert settled.rows_in + settled.created == settled.rows_out + gone
