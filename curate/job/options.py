@@ -73,6 +73,8 @@ def run_options(
 
 
 def _fraction(text: str) -> float:
+    if not isinstance(text, str):
+        raise ConfigError(f"sample is {text!r}, expected a percentage as text, such as '1%'")
     try:
         return parse_percent(text)
     except ConfigError as error:

@@ -19,6 +19,7 @@ from click.testing import CliRunner, Result
 
 from curate import Asset, Job, TextJob, param
 from curate.dataset.spec import RunOptions, StageSpec
+from curate.errors import ConfigError
 from curate.job.command import command
 from curate.tasks.summary import Summary
 from tests.job.inline import everything, numbered, outputs, write_jsonl
@@ -598,3 +599,9 @@ class TestAsAProcess:
         assert started.returncode == 130
         assert "Traceback" not in err
         assert not (tmp_path / "out").exists()
+
+
+def test_a_sample_that_is_no_text_is_refused() -> None:
+    """From code, a fraction is easily given as a number: whether 0.5 is a half or half a percent, it cannot say."""
+    with pytest.raises(ConfigError, match="expected a percentage as text"):
+        Job.options(input="in", output="out", sample=0.5)  # type: ignore[arg-type]
