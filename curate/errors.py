@@ -74,6 +74,10 @@ class BadRow(CurateError):
         return self.reason
 
 
+class StreamFailed(CurateError):
+    """A piece of a stream was given up: its worker died too often, or what it raised cannot be sent to the consumer."""
+
+
 class ShardError(CurateError):
     """One shard cannot be finished; the others go on. Never retried: trying again would give the same."""
 

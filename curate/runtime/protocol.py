@@ -79,7 +79,32 @@ class Ended:
     """Memory that its worker held, as far as is known."""
 
 
-News = Started | Message | Ended
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A task that streams has made a block, and makes no other before this one is taken."""
+
+    task: int
+    size_bytes: int
+
+
+class BlockLostError(Exception):
+    """A block that was taken cannot be fetched: it went with its node, or was never finished."""
+
+    def __init__(self, ended: Ended) -> None:
+        super().__init__(ended)
+        self.ended = ended
+        """How what made it, or held it, ended."""
+
+
+class Block(Protocol):
+    """A block that was taken. It is held where it was made; nobody holds it once this is gone."""
+
+    def fetch(self) -> Any:
+        """Returns what the program yielded. Raises BlockLostError."""
+        ...
+
+
+News = Started | Message | Offer | Ended
 """What a poll tells of tasks, of each in this order."""
 
 
@@ -105,13 +130,27 @@ class Backend(Protocol):
         ...
 
     def launch(
-        self, task: int, payload: Any, pieces: int, *, memory: int | None = None, announce: bool = False
+        self,
+        task: int,
+        payload: Any,
+        pieces: int,
+        *,
+        memory: int | None = None,
+        announce: bool = False,
+        stream: bool = False,
     ) -> None:
         """Starts a task over `pieces` pieces of work; `memory` bytes instead of what `start` was told, if given.
 
         With `announce`, `poll` tells when it runs (`Started`), where, also of one that dies later, and each message at
         once: of a worker that dies, nothing is left unsaid. Without, messages come in batches.
+
+        With `stream`, what the program yields that has `nbytes` is a block: it is offered, and the program stands still
+        until it is taken. All else that it yields is a message. Announced, whatever `announce` says.
         """
+        ...
+
+    def take(self, task: int) -> Block:
+        """Returns the block that a task offers, which then goes on. The block is not moved before it is fetched."""
         ...
 
     def poll(self, timeout_s: float) -> list[News]:

@@ -10,6 +10,10 @@ function instead of an argument. Ray would take 0.2 ms a task, half of what the 
 objects its own way and to count a reference in every task.
 
 The first item of a stream tells where it runs. Ray's errors do not: of a worker that died, Ray says that it died.
+
+A task that streams blocks sends two items for each: its size, and the table itself, which stays in the object store of
+its node. Ray lets it be one item ahead. So its program stands still until the block was taken, and the size of a block
+is known before: for 1.2 ms a block.
 """
 
 from __future__ import annotations
@@ -35,7 +39,18 @@ from ray.job_config import JobConfig
 from curate.errors import ConfigError
 from curate.log import get_logger
 from curate.runtime import code
-from curate.runtime.protocol import End, Ended, Message, News, Program, Resources, Started
+from curate.runtime.protocol import (
+    Block,
+    BlockLostError,
+    End,
+    Ended,
+    Message,
+    News,
+    Offer,
+    Program,
+    Resources,
+    Started,
+)
 from curate.units import format_bytes
 
 STREAM_INTERVAL_S = 0.25
@@ -99,6 +114,12 @@ class _Task:
     pid: int = 0
     node_id: str = ""
     cancelled: bool = False
+    blocks: bool = False
+    """Whether it streams blocks."""
+    size_bytes: int | None = None
+    """Of the block that comes next, once that is known."""
+    offers: bool = False
+    """Whether that block is made and waits to be taken."""
 
 
 class RayBackend:
@@ -116,7 +137,7 @@ class RayBackend:
         self._node_names: dict[str, str] = {}
         self._resources = Resources()
         self._options: dict[str, Any] = {}
-        self._functions: dict[tuple[bool, int | None], Any] = {}
+        self._functions: dict[tuple[str, int | None], Any] = {}
 
     def start(self, resources: Resources) -> None:
         """Connects to Ray if nothing is connected yet.
@@ -180,16 +201,28 @@ class RayBackend:
             interval_s, work = pickle.loads(payload)
             yield from _in_batches(_program(key, reference).run(work), interval_s)
 
+        def run_stream(payload: bytes) -> Iterator[Any]:
+            yield _packed(_whereabouts())
+            for item in _program(key, reference).run(pickle.loads(payload)):
+                size_bytes = getattr(item, "nbytes", None)
+                if size_bytes is None:
+                    yield _packed([item])
+                else:
+                    yield _packed(size_bytes)
+                    yield item
+
+        streaming = {**self._options, "num_returns": "streaming"}
         self._functions = {
-            (False, None): ray.remote(**self._options)(run_piece),
-            (True, None): ray.remote(**self._options, num_returns="streaming")(run_bundle),
+            ("piece", None): ray.remote(**self._options)(run_piece),
+            ("bundle", None): ray.remote(**streaming)(run_bundle),
+            ("stream", None): ray.remote(**streaming, _generator_backpressure_num_objects=1)(run_stream),
         }
 
-    def _function(self, streams: bool, memory: int | None) -> Any:
+    def _function(self, name: str, memory: int | None) -> Any:
         """Returns what runs on a worker. Asking for other memory makes no new one of it, and so no new workers."""
-        found = self._functions.get((streams, memory))
+        found = self._functions.get((name, memory))
         if found is None:
-            found = self._functions[streams, memory] = self._functions[streams, None].options(memory=memory)
+            found = self._functions[name, memory] = self._functions[name, None].options(memory=memory)
         return found
 
     def _needs(self) -> dict[str, float]:
@@ -229,29 +262,59 @@ class RayBackend:
         self._largest_memory = max((int(has["memory"]) for has in able if has.get("memory")), default=None)
 
     def launch(
-        self, task: int, payload: Any, pieces: int, *, memory: int | None = None, announce: bool = False
+        self,
+        task: int,
+        payload: Any,
+        pieces: int,
+        *,
+        memory: int | None = None,
+        announce: bool = False,
+        stream: bool = False,
     ) -> None:
         """Submits the task; Ray queues it until a slot is free."""
+        if stream:
+            ref = self._function("stream", memory).remote(_packed(payload))
+            self._tasks[ref] = _Task(task, streams=True, blocks=True)
+            return
         if pieces == 1 and not announce:
-            self._tasks[self._function(False, memory).remote(_packed(payload))] = _Task(task, streams=False)
+            self._tasks[self._function("piece", memory).remote(_packed(payload))] = _Task(task, streams=False)
             return
         interval_s = 0.0 if announce else max(STREAM_INTERVAL_S, self._slots / STREAM_ITEMS_PER_S)
-        self._tasks[self._function(True, memory).remote(_packed((interval_s, payload)))] = _Task(task, streams=True)
+        ref = self._function("bundle", memory).remote(_packed((interval_s, payload)))
+        self._tasks[ref] = _Task(task, streams=True)
 
     def poll(self, timeout_s: float) -> list[News]:
         """Returns the messages and ends that are ready, in completion order."""
-        if not self._tasks:
+        waiting = [ref for ref, task in self._tasks.items() if not task.offers]
+        if not waiting:
+            # What stands still has nothing to tell, however long one waits.
             return []
-        waiting = list(self._tasks)
-        ready, _ = ray.wait(waiting, num_returns=1, timeout=timeout_s)
+        # A block that is made may stay where it is.
+        fetch = not any(self._tasks[ref].blocks for ref in waiting)
+        ready, _ = ray.wait(waiting, num_returns=1, timeout=timeout_s, fetch_local=fetch)
         if ready and len(waiting) > 1:
-            ready, _ = ray.wait(waiting, num_returns=len(waiting), timeout=0)
+            ready, _ = ray.wait(waiting, num_returns=len(waiting), timeout=0, fetch_local=fetch)
         return [news for ref in ready for news in self._harvest(ref)]
+
+    def take(self, task: int) -> Block:
+        """Returns a reference to the block, which keeps it in the object store; Ray lets the task go on."""
+        ref, running = next((ref, one) for ref, one in self._tasks.items() if one.number == task and one.offers)
+        running.offers, running.size_bytes = False, None
+        return _Block(next(ref), running, self)
 
     def _harvest(self, ref: Any) -> Iterator[News]:
         task = self._tasks[ref]
+        if task.size_bytes is not None:
+            task.offers = True
+            yield Offer(task.number, task.size_bytes)
+            return
         try:
-            value = pickle.loads(ray.get(next(ref) if task.streams else ref))
+            item = ray.get(next(ref) if task.streams else ref)
+            if task.blocks and task.cancelled:
+                # It was between two blocks and did not hear.
+                ray.cancel(ref, force=True)
+                return
+            value = pickle.loads(item)
         except StopIteration:
             del self._tasks[ref]
             yield Ended(task.number, End.RETURNED, node=task.node, pid=task.pid)
@@ -264,7 +327,9 @@ class RayBackend:
             task.node, task.pid, task.node_id = value
             yield Started(task.number, task.node, task.pid)
             return
-        if value:
+        if isinstance(value, int):
+            task.size_bytes = value
+        elif value:
             yield Message(task.number, value)
         if not task.streams:
             del self._tasks[ref]
@@ -316,11 +381,17 @@ class RayBackend:
         return self._node_names.get(found[1], "") if found else ""
 
     def cancel(self, task: int | None = None) -> None:
-        """Kills the worker of a task, or those of all that run."""
+        """Kills the worker of a task, or those of all that run.
+
+        A worker whose program stands still, waiting for its block to be taken, hears and lives.
+        """
         for ref, running in self._tasks.items():
             if task is None or running.number == task:
                 running.cancelled = True
-                ray.cancel(ref, force=True)
+                # What Ray has of a stream and nobody took, makes its task wait.
+                ray.cancel(ref, force=not (running.blocks and ref.next_ready()))
+                # Its end comes instead of the block.
+                running.offers, running.size_bytes = False, None
         if task is None:
             self._tasks.clear()
 
@@ -333,6 +404,21 @@ class RayBackend:
             ray.shutdown()
             # Last, because Ray says goodbye.
             self._unhush()
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A block in the object store of the node that made it."""
+
+    ref: Any
+    task: _Task
+    backend: RayBackend
+
+    def fetch(self) -> Any:
+        try:
+            return ray.get(self.ref)
+        except ray_errors.RayError as error:
+            raise BlockLostError(self.backend._died(self.task, error)) from error
 
 
 def killed_for_memory(message: str, pid: int = 0) -> tuple[int, int]:

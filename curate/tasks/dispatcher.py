@@ -144,7 +144,7 @@ class Dispatcher:
                 self._shard_ended(launch, record)
         elif isinstance(news, Started):
             self._handle(TaskStarted(launch.task))
-        else:
+        elif isinstance(news, Ended):
             self._task_ended(launch, news)
 
     def _shard_ended(self, launch: Launch, record: ShardRecord) -> None:
@@ -159,13 +159,13 @@ class Dispatcher:
 
     def _task_ended(self, launch: Launch, news: Ended) -> None:
         left = self.scheduler.unreported(launch.task)
-        kind = _kind(news.end) if left else None
+        kind = kind_of_end(news.end) if left else None
         # A node that is lost is nobody's fault, and there may be many of them.
         suspect = None if news.end is End.LOST else self._first_without_output(left)
 
         def record_of(one: Record) -> ShardRecord:
             assert one.kind is not None
-            return ShardRecord(one.shard, 0.0, _failure(news, one.kind))
+            return ShardRecord(one.shard, 0.0, failure_of_end(news, one.kind))
 
         self._handle(TaskEnded(launch.task, kind, suspect, news.peak_bytes), record_of)
         del self._launches[launch.task]
@@ -214,7 +214,7 @@ class Dispatcher:
                     self.observer.failed(launch, record, action.outcome)
 
 
-def _kind(end: End) -> FailureKind:
+def kind_of_end(end: End) -> FailureKind:
     """Returns what the end of a task means for those of its shards that it did not report on."""
     if end in (End.LOST, End.CANCELLED):
         return FailureKind.LOST
@@ -223,7 +223,8 @@ def _kind(end: End) -> FailureKind:
     return FailureKind.OUT_OF_MEMORY if end is End.OUT_OF_MEMORY else FailureKind.CRASHED
 
 
-def _failure(news: Ended, kind: FailureKind) -> Failure:
+def failure_of_end(news: Ended, kind: FailureKind) -> Failure:
+    """Returns what is told of a shard that a task left when it ended."""
     where: dict[str, Any] = {"node": news.node, "pid": news.pid, "peak_bytes": news.peak_bytes}
     if kind is FailureKind.TIMED_OUT:
         return Failure(kind, "timed out: the shard took longer than task_timeout_s and was cancelled", **where)

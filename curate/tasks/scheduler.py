@@ -165,6 +165,27 @@ class Policy:
             FailureKind.MISCONFIGURED: 0,
         }[kind]
 
+    def wait_s(self, kind: FailureKind, failures: int, after_s: float = 0.0) -> float:
+        """Returns the seconds to wait before the try that follows the `failures`th failure of `kind`.
+
+        At least the `after_s` that user code asked for. Zero where waiting would help nobody.
+        """
+        if kind in _REQUEUED_AT_ONCE:
+            return 0.0
+        return max(min(self.backoff_s * 2.0 ** (failures - 1), LONGEST_BACKOFF_S), after_s)
+
+
+def more_memory(had: int, peak_bytes: int, most: int | None) -> int | None:
+    """Returns the bytes to ask for after a task ran out of memory, None if it had the `most` that there is.
+
+    >>> more_memory(0, 3 * GIB, None) // GIB, more_memory(4 * GIB, 0, 6 * GIB) // GIB, more_memory(GIB, 0, GIB)
+    (6, 6, None)
+    """
+    if most is not None and had >= most:
+        return None
+    wanted = 2 * max(had, peak_bytes, LEAST_MEMORY)
+    return wanted if most is None else min(wanted, most)
+
 
 # What happens
 
@@ -727,19 +748,18 @@ class Scheduler:
                 self._ready.append((shard,))
             return Outcome.RETRY
         self._move(shard, Move.DELAY)
-        backoff_s = min(self.policy.backoff_s * 2 ** (strikes[kind] - 1), LONGEST_BACKOFF_S)
-        heapq.heappush(self._waiting, (now_s + max(backoff_s, after_s), shard))
+        heapq.heappush(self._waiting, (now_s + self.policy.wait_s(kind, strikes[kind], after_s), shard))
         # Counted while it waits, as one that did so before: whatever it waits for this time.
         self._told_to_wait += strikes[FailureKind.RETRY_LATER] > 0
         return Outcome.RETRY
 
     def _ask_for_more(self, shard: int, peak_bytes: int) -> bool:
         """Doubles what a shard asks for; False if it had the most that there is."""
-        had, most = max(self.policy.declared_memory or 0, self._memory.get(shard, 0)), self._largest_memory
-        if most is not None and had >= most:
+        had = max(self.policy.declared_memory or 0, self._memory.get(shard, 0))
+        wanted = more_memory(had, peak_bytes, self._largest_memory)
+        if wanted is None:
             return False
-        wanted = 2 * max(had, peak_bytes, LEAST_MEMORY)
-        self._memory[shard] = wanted if most is None else min(wanted, most)
+        self._memory[shard] = wanted
         return True
 
     def _move(self, shard: int, move: Move) -> None:

@@ -1,0 +1,382 @@
+"""Blocks on their way to a consumer: made by tasks, in order, within a budget of bytes.
+
+The pieces of a source run as tasks, each a stream of blocks. A task stands still with every block that it has made,
+until the block is taken; what was taken stays where it was made until the consumer gets it. So all that is made and
+not consumed is known by its size:
+
+    held      taken, in the queue of its piece
+    offered   made; its task stands still
+    coming    one for each task that runs, taken to be as large as the largest so far
+
+A task goes on, and a piece is begun, only where another block fits into the budget beside all of them: the oldest
+first, because it is consumed first. The oldest piece itself needs no room while it has nothing to give, so nothing
+locks. Before the first block is seen, each slot gets its share of the budget. What is made is then at most the budget
+and one block for each task that runs, however long the stream.
+
+A piece gives the same blocks whenever it runs. If its worker or node is lost, or a block of it, it runs again and
+leaves out what is there already.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+
+from curate.clock import Clock, SystemClock
+from curate.dataset.blame import failure_of
+from curate.errors import StreamFailed
+from curate.runtime.protocol import Backend, Block, BlockLostError, End, Ended, Message, News, Offer, Program
+from curate.tasks.dispatcher import POLL_S, failure_of_end, kind_of_end
+from curate.tasks.record import Failure, FailureKind
+from curate.tasks.scheduler import Policy, more_memory
+
+STREAM_POLICY = Policy(user_error_retries=0)
+"""A run's table, but that the consumer hears of errors of user code at once: somebody waits for the rows."""
+BLOCK_OVERHEAD_BYTES = 4096
+"""What a block costs beside its bytes: its reference, and what Ray keeps for it. Counted against the budget."""
+MOST_PIECES = 1000
+"""Pieces that are begun and not consumed, at most: many may give no rows at all while the oldest is at work."""
+PATIENCE_S = 10.0
+"""How long the oldest piece waits for a slot among tasks that stand still before one of them makes way."""
+MAX_PIECE = 200
+"""Characters that an error tells of its piece."""
+
+
+def stream_blocks(
+    program: Program,
+    pieces: Iterable[Any],
+    backend: Backend,
+    *,
+    budget_bytes: int,
+    policy: Policy = STREAM_POLICY,
+    clock: Clock | None = None,
+) -> Iterator[pa.Table]:
+    """Yields the tables that `program.run(piece)` yields, for each piece, in the order of pieces and tables.
+
+    The pieces run as tasks of `backend`, which is started, and is this stream's alone until it ends. Nothing runs
+    before the first table is asked for. Tables that are made and not consumed have `budget_bytes` bytes at most, and
+    one table for each task that runs. `pieces` are asked for as they are begun. The same piece must give the same
+    tables each time.
+
+    A piece whose worker or node dies runs again, as often as `policy` says. To stop early (`break`, `close`) ends all
+    tasks and frees what they made.
+
+    Raises what the program raised, once all tables before it were consumed, with the traceback of the worker as a note.
+    Raises StreamFailed where that cannot be sent, or a piece was given up; ValueError if the budget is no positive
+    number.
+    """
+    if budget_bytes < 1:
+        raise ValueError(f"budget_bytes is {budget_bytes}, but a stream needs room for a block; give it some MiB")
+    return _streamed(program, pieces, backend, budget_bytes, policy, clock or SystemClock())
+
+
+def _streamed(
+    program: Program, pieces: Iterable[Any], backend: Backend, budget_bytes: int, policy: Policy, clock: Clock
+) -> Iterator[pa.Table]:
+    try:
+        backend.load(_Replayable(program, f"{program.key} as a stream"))
+        stream = _Stream(iter(pieces), backend, budget_bytes, policy, clock)
+        while stream.advance():
+            # Not by a name: this frame must not keep what the consumer has let go of.
+            yield stream.deliver()
+    finally:
+        backend.cancel()
+
+
+# In the worker
+
+
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """Word of what the program raised, as the last thing that a task tells."""
+
+    failure: Failure
+    error: Exception | None
+    """The exception; None once it was on its way and could not be sent."""
+    sent: bool = False
+    """Whether it came from another process."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        try:
+            packed = pickle.dumps(self.error)
+            pickle.loads(packed)
+        except Exception:  # noqa: BLE001 - exceptions are user code; what they say is in the failure all the same
+            packed = pickle.dumps(None)
+        return _received, (self.failure, packed)
+
+
+def _received(failure: Failure, packed: bytes) -> _Raised:
+    try:
+        error = pickle.loads(packed)
+    except Exception:  # noqa: BLE001 - its class is not importable here; the text is told instead
+        error = None
+    return _Raised(failure, error, sent=True)
+
+
+@dataclass(slots=True)
+class _Replayable:
+    """Runs a piece from the block that is needed, and tells what it raises."""
+
+    program: Program
+    key: str
+
+    def run(self, payload: tuple[Any, int]) -> Iterator[Any]:
+        piece, skip = payload
+        try:
+            for table in islice(self.program.run(piece), skip, None):
+                if not isinstance(table, pa.Table):
+                    raise TypeError(f"the program of a stream yields Arrow tables, but this one gave {type(table)}")
+                yield table
+        except Exception as error:  # noqa: BLE001 - whatever user code raises is the consumer's to hear
+            yield _Raised(failure_of(error), error)
+
+
+# In the consumer's process
+
+
+@dataclass(slots=True)
+class _Piece:
+    """A piece that was begun and is not wholly consumed."""
+
+    rank: int
+    payload: Any
+    consumed: int = 0
+    """Blocks that the consumer got."""
+    held: deque[tuple[Block, int]] = field(default_factory=deque)
+    """Blocks that come next, with what each counts for, in bytes."""
+    held_bytes: int = 0
+    task: int | None = None
+    """The task that runs it."""
+    launched_s: float = 0.0
+    started: bool = False
+    """Whether that task is known to run."""
+    offered: int | None = None
+    """What the block that it offers counts for, in bytes."""
+    raised: _Raised | None = None
+    ended: bool = False
+    """Whether no block follows those that are held."""
+    error: Exception | None = None
+    """What the consumer gets after them."""
+    strikes: Counter[FailureKind] = field(default_factory=Counter)
+    due_s: float = 0.0
+    """When it may run again."""
+    memory: int | None = None
+    """Bytes to ask for instead of what every task asks for."""
+
+    @property
+    def comes(self) -> bool:
+        """Whether its task works on a block."""
+        return self.task is not None and self.offered is None
+
+
+class _Stream:
+    """All that is known of a stream; `_pieces` has the oldest first."""
+
+    def __init__(
+        self, source: Iterator[Any], backend: Backend, budget_bytes: int, policy: Policy, clock: Clock
+    ) -> None:
+        self._source = source
+        self._backend = backend
+        self._budget = budget_bytes
+        self._policy = policy
+        self._clock = clock
+        self._pieces: deque[_Piece] = deque()
+        self._by_task: dict[int, _Piece] = {}
+        self._begun = 0
+        self._launched = 0
+        self._exhausted = False
+        self._largest = 0
+        self._next: pa.Table | None = None
+
+    def advance(self) -> bool:
+        """Works until there is a table to deliver; False if there will be none."""
+        self._steer()
+        while self._pieces or not self._exhausted:
+            news = self._backend.poll(self._timeout_s())
+            for one in news:
+                self._hear(one)
+            self._steer()
+            if self._fetch():
+                # The room that it leaves is used while the consumer is busy with it.
+                self._steer()
+                return True
+            if not news:
+                self._make_way()
+        return False
+
+    def deliver(self) -> pa.Table:
+        """Returns the table, and keeps none of it."""
+        table, self._next = self._next, None
+        return table
+
+    def _fetch(self) -> bool:
+        while self._pieces:
+            head = self._pieces[0]
+            if head.held:
+                block, size_bytes = head.held.popleft()
+                head.held_bytes -= size_bytes
+                try:
+                    self._next = block.fetch()
+                except BlockLostError as lost:
+                    self._rewind(head, lost.ended)
+                    return False
+                head.consumed += 1
+                return True
+            if not head.ended:
+                return False
+            if head.error is not None:
+                raise head.error
+            self._pieces.popleft()
+            self._steer()
+        return False
+
+    # What to do
+
+    def _steer(self) -> None:
+        """Takes what may be taken and begins what may begin, oldest first."""
+        slots = max(self._backend.slots(), 1)
+        window = self._policy.max_in_flight or slots + 1
+        block = self._largest or self._budget // (slots + 1)
+        used = sum(piece.held_bytes + (piece.offered or 0) + (block if piece.comes else 0) for piece in self._pieces)
+        now_s = self._clock.monotonic()
+        for rank, piece in enumerate(self._pieces):
+            fits = used + block <= self._budget
+            if piece.offered is not None:
+                if fits or (rank == 0 and not piece.held):
+                    assert piece.task is not None
+                    piece.held.append((self._backend.take(piece.task), piece.offered))
+                    piece.held_bytes += piece.offered
+                    piece.offered = None
+                    used += block
+            elif piece.task is None and not piece.ended and piece.due_s <= now_s:
+                fits = fits and len(self._by_task) < window
+                if fits or rank == 0:
+                    self._launch(piece, now_s)
+                    used += block
+            if piece.error is not None:
+                # Nothing after it is ever consumed.
+                return
+        while len(self._by_task) < window and len(self._pieces) < MOST_PIECES:
+            if self._exhausted or (self._pieces and used + block > self._budget):
+                return
+            try:
+                payload = next(self._source)
+            except StopIteration:
+                self._exhausted = True
+                return
+            piece = _Piece(self._begun, payload)
+            self._begun += 1
+            self._pieces.append(piece)
+            self._launch(piece, now_s)
+            used += block
+
+    def _launch(self, piece: _Piece, now_s: float) -> None:
+        task, self._launched = self._launched, self._launched + 1
+        piece.task, piece.launched_s, piece.started, piece.raised = task, now_s, False, None
+        self._by_task[task] = piece
+        skip = piece.consumed + len(piece.held)
+        self._backend.launch(task, (piece.payload, skip), 1, memory=piece.memory, stream=True)
+
+    def _make_way(self) -> None:
+        """Ends the youngest task if the oldest piece waits for a slot and all who have one stand still.
+
+        It happens after the oldest piece was lost. What is ended is run again from where it stood.
+        """
+        head = self._pieces[0] if self._pieces else None
+        if head is None or head.task is None or head.started:
+            return
+        running = [piece for piece in self._pieces if piece.started and piece.task is not None]
+        if not running or any(piece.comes for piece in running):
+            return
+        waited_s = self._clock.monotonic() - head.launched_s
+        if len(running) >= self._backend.slots() or waited_s >= PATIENCE_S:
+            youngest = running[-1]
+            assert youngest.task is not None
+            self._backend.cancel(youngest.task)
+            youngest.offered = None
+
+    def _timeout_s(self) -> float:
+        """Waits here where the backend has nothing to wait for."""
+        head = self._pieces[0] if self._pieces else None
+        if head is not None and head.held:
+            return 0.0
+        due = [piece.due_s for piece in self._pieces if piece.task is None and not piece.ended]
+        now_s = self._clock.monotonic()
+        wait_s = max(0.0, min([POLL_S, *(due_s - now_s for due_s in due if due_s > now_s)]))
+        if any(piece.comes for piece in self._pieces):
+            return wait_s
+        if due:
+            self._clock.sleep(wait_s)
+        return 0.0
+
+    # What the backend tells
+
+    def _hear(self, news: News) -> None:
+        piece = self._by_task.get(news.task)
+        if piece is None:
+            # Of a task that was cancelled because a block of it was lost.
+            return
+        if isinstance(news, Ended):
+            self._ended(piece, news)
+            return
+        piece.started = True
+        if isinstance(news, Offer):
+            piece.offered = news.size_bytes + BLOCK_OVERHEAD_BYTES
+            self._largest = max(self._largest, piece.offered)
+        elif isinstance(news, Message):
+            (piece.raised,) = news.items
+
+    def _ended(self, piece: _Piece, news: Ended) -> None:
+        del self._by_task[news.task]
+        piece.task = piece.offered = None
+        if piece.raised is not None:
+            self._strike(piece, piece.raised.failure, piece.raised)
+        elif news.end is End.RETURNED:
+            piece.ended = True
+        elif news.end is not End.CANCELLED:
+            self._strike(piece, failure_of_end(news, kind_of_end(news.end)))
+
+    def _rewind(self, piece: _Piece, ended: Ended) -> None:
+        """A block was lost, and those after it are the same piece's: it runs again from there."""
+        if piece.task is not None:
+            self._backend.cancel(piece.task)
+            del self._by_task[piece.task]
+        piece.task = piece.offered = piece.error = None
+        piece.ended = False
+        piece.held.clear()
+        piece.held_bytes = 0
+        self._strike(piece, failure_of_end(ended, kind_of_end(ended.end)))
+
+    def _strike(self, piece: _Piece, failure: Failure, raised: _Raised | None = None) -> None:
+        kind = failure.kind
+        piece.strikes[kind] += 1
+        tries = piece.strikes[kind]
+        wanted = None
+        if kind is FailureKind.OUT_OF_MEMORY:
+            had = max(self._policy.declared_memory or 0, piece.memory or 0)
+            wanted = more_memory(had, failure.peak_bytes, self._backend.largest_memory())
+        if tries > self._policy.limit(kind) or (kind is FailureKind.OUT_OF_MEMORY and wanted is None):
+            piece.ended, piece.error = True, _told(piece, failure, raised)
+            return
+        piece.memory = wanted or piece.memory
+        piece.due_s = self._clock.monotonic() + self._policy.wait_s(kind, tries, failure.after_s)
+
+
+def _told(piece: _Piece, failure: Failure, raised: _Raised | None) -> Exception:
+    """Returns what the consumer gets for a piece that was given up."""
+    if raised is not None and raised.error is not None:
+        if raised.sent:
+            raised.error.add_note(f"In process {failure.pid} on {failure.node}:\n{failure.traceback}")
+        return raised.error
+    what = repr(piece.payload)
+    what = what if len(what) <= MAX_PIECE else f"{what[:MAX_PIECE]}…"
+    tries = piece.strikes[failure.kind]
+    times = "" if tries == 1 else f" {tries} times"
+    detail = f"\n{failure.traceback}" if failure.traceback else ""
+    return StreamFailed(f"piece {piece.rank} ({what}) failed{times}, {failure.kind.value}: {failure.error}{detail}")
