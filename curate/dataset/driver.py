@@ -219,22 +219,8 @@ class _Run:
             remove_scratch(self.prepared.stores.scratch)
 
     def _program(self) -> StageProgram:
-        spec = self.prepared.spec
-        return StageProgram(
-            key=self.prepared.run_id,
-            job=spec.name,
-            operator=spec.operator,
-            output=self.prepared.output,
-            fingerprint=spec.fingerprint,
-            format=spec.format,
-            codec=spec.codec,
-            batch_rows=spec.batch_rows,
-            max_bad_rows=spec.max_bad_rows,
-            quarantine_errors=spec.quarantine_errors,
-            task_timeout_s=spec.task_timeout_s,
-            input_schemas=self.prepared.schemas,
-            scratch=self.prepared.stores.scratch,
-        )
+        prepared = self.prepared
+        return prepared.spec.program(prepared.run_id, prepared.output, prepared.schemas, prepared.stores.scratch)
 
     def _dispatch(self, backend: Backend) -> RunState:
         plan, account, interrupts = self.prepared.plan, self.account, self.signals.interrupts

@@ -76,20 +76,9 @@ def replay(
         else:
             output = cleanup.enter_context(tempfile.TemporaryDirectory(prefix="curate-replay-"))
             scratch = f"{output}/{layout.TMP}{run_id}"
-        program = StageProgram(
-            key=run_id,
-            job=spec.name,
-            operator=operator,
-            output=output,
-            fingerprint=spec.fingerprint,
-            format=spec.format,
-            codec=spec.codec,
-            batch_rows=spec.batch_rows,
-            max_bad_rows=spec.max_bad_rows,
-            quarantine_errors=spec.quarantine_errors,
-            input_schemas=_input_schemas(found, spec, shard),
-            scratch=scratch,
-        )
+        # Nobody waits for a debugger's user: no time limit here.
+        tried = replace(spec, operator=operator, task_timeout_s=None)
+        program = tried.program(run_id, output, _input_schemas(found, spec, shard), scratch)
         schema = _output_schema(found, spec, program, shard, publish=publish)
         piece = Piece(((rank, shard),), LATE_ATTEMPT if publish else 1, schema, last=whole)
         record = _run(program, piece)

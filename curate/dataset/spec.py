@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from curate.dataset.formats import OutputFormat, suffix
-from curate.dataset.stage import Operator
+from curate.dataset.stage import Operator, StageProgram
 from curate.runtime.protocol import Resources
 from curate.tasks.progress import Display, NoDisplay
 
@@ -51,6 +51,24 @@ class StageSpec:
         """Returns 16 hex digits of the identity: the same for the same bytes out, whoever runs it."""
         canonical = orjson.dumps(dict(self.identity), option=orjson.OPT_SORT_KEYS)
         return hashlib.sha256(canonical).hexdigest()[:16]
+
+    def program(self, run_id: str, output: str, input_schemas: Mapping[str, Any], scratch: str) -> StageProgram:
+        """Returns what workers run of this stage, with outputs under `output`, as part of a run."""
+        return StageProgram(
+            key=run_id,
+            job=self.name,
+            operator=self.operator,
+            output=output,
+            fingerprint=self.fingerprint,
+            format=self.format,
+            codec=self.codec,
+            batch_rows=self.batch_rows,
+            max_bad_rows=self.max_bad_rows,
+            quarantine_errors=self.quarantine_errors,
+            task_timeout_s=self.task_timeout_s,
+            input_schemas=input_schemas,
+            scratch=scratch,
+        )
 
     @property
     def suffix(self) -> str:
