@@ -219,6 +219,18 @@ def test_a_slow_consumer_is_waited_for(seed: int) -> None:
     assert min(ahead[60:100]) >= budget // 2
 
 
+def test_no_piece_is_begun_without_room_for_a_block() -> None:
+    """Each slot has one before a size is known. Then, with room for two blocks, the oldest is alone."""
+    rows = 10_000
+    backend = Scripted(1, 4, FakeClock())
+    stream = stream_blocks(
+        Counting(), pieces_of([[rows] * 5] * 12), backend, budget_bytes=2 * rows * 16, clock=backend.clock
+    )
+    running = [len(backend.tasks) for _ in stream]
+    assert max(running) == 5
+    assert set(running[25:]) <= {0, 1}
+
+
 def test_inline_makes_what_is_asked_for_and_nothing_else() -> None:
     """Nothing runs before the first table is asked for, then one block each; who leaves closes the program."""
     backend = make_backend("inline")
