@@ -9,6 +9,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from curate.dataset.lazy.api import (
+        Dataset,
+        from_arrow,
+        from_items,
+        range,
+        read_csv,
+        read_json,
+        read_parquet,
+        read_text,
+    )
     from curate.errors import BadRow, ConfigError, CorruptInput, CurateError, RetryLater
     from curate.job import Asset, FileJob, Job, TextJob, param
     from curate.tasks.summary import RunState, Summary
@@ -22,6 +32,15 @@ _HOME = {
     "FileJob": "curate.job",
     "param": "curate.job",
     "Asset": "curate.job",
+    # rows without a job
+    "Dataset": "curate.dataset.lazy.api",
+    "read_parquet": "curate.dataset.lazy.api",
+    "read_json": "curate.dataset.lazy.api",
+    "read_csv": "curate.dataset.lazy.api",
+    "read_text": "curate.dataset.lazy.api",
+    "from_items": "curate.dataset.lazy.api",
+    "from_arrow": "curate.dataset.lazy.api",
+    "range": "curate.dataset.lazy.api",
     # what a run returns
     "Summary": "curate.tasks.summary",
     "RunState": "curate.tasks.summary",
@@ -40,13 +59,21 @@ __all__ = [
     "ConfigError",
     "CorruptInput",
     "CurateError",
+    "Dataset",
     "FileJob",
     "Job",
     "RetryLater",
     "RunState",
     "Summary",
     "TextJob",
+    "from_arrow",
+    "from_items",
     "param",
+    "range",
+    "read_csv",
+    "read_json",
+    "read_parquet",
+    "read_text",
 ]
 
 

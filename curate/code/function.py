@@ -1,0 +1,75 @@
+"""What a function is, as text: for a pipeline of functions, which has no version but what its functions say."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import textwrap
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from curate.code.closures import function_text, value_text
+from curate.code.sources import Found, Sources
+from curate.code.syntax import canonical
+
+
+def callable_text(name: str, function: Any) -> str:
+    """Returns a callable as text: its code, defaults, what it closes over, and what of the user's modules it uses.
+
+    The same in every process. Raises Unhashable, with the variable's name, for a value that has no such text.
+    """
+    text = function_text(function) if isinstance(function, types.FunctionType) else value_text(name, function)
+    sources = Sources()
+    seen: dict[int, ast.stmt] = {}
+    trees: list[str] = []
+    queue: list[Found] = []
+    for one in _functions(function, set()):
+        module = sources.module(one.__module__)
+        if module is not None:
+            queue += sources.used_by(module, _names_used(one))
+    for module, statement in queue:
+        if id(statement) not in seen:
+            seen[id(statement)] = statement
+            trees.append(canonical(statement))
+            queue += sources.used_by(module, statement)
+    return "\n".join([text, *trees])
+
+
+def _functions(value: Any, seen: set[int]) -> Iterator[types.FunctionType]:
+    """Yields the functions in a callable, and those that they close over."""
+    if isinstance(value, functools.partial):
+        for one in (value.func, *value.args, *value.keywords.values()):
+            yield from _functions(one, seen)
+    elif isinstance(value, types.MethodType):
+        yield from _functions(value.__func__, seen)
+    elif isinstance(value, types.FunctionType) and id(value) not in seen:
+        seen.add(id(value))
+        yield value
+        for cell in value.__closure__ or ():
+            try:
+                yield from _functions(cell.cell_contents, seen)
+            except ValueError:
+                continue  # assigned later, if ever
+
+
+def _names_used(function: types.FunctionType) -> ast.AST:
+    """Returns a tree with the names that a function uses.
+
+    A lambda has no source of its own, only the statement around it, so its names are taken from what was compiled.
+    """
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    except (OSError, TypeError, SyntaxError, IndexError):
+        tree = ast.Pass()
+    if isinstance(tree, ast.FunctionDef) and tree.name == function.__name__:
+        return tree
+    codes, names = [function.__code__], dict[str, None]()
+    while codes:
+        code = codes.pop()
+        names.update(dict.fromkeys(code.co_names))
+        codes += [one for one in code.co_consts if isinstance(one, types.CodeType)]
+    roots = [ast.Name(name, ast.Load()) for name in names if name in function.__globals__]
+    parts: list[ast.expr] = [ast.Attribute(root, name, ast.Load()) for root in roots for name in names]
+    return ast.Tuple([*roots, *parts], ast.Load())

@@ -1,0 +1,531 @@
+"""Dataset: a lazy plan over rows, and the functions that make one. Names and semantics are those of ray.data.
+
+Nothing runs before rows are asked for or written. Rows come in the order of the input, always.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+from rich.console import Console
+
+from curate import log
+from curate.dataset.formats import Format, OutputFormat, rechunk
+from curate.dataset.lazy import operators as ops
+from curate.dataset.lazy import rules
+from curate.dataset.lazy.execution import How, blocks, joined
+from curate.dataset.lazy.expressions import is_expression
+from curate.dataset.lazy.plan import Apply, Limit, Plan, Scan, Union, lines, rows_of, schema_of
+from curate.dataset.lazy.sinks import stage_of
+from curate.dataset.lazy.sources import Range, Tables, files
+from curate.dataset.spec import RunOptions
+from curate.errors import ConfigError
+from curate.runtime import BACKENDS
+from curate.tasks.summary import Summary
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+Batch = Any
+"""A pyarrow.Table, or a dictionary of numpy arrays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """Rows that come from somewhere and go through operators; every method returns a new one.
+
+    >>> import pyarrow.compute as pc
+    >>> range(5).with_column("double", pc.field("id") * 2).filter(pc.field("id") > 2).take_all()
+    [{'id': 3, 'double': 6}, {'id': 4, 'double': 8}]
+    """
+
+    _plan: Plan
+    _how: How = field(default_factory=How)
+
+    # Row-wise
+
+    def map_batches(
+        self,
+        fn: Callable[..., Any],
+        *,
+        batch_size: int | None = None,
+        batch_format: str = "pyarrow",
+        fn_args: Iterable[Any] | None = None,
+        fn_kwargs: Mapping[str, Any] | None = None,
+    ) -> Dataset:
+        """Replaces batches of rows by what `fn(batch, *fn_args, **fn_kwargs)` returns for them.
+
+        A batch has at most `batch_size` rows (None: about 16,384) and never crosses files; it is a pyarrow.Table, or
+        with `batch_format="numpy"` a dictionary of arrays. `fn` returns either, whatever it got, or an iterator of
+        them, with any number of rows, and always the same columns.
+
+        Raises ConfigError for a class (there are no actor pools yet), an unknown format, or a size below 1. What `fn`
+        raises reaches whoever asks for the rows, with a note that names operator, rows and input.
+
+        >>> def add(batch, amount):
+        ...     return {"id": batch["id"] + amount}
+        >>> range(3).map_batches(add, batch_format="numpy", fn_args=[10]).take_all()
+        [{'id': 10}, {'id': 11}, {'id': 12}]
+        """
+        ops.check_function("map_batches", fn)
+        ops.check_format(batch_format)
+        if batch_size is not None:
+            _check_rows("batch_size", batch_size, 1)
+        return self._then(ops.MapBatches(fn, batch_size, batch_format, tuple(fn_args or ()), dict(fn_kwargs or {})))
+
+    def map(self, fn: Callable[[dict[str, Any]], Mapping[str, Any]]) -> Dataset:
+        """Replaces every row, a dictionary, by the dictionary that `fn(row)` returns; all must have the same keys.
+
+        Types of columns are inferred; one of nothing but None keeps the type that it had. Raises ConfigError for a
+        class.
+
+        >>> range(2).map(lambda row: {"text": str(row["id"])}).take_all()
+        [{'text': '0'}, {'text': '1'}]
+        """
+        ops.check_function("map", fn)
+        return self._then(ops.MapRows(fn, flat=False))
+
+    def flat_map(self, fn: Callable[[dict[str, Any]], Iterable[Mapping[str, Any]]]) -> Dataset:
+        """Replaces every row by the rows, dictionaries of the same keys, that `fn(row)` returns: none, or several.
+
+        Raises ConfigError for a class.
+
+        >>> range(3).flat_map(lambda row: [row] * row["id"]).take_all()
+        [{'id': 1}, {'id': 2}, {'id': 2}]
+        """
+        ops.check_function("flat_map", fn)
+        return self._then(ops.MapRows(fn, flat=True))
+
+    def filter(self, fn: Any, *, reason: str = "filter") -> Dataset:
+        """Keeps the rows for which `fn` is true: a pyarrow.compute expression, or a function of the row.
+
+        Where an expression is null the row is dropped. A write books what is dropped under `reason`. Expressions over
+        columns of Parquet files are pushed into the read: row groups that cannot match are not read.
+
+        Raises ConfigError for an expression that is not boolean or names an unknown column, and for a class.
+
+        >>> import pyarrow.compute as pc
+        >>> range(4).filter(pc.field("id") >= 2).filter(lambda row: row["id"] != 3).take_all()
+        [{'id': 2}]
+        """
+        if not reason or not isinstance(reason, str):
+            raise ConfigError(f"filter(reason={reason!r}): a reason is some text")
+        if is_expression(fn):
+            return self._then(ops.FilterExpression(fn, reason))
+        ops.check_function("filter", fn)
+        return self._then(ops.FilterRows(fn, reason))
+
+    def with_column(self, column_name: str, expr: Any) -> Dataset:
+        """Adds a column made by a pyarrow.compute expression, as the last one; one of that name is replaced in place.
+
+        Raises ConfigError for what is no expression, or one that cannot be made of the columns there are.
+
+        >>> import pyarrow.compute as pc
+        >>> range(2).with_column("id", pc.field("id") + 1).take_all()
+        [{'id': 1}, {'id': 2}]
+        """
+        if not is_expression(expr):
+            raise ConfigError(
+                f"with_column({column_name!r}) takes a pyarrow.compute expression such as pc.field('n') * 2, found "
+                f"{expr!r}; use map_batches for a function"
+            )
+        return self._then(ops.WithColumn(column_name, expr))
+
+    def select_columns(self, cols: str | Sequence[str]) -> Dataset:
+        """Keeps these columns, in this order. Those of Parquet files that nothing needs are not read.
+
+        Raises ConfigError for a column that is not there, or is named twice.
+
+        >>> import pyarrow.compute as pc
+        >>> range(1).with_column("a", pc.field("id")).select_columns(["a"]).take_all()
+        [{'a': 0}]
+        """
+        return self._then(ops.Select(_columns("select_columns", cols)))
+
+    def drop_columns(self, cols: str | Sequence[str]) -> Dataset:
+        """Leaves these columns out. Raises ConfigError for a column that is not there, or is named twice.
+
+        >>> import pyarrow.compute as pc
+        >>> range(1).with_column("a", pc.field("id")).drop_columns("id").take_all()
+        [{'a': 0}]
+        """
+        return self._then(ops.Drop(_columns("drop_columns", cols)))
+
+    def rename_columns(self, names: Mapping[str, str]) -> Dataset:
+        """Renames columns, from old names to new ones; they keep their places.
+
+        Raises ConfigError for a column that is not there, or two of one name.
+
+        >>> range(1).rename_columns({"id": "n"}).take_all()
+        [{'n': 0}]
+        """
+        return self._then(ops.Rename(dict(names)))
+
+    def limit(self, limit: int) -> Dataset:
+        """Keeps the first `limit` rows; what makes more is stopped. What follows runs in the consumer's process.
+
+        Raises ConfigError for a negative number.
+
+        >>> range(1_000_000_000).limit(2).take_all()
+        [{'id': 0}, {'id': 1}]
+        """
+        _check_rows("limit", limit, 0)
+        return replace(self, _plan=Limit(self._plan, limit))
+
+    def union(self, *other: Dataset) -> Dataset:
+        """Returns the rows of this dataset, then those of the others.
+
+        >>> range(1).union(range(2)).take_all()
+        [{'id': 0}, {'id': 0}, {'id': 1}]
+        """
+        return replace(self, _plan=Union((self._plan, *(one._plan for one in other))))
+
+    def using(self, *, backend: str = "inline", memory_budget: int = 512 << 20) -> Dataset:
+        """Says where the rows that are consumed are made: `inline`, in this process, or as tasks on `ray`.
+
+        Blocks that are made and not consumed hold `memory_budget` bytes at most, and one block a task. Raises
+        ConfigError for another backend, or no budget.
+
+        >>> range(2).using(backend="inline").count()
+        2
+        """
+        if backend not in BACKENDS:
+            raise ConfigError(f"no backend {backend!r}; there are: {', '.join(BACKENDS)}")
+        _check_rows("memory_budget", memory_budget, 1)
+        return replace(self, _how=How(backend, memory_budget))
+
+    # Consuming
+
+    def schema(self) -> pa.Schema:
+        """Returns the schema of the rows; without running anything where no function is in the way.
+
+        Behind a function it is that of the first rows; without columns if there are none.
+
+        >>> range(1).schema().names
+        ['id']
+        """
+        found = schema_of(self._plan)
+        if found is None:
+            stream = self.limit(1)._blocks()
+            first = next(stream, None)
+            stream.close()
+            found = pa.schema([]) if first is None else first.schema
+        return found
+
+    def count(self) -> int:
+        """Returns the number of rows; from the footers of Parquet files where every row is known to be kept.
+
+        >>> import pyarrow.compute as pc
+        >>> range(10).filter(pc.field("id") < 3).count()
+        3
+        """
+        known = rows_of(self._plan)
+        if known is not None:
+            return known
+        found = schema_of(self._plan)
+        least = self if found is None or not len(found) else self.select_columns(found.names[0])
+        return sum(block.num_rows for block in least._blocks())
+
+    def take(self, limit: int = 20) -> list[dict[str, Any]]:
+        """Returns the first `limit` rows as dictionaries; reads no more than it takes. Raises ConfigError if negative.
+
+        >>> range(100).take(1)
+        [{'id': 0}]
+        """
+        return self.limit(limit).take_all()
+
+    def take_all(self) -> list[dict[str, Any]]:
+        """Returns all rows as dictionaries; they have to fit into memory.
+
+        >>> range(1).take_all()
+        [{'id': 0}]
+        """
+        return list(self.iter_rows())
+
+    def take_batch(self, batch_size: int = 20, *, batch_format: str = "pyarrow") -> Batch:
+        """Returns the first `batch_size` rows as one batch. Raises ConfigError if there is no row.
+
+        >>> range(100).take_batch(2, batch_format="numpy")["id"].tolist()
+        [0, 1]
+        """
+        ops.check_format(batch_format)
+        _check_rows("batch_size", batch_size, 1)
+        table = self.limit(batch_size).to_arrow()
+        if not table.num_rows:
+            raise ConfigError("take_batch: the dataset has no rows")
+        return _formatted(table, batch_format)
+
+    def show(self, limit: int = 20) -> None:
+        """Prints the first `limit` rows.
+
+        >>> range(2).show()
+        {'id': 0}
+        {'id': 1}
+        """
+        console = Console(width=200, soft_wrap=True)
+        for row in self.take(limit):
+            console.print(repr(row), markup=False, highlight=False)
+
+    def iter_rows(self) -> Iterator[dict[str, Any]]:
+        """Yields the rows as dictionaries of Python values, the first while later ones are still being read.
+
+        To stop early ends all that runs.
+
+        >>> next(range(3).iter_rows())
+        {'id': 0}
+        """
+        for block in self._blocks():
+            for batch in block.to_batches(max_chunksize=1024):
+                yield from batch.to_pylist()
+
+    def iter_batches(
+        self, *, batch_size: int | None = 256, batch_format: str = "pyarrow", drop_last: bool = False
+    ) -> Iterator[Batch]:
+        """Yields the rows in batches of `batch_size` rows, the last one smaller, or left out with `drop_last`.
+
+        With `batch_size=None`, blocks as they come, of about 4 MiB. Formats as for `map_batches`. To stop early ends
+        all that runs. Raises ConfigError for an unknown format, or a size below 1.
+
+        >>> [batch.num_rows for batch in range(5).iter_batches(batch_size=2)]
+        [2, 2, 1]
+        """
+        ops.check_format(batch_format)
+        if batch_size is not None:
+            _check_rows("batch_size", batch_size, 1)
+        return self._batches(batch_size, batch_format, drop_last)
+
+    def to_arrow(self) -> pa.Table:
+        """Returns all rows as one table; they have to fit into memory.
+
+        >>> range(3).to_arrow().num_rows
+        3
+        """
+        found = list(self._blocks())
+        if found:
+            return joined(found)
+        known = schema_of(self._plan)
+        return pa.table({}) if known is None else known.empty_table()
+
+    # Writing
+
+    def write_parquet(self, path: str | os.PathLike[str], *, backend: str = "ray", codec: str | None = None) -> Summary:
+        """Writes one Parquet file for each input shard below `path`, as a job, and returns the run's summary.
+
+        Idempotent: what is written already is skipped, so that calling it again finishes what was left. Its identity
+        is that of its operators: their code, defaults and closures. `codec` is zstd (default), snappy or none.
+
+        Raises ConfigError for a plan that does not read files, has a limit or a union, closes over a value of which no
+        identity can be made, or whose `path` holds something else. Shards that fail do not raise: see `Summary.state`.
+
+        >>> import pyarrow.compute as pc
+        >>> import tempfile, pathlib, pyarrow.parquet as pq
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> _ = (folder / "in.jsonl").write_text('{"n": 1}\\n{"n": 2}\\n')
+        >>> found = read_json(folder / "in.jsonl").filter(pc.field("n") > 1, reason="small")
+        >>> found.write_parquet(folder / "out", backend="inline").books.dropped
+        {'small': 1}
+        >>> read_parquet(folder / "out").take_all()
+        [{'n': 2}]
+        """
+        return self._write(path, OutputFormat.PARQUET, backend, codec)
+
+    def write_json(self, path: str | os.PathLike[str], *, backend: str = "ray", codec: str | None = None) -> Summary:
+        """Writes one file of JSON lines for each input shard below `path`; all else is as for `write_parquet`.
+
+        `codec` is zstd (default) or gzip.
+
+        >>> import tempfile, pathlib
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> _ = (folder / "in.jsonl").write_text('{"n": 1}\\n')
+        >>> _ = read_json(folder / "in.jsonl").write_json(folder / "out", backend="inline")
+        >>> [path.name for path in (folder / "out").glob("in*")]
+        ['in.jsonl.zst']
+        """
+        return self._write(path, OutputFormat.JSONL, backend, codec)
+
+    # Looking
+
+    def explain(self) -> str:
+        """Returns the logical and the physical plan: what is fused, what is pushed into the read, how much is read.
+
+        >>> import pyarrow.compute as pc
+        >>> print(range(9).filter(pc.field("id") > 2).limit(1).explain())
+        logical
+          limit(1)
+            filter((id > 2))
+              range(9)
+        physical
+          first 1 rows, then stop
+            tasks
+              range(9)
+                gives at most 1 rows of a piece
+                fused: filter((id > 2))
+        """
+        physical = rules.lower(self._plan)
+        return "\n".join(["logical", *lines(self._plan, 1), "physical", *rules.lines(physical, 1)])
+
+    def _then(self, operator: ops.Operator) -> Dataset:
+        plan = Apply(self._plan, operator)
+        # What can be seen to be wrong is refused here, where it was said.
+        schema_of(plan)
+        return replace(self, _plan=plan)
+
+    def _blocks(self) -> Any:
+        return blocks(rules.lower(self._plan), self._how)
+
+    def _batches(self, batch_size: int | None, batch_format: str, drop_last: bool) -> Iterator[Batch]:
+        stream = self._blocks()
+        for table in stream if batch_size is None else _rebatched(stream, batch_size):
+            if not (drop_last and batch_size is not None and table.num_rows < batch_size):
+                yield _formatted(table, batch_format)
+
+    def _write(self, path: str | os.PathLike[str], format: OutputFormat, backend: str, codec: str | None) -> Summary:
+        from curate.dataset.driver import run
+
+        log.ensure_configured()
+        spec, inputs = stage_of(self._plan, format, codec)
+        return run(spec, RunOptions(inputs=tuple(inputs), output=os.fspath(path), backend=backend))
+
+
+def read_parquet(paths: Paths, *, columns: Sequence[str] | None = None, filter: Any = None) -> Dataset:
+    """Returns the rows of Parquet files, directories or globs, in the order of the paths and of the names below them.
+
+    Lists them and reads one footer, whose schema holds for all files. `columns` are those to keep, `filter` is an
+    expression that rows must fulfil; both are pushed into the read. Raises ConfigError for a path that matches nothing,
+    files of another format, or an unknown column.
+
+    >>> import pyarrow.compute as pc
+    >>> import tempfile, pathlib, pyarrow as pa, pyarrow.parquet as pq
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.parquet"
+    >>> pq.write_table(pa.table({"n": [1, 2], "text": ["a", "b"]}), path)
+    >>> read_parquet(path, columns=["text"], filter=pc.field("n") > 1).take_all()
+    [{'text': 'b'}]
+    """
+    found = Dataset(Scan(files("read_parquet", Format.PARQUET, _paths(paths))))
+    if filter is not None:
+        found = found.filter(filter)
+    return found if columns is None else found.select_columns(columns)
+
+
+def read_json(paths: Paths) -> Dataset:
+    """Returns the rows of files of JSON lines, plain or compressed (gz, zst).
+
+    The schema is sampled from the first file with rows; a line that does not fit is a bad row, of which 0.1 % of a file
+    (at least 10) are left out with a warning, or set aside by a write. Raises ConfigError as `read_parquet` does.
+
+    >>> import tempfile, pathlib
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.jsonl"
+    >>> _ = path.write_text('{"n": 1}\\n{"n": null}\\n')
+    >>> read_json(path).take_all()
+    [{'n': 1}, {'n': None}]
+    """
+    return Dataset(Scan(files("read_json", Format.JSONL, _paths(paths))))
+
+
+def read_csv(paths: Paths) -> Dataset:
+    """Returns the rows of CSV files with a header. Schema, bad rows and errors are as for `read_json`.
+
+    >>> import tempfile, pathlib
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.csv"
+    >>> _ = path.write_text("n,text\\n1,a\\n")
+    >>> read_csv(path).take_all()
+    [{'n': 1, 'text': 'a'}]
+    """
+    return Dataset(Scan(files("read_csv", Format.CSV, _paths(paths))))
+
+
+def read_text(paths: Paths) -> Dataset:
+    """Returns the lines of text files as the column `text`; blank ones are left out. Errors are as for `read_json`.
+
+    >>> import tempfile, pathlib
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.txt"
+    >>> _ = path.write_text("one\\n\\ntwo\\n")
+    >>> read_text(path).take_all()
+    [{'text': 'one'}, {'text': 'two'}]
+    """
+    return Dataset(Scan(files("read_text", Format.TEXT, _paths(paths), wanted=("text",))))
+
+
+def from_items(items: Sequence[Any]) -> Dataset:
+    """Returns rows from a list: dictionaries are rows, all of the same keys; other values become the column `item`.
+
+    Raises ConfigError for rows of other keys, or values of no common type.
+
+    >>> from_items(["a", "b"]).take_all()
+    [{'item': 'a'}, {'item': 'b'}]
+    """
+    rows = [item if isinstance(item, Mapping) else {"item": item} for item in items]
+    for row in rows:
+        if row.keys() != rows[0].keys():
+            raise ConfigError(f"from_items: a row has the keys {list(row)}, and the first one has {list(rows[0])}")
+    try:
+        table = pa.Table.from_pylist(rows) if rows else pa.table({})
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise ConfigError(f"from_items: values of a column have no common type: {error}") from error
+    return Dataset(Scan(Tables("from_items", (table,), table.schema)))
+
+
+def from_arrow(tables: pa.Table | Sequence[pa.Table]) -> Dataset:
+    """Returns the rows of Arrow tables of one schema. Raises ConfigError for what is no table, or other schemas.
+
+    >>> import pyarrow as pa
+    >>> from_arrow(pa.table({"n": [1]})).take_all()
+    [{'n': 1}]
+    """
+    given = (tables,) if isinstance(tables, pa.Table) else tuple(tables)
+    for table in given:
+        if not isinstance(table, pa.Table):
+            raise ConfigError(f"from_arrow takes pyarrow.Tables, found {type(table).__name__}")
+        if not table.schema.equals(given[0].schema):
+            raise ConfigError(f"from_arrow: tables of two schemas: {given[0].schema}; and: {table.schema}")
+    plain = tuple(table.replace_schema_metadata(None) for table in given)
+    return Dataset(Scan(Tables("from_arrow", plain, plain[0].schema if plain else pa.schema([]))))
+
+
+def range(n: int) -> Dataset:
+    """Returns the numbers from 0 to `n` - 1 as the column `id`. Raises ConfigError for a negative number.
+
+    >>> range(2).take_all()
+    [{'id': 0}, {'id': 1}]
+    """
+    _check_rows("range", n, 0)
+    return Dataset(Scan(Range(n)))
+
+
+def _rebatched(stream: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
+    """Yields tables of `rows` rows. Blocks whose types differ are widened where they meet in one table."""
+    pending: list[pa.Table] = []
+    held = 0
+    for block in stream:
+        pending.append(block)
+        held += block.num_rows
+        if held >= rows:
+            whole = joined(pending)
+            cut = held - held % rows
+            yield from rechunk(iter([whole.slice(0, cut)]), rows)
+            pending, held = ([whole.slice(cut)], held - cut) if held > cut else ([], 0)
+    if pending:
+        yield joined(pending).combine_chunks()
+
+
+def _formatted(table: pa.Table, batch_format: str) -> Batch:
+    return table if batch_format == "pyarrow" else ops.to_numpy(table)
+
+
+def _check_rows(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"{name} is {value!r}, expected a whole number, at least {least}")
+
+
+def _columns(method: str, cols: str | Sequence[str]) -> tuple[str, ...]:
+    columns = (cols,) if isinstance(cols, str) else tuple(cols)
+    for name in columns:
+        if columns.count(name) > 1:
+            raise ConfigError(f"{method}: the column {name!r} is named {columns.count(name)} times")
+    return columns
+
+
+def _paths(paths: Paths) -> list[str]:
+    return [os.fspath(one) for one in ([paths] if isinstance(paths, str | os.PathLike) else paths)]

@@ -1,0 +1,101 @@
+"""pyarrow.compute expressions: applied to tables, checked against schemas, and which columns they read."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.acero as acero
+import pyarrow.compute as pc
+
+from curate.errors import ConfigError, did_you_mean
+
+_NO_MATCH = re.compile(r"No match for FieldRef\.(?:Name\((.*?)\)|Nested\(FieldRef\.Name\((.*?)\).*?) in ", re.DOTALL)
+
+
+def project(table: pa.Table, expressions: Sequence[Any], names: Sequence[str]) -> pa.Table:
+    """Returns a table of these expressions over `table`, row by row, in order."""
+    return _run(table, acero.Declaration("project", acero.ProjectNodeOptions(list(expressions), list(names))))
+
+
+def keep(table: pa.Table, expression: Any) -> pa.Table:
+    """Returns the rows for which `expression` is true, in order; not those for which it is null."""
+    return _run(table, acero.Declaration("filter", acero.FilterNodeOptions(expression)))
+
+
+def _run(table: pa.Table, node: Any) -> pa.Table:
+    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
+    # One thread: several would hand the rows out in the order in which they are done with them.
+    return acero.Declaration.from_sequence([source, node]).to_table(use_threads=False)
+
+
+def type_of(expression: Any, schema: pa.Schema, where: str) -> pa.DataType:
+    """Returns the type of an expression over rows of `schema`. Raises ConfigError if it has none.
+
+    >>> type_of(pc.field("a") + 1, pa.schema([("a", pa.int64())]), "with_column('b')")
+    DataType(int64)
+    """
+    try:
+        return project(schema.empty_table(), [expression], ["value"]).schema.field(0).type
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise ConfigError(f"{where}: {_problem(error, schema)}") from error
+
+
+def _problem(error: Exception, schema: pa.Schema) -> str:
+    found = _NO_MATCH.match(str(error))
+    if found is None:
+        return f"{error}; the rows have {describe(schema)}"
+    return unknown_column(found[1] or found[2], schema.names)
+
+
+def unknown_column(name: str, names: Sequence[str]) -> str:
+    """Returns the words for a column that is not there."""
+    return f"there is no column {name!r}{did_you_mean(name, names)}; there are {', '.join(map(repr, names)) or 'none'}"
+
+
+def describe(schema: pa.Schema) -> str:
+    """Returns a schema in one line.
+
+    >>> describe(pa.schema([("id", pa.int64()), ("text", pa.string())]))
+    'id: int64, text: string'
+    """
+    return ", ".join(f"{field.name}: {field.type}" for field in schema) or "no columns"
+
+
+def columns_of(expression: Any, schema: pa.Schema) -> frozenset[str]:
+    """Returns the columns that an expression reads: those without which it cannot be bound.
+
+    >>> schema = pa.schema([("a", pa.int8()), ("b", pa.string()), ("c", pa.string())])
+    >>> sorted(columns_of((pc.field("a") > 1) | (pc.field("b") == "x"), schema))
+    ['a', 'b']
+    """
+    text = str(expression)
+    # A plain name that is read stands in the text of the expression; others may be escaped there.
+    candidates = [name for name in schema.names if name in text or not name.isidentifier()]
+    return frozenset(name for name in candidates if not _binds(expression, _without(schema, name)))
+
+
+def _without(schema: pa.Schema, name: str) -> pa.Schema:
+    return pa.schema([field for field in schema if field.name != name])
+
+
+def _binds(expression: Any, schema: pa.Schema) -> bool:
+    try:
+        project(schema.empty_table(), [expression], ["value"])
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def expression_text(expression: Any) -> str:
+    """Returns a text that stands for an expression with all its values, of which its `str` leaves some out."""
+    return f"{expression} {hashlib.sha256(pickle.dumps(expression, protocol=5)).hexdigest()[:16]}"
+
+
+def is_expression(value: Any) -> bool:
+    """Returns whether a value is a pyarrow.compute expression."""
+    return isinstance(value, pc.Expression)

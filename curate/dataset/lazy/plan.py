@@ -1,0 +1,91 @@
+"""The logical plan: what was asked for, as a tree of frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from curate.dataset.lazy.operators import Operator
+from curate.dataset.lazy.sources import Source
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """All rows of a source."""
+
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """The rows of a plan through an operator."""
+
+    input: Plan
+    operator: Operator
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The first rows of a plan."""
+
+    input: Plan
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Union:
+    """The rows of one plan after those of another."""
+
+    inputs: tuple[Plan, ...]
+
+
+Plan = Scan | Apply | Limit | Union
+
+
+def schema_of(plan: Plan) -> pa.Schema | None:
+    """Returns the schema of a plan's rows; None if only running user code tells. Raises ConfigError."""
+    match plan:
+        case Scan(source):
+            return source.found
+        case Apply(input, operator):
+            return operator.schema(schema_of(input))
+        case Limit(input, _):
+            return schema_of(input)
+        case Union(inputs):
+            schemas = [schema_of(one) for one in inputs]
+            return schemas[0] if all(one is not None and one.equals(schemas[0]) for one in schemas) else None
+
+
+def rows_of(plan: Plan) -> int | None:
+    """Returns how many rows a plan gives where its sources know; None where rows have to be looked at."""
+    match plan:
+        case Scan(source):
+            return source.count()
+        case Apply(input, operator):
+            return rows_of(input) if operator.keeps_rows else None
+        case Limit(input, most):
+            found = rows_of(input)
+            return None if found is None else min(most, found)
+        case Union(inputs):
+            counts = [rows_of(one) for one in inputs]
+            return None if None in counts else sum(one for one in counts if one is not None)
+
+
+def lines(plan: Plan, depth: int = 0) -> Iterator[str]:
+    """Yields the plan as text, the last operator first."""
+    indent = "  " * depth
+    match plan:
+        case Scan(source):
+            yield f"{indent}{source.name}"
+        case Apply(input, operator):
+            yield f"{indent}{operator.name}"
+            yield from lines(input, depth + 1)
+        case Limit(input, most):
+            yield f"{indent}limit({most})"
+            yield from lines(input, depth + 1)
+        case Union(inputs):
+            yield f"{indent}union"
+            for one in inputs:
+                yield from lines(one, depth + 1)

@@ -1,0 +1,235 @@
+"""Rewrites: from a logical plan to what runs. Pure; every rewrite gives the same rows.
+
+Neighbouring operators become one generator behind their source. Columns that nothing needs, and row groups that no
+filter can match, are not read from Parquet. A limit is cut off in every piece, and before operators that keep rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from curate.dataset.formats import Format
+from curate.dataset.lazy.operators import Drop, FilterExpression, FilterRows, Operator, Rename, Select, WithColumn
+from curate.dataset.lazy.plan import Apply, Limit, Plan, Scan, Union
+from curate.dataset.lazy.sources import Files, Source, View
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """A source and the operators that run behind it, in one task a piece."""
+
+    source: Source
+    view: View
+    operators: tuple[Operator, ...]
+    read_most: int | None = None
+    """Rows of a piece after which no more are read."""
+    give_most: int | None = None
+    """Rows that a piece gives, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """Pieces of these, one after another."""
+
+    fusions: tuple[Fusion, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """The first rows; what makes more is stopped."""
+
+    input: Physical
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """Operators that run in the consumer's process: those that follow a limit."""
+
+    input: Physical
+    operators: tuple[Operator, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """One after another."""
+
+    inputs: tuple[Physical, ...]
+
+
+Physical = Tasks | First | Local | Joined
+
+
+def lower(plan: Plan, operators: tuple[Operator, ...] = ()) -> Physical:
+    """Returns what runs for a plan followed by `operators`."""
+    match plan:
+        case Scan(source):
+            return Tasks((fuse(source, operators),))
+        case Apply(input, operator):
+            return lower(input, (operator, *operators))
+        case Limit(input, rows):
+            first = First(_limited(lower(input), rows), rows)
+            return Local(first, operators) if operators else first
+        case Union(inputs):
+            parts = [lower(one, operators) for one in inputs]
+            merged: list[Physical] = []
+            for part in parts:
+                if merged and isinstance(part, Tasks) and isinstance(before := merged[-1], Tasks):
+                    merged[-1] = Tasks((*before.fusions, *part.fusions))
+                else:
+                    merged.append(part)
+            return merged[0] if len(merged) == 1 else Joined(tuple(merged))
+
+
+def _limited(input: Physical, rows: int) -> Physical:
+    match input:
+        case Tasks(fusions):
+            return Tasks(tuple(_at_most(one, rows) for one in fusions))
+        case First(below, most):
+            return First(_limited(below, rows), min(most, rows))
+        case Local(below, operators):
+            keep = all(operator.keeps_rows for operator in operators)
+            return Local(First(_limited(below, rows), rows), operators) if keep else input
+        case Joined(inputs):
+            return Joined(tuple(_limited(one, rows) for one in inputs))
+
+
+def _at_most(fusion: Fusion, rows: int) -> Fusion:
+    keep = all(operator.keeps_rows for operator in fusion.operators)
+    return replace(fusion, read_most=rows if keep else None, give_most=rows)
+
+
+def fuse(source: Source, operators: tuple[Operator, ...]) -> Fusion:
+    """Returns a source and its operators as one, with what can be pushed into the source."""
+    if not isinstance(source, Files) or source.format is not Format.PARQUET or not len(source.schema):
+        return Fusion(source, View(), operators)
+    columns, left = _pruned(source.schema, operators)
+    predicate = None
+    for expression in _predicates(source.schema, operators):
+        predicate = expression if predicate is None else predicate & expression
+    return Fusion(source, View(columns if len(columns) < len(source.schema) else None, predicate), left)
+
+
+def _pruned(schema: pa.Schema, operators: Sequence[Operator]) -> tuple[tuple[str, ...], tuple[Operator, ...]]:
+    """Returns the columns to read, in their order in the file, and the operators over those."""
+    schemas: list[pa.Schema] = [schema]
+    for operator in operators:
+        after = operator.schema(schemas[-1])
+        if after is None:
+            break
+        schemas.append(after)
+    known = len(schemas) - 1
+    needed = set(schemas[known].names)
+    left: list[Operator] = []
+    for operator, before in zip(reversed(operators[:known]), reversed(schemas[:known]), strict=True):
+        needed, operator = _before(operator, before, needed)
+        left.insert(0, operator)
+    # One column at least: rows of none could not be counted.
+    columns = tuple(name for name in schema.names if name in needed) or (schema.names[0],)
+    return columns, (*_over(set(columns), left), *operators[known:])
+
+
+def _before(operator: Operator, schema: pa.Schema, needed: set[str]) -> tuple[set[str], Operator]:
+    """Returns the columns needed before an operator if `needed` are after it, and the operator over those."""
+    match operator:
+        case FilterRows():
+            return set(schema.names), operator
+        case FilterExpression():
+            return needed | operator.reads(schema), operator
+        case WithColumn(column):
+            # A column that is replaced keeps its place, so that it is read though its values are not looked at.
+            keeps = {column} if column in schema.names and column in needed else set[str]()
+            return (needed - {column}) | keeps | operator.reads(schema), operator
+        case Select(columns):
+            kept = tuple(name for name in columns if name in needed)
+            return set(kept), Select(kept)
+        case Rename(names):
+            return {name for name in schema.names if names.get(name, name) in needed}, operator
+        case _:
+            return needed, operator
+
+
+def _over(columns: set[str], operators: Sequence[Operator]) -> Iterator[Operator]:
+    """Yields operators without what they say of columns that are not read."""
+    for operator in operators:
+        match operator:
+            case Drop(dropped):
+                there = tuple(name for name in dropped if name in columns)
+                columns = columns - set(there)
+                if there:
+                    yield Drop(there)
+                continue
+            case Rename(names):
+                renamed = {old: new for old, new in names.items() if old in columns}
+                columns = {names.get(name, name) for name in columns}
+                if renamed:
+                    yield Rename(renamed)
+                continue
+            case WithColumn(column):
+                columns = columns | {column}
+            case Select(selected):
+                columns = set(selected)
+        yield operator
+
+
+def _predicates(schema: pa.Schema, operators: Sequence[Operator]) -> Iterator[Any]:
+    """Yields the filters that look at nothing but columns as they are in the file."""
+    there = set(schema.names)
+    known: pa.Schema = schema
+    for operator in operators:
+        match operator:
+            case FilterExpression(expression):
+                if operator.reads(known) <= there:
+                    yield expression
+            case WithColumn(column):
+                there = there - {column}
+            case Select() | Drop() | FilterRows():
+                pass
+            case _:
+                return
+        known = operator.schema(known)
+
+
+def lines(physical: Physical, depth: int = 0) -> Iterator[str]:
+    """Yields what runs as text, what comes last first."""
+    indent = "  " * depth
+    match physical:
+        case First(input, rows):
+            yield f"{indent}first {rows:,} rows, then stop"
+            yield from lines(input, depth + 1)
+        case Local(input, operators):
+            yield f"{indent}in this process: {_chain(operators)}"
+            yield from lines(input, depth + 1)
+        case Joined(inputs):
+            yield f"{indent}one after another"
+            for one in inputs:
+                yield from lines(one, depth + 1)
+        case Tasks(fusions):
+            yield f"{indent}tasks"
+            for fusion in fusions:
+                yield from _told(fusion, f"{indent}  ")
+
+
+def _told(fusion: Fusion, indent: str) -> Iterator[str]:
+    source = fusion.source
+    estimate = f"  [{source.describe()}]" if isinstance(source, Files) else ""
+    yield f"{indent}{source.name}{estimate}"
+    if fusion.view.columns is not None:
+        whole = len(source.found)
+        yield f"{indent}  reads {len(fusion.view.columns)} of {whole} columns: {', '.join(fusion.view.columns)}"
+    if fusion.view.predicate is not None:
+        yield f"{indent}  leaves out row groups by: {fusion.view.predicate}"
+    if fusion.read_most is not None:
+        yield f"{indent}  reads at most {fusion.read_most:,} rows of a piece"
+    elif fusion.give_most is not None:
+        yield f"{indent}  gives at most {fusion.give_most:,} rows of a piece"
+    if fusion.operators:
+        yield f"{indent}  fused: {_chain(fusion.operators)}"
+
+
+def _chain(operators: Sequence[Operator]) -> str:
+    return " -> ".join(operator.name for operator in operators)

@@ -1,0 +1,74 @@
+"""A plan as a stage over files: it is planned, run, resumed and looked at like any job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from curate.dataset.formats import DEFAULT_CODEC, OutputFormat, suffix
+from curate.dataset.lazy.fused import Fused, read_rows
+from curate.dataset.lazy.plan import Plan
+from curate.dataset.lazy.rules import First, Fusion, Local, Tasks, lower
+from curate.dataset.lazy.sources import Files
+from curate.dataset.spec import StageSpec
+from curate.errors import ConfigError
+from curate.units import MIB
+
+SHARD_BYTES = 256 * MIB
+
+
+def stage_of(plan: Plan, format: OutputFormat, codec: str | None) -> tuple[StageSpec, Sequence[str]]:
+    """Returns the stage that writes a plan's rows, and the paths that it reads.
+
+    Raises ConfigError for a plan that is no chain of operators over files, and for one without an identity.
+    """
+    fusion = _fusion(plan)
+    source = fusion.source
+    assert isinstance(source, Files)
+    codec = codec or DEFAULT_CODEC
+    suffix(format, codec)
+    columns = fusion.view.columns or source.wanted
+    rows = read_rows(fusion.operators)
+    names = [operator.name for operator in fusion.operators]
+    identity = {
+        "job": f"dataset to {format.value}",
+        "version": None,
+        "operators": [operator.identity() for operator in fusion.operators],
+        "columns": None if columns is None else list(columns),
+        "batch_size": rows,
+        "shard_bytes": SHARD_BYTES,
+        "format": format.value,
+        "codec": codec,
+    }
+    spec = StageSpec(
+        name=f"write_{'json' if format is OutputFormat.JSONL else format.value}",
+        identity=identity,
+        code_digest="",
+        parameters={"operators": names},
+        operator=Fused(fusion.operators),
+        columns=None if columns is None else dict.fromkeys(columns),
+        required=frozenset(),
+        output_schema=None,
+        batch_rows=rows,
+        shard_bytes=SHARD_BYTES,
+        format=format,
+        codec=codec,
+    )
+    return spec, source.paths
+
+
+def _fusion(plan: Plan) -> Fusion:
+    physical = lower(plan)
+    if isinstance(physical, First | Local):
+        raise ConfigError(
+            "a limit before a write is not resumable yet: which rows each shard gives would have to be decided first; "
+            "filter the rows, or write all and limit what is read"
+        )
+    if not isinstance(physical, Tasks) or len(physical.fusions) > 1:
+        raise ConfigError("a union cannot be written yet; write its parts, or name all paths in one read_*")
+    fusion = physical.fusions[0]
+    if not isinstance(fusion.source, Files):
+        raise ConfigError(
+            f"{fusion.source.name} is in memory, and a write is resumed by the files that it reads; write its "
+            "to_arrow() with pyarrow, or read from files"
+        )
+    return fusion

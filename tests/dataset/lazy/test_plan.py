@@ -1,0 +1,229 @@
+"""What is read less of, what is refused when the plan is made, and what errors say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import curate
+from curate import ConfigError, Dataset
+from curate.dataset.lazy import execution, sources
+from curate.dataset.lazy.execution import blocks
+from curate.dataset.lazy.rules import Tasks, lower
+from curate.errors import SchemaMismatch
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three files of four row groups of ten rows: n counts on through all of them."""
+    for number in range(3):
+        start = number * 40
+        table = pa.table({"n": range(start, start + 40), "s": [f"{k}" for k in range(40)], "u": [0] * 40})
+        pq.write_table(table, tmp_path / f"{number}.parquet", row_group_size=10)
+    return tmp_path
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int, list[str]]]:
+    """What is read: file, first row group, row group behind the last (0, 0: all), columns."""
+    found: list[tuple[str, int, int, list[str]]] = []
+    whole = sources.read
+
+    def read(store: Any, object: Any, encoding: Any, kind: Any, start: int, stop: int, schema: Any, *rest: Any) -> Any:
+        found.append((object.uri.rpartition("/")[2], start, stop, schema.names))
+        return whole(store, object, encoding, kind, start, stop, schema, *rest)
+
+    monkeypatch.setattr(sources, "read", read)
+    return found
+
+
+class TestPushed:
+    def test_only_columns_that_are_needed_are_read(self, folder: Path, reads: list[Any]) -> None:
+        """A column that is neither selected nor looked at stays in the file."""
+        found = curate.read_parquet(folder / "0.parquet").filter(pc.field("n") < 2).rename_columns({"s": "text"})
+        assert found.select_columns("text").take_all() == [{"text": "0"}, {"text": "1"}]
+        assert reads[0][3] == ["n", "s"]
+
+    def test_row_groups_that_cannot_match_are_not_read(self, folder: Path, reads: list[Any]) -> None:
+        """By their statistics: of twelve row groups, those two that hold the rows."""
+        found = curate.read_parquet(folder, filter=(pc.field("n") >= 15) & (pc.field("n") < 25))
+        assert [row["n"] for row in found.take_all()] == [*range(15, 25)]
+        assert [one[:3] for one in reads] == [("0.parquet", 1, 3)]
+
+    def test_a_filter_on_what_was_computed_is_not_pushed(self, folder: Path) -> None:
+        """n is another column by then."""
+        found = curate.read_parquet(folder).with_column("n", pc.field("n") * -1).filter(pc.field("n") > -2)
+        assert [row["n"] for row in found.take_all()] == [0, -1]
+
+    def test_a_limit_stops_reading(self, folder: Path, reads: list[Any]) -> None:
+        """No piece is begun beyond those that the rows come from, and the one beside it that a free slot takes."""
+        assert len(curate.read_parquet(folder).take(5)) == 5
+        assert {one[0] for one in reads} <= {"0.parquet", "1.parquet"}
+
+    def test_a_function_runs_only_for_the_rows_of_a_limit(self, folder: Path) -> None:
+        """Five rows are taken: five are mapped."""
+        seen: list[int] = []
+
+        def see(row: dict[str, Any]) -> dict[str, Any]:
+            seen.append(row["n"])
+            return row
+
+        assert len(curate.read_parquet(folder / "0.parquet").map(see).take(5)) == 5
+        assert seen == [0, 1, 2, 3, 4]
+
+    def test_count_is_in_the_footers(self, folder: Path, reads: list[Any]) -> None:
+        """Nothing is read for it where every row is kept; with a filter, one column is."""
+        found = curate.read_parquet(folder)
+        assert found.with_column("x", pc.field("n") + 1).drop_columns("s").count() == 120
+        assert found.limit(50).count() == 50
+        assert not reads
+        assert found.filter(pc.field("n") > 100).count() == 19
+        assert {tuple(one[3]) for one in reads} == {("n",)}
+
+    def test_explain_says_so(self, folder: Path) -> None:
+        """What is fused and what is pushed, with files and bytes."""
+        found = curate.read_parquet(folder, columns=["n"], filter=pc.field("n") > 3).map(same).limit(2)
+        text = found.explain()
+        assert "reads 1 of 3 columns: n" in text
+        assert "leaves out row groups by: (n > 3)" in text
+        assert "fused: filter((n > 3)) -> select_columns('n') -> map(same)" in text
+        assert "3 files" in text
+
+    def test_neighbours_are_one_task(self) -> None:
+        """A union of chains, and an operator behind it, are one set of tasks."""
+        found = curate.range(3).union(curate.range(2)).map(same)
+        physical = lower(found._plan)
+        assert isinstance(physical, Tasks)
+        assert [len(one.operators) for one in physical.fusions] == [1, 1]
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("make", "message"),
+        [
+            (lambda ds: ds.select_columns(["idd"]), "no column 'idd'; did you mean 'id'"),
+            (lambda ds: ds.drop_columns("x"), "no column 'x'; there are 'id'"),
+            (lambda ds: ds.rename_columns({"ids": "x"}), "did you mean 'id'"),
+            (lambda ds: ds.filter(pc.field("idd") > 1), "no column 'idd'; did you mean 'id'"),
+            (lambda ds: ds.filter(pc.field("id")), "expected a boolean expression"),
+            (lambda ds: ds.with_column("x", pc.utf8_upper(pc.field("id"))), "the rows have id: int64"),
+            (lambda ds: ds.with_column("x", lambda row: row), "takes a pyarrow.compute expression"),
+            (lambda ds: ds.map_batches(dict, batch_size=2), "was given a class"),
+            (lambda ds: ds.map_batches(len, batch_size=0), "at least 1"),
+            (lambda ds: ds.map_batches(len, batch_format="nump"), "did you mean 'numpy'"),
+            (lambda ds: ds.limit(-1), "at least 0"),
+            (lambda ds: ds.select_columns(["id", "id"]), "named 2 times"),
+        ],
+    )
+    def test_when_the_plan_is_made(self, make: Any, message: str) -> None:
+        """Before anything runs, with what to do."""
+        with pytest.raises(ConfigError, match=message):
+            make(curate.range(3))
+
+    def test_files_of_another_format(self, tmp_path: Path) -> None:
+        """The extension says what a file is."""
+        (tmp_path / "a.jsonl").write_text("{}\n")
+        with pytest.raises(ConfigError, match=r"read_parquet was given .*a.jsonl"):
+            curate.read_parquet(tmp_path)
+
+
+class TestErrors:
+    def failing(self, found: Dataset, kind: type[Exception]) -> str:
+        with pytest.raises(kind) as caught:
+            found.take_all()
+        return "\n".join([str(caught.value), *caught.value.__notes__])
+
+    def test_an_exception_names_operator_rows_and_input(self, folder: Path) -> None:
+        """It is the exception that was raised, with notes."""
+
+        text = self.failing(curate.read_parquet(folder).map_batches(broken_at_60, batch_size=20), ZeroDivisionError)
+        assert "in map_batches(broken_at_60), of the rows 0 to 39 it got" in text
+        assert "1.parquet was read" in text
+
+    def test_another_schema(self) -> None:
+        """Both schemas are shown."""
+
+        def changing(batch: pa.Table) -> pa.Table:
+            return pa.table({"x": [1]}) if batch["id"][0].as_py() else pa.table({"y": ["a"]})
+
+        text = self.failing(curate.range(4).map_batches(changing, batch_size=2), SchemaMismatch)
+        assert "map_batches(changing) gave a batch with (x: int64) after batches with (y: string)" in text
+
+    def test_another_length(self) -> None:
+        """The lengths are told."""
+        found = curate.range(4).map_batches(lambda _: {"a": [1], "b": [1, 2]})
+        assert "'a' has 1, 'b' has 2 rows" in self.failing(found, SchemaMismatch)
+
+    @pytest.mark.parametrize("value", [5, "text", [1], None])
+    def test_another_type(self, value: object) -> None:
+        """What was found, and what is expected."""
+        found = curate.range(4).map_batches(lambda _: value)
+        assert f"gave {type(value).__name__}, expected a pyarrow.Table" in self.failing(found, TypeError)
+        assert "expected a dictionary" in self.failing(curate.range(4).map(lambda _: value), TypeError)
+
+    def test_a_row_with_other_keys(self) -> None:
+        """A column that only some rows have would come and go with the batch."""
+        found = curate.range(2).map(lambda row: {"a": 1} if row["id"] else {"b": 1})
+        assert "give every row all keys" in self.failing(found, SchemaMismatch)
+
+    def test_an_unknown_column_behind_a_function(self) -> None:
+        """Said when the columns are known."""
+        found = curate.range(2).map(lambda _: {"text": "a"}).select_columns(["txt"])
+        assert "did you mean 'text'" in self.failing(found, ConfigError)
+
+
+def same(row: dict[str, Any]) -> dict[str, Any]:
+    """Changes nothing."""
+    return row
+
+
+def broken_at_60(batch: pa.Table) -> pa.Table:
+    """Fails for the batch that holds 60."""
+    1 // (0 if 60 in batch["n"].to_pylist() else 1)
+    return batch
+
+
+class TestConsuming:
+    def test_batches(self) -> None:
+        """Of the size that was asked for across blocks, the last one smaller or left out."""
+        found = curate.range(10).union(curate.range(5))
+        sizes = [len(batch) for batch in found.iter_batches(batch_size=4)]
+        assert sizes == [4, 4, 4, 3]
+        assert [len(batch) for batch in found.iter_batches(batch_size=4, drop_last=True)] == [4, 4, 4]
+        (batch,) = found.iter_batches(batch_size=100, batch_format="numpy")
+        assert batch["id"].tolist() == [*range(10), *range(5)]
+
+    def test_blocks_are_of_a_size(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The same rows each time."""
+        monkeypatch.setattr(execution, "BLOCK_BYTES", 200_000)
+        found = curate.range(100_000)
+        sizes = [len(block) for block in blocks(lower(found._plan), found._how)]
+        assert sizes == [32_768, 32_768, 32_768, 1_696]
+
+    def test_nothing(self) -> None:
+        """An empty source, and a filter that keeps nothing, have their schema."""
+        assert curate.from_items([]).to_arrow().num_rows == 0
+        assert curate.range(0).take_all() == []
+        assert curate.range(3).filter(pc.field("id") > 5).to_arrow().schema.names == ["id"]
+        assert curate.range(0).map(same).count() == 0
+        with pytest.raises(ConfigError, match="no rows"):
+            curate.range(0).take_batch()
+
+    def test_the_first_rows_come_before_the_last_are_read(self, folder: Path, reads: list[Any]) -> None:
+        """A consumer that has a row has not waited for the last file."""
+        rows = curate.read_parquet(folder).iter_rows()
+        assert next(rows)["n"] == 0
+        assert "2.parquet" not in {one[0] for one in reads}
+        rows.close()  # type: ignore[attr-defined]
+
+    def test_types_are_filled_in_and_widened(self) -> None:
+        """A column that is null in one file and of numbers in another is of numbers."""
+        found = curate.range(4).map_batches(
+            lambda b: {"x": [None] * len(b) if b["id"][0].as_py() == 0 else [1.5] * len(b)}, batch_size=2
+        )
+        assert found.to_arrow()["x"].to_pylist() == [None, None, 1.5, 1.5]

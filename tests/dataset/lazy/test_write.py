@@ -1,0 +1,145 @@
+"""A write is a job: resumable, with books, of one output a shard, whose identity is that of its operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import curate
+from curate import ConfigError, Dataset
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for number in range(3):
+        pq.write_table(
+            pa.table({"n": range(number * 10, number * 10 + 10), "s": ["x"] * 10}), tmp_path / f"{number}.parquet"
+        )
+    return tmp_path / "*.parquet"
+
+
+def pipeline(folder: Path, least: int = 5) -> Dataset:
+    found = curate.read_parquet(folder).filter(pc.field("n") >= least, reason="too small")
+    return found.map_batches(lambda b: b.append_column("m", pc.multiply(b["n"], 2)), batch_size=4).drop_columns("s")
+
+
+def outputs(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(out.glob("*.*"))}
+
+
+class TestWrite:
+    def test_books_and_rows(self, folder: Path, tmp_path: Path) -> None:
+        """What is written is what would be consumed; what is dropped is booked."""
+        summary = pipeline(folder).write_parquet(tmp_path / "out", backend="inline")
+        assert summary.state == "complete"
+        assert summary.books.dropped == {"too small": 5}
+        assert curate.read_parquet(tmp_path / "out").take_all() == pipeline(folder).take_all()
+        assert list(outputs(tmp_path / "out")) == ["0.parquet", "1.parquet", "2.parquet"]
+
+    def test_an_output_that_was_deleted_is_all_that_runs(self, folder: Path, tmp_path: Path) -> None:
+        """One shard, to the same bytes; and then none."""
+        out = tmp_path / "out"
+        pipeline(folder).write_json(out, backend="inline")
+        before = outputs(out)
+        (out / "1.jsonl.zst").unlink()
+        assert pipeline(folder).write_json(out, backend="inline").dispatched == 1
+        assert pipeline(folder).write_json(out, backend="inline").dispatched == 0
+        assert outputs(out) == before
+
+    def test_another_pipeline_is_refused(self, folder: Path, tmp_path: Path) -> None:
+        """By an expression's value, or by what a function closes over."""
+        pipeline(folder).write_parquet(tmp_path / "out", backend="inline")
+        with pytest.raises(ConfigError, match="identity"):
+            pipeline(folder, least=6).write_parquet(tmp_path / "out", backend="inline")
+
+    def test_a_foreign_folder_is_left_alone(self, folder: Path, tmp_path: Path) -> None:
+        """An object with the name of an output that no job wrote."""
+        out = tmp_path / "out"
+        out.mkdir()
+        pq.write_table(pa.table({"mine": [1]}), out / "0.parquet")
+        with pytest.raises(ConfigError, match="not written by curate"):
+            pipeline(folder).write_parquet(out, backend="inline")
+        assert pq.read_table(out / "0.parquet").column_names == ["mine"]
+
+    @pytest.mark.parametrize(
+        ("make", "message"),
+        [
+            (lambda ds: ds.limit(3), "limit before a write"),
+            (lambda ds: ds.union(ds), "union cannot be written"),
+            (lambda _: curate.range(3), "in memory"),
+        ],
+    )
+    def test_what_cannot_be_resumed_is_refused(
+        self, folder: Path, tmp_path: Path, make: Callable[[Dataset], Dataset], message: str
+    ) -> None:
+        """Nothing is written."""
+        with pytest.raises(ConfigError, match=message):
+            make(curate.read_parquet(folder)).write_parquet(tmp_path / "out", backend="inline")
+        assert not (tmp_path / "out").exists()
+
+    @pytest.mark.slow
+    def test_the_same_bytes_on_ray(self, folder: Path, tmp_path: Path) -> None:
+        """And the same rows when they are consumed there."""
+        pipeline(folder).write_parquet(tmp_path / "here", backend="inline")
+        pipeline(folder).write_parquet(tmp_path / "ray", backend="ray")
+        assert outputs(tmp_path / "here") == outputs(tmp_path / "ray")
+        assert pipeline(folder).using(backend="ray").take_all() == pipeline(folder).take_all()
+
+
+class TestIdentity:
+    def identity(self, fn: Any) -> Any:
+        from curate.dataset.lazy.operators import MapRows
+
+        return MapRows(fn, flat=False).identity()
+
+    def test_what_a_function_closes_over_counts(self) -> None:
+        """The value, not where it lies."""
+
+        def make(value: Any) -> Any:
+            return lambda _: {"x": value}
+
+        assert self.identity(make([1, 2])) == self.identity(make([1, 2]))
+        assert self.identity(make([1, 2])) != self.identity(make([1, 3]))
+
+    def test_a_value_without_identity_is_refused_by_name(self) -> None:
+        """It says which variable."""
+        classifier = object()
+        with pytest.raises(ConfigError, match="classifier is a object"):
+            self.identity(lambda _: {"x": classifier})
+
+    def test_what_the_module_says_counts(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Helpers and constants that a function or a lambda names, of its own module."""
+        import importlib
+        import sys
+
+        monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.setattr(sys, "dont_write_bytecode", True)
+        source = "LIMIT = {limit}\nOTHER = {other}\ndef helper(x):\n    return x + LIMIT\n"
+        source += "def row(r):\n    return dict(r, n=helper(r['n']))\nrows = [lambda r: dict(r, n=helper(r['n']))]\n"
+
+        def identities(name: str, limit: int, other: int) -> list[Any]:
+            (tmp_path / f"{name}.py").write_text(source.format(limit=limit, other=other))
+            importlib.invalidate_caches()
+            module = importlib.import_module(name)
+            return [self.identity(module.row), self.identity(module.rows[0])]
+
+        first = identities("first_of_lazy", 1, 1)
+        assert identities("second_of_lazy", 1, 2) == first
+        changed = identities("third_of_lazy", 2, 1)
+        assert changed[0] != first[0]
+        assert changed[1] != first[1]
+
+    def test_long_lists_in_expressions_count(self) -> None:
+        """The text of an expression leaves the middle of a list out; its identity does not."""
+        from curate.dataset.lazy.expressions import expression_text
+
+        one = pc.field("n").isin([*range(100)])
+        other = pc.field("n").isin([*range(50), 1000, *range(51, 100)])
+        assert str(one) == str(other)
+        assert expression_text(one) != expression_text(other)
