@@ -468,7 +468,8 @@ def from_items(items: Sequence[Any]) -> Dataset:
 
 
 def from_arrow(tables: pa.Table | Sequence[pa.Table]) -> Dataset:
-    """Returns the rows of Arrow tables of one schema. Raises ConfigError for what is no table, or other schemas.
+    """Returns the rows of Arrow tables of one schema. Raises ConfigError for what is no table, other schemas, or two
+    columns of one name.
 
     >>> import pyarrow as pa
     >>> from_arrow(pa.table({"n": [1]})).take_all()
@@ -480,6 +481,9 @@ def from_arrow(tables: pa.Table | Sequence[pa.Table]) -> Dataset:
             raise ConfigError(f"from_arrow takes pyarrow.Tables, found {type(table).__name__}")
         if not table.schema.equals(given[0].schema):
             raise ConfigError(f"from_arrow: tables of two schemas: {given[0].schema}; and: {table.schema}")
+        for name in table.column_names:
+            if table.column_names.count(name) > 1:
+                raise ConfigError(f"from_arrow: there are {table.column_names.count(name)} columns called {name!r}")
     plain = tuple(table.replace_schema_metadata(None) for table in given)
     return Dataset(Scan(Tables("from_arrow", plain, plain[0].schema if plain else pa.schema([]))))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from curate.dataset.formats import rechunk
 from curate.dataset.lazy.expressions import describe
 from curate.dataset.lazy.operators import MapBatches, Operator
 from curate.dataset.stage import InputFile
@@ -56,9 +57,7 @@ class Fused:
 
 
 def _through(operator: Operator, tables: Iterator[pa.Table], tally: Tally, seen: Seen) -> Iterator[pa.Table]:
-    for table in tables:
-        if not table.num_rows:
-            continue
+    for table in _batches(operator, tables):
         made = iter(operator.apply(table, tally))
         while True:
             try:
@@ -74,6 +73,14 @@ def _through(operator: Operator, tables: Iterator[pa.Table], tally: Tally, seen:
                 break
             yield one
         seen.rows += table.num_rows
+
+
+def _batches(operator: Operator, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """Yields what an operator is given at a time; never nothing, and never rows of two tables."""
+    size = operator.batch_size if isinstance(operator, MapBatches) else None
+    for table in tables:
+        if table.num_rows:
+            yield from [table] if size is None else rechunk(iter([table]), size)
 
 
 def _agreed(operator: Operator, before: pa.Schema | None, found: pa.Schema) -> pa.Schema:

@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 
 from curate.code import Unhashable, callable_text, value_text
-from curate.dataset.formats import rechunk
 from curate.dataset.lazy.expressions import columns_of, expression_text, keep, project, type_of, unknown_column
 from curate.dataset.tally import Tally
 from curate.errors import ConfigError, SchemaMismatch, did_you_mean
@@ -78,7 +77,7 @@ def check_function(method: str, function: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class MapBatches:
-    """A function of batches."""
+    """A function of batches of at most `batch_size` rows; it is applied to one at a time."""
 
     fn: Callable[..., Any]
     batch_size: int | None
@@ -104,12 +103,10 @@ class MapBatches:
 
     def apply(self, table: pa.Table, tally: Tally) -> Iterator[pa.Table]:
         del tally
-        for batch in rechunk(iter([table]), self.batch_size or max(1, table.num_rows)):
-            given = batch if self.batch_format == "pyarrow" else to_numpy(batch)
-            result = self.fn(given, *self.args, **self.kwargs)
-            several = isinstance(result, Iterator)
-            for one in result if several else [result]:
-                yield self._table(one)
+        given = table.combine_chunks() if self.batch_format == "pyarrow" else to_numpy(table)
+        result = self.fn(given, *self.args, **self.kwargs)
+        for one in result if isinstance(result, Iterator) else [result]:
+            yield self._table(one)
 
     def _table(self, value: Any) -> pa.Table:
         if isinstance(value, pa.RecordBatch):
@@ -388,6 +385,8 @@ def from_columns(where: str, columns: Mapping[str, Any]) -> pa.Table:
     """Returns columns (arrays of numpy or Arrow, lists) as a table. Raises SchemaMismatch for unequal lengths."""
     made: dict[str, Any] = {}
     for name, values in columns.items():
+        if isinstance(values, str | bytes):
+            raise SchemaMismatch(f"{where} gave a column {name!r} that is no list of values, but {values!r:.40}")
         if isinstance(values, np.ndarray) and values.ndim > 1:
             values = list(values) if values.ndim == 2 else values.tolist()
         try:

@@ -13,6 +13,7 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
 from curate.dataset.formats import BadRow, Format, OnBadRow, detect, read, rechunk, sample_schema
+from curate.dataset.formats.hold import plain, widens
 from curate.dataset.inputs import list_inputs, understand
 from curate.errors import ConfigError, CorruptInput
 from curate.storage import open_store
@@ -230,9 +231,14 @@ def _matching_row_groups(store: Store, object: Object, predicate: Any, schema: p
     with store.open(object) as stream:
         try:
             fragment = pads.ParquetFileFormat().make_fragment(pa.PythonFile(stream, mode="r"))
-            return [group.id for group in fragment.subset(predicate, schema=schema).row_groups]
+            there, groups = fragment.physical_schema, fragment.metadata.num_row_groups
         except pa.ArrowInvalid as error:
             raise CorruptInput(f"{object.uri}: not a whole Parquet file: {error}") from error
+        for field in schema:
+            if there.names.count(field.name) != 1 or not widens(plain(there.field(field.name).type), field.type):
+                # Reading it says what is wrong; a file that is left out would say nothing.
+                return list(range(groups))
+        return [group.id for group in fragment.subset(predicate, schema=schema).row_groups]
 
 
 def _ranges(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:

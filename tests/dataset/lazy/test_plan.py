@@ -125,6 +125,11 @@ class TestRefused:
         with pytest.raises(ConfigError, match=message):
             make(curate.range(3))
 
+    def test_two_columns_of_one_name(self) -> None:
+        """A row as a dictionary could not hold both."""
+        with pytest.raises(ConfigError, match="2 columns called 'a'"):
+            curate.from_arrow(pa.table([[1], [2]], names=["a", "a"]))
+
     def test_files_of_another_format(self, tmp_path: Path) -> None:
         """The extension says what a file is."""
         (tmp_path / "a.jsonl").write_text("{}\n")
@@ -142,7 +147,7 @@ class TestErrors:
         """It is the exception that was raised, with notes."""
 
         text = self.failing(curate.read_parquet(folder).map_batches(broken_at_60, batch_size=20), ZeroDivisionError)
-        assert "in map_batches(broken_at_60), of the rows 0 to 39 it got" in text
+        assert "in map_batches(broken_at_60), of the rows 20 to 39 it got" in text
         assert "1.parquet was read" in text
 
     def test_another_schema(self) -> None:
@@ -158,6 +163,18 @@ class TestErrors:
         """The lengths are told."""
         found = curate.range(4).map_batches(lambda _: {"a": [1], "b": [1, 2]})
         assert "'a' has 1, 'b' has 2 rows" in self.failing(found, SchemaMismatch)
+
+    @pytest.mark.parametrize("value", [5, "text", b"text"])
+    def test_a_column_that_is_no_list(self, value: object) -> None:
+        """Not even a text, which Python would take for a list of its letters."""
+        found = curate.range(4).map_batches(lambda _: {"x": value})
+        assert "column 'x' that is no list of values" in self.failing(found, SchemaMismatch)
+
+    def test_a_file_of_another_type(self, folder: Path) -> None:
+        """Pruning row groups does not hide what reading them says."""
+        pq.write_table(pa.table({"n": ["1"], "s": ["x"], "u": [0]}), folder / "3.parquet")
+        found = curate.read_parquet(folder, filter=pc.field("n") > 3)
+        assert "column 'n' is string, expected int64" in self.failing(found, SchemaMismatch)
 
     @pytest.mark.parametrize("value", [5, "text", [1], None])
     def test_another_type(self, value: object) -> None:
