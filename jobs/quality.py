@@ -161,7 +161,8 @@ class Quality(TextJob):
             self.drop(pc.sum(pc.and_(kept, fails), min_count=0), reason)
             kept = pc.and_not(kept, fails)
         for reason, counts in removed.items():
-            self.count(f"lines removed: {reason}", pc.sum(counts.filter(kept), min_count=0))
+            if number := pc.sum(counts.filter(kept), min_count=0).as_py():
+                self.count(f"lines removed: {reason}", number)
         return self._with_text(table, text if kept_lines is None else kept_lines.joined("\n")).filter(kept)
 
     def gopher(self, text: pa.Array) -> Rules:

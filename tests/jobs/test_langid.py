@@ -99,6 +99,7 @@ def test_languages_to_keep() -> None:
     assert ran.summary.books.rows() == {
         "in": 11, "created": 0, "out": 2, "dropped": {"another language": 9}, "quarantined": 0,
     }  # fmt: skip
+    assert run_local(LangId(keep=["und"]), rows("hello there", "42")).table["id"].to_pylist() == ["r1"]
 
 
 class Fixed(LangId):

@@ -23,7 +23,6 @@ from tests.job.inline import output_rows, refusing, run_job
 ROOT = Path(__file__).parents[2]
 PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~…“”‘’«»"
 STOP_WORDS = {"the", "be", "to", "of", "and", "that", "have", "with"}
-FAULTS = ["a word is too long", "no end of a sentence", "too few words", "javascript", "policy"]
 POLICY = ["terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies"]
 
 PROSE = (
@@ -258,7 +257,6 @@ def test_lines_that_c4_removes_are_gone_from_the_text_and_counted() -> None:
     ran = run_local(Quality, rows(MENU, f"Home\n{CASES['c4: curly bracket']}"))
     assert ran.rows == [{"id": "r0", "text": PROSE}]
     assert ran.summary.books.counters == {
-        "lines removed: a word is too long": 0,
         "lines removed: no end of a sentence": 2,
         "lines removed: too few words": 1,
         "lines removed: javascript": 1,
@@ -321,7 +319,7 @@ def test_the_demo_corpus(tmp_path: Path) -> None:
     assert (summary.state, summary.books.rows_in, summary.books.quarantined) == (RunState.COMPLETE, 3003, 3)
     assert output_rows(tmp_path / "out") == [{"id": comments[number]["id"], "body": text} for number, text in kept]
     assert summary.books.dropped == dict(dropped)
-    assert summary.books.counters == {f"lines removed: {reason}": removed[reason] for reason in FAULTS}
+    assert summary.books.counters == {f"lines removed: {reason}": count for reason, count in removed.items()}
     assert len(kept) > 500
     assert len(dropped) > 1
     assert removed["too few words"] > 10
