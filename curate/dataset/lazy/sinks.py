@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from curate.dataset.formats import DEFAULT_CODEC, OutputFormat, suffix
 from curate.dataset.lazy.fused import Fused, read_rows
-from curate.dataset.lazy.plan import Plan
+from curate.dataset.lazy.operators import Operator
+from curate.dataset.lazy.plan import Apply, Plan
 from curate.dataset.lazy.rules import First, Fusion, Local, Tasks, lower
 from curate.dataset.lazy.sources import Files
 from curate.dataset.spec import StageSpec
@@ -28,22 +29,24 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None) -> tuple[Stage
     suffix(format, codec)
     columns = fusion.view.columns or source.wanted
     rows = read_rows(fusion.operators)
-    names = [operator.name for operator in fusion.operators]
+    name = f"write_{'json' if format is OutputFormat.JSONL else format.value}"
+    # As they were asked for: how they are rewritten changes no byte, and may change with the next version of curate.
+    asked = list(_operators(plan))
     identity = {
-        "job": f"dataset to {format.value}",
+        "job": name,
         "version": None,
-        "operators": [operator.identity() for operator in fusion.operators],
-        "columns": None if columns is None else list(columns),
+        "operators": [operator.identity() for operator in asked],
+        "columns": None if source.wanted is None else list(source.wanted),
         "batch_size": rows,
         "shard_bytes": SHARD_BYTES,
         "format": format.value,
         "codec": codec,
     }
     spec = StageSpec(
-        name=f"write_{'json' if format is OutputFormat.JSONL else format.value}",
+        name=name,
         identity=identity,
         code_digest="",
-        parameters={"operators": names},
+        parameters={"operators": [operator.name for operator in asked]},
         operator=Fused(fusion.operators),
         columns=None if columns is None else dict.fromkeys(columns),
         required=frozenset(),
@@ -54,6 +57,13 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None) -> tuple[Stage
         codec=codec,
     )
     return spec, source.paths
+
+
+def _operators(plan: Plan) -> Iterator[Operator]:
+    """Yields the operators of a chain, in the order in which rows go through them."""
+    if isinstance(plan, Apply):
+        yield from _operators(plan.input)
+        yield plan.operator
 
 
 def _fusion(plan: Plan) -> Fusion:
