@@ -47,6 +47,9 @@ PATIENCE_S = 10.0
 MAX_PIECE = 200
 """Characters that an error tells of its piece."""
 
+_at_work: set[int] = set()
+"""Ids of the backends that have a stream, which keeps them alive."""
+
 
 def stream_blocks(
     program: Program,
@@ -69,7 +72,7 @@ def stream_blocks(
 
     Raises what the program raised, once all tables before it were consumed, with the traceback of the worker as a note.
     Raises StreamFailed where that cannot be sent, or a piece was given up; ValueError if the budget is no positive
-    number.
+    number; RuntimeError if the backend has another stream that has not ended.
     """
     if budget_bytes < 1:
         raise ValueError(f"budget_bytes is {budget_bytes}, but a stream needs room for a block; give it some MiB")
@@ -79,6 +82,12 @@ def stream_blocks(
 def _streamed(
     program: Program, pieces: Iterable[Any], backend: Backend, budget_bytes: int, policy: Policy, clock: Clock
 ) -> Iterator[pa.Table]:
+    if id(backend) in _at_work:
+        raise RuntimeError(
+            "another stream is at work on this backend, and each would hear the other's news; close it first, or give "
+            "this one a backend of its own"
+        )
+    _at_work.add(id(backend))
     try:
         backend.load(_Replayable(program, f"{program.key} as a stream"))
         stream = _Stream(iter(pieces), backend, budget_bytes, policy, clock)
@@ -86,6 +95,7 @@ def _streamed(
             # Not by a name: this frame must not keep what the consumer has let go of.
             yield stream.deliver()
     finally:
+        _at_work.discard(id(backend))
         backend.cancel()
 
 

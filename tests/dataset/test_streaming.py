@@ -360,6 +360,17 @@ def test_what_is_no_table_is_told() -> None:
         list(stream_blocks(Wrong(), [1], make_backend("inline"), budget_bytes=1))
 
 
+def test_a_backend_has_one_stream_at_a_time() -> None:
+    """A second one is refused, which does not disturb the first; once that has ended, there may be another."""
+    backend = make_backend("inline")
+    first = stream_blocks(Counting(), [(0, [1, 1])], backend, budget_bytes=1)
+    next(first)
+    with pytest.raises(RuntimeError, match="another stream is at work on this backend"):
+        next(stream_blocks(Counting(), [(5, [1])], backend, budget_bytes=1))
+    assert list(first) == [table_of(0, 1, 1)]
+    assert list(stream_blocks(Counting(), [(5, [1])], backend, budget_bytes=1)) == [table_of(5, 0, 1)]
+
+
 def test_a_budget_of_nothing_is_refused() -> None:
     """At the call, not at the first table."""
     with pytest.raises(ValueError, match="budget_bytes is 0"):
