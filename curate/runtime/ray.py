@@ -188,7 +188,7 @@ class RayBackend:
 
     def load(self, program: Program) -> None:
         """Puts the program into the object store, once for all workers; it stays there until the driver ends."""
-        for module in code.BY_VALUE:
+        for module in code.shipped():
             cloudpickle.register_pickle_by_value(module)
         key, reference = program.key, ray.put(program)
 
