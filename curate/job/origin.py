@@ -223,8 +223,8 @@ def recorded_run(ledger: Ledger, listing: OutputListing) -> RecordedRun:
             incomplete = bool(run.get("allow_incomplete_input"))
             return RecordedRun(run_id, run["origin"], inputs, cwd, str(run["backend"]), incomplete)
     raise ConfigError(
-        f"no run under {ledger.root} says where its job comes from: an older curate wrote them; "
-        "run the job's own command with --retry-failed"
+        f"no run under {ledger.root} says where its job comes from (those of a dataset's write_... do not); "
+        "run the job's own command with --retry-failed, or the dataset's script again: what is done is skipped"
     )
 
 

@@ -183,7 +183,9 @@ class Dataset:
         return replace(self, _plan=Union((self._plan, *(one._plan for one in other))))
 
     def using(self, *, backend: str = "inline", memory_budget: int = 512 << 20) -> Dataset:
-        """Says where the rows that are consumed are made: `inline`, in this process, or as tasks on `ray`.
+        """Says where rows are made: `inline`, in this process, or as tasks on `ray`.
+
+        Without it, rows that are consumed are made in this process, and those that are written on Ray.
 
         Blocks that are made and not consumed hold `memory_budget` bytes at most, and one block a task. Raises
         ConfigError for another backend, or no budget.
@@ -310,11 +312,14 @@ class Dataset:
 
     # Writing
 
-    def write_parquet(self, path: str | os.PathLike[str], *, backend: str = "ray", codec: str | None = None) -> Summary:
+    def write_parquet(
+        self, path: str | os.PathLike[str], *, backend: str | None = None, codec: str | None = None
+    ) -> Summary:
         """Writes one Parquet file for each input shard below `path`, as a job, and returns the run's summary.
 
         Idempotent: what is written already is skipped, so that calling it again finishes what was left. Its identity
         is that of its operators: their code, defaults and closures. `codec` is zstd (default), snappy or none.
+        `backend` is that of `using`, else ray.
 
         Raises ConfigError for a plan that does not read files, has a limit or a union, closes over a value of which no
         identity can be made, or whose `path` holds something else. Shards that fail do not raise: see `Summary.state`.
@@ -331,7 +336,9 @@ class Dataset:
         """
         return self._write(path, OutputFormat.PARQUET, backend, codec)
 
-    def write_json(self, path: str | os.PathLike[str], *, backend: str = "ray", codec: str | None = None) -> Summary:
+    def write_json(
+        self, path: str | os.PathLike[str], *, backend: str | None = None, codec: str | None = None
+    ) -> Summary:
         """Writes one file of JSON lines for each input shard below `path`; all else is as for `write_parquet`.
 
         `codec` is zstd (default) or gzip.
@@ -381,12 +388,17 @@ class Dataset:
             if not (drop_last and batch_size is not None and table.num_rows < batch_size):
                 yield _formatted(table, batch_format)
 
-    def _write(self, path: str | os.PathLike[str], format: OutputFormat, backend: str, codec: str | None) -> Summary:
+    def _write(
+        self, path: str | os.PathLike[str], format: OutputFormat, backend: str | None, codec: str | None
+    ) -> Summary:
         from curate.dataset.driver import run
 
         log.ensure_configured()
         spec, inputs = stage_of(self._plan, format, codec)
-        return run(spec, RunOptions(inputs=tuple(inputs), output=os.fspath(path), backend=backend))
+        return run(
+            spec,
+            RunOptions(inputs=tuple(inputs), output=os.fspath(path), backend=backend or self._how.backend or "ray"),
+        )
 
 
 def read_parquet(paths: Paths, *, columns: Sequence[str] | None = None, filter: Any = None) -> Dataset:

@@ -24,7 +24,8 @@ BLOCK_BYTES = 4 << 20
 class How:
     """Where tasks run, and within which memory."""
 
-    backend: str = "inline"
+    backend: str | None = None
+    """None: rows that are consumed are made in this process, those that are written on Ray."""
     budget_bytes: int = 512 << 20
 
 
@@ -77,7 +78,7 @@ def blocks(physical: Physical, how: How) -> Iterator[pa.Table]:
     """Yields the blocks of a plan, none empty. Nothing runs before the first is asked for; closing it ends all."""
     match physical:
         case Tasks(fusions):
-            backend = make_backend(how.backend)
+            backend = make_backend(how.backend or "inline")
             try:
                 backend.start(Resources())
                 pieces = ((number, piece) for number, one in enumerate(fusions) for piece in one.source.pieces())

@@ -13,6 +13,7 @@ import pytest
 
 import curate
 from curate import ConfigError, Dataset
+from curate.runtime.inline import InlineBackend
 
 
 @pytest.fixture
@@ -41,6 +42,23 @@ class TestWrite:
         assert summary.books.dropped == {"too small": 5}
         assert curate.read_parquet(tmp_path / "out").take_all() == pipeline(folder).take_all()
         assert list(outputs(tmp_path / "out")) == ["0.parquet", "1.parquet", "2.parquet"]
+
+    def test_it_runs_where_the_dataset_says(
+        self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As what is consumed does; `backend` has the last word."""
+        asked = []
+
+        def make(name: str) -> InlineBackend:
+            asked.append(name)
+            return InlineBackend()
+
+        monkeypatch.setattr("curate.dataset.driver.make_backend", make)
+        for number, (found, options) in enumerate(
+            [(pipeline(folder), {}), (pipeline(folder).using(), {}), (pipeline(folder).using(), {"backend": "ray"})]
+        ):
+            found.write_parquet(tmp_path / f"out{number}", **options)
+        assert asked == ["ray", "inline", "ray"]
 
     def test_an_output_that_was_deleted_is_all_that_runs(self, folder: Path, tmp_path: Path) -> None:
         """One shard, to the same bytes; and then none."""
