@@ -274,10 +274,10 @@ class TestRecordedRun:
         ledger = make_job(str(tmp_path / "out"), total=1, done=0, runs={"1-a": {}, "4-d": {}})
         for run_id, name in (("2-b", "Old"), ("3-c", "New")):
             about = {"origin": {"class": name}, "inputs": ["in/*.jsonl", "gs://b/x", "/abs/"], "backend": "inline"}
-            ledger.create_json(layout.run_file(run_id, "run.json"), about | {"cwd": "/work/here"})
+            ledger.create_json(layout.run_file(run_id, "run.json"), about | {"cwd": "/some/where"})
         found = recorded_run(ledger, ledger.list())
         assert (found.run_id, found.origin, found.backend) == ("3-c", {"class": "New"}, "inline")
-        assert found.inputs == ["/work/here/in/*.jsonl", "gs://b/x", "/abs/"]
+        assert found.inputs == ["/some/where/in/*.jsonl", "gs://b/x", "/abs/"]
         assert not found.allow_incomplete_input
 
     def test_no_run_says_it(self, tmp_path: Path) -> None:

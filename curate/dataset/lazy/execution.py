@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -82,7 +83,8 @@ def blocks(physical: Physical, how: How) -> Iterator[pa.Table]:
             try:
                 backend.start(Resources())
                 pieces = ((number, piece) for number, one in enumerate(fusions) for piece in one.source.pieces())
-                program = Reading(f"dataset {id(physical):x}", fusions)
+                # Of its own each time: workers of a cluster that lives on keep a program by its key.
+                program = Reading(f"dataset-{uuid.uuid4().hex}", fusions)
                 yield from stream_blocks(program, pieces, backend, budget_bytes=how.budget_bytes)
             finally:
                 backend.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
@@ -247,7 +247,10 @@ def _ranges(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
     >>> list(_ranges([0, 1, 4]))
     [(0, 2), (4, 5)]
     """
-    offset: Callable[[tuple[int, int]], int] = lambda pair: pair[1] - pair[0]  # noqa: E731
+
+    def offset(pair: tuple[int, int]) -> int:
+        return pair[1] - pair[0]
+
     for _, run in groupby(enumerate(numbers), offset):
         members = [number for _, number in run]
         yield members[0], members[-1] + 1

@@ -16,6 +16,8 @@ from curate.dataset.lazy import execution, sources
 from curate.dataset.lazy.execution import blocks
 from curate.dataset.lazy.rules import Tasks, lower
 from curate.errors import SchemaMismatch
+from curate.runtime.inline import InlineBackend
+from curate.runtime.protocol import Program
 
 
 @pytest.fixture
@@ -250,3 +252,18 @@ class TestConsuming:
             lambda b: {"x": [None] * len(b) if b["id"][0].as_py() == 0 else [1.5] * len(b)}, batch_size=2
         )
         assert found.to_arrow()["x"].to_pylist() == [None, None, 1.5, 1.5]
+
+
+def test_workers_never_take_one_program_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time that rows are consumed, the program has a key of its own: by it, workers that live on keep programs."""
+    keys: list[str] = []
+    load = InlineBackend.load
+
+    def watched(self: InlineBackend, program: Program) -> None:
+        keys.append(program.key)
+        load(self, program)
+
+    monkeypatch.setattr(InlineBackend, "load", watched)
+    for least in (0, 1, 2):
+        assert curate.range(3).filter(pc.field("id") >= least).take_all()[0] == {"id": least}
+    assert len(set(keys)) == len(keys) == 3
