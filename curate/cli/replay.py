@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import pdb
 import shlex
 import sys
@@ -15,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from curate.cli.failures import visible
-from curate.cli.retry import working_folder
+from curate.cli.retry import given_script, working_folder
 from curate.cli.table import print_table
 from curate.cli.terminal import fact, line
 from curate.clock import SystemClock
@@ -39,7 +38,7 @@ def show_replay(
     With `debug`, a debugger starts where the job's code raised.
     """
     root = resolve_output(output)
-    script = None if script is None else os.path.abspath(os.path.expanduser(script))  # noqa: PTH100, PTH111
+    script = given_script(script)
     # Whatever the job prints, standard output holds the result and nothing else, if that is JSON.
     try:
         with stdout_to_stderr() if as_json else contextlib.nullcontext():

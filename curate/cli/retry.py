@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -38,7 +38,7 @@ def retry(
     Inputs and backend are those of the last run, parameters those that the job had.
     """
     root = resolve_output(output)
-    script = None if script is None else os.path.abspath(os.path.expanduser(script))  # noqa: PTH100, PTH111
+    script = given_script(script)
 
     def make() -> tuple[Job, RunOptions]:
         found = read_failures(root)
@@ -78,8 +78,13 @@ def _nothing(found: JobFailures) -> str:
     return f"{text}; {left:,} of {len(found.plan):,} are not done: curate status {shlex.quote(root)}" if left else text
 
 
+def given_script(script: str | None) -> str | None:
+    """Returns the path given as --job so that it holds in any folder: see `working_folder`."""
+    return None if script is None else str(Path(script).expanduser().absolute())
+
+
 @contextlib.contextmanager
 def working_folder(run: RecordedRun) -> Iterator[None]:
     """Works where the job was run, if that is here: its parameters may hold relative paths."""
-    with contextlib.chdir(run.cwd) if os.path.isdir(run.cwd) else contextlib.nullcontext():  # noqa: PTH112
+    with contextlib.chdir(run.cwd) if run.cwd and Path(run.cwd).is_dir() else contextlib.nullcontext():
         yield

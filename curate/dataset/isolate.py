@@ -18,8 +18,8 @@ more than once, and parts of batches; one that keeps state from call to call mus
 from __future__ import annotations
 
 import base64
-import operator as numbers
 from collections.abc import Generator, Iterable, Iterator, Mapping
+from operator import index
 from typing import Any, Protocol
 
 import numpy as np
@@ -171,7 +171,7 @@ def _reason(error: BadRow) -> str:
 
 def _position(error: BadRow, rows: int) -> int:
     try:
-        position = numbers.index(error.row)  # type: ignore[arg-type]
+        position = index(error.row)  # type: ignore[arg-type]
     except TypeError:
         position = -1
     if not 0 <= position < rows:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import orjson
 
@@ -24,7 +24,7 @@ from curate.dataset.failures import JobFailures
 from curate.dataset.formats import detect
 from curate.dataset.formats.peek import peek
 from curate.dataset.spec import StageSpec
-from curate.dataset.stage import InputFile, Operator, Piece, Probe, StageProgram
+from curate.dataset.stage import FileOperator, InputFile, Operator, Piece, Probe, StageProgram
 from curate.dataset.tally import Tally
 from curate.errors import ConfigError, ObjectNotFound
 from curate.storage import open_store
@@ -175,7 +175,7 @@ class _Watched:
 
     def apply_file(self, file: InputFile, tally: Tally) -> Iterator[Any]:
         """Yields what the operator makes of a file."""
-        yield from self._watched(self._inner.apply_file(file, tally))
+        yield from self._watched(cast(FileOperator, self._inner).apply_file(file, tally))
 
     def hide(self, text: str) -> str:
         """Returns text without the operator's secrets."""

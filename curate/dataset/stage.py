@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, cast
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -79,7 +79,7 @@ class Operator(Protocol):
     """What happens to the rows of a shard between reading and writing."""
 
     reads_files: bool
-    """Whether it takes the file itself instead of its rows."""
+    """Whether it is a `FileOperator` that takes the file itself instead of its rows."""
 
     def setup(self) -> None:
         """Loads what is kept for the life of the worker process."""
@@ -89,12 +89,16 @@ class Operator(Protocol):
         """Yields the tables that a batch becomes."""
         ...
 
-    def apply_file(self, file: InputFile, tally: Tally) -> Iterable[Any]:
-        """Yields the tables that a file becomes."""
-        ...
-
     def hide(self, text: str) -> str:
         """Returns text without what must not be written down."""
+        ...
+
+
+class FileOperator(Operator, Protocol):
+    """An operator that can take a whole file, too."""
+
+    def apply_file(self, file: InputFile, tally: Tally) -> Iterable[Any]:
+        """Yields the tables that a file becomes."""
         ...
 
 
@@ -284,7 +288,7 @@ class StageProgram:
     def _file_tables(self, shard: Shard, tally: Tally) -> Iterator[Any]:
         file = InputFile(shard.uri, shard.object_bytes, shard.generation, self._store(shard.uri))
         try:
-            yield from self.operator.apply_file(file, tally)
+            yield from cast(FileOperator, self.operator).apply_file(file, tally)
         except BadRow as error:
             raise ConfigError(
                 f"BadRow({error.reason!r}) was raised about a file, which has no rows that curate could set aside; "

@@ -10,7 +10,6 @@ import pyarrow as pa
 from curate.dataset.formats import rechunk
 from curate.dataset.lazy.expressions import describe
 from curate.dataset.lazy.operators import MapBatches, Operator
-from curate.dataset.stage import InputFile
 from curate.dataset.tally import Tally
 from curate.errors import SchemaMismatch
 
@@ -39,10 +38,6 @@ class Fused:
     def apply(self, batch: pa.Table, tally: Tally) -> Iterator[pa.Table]:
         """Yields what a batch becomes."""
         return self.run(batch, tally, [Seen() for _ in self.operators])
-
-    def apply_file(self, file: InputFile, tally: Tally) -> Iterable[pa.Table]:
-        """Is never called: the rows of files are read."""
-        raise NotImplementedError
 
     def hide(self, text: str) -> str:
         """Returns the text: there are no secrets."""
