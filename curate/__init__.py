@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from curate.dataset.lazy.api import (
-        Dataset,
+    from curate.dataset.lazy.api import Dataset
+    from curate.dataset.lazy.reading import (
         from_arrow,
         from_items,
         range,
@@ -34,13 +34,13 @@ _HOME = {
     "Asset": "curate.job",
     # rows without a job
     "Dataset": "curate.dataset.lazy.api",
-    "read_parquet": "curate.dataset.lazy.api",
-    "read_json": "curate.dataset.lazy.api",
-    "read_csv": "curate.dataset.lazy.api",
-    "read_text": "curate.dataset.lazy.api",
-    "from_items": "curate.dataset.lazy.api",
-    "from_arrow": "curate.dataset.lazy.api",
-    "range": "curate.dataset.lazy.api",
+    "read_parquet": "curate.dataset.lazy.reading",
+    "read_json": "curate.dataset.lazy.reading",
+    "read_csv": "curate.dataset.lazy.reading",
+    "read_text": "curate.dataset.lazy.reading",
+    "from_items": "curate.dataset.lazy.reading",
+    "from_arrow": "curate.dataset.lazy.reading",
+    "range": "curate.dataset.lazy.reading",
     # what a run returns
     "Summary": "curate.tasks.summary",
     "RunState": "curate.tasks.summary",

@@ -20,8 +20,9 @@ MODULES = sorted(
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples(name: str) -> None:
-    """Every `>>>` of the module prints what it says."""
-    assert doctest.testmod(importlib.import_module(name), raise_on_error=False).failed == 0
+    """Every `>>>` of the module prints what it says, with `curate` imported."""
+    found = importlib.import_module(name)
+    assert doctest.testmod(found, extraglobs={"curate": curate}, raise_on_error=False).failed == 0
 
 
 def test_there_are_examples() -> None:

@@ -14,20 +14,18 @@ import pyarrow as pa
 from rich.console import Console
 
 from curate import log
-from curate.dataset.formats import Format, OutputFormat, rechunk
+from curate.dataset.formats import OutputFormat, rechunk
 from curate.dataset.lazy import operators as ops
 from curate.dataset.lazy import rules
 from curate.dataset.lazy.execution import How, blocks, joined
 from curate.dataset.lazy.expressions import is_expression
-from curate.dataset.lazy.plan import Apply, Limit, Plan, Scan, Union, lines, rows_of, schema_of
+from curate.dataset.lazy.plan import Apply, Limit, Plan, Union, lines, rows_of, schema_of
 from curate.dataset.lazy.sinks import stage_of
-from curate.dataset.lazy.sources import Range, Tables, files
 from curate.dataset.spec import RunOptions
 from curate.errors import ConfigError
 from curate.runtime import BACKENDS
 from curate.tasks.summary import Summary
 
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Batch = Any
 """A pyarrow.Table, or a dictionary of numpy arrays."""
 
@@ -37,7 +35,7 @@ class Dataset:
     """Rows that come from somewhere and go through operators; every method returns a new one.
 
     >>> import pyarrow.compute as pc
-    >>> range(5).with_column("double", pc.field("id") * 2).filter(pc.field("id") > 2).take_all()
+    >>> curate.range(5).with_column("double", pc.field("id") * 2).filter(pc.field("id") > 2).take_all()
     [{'id': 3, 'double': 6}, {'id': 4, 'double': 8}]
     """
 
@@ -66,13 +64,13 @@ class Dataset:
 
         >>> def add(batch, amount):
         ...     return {"id": batch["id"] + amount}
-        >>> range(3).map_batches(add, batch_format="numpy", fn_args=[10]).take_all()
+        >>> curate.range(3).map_batches(add, batch_format="numpy", fn_args=[10]).take_all()
         [{'id': 10}, {'id': 11}, {'id': 12}]
         """
         ops.check_function("map_batches", fn)
         ops.check_format(batch_format)
         if batch_size is not None:
-            _check_rows("batch_size", batch_size, 1)
+            check_rows("batch_size", batch_size, 1)
         return self._then(ops.MapBatches(fn, batch_size, batch_format, tuple(fn_args or ()), dict(fn_kwargs or {})))
 
     def map(self, fn: Callable[[dict[str, Any]], Mapping[str, Any]]) -> Dataset:
@@ -81,7 +79,7 @@ class Dataset:
         Types of columns are inferred; one of nothing but None keeps the type that it had. Raises ConfigError for a
         class.
 
-        >>> range(2).map(lambda row: {"text": str(row["id"])}).take_all()
+        >>> curate.range(2).map(lambda row: {"text": str(row["id"])}).take_all()
         [{'text': '0'}, {'text': '1'}]
         """
         ops.check_function("map", fn)
@@ -92,7 +90,7 @@ class Dataset:
 
         Raises ConfigError for a class.
 
-        >>> range(3).flat_map(lambda row: [row] * row["id"]).take_all()
+        >>> curate.range(3).flat_map(lambda row: [row] * row["id"]).take_all()
         [{'id': 1}, {'id': 2}, {'id': 2}]
         """
         ops.check_function("flat_map", fn)
@@ -107,7 +105,7 @@ class Dataset:
         Raises ConfigError for an expression that is not boolean or names an unknown column, and for a class.
 
         >>> import pyarrow.compute as pc
-        >>> range(4).filter(pc.field("id") >= 2).filter(lambda row: row["id"] != 3).take_all()
+        >>> curate.range(4).filter(pc.field("id") >= 2).filter(lambda row: row["id"] != 3).take_all()
         [{'id': 2}]
         """
         if not reason or not isinstance(reason, str):
@@ -123,7 +121,7 @@ class Dataset:
         Raises ConfigError for what is no expression, or one that cannot be made of the columns there are.
 
         >>> import pyarrow.compute as pc
-        >>> range(2).with_column("id", pc.field("id") + 1).take_all()
+        >>> curate.range(2).with_column("id", pc.field("id") + 1).take_all()
         [{'id': 1}, {'id': 2}]
         """
         if not is_expression(expr):
@@ -139,7 +137,7 @@ class Dataset:
         Raises ConfigError for a column that is not there, or is named twice.
 
         >>> import pyarrow.compute as pc
-        >>> range(1).with_column("a", pc.field("id")).select_columns(["a"]).take_all()
+        >>> curate.range(1).with_column("a", pc.field("id")).select_columns(["a"]).take_all()
         [{'a': 0}]
         """
         return self._then(ops.Select(_columns("select_columns", cols)))
@@ -148,7 +146,7 @@ class Dataset:
         """Leaves these columns out. Raises ConfigError for a column that is not there, or is named twice.
 
         >>> import pyarrow.compute as pc
-        >>> range(1).with_column("a", pc.field("id")).drop_columns("id").take_all()
+        >>> curate.range(1).with_column("a", pc.field("id")).drop_columns("id").take_all()
         [{'a': 0}]
         """
         return self._then(ops.Drop(_columns("drop_columns", cols)))
@@ -158,7 +156,7 @@ class Dataset:
 
         Raises ConfigError for a column that is not there, or two of one name.
 
-        >>> range(1).rename_columns({"id": "n"}).take_all()
+        >>> curate.range(1).rename_columns({"id": "n"}).take_all()
         [{'n': 0}]
         """
         return self._then(ops.Rename(dict(names)))
@@ -168,16 +166,16 @@ class Dataset:
 
         Raises ConfigError for a negative number.
 
-        >>> range(1_000_000_000).limit(2).take_all()
+        >>> curate.range(1_000_000_000).limit(2).take_all()
         [{'id': 0}, {'id': 1}]
         """
-        _check_rows("limit", limit, 0)
+        check_rows("limit", limit, 0)
         return replace(self, _plan=Limit(self._plan, limit))
 
     def union(self, *other: Dataset) -> Dataset:
         """Returns the rows of this dataset, then those of the others.
 
-        >>> range(1).union(range(2)).take_all()
+        >>> curate.range(1).union(curate.range(2)).take_all()
         [{'id': 0}, {'id': 0}, {'id': 1}]
         """
         return replace(self, _plan=Union((self._plan, *(one._plan for one in other))))
@@ -190,12 +188,12 @@ class Dataset:
         Blocks that are made and not consumed hold `memory_budget` bytes at most, and one block a task. Raises
         ConfigError for another backend, or no budget.
 
-        >>> range(2).using(backend="inline").count()
+        >>> curate.range(2).using(backend="inline").count()
         2
         """
         if backend not in BACKENDS:
             raise ConfigError(f"no backend {backend!r}; there are: {', '.join(BACKENDS)}")
-        _check_rows("memory_budget", memory_budget, 1)
+        check_rows("memory_budget", memory_budget, 1)
         return replace(self, _how=How(backend, memory_budget))
 
     # Consuming
@@ -205,7 +203,7 @@ class Dataset:
 
         Behind a function it is that of the first rows; without columns if there are none.
 
-        >>> range(1).schema().names
+        >>> curate.range(1).schema().names
         ['id']
         """
         found = schema_of(self._plan)
@@ -220,7 +218,7 @@ class Dataset:
         """Returns the number of rows; from the footers of Parquet files where every row is known to be kept.
 
         >>> import pyarrow.compute as pc
-        >>> range(10).filter(pc.field("id") < 3).count()
+        >>> curate.range(10).filter(pc.field("id") < 3).count()
         3
         """
         known = rows_of(self._plan)
@@ -233,7 +231,7 @@ class Dataset:
     def take(self, limit: int = 20) -> list[dict[str, Any]]:
         """Returns the first `limit` rows as dictionaries; reads no more than it takes. Raises ConfigError if negative.
 
-        >>> range(100).take(1)
+        >>> curate.range(100).take(1)
         [{'id': 0}]
         """
         return self.limit(limit).take_all()
@@ -241,7 +239,7 @@ class Dataset:
     def take_all(self) -> list[dict[str, Any]]:
         """Returns all rows as dictionaries; they have to fit into memory.
 
-        >>> range(1).take_all()
+        >>> curate.range(1).take_all()
         [{'id': 0}]
         """
         return list(self.iter_rows())
@@ -249,11 +247,11 @@ class Dataset:
     def take_batch(self, batch_size: int = 20, *, batch_format: str = "pyarrow") -> Batch:
         """Returns the first `batch_size` rows as one batch. Raises ConfigError if there is no row.
 
-        >>> range(100).take_batch(2, batch_format="numpy")["id"].tolist()
+        >>> curate.range(100).take_batch(2, batch_format="numpy")["id"].tolist()
         [0, 1]
         """
         ops.check_format(batch_format)
-        _check_rows("batch_size", batch_size, 1)
+        check_rows("batch_size", batch_size, 1)
         table = self.limit(batch_size).to_arrow()
         if not table.num_rows:
             raise ConfigError("take_batch: the dataset has no rows")
@@ -262,7 +260,7 @@ class Dataset:
     def show(self, limit: int = 20) -> None:
         """Prints the first `limit` rows.
 
-        >>> range(2).show()
+        >>> curate.range(2).show()
         {'id': 0}
         {'id': 1}
         """
@@ -275,7 +273,7 @@ class Dataset:
 
         To stop early ends all that runs.
 
-        >>> next(range(3).iter_rows())
+        >>> next(curate.range(3).iter_rows())
         {'id': 0}
         """
         for block in self._blocks():
@@ -290,18 +288,18 @@ class Dataset:
         With `batch_size=None`, blocks as they come, of about 4 MiB. Formats as for `map_batches`. To stop early ends
         all that runs. Raises ConfigError for an unknown format, or a size below 1.
 
-        >>> [batch.num_rows for batch in range(5).iter_batches(batch_size=2)]
+        >>> [batch.num_rows for batch in curate.range(5).iter_batches(batch_size=2)]
         [2, 2, 1]
         """
         ops.check_format(batch_format)
         if batch_size is not None:
-            _check_rows("batch_size", batch_size, 1)
+            check_rows("batch_size", batch_size, 1)
         return self._batches(batch_size, batch_format, drop_last)
 
     def to_arrow(self) -> pa.Table:
         """Returns all rows as one table; they have to fit into memory.
 
-        >>> range(3).to_arrow().num_rows
+        >>> curate.range(3).to_arrow().num_rows
         3
         """
         found = list(self._blocks())
@@ -328,10 +326,10 @@ class Dataset:
         >>> import tempfile, pathlib, pyarrow.parquet as pq
         >>> folder = pathlib.Path(tempfile.mkdtemp())
         >>> _ = (folder / "in.jsonl").write_text('{"n": 1}\\n{"n": 2}\\n')
-        >>> found = read_json(folder / "in.jsonl").filter(pc.field("n") > 1, reason="small")
+        >>> found = curate.read_json(folder / "in.jsonl").filter(pc.field("n") > 1, reason="small")
         >>> found.write_parquet(folder / "out", backend="inline").books.dropped
         {'small': 1}
-        >>> read_parquet(folder / "out").take_all()
+        >>> curate.read_parquet(folder / "out").take_all()
         [{'n': 2}]
         """
         return self._write(path, OutputFormat.PARQUET, backend, codec)
@@ -346,7 +344,7 @@ class Dataset:
         >>> import tempfile, pathlib
         >>> folder = pathlib.Path(tempfile.mkdtemp())
         >>> _ = (folder / "in.jsonl").write_text('{"n": 1}\\n')
-        >>> _ = read_json(folder / "in.jsonl").write_json(folder / "out", backend="inline")
+        >>> _ = curate.read_json(folder / "in.jsonl").write_json(folder / "out", backend="inline")
         >>> [path.name for path in (folder / "out").glob("in*")]
         ['in.jsonl.zst']
         """
@@ -358,7 +356,7 @@ class Dataset:
         """Returns the logical and the physical plan: what is fused, what is pushed into the read, how much is read.
 
         >>> import pyarrow.compute as pc
-        >>> print(range(9).filter(pc.field("id") > 2).limit(1).explain())
+        >>> print(curate.range(9).filter(pc.field("id") > 2).limit(1).explain())
         logical
           limit(1)
             filter((id > 2))
@@ -401,115 +399,6 @@ class Dataset:
         )
 
 
-def read_parquet(paths: Paths, *, columns: Sequence[str] | None = None, filter: Any = None) -> Dataset:
-    """Returns the rows of Parquet files, directories or globs, in the order of the paths and of the names below them.
-
-    Lists them and reads one footer, whose schema holds for all files. `columns` are those to keep, `filter` is an
-    expression that rows must fulfil; both are pushed into the read. Raises ConfigError for a path that matches nothing,
-    files of another format, or an unknown column.
-
-    >>> import pyarrow.compute as pc
-    >>> import tempfile, pathlib, pyarrow as pa, pyarrow.parquet as pq
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.parquet"
-    >>> pq.write_table(pa.table({"n": [1, 2], "text": ["a", "b"]}), path)
-    >>> read_parquet(path, columns=["text"], filter=pc.field("n") > 1).take_all()
-    [{'text': 'b'}]
-    """
-    found = Dataset(Scan(files("read_parquet", Format.PARQUET, _paths(paths))))
-    if filter is not None:
-        found = found.filter(filter)
-    return found if columns is None else found.select_columns(columns)
-
-
-def read_json(paths: Paths) -> Dataset:
-    """Returns the rows of files of JSON lines, plain or compressed (gz, zst).
-
-    The schema is sampled from the first file with rows; a line that does not fit is a bad row, of which 0.1 % of a file
-    (at least 10) are left out with a warning, or set aside by a write. Raises ConfigError as `read_parquet` does.
-
-    >>> import tempfile, pathlib
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.jsonl"
-    >>> _ = path.write_text('{"n": 1}\\n{"n": null}\\n')
-    >>> read_json(path).take_all()
-    [{'n': 1}, {'n': None}]
-    """
-    return Dataset(Scan(files("read_json", Format.JSONL, _paths(paths))))
-
-
-def read_csv(paths: Paths) -> Dataset:
-    """Returns the rows of CSV files with a header. Schema, bad rows and errors are as for `read_json`.
-
-    >>> import tempfile, pathlib
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.csv"
-    >>> _ = path.write_text("n,text\\n1,a\\n")
-    >>> read_csv(path).take_all()
-    [{'n': 1, 'text': 'a'}]
-    """
-    return Dataset(Scan(files("read_csv", Format.CSV, _paths(paths))))
-
-
-def read_text(paths: Paths) -> Dataset:
-    """Returns the lines of text files as the column `text`; blank ones are left out. Errors are as for `read_json`.
-
-    >>> import tempfile, pathlib
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.txt"
-    >>> _ = path.write_text("one\\n\\ntwo\\n")
-    >>> read_text(path).take_all()
-    [{'text': 'one'}, {'text': 'two'}]
-    """
-    return Dataset(Scan(files("read_text", Format.TEXT, _paths(paths), wanted=("text",))))
-
-
-def from_items(items: Sequence[Any]) -> Dataset:
-    """Returns rows from a list: dictionaries are rows, all of the same keys; other values become the column `item`.
-
-    Raises ConfigError for rows of other keys, or values of no common type.
-
-    >>> from_items(["a", "b"]).take_all()
-    [{'item': 'a'}, {'item': 'b'}]
-    """
-    rows = [item if isinstance(item, Mapping) else {"item": item} for item in items]
-    for row in rows:
-        if row.keys() != rows[0].keys():
-            raise ConfigError(f"from_items: a row has the keys {list(row)}, and the first one has {list(rows[0])}")
-    try:
-        table = pa.Table.from_pylist(rows) if rows else pa.table({})
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise ConfigError(f"from_items: values of a column have no common type: {error}") from error
-    return Dataset(Scan(Tables("from_items", (table,), table.schema)))
-
-
-def from_arrow(tables: pa.Table | Sequence[pa.Table]) -> Dataset:
-    """Returns the rows of Arrow tables of one schema. Raises ConfigError for what is no table, other schemas, or two
-    columns of one name.
-
-    >>> import pyarrow as pa
-    >>> from_arrow(pa.table({"n": [1]})).take_all()
-    [{'n': 1}]
-    """
-    given = (tables,) if isinstance(tables, pa.Table) else tuple(tables)
-    for table in given:
-        if not isinstance(table, pa.Table):
-            raise ConfigError(f"from_arrow takes pyarrow.Tables, found {type(table).__name__}")
-        if not table.schema.equals(given[0].schema):
-            raise ConfigError(f"from_arrow: tables of two schemas: {given[0].schema}; and: {table.schema}")
-        for name in table.column_names:
-            if table.column_names.count(name) > 1:
-                raise ConfigError(f"from_arrow: there are {table.column_names.count(name)} columns called {name!r}")
-    plain = tuple(table.replace_schema_metadata(None) for table in given)
-    return Dataset(Scan(Tables("from_arrow", plain, plain[0].schema if plain else pa.schema([]))))
-
-
-def range(n: int) -> Dataset:
-    """Returns the numbers from 0 to `n` - 1 as the column `id`. Raises ConfigError for a negative number.
-
-    >>> range(2).take_all()
-    [{'id': 0}, {'id': 1}]
-    """
-    _check_rows("range", n, 0)
-    return Dataset(Scan(Range(n)))
-
-
 def _rebatched(stream: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
     """Yields tables of `rows` rows. Blocks whose types differ are widened where they meet in one table."""
     pending: list[pa.Table] = []
@@ -530,7 +419,7 @@ def _formatted(table: pa.Table, batch_format: str) -> Batch:
     return table if batch_format == "pyarrow" else ops.to_numpy(table)
 
 
-def _check_rows(name: str, value: Any, least: int) -> None:
+def check_rows(name: str, value: Any, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigError(f"{name} is {value!r}, expected a whole number, at least {least}")
 
@@ -541,7 +430,3 @@ def _columns(method: str, cols: str | Sequence[str]) -> tuple[str, ...]:
         if columns.count(name) > 1:
             raise ConfigError(f"{method}: the column {name!r} is named {columns.count(name)} times")
     return columns
-
-
-def _paths(paths: Paths) -> list[str]:
-    return [os.fspath(one) for one in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
