@@ -78,6 +78,10 @@ class StreamFailed(CurateError):
     """A piece of a stream was given up: its worker died too often, or what it raised cannot be sent to the consumer."""
 
 
+class PoolFailed(CurateError):
+    """A pool of actors cannot be: what its actors run cannot be set up. The message has the traceback."""
+
+
 class ShardError(CurateError):
     """One shard cannot be finished; the others go on. Never retried: trying again would give the same."""
 

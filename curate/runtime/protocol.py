@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -104,6 +104,99 @@ class Block(Protocol):
         ...
 
 
+class PoolProgram(Protocol):
+    """What every actor of a pool runs."""
+
+    def setup(self) -> None:
+        """Loads what is kept for the life of the actor. What it raises ends the run."""
+        ...
+
+    def call(self, payload: Any) -> Any:
+        """Returns what a payload becomes, in one thread, one call at a time.
+
+        An error of user code is part of the answer; what is raised is an error of curate's.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSpec:
+    """A pool of actors that the tasks of a program call."""
+
+    name: str
+    """What it is called in messages."""
+    program: PoolProgram
+    resources: Resources
+    """What one actor holds."""
+    min_size: int = 1
+    """Actors that are there as long as the run goes on."""
+    max_size: int | None = None
+    """Actors at most; None: as many as the cluster can hold beside one task."""
+    max_in_flight: int = 4
+    """Calls that an actor is sent at a time, about: the one that it works on, and those that wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolState:
+    """How a pool is doing."""
+
+    name: str
+    ready: int
+    """Actors that take calls."""
+    starting: int
+    """Actors that were asked for and do not take calls yet."""
+    queued: int
+    """Calls that wait for an actor that is at work."""
+    busy: float
+    """Share of the time since the last look in which actors that were ready were at work, 0 to 1."""
+
+
+class CallLostError(Exception):
+    """A call has no answer: every actor that it was sent to died."""
+
+    def __init__(self, ended: Ended) -> None:
+        super().__init__(ended)
+        self.ended = ended
+        """How the last of them ended."""
+
+
+class Call(Protocol):
+    """A call of a pool that was made. The answer is kept until it is asked for, or this is gone."""
+
+    def ready(self) -> bool:
+        """Returns whether there is an answer, without waiting."""
+        ...
+
+    def result(self) -> Any:
+        """Returns the answer, once; waits for it.
+
+        An actor that dies is none of the caller's business: the call is made again on another one. Raises CallLostError
+        after three that died.
+        """
+        ...
+
+
+class Pool(Protocol):
+    """A pool as a program sees it, in the process of a task. Used by one thread."""
+
+    @property
+    def room(self) -> int:
+        """How many calls this task may have made now and not asked for the answer of: its share, at least 1."""
+        ...
+
+    def call(self, payload: Any) -> Call:
+        """Sends a payload to the actor that is likely to be free first; does not wait."""
+        ...
+
+
+class PoolUser(Program, Protocol):
+    """A program that calls pools."""
+
+    def connect(self, pools: Sequence[Pool]) -> None:
+        """Takes the pools, in the order in which `load` was given them: once in each worker, before the first run."""
+        ...
+
+
 News = Started | Message | Offer | Ended
 """What a poll tells of tasks, of each in this order."""
 
@@ -113,12 +206,26 @@ class Backend(Protocol):
 
     name: str
 
-    def start(self, resources: Resources) -> None:
-        """Gets ready for tasks that each hold `resources`. Raises ConfigError if no node can ever hold one."""
+    def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> None:
+        """Gets ready for tasks that each hold `resources`, beside the smallest size of all pools.
+
+        Raises ConfigError if no node can ever hold one, or the pools would leave no room for one task.
+        """
         ...
 
-    def load(self, program: Program) -> None:
-        """Ships the program that the tasks launched from now on run."""
+    def load(
+        self, program: Program, pools: Sequence[PoolSpec] = (), *, stopped: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Ships the program that the tasks launched from now on run; those of the one before are over.
+
+        With pools the program is a `PoolUser`: their actors are started, and this returns when each has one that is
+        ready, or `stopped` says so. Pools of the program before are closed. Raises PoolFailed, with the traceback, if
+        an actor's `setup` raises. `poll` replaces actors that die, and raises PoolFailed if none can be made any more.
+        """
+        ...
+
+    def pools(self) -> list[PoolState]:
+        """Returns how the pools are doing."""
         ...
 
     def slots(self) -> int:
@@ -160,7 +267,8 @@ class Backend(Protocol):
     def cancel(self, task: int | None = None) -> None:
         """Ends a task, or all of them, by force; what they had not published is discarded.
 
-        Of a single task that is cancelled, `poll` still tells the end; nothing is told after all of them are.
+        Of a single task that is cancelled, `poll` still tells the end; nothing is told after all of them are. An actor
+        that is at work on a call of a task that is cancelled dies with it, if the call goes on.
         """
         ...
 

@@ -43,7 +43,7 @@ class Operator(Protocol):
         """Returns what decides the bytes of what it makes, as JSON values. Raises ConfigError naming a variable."""
         ...
 
-    def apply(self, table: pa.Table, tally: Tally) -> Iterable[pa.Table]:
+    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterable[pa.Table]:
         """Yields what a batch becomes; books what it drops."""
         ...
 
@@ -101,8 +101,8 @@ class MapBatches:
             raise ConfigError(f"{self.name}: no identity can be made of {error}; pass plain values") from error
         return ["map_batches", function_identity(self.name, self.fn), self.batch_size, self.batch_format, *given]
 
-    def apply(self, table: pa.Table, tally: Tally) -> Iterator[pa.Table]:
-        del tally
+    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+        del tally, place
         given = table.combine_chunks() if self.batch_format == "pyarrow" else to_numpy(table)
         result = self.fn(given, *self.args, **self.kwargs)
         for one in result if isinstance(result, Iterator) else [result]:
@@ -147,8 +147,8 @@ class MapRows:
     def identity(self) -> Any:
         return ["flat_map" if self.flat else "map", function_identity(self.name, self.fn)]
 
-    def apply(self, table: pa.Table, tally: Tally) -> Iterator[pa.Table]:
-        del tally
+    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+        del tally, place
         rows: list[Mapping[str, Any]] = []
         for row in table.to_pylist():
             result = self.fn(row)
@@ -202,7 +202,7 @@ class FilterRows:
     def identity(self) -> Any:
         return ["filter", function_identity(self.name, self.fn), self.reason]
 
-    def apply(self, table: pa.Table, tally: Tally) -> Iterator[pa.Table]:
+    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
         kept = table.filter(pa.array([bool(self.fn(row)) for row in table.to_pylist()], pa.bool_()))
         tally.drop(table.num_rows - kept.num_rows, self.reason)
         yield kept
@@ -230,7 +230,7 @@ class FilterExpression:
     def identity(self) -> Any:
         return ["filter", expression_text(self.expression), self.reason]
 
-    def apply(self, table: pa.Table, tally: Tally) -> Iterator[pa.Table]:
+    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
         self.schema(table.schema)
         kept = keep(table, self.expression)
         tally.drop(table.num_rows - kept.num_rows, self.reason)
@@ -264,8 +264,8 @@ class WithColumn:
     def identity(self) -> Any:
         return ["with_column", self.column, expression_text(self.expression)]
 
-    def apply(self, table: pa.Table, tally: Tally) -> Iterator[pa.Table]:
-        del tally
+    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+        del tally, place
         self.schema(table.schema)
         column = project(table, [self.expression], [self.column])[self.column]
         if self.column in table.column_names:
@@ -298,8 +298,8 @@ class Select:
     def identity(self) -> Any:
         return ["select_columns", list(self.columns)]
 
-    def apply(self, table: pa.Table, tally: Tally) -> Iterator[pa.Table]:
-        del tally
+    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+        del tally, place
         _refuse_unknown(self.name, self.columns, table.column_names)
         yield table.select(list(self.columns))
 
@@ -324,8 +324,8 @@ class Drop:
     def identity(self) -> Any:
         return ["drop_columns", list(self.columns)]
 
-    def apply(self, table: pa.Table, tally: Tally) -> Iterator[pa.Table]:
-        del tally
+    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+        del tally, place
         _refuse_unknown(self.name, self.columns, table.column_names)
         yield table.select([name for name in table.column_names if name not in self.columns])
 
@@ -355,8 +355,8 @@ class Rename:
     def identity(self) -> Any:
         return ["rename_columns", dict(self.names)]
 
-    def apply(self, table: pa.Table, tally: Tally) -> Iterator[pa.Table]:
-        del tally
+    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+        del tally, place
         made = self.schema(table.schema)
         assert made is not None
         yield table.rename_columns(made.names)

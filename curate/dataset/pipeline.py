@@ -1,0 +1,366 @@
+"""What happens to the rows of a shard between reading and writing: steps, one after the other, as one generator.
+
+This is the one execution path of jobs and datasets: a job's `process` is a pipeline of one step. A step runs in the task
+that reads the shard, or in the actors of a pool that this task calls. The task is the shard's conductor either way: it
+reads, sends batches to the pools in order, takes the answers in order, and writes. So order needs no barrier, what is on
+its way is bounded by the task's share of each pool, the driver has nothing to do with any block, and a shard is retried,
+cancelled and resumed as one without pools.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from curate.dataset.formats import BadRow, rechunk
+from curate.dataset.isolate import applied
+from curate.dataset.raised import Raised
+from curate.dataset.tally import BadRowBudget, Tally
+from curate.errors import SchemaMismatch
+from curate.runtime.protocol import Pool, PoolSpec, Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a batch is in what a step gets of a shard."""
+
+    shard: str
+    """The shard's id: the same whenever and wherever its rows are read."""
+    row: int
+    """Number of the batch's first row."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActorPool:
+    """Says that a step runs in actors: processes that live as long as the run, each with an instance of its own.
+
+    `size` actors; or between `min_size` (default 1) and `max_size` (None: as many as the cluster can hold beside one
+    task), by how much there is to do. Raises ValueError for sizes below 1, a smallest above the largest, and `size`
+    beside one of the others.
+    """
+
+    size: int | None = None
+    min_size: int | None = None
+    max_size: int | None = None
+    max_in_flight: int = 4
+    """Batches that an actor is sent at a time, about: the one that it works on, and those that wait."""
+
+    def __post_init__(self) -> None:
+        given = {"size": self.size, "min_size": self.min_size, "max_size": self.max_size}
+        for name, value in {**given, "max_in_flight": self.max_in_flight}.items():
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise ValueError(f"ActorPool({name}={value!r}): expected a whole number, at least 1")
+        if self.size is not None and (self.min_size is not None or self.max_size is not None):
+            raise ValueError(f"ActorPool(size={self.size}) is a fixed size; give it, or min_size and max_size")
+        if self.max_size is not None and (self.min_size or 1) > self.max_size:
+            raise ValueError(f"ActorPool: min_size {self.min_size} is above max_size {self.max_size}")
+
+    @property
+    def smallest(self) -> int:
+        """Returns how many actors there are at least."""
+        return self.size or self.min_size or 1
+
+    @property
+    def largest(self) -> int | None:
+        """Returns how many actors there are at most; None: as many as fit."""
+        return self.size or self.max_size
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Where a step runs, if not in the task that reads the shard."""
+
+    pool: ActorPool
+    resources: Resources
+    """What one actor holds."""
+
+
+class Step(Protocol):
+    """One thing that happens to rows. A batch never holds rows of two shards."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in plans and errors."""
+        ...
+
+    @property
+    def batch_rows(self) -> int | None:
+        """How many rows it is given at a time, at most; None: as they come."""
+        ...
+
+    @property
+    def compute(self) -> Compute | None:
+        """Where it runs; None: in the task that reads the shard."""
+        ...
+
+    @property
+    def one_schema(self) -> bool:
+        """Whether all tables that it gives of a shard must fit one schema; else it is the writer that says so."""
+        ...
+
+    def setup(self) -> None:
+        """Loads what is kept for the life of the process that it runs in."""
+        ...
+
+    def apply(self, batch: pa.Table, tally: Tally, place: Place) -> Iterable[Any]:
+        """Yields the tables that a batch, never empty, becomes; books what it drops."""
+        ...
+
+    def hide(self, text: str) -> str:
+        """Returns text without what must not be written down."""
+        ...
+
+
+@dataclass(slots=True)
+class Meter:
+    """What a step was given, gave and took, of a shard or of many."""
+
+    batches: int = 0
+    rows_in: int = 0
+    rows_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    wall_s: float = 0.0
+    """Seconds that the step itself was at work, in whichever process."""
+    cpu_s: float = 0.0
+    """Seconds of CPU of the thread that it was at work in."""
+    wait_s: float = 0.0
+    """Seconds that its task waited for an answer of its pool."""
+
+    def add(self, other: Meter) -> None:
+        """Adds what another one measured."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+@dataclass(frozen=True, slots=True)
+class Applying:
+    """How the batches of a shard are processed."""
+
+    shard: str
+    """The shard's id."""
+    errors: bool = False
+    """Whether a row that alone makes a step raise is set aside."""
+    hold: bool = True
+    """Whether a table goes on only when the whole batch did well."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What a step was given and gave so far, of one shard."""
+
+    rows: int = 0
+    schema: pa.Schema | None = None
+
+
+@dataclass
+class Pipeline:
+    """Steps, one after the other: the operator of a stage over rows, and of a stream."""
+
+    steps: tuple[Step, ...]
+    reads_files = False
+    _pools: Sequence[Pool] = ()
+
+    @property
+    def pools(self) -> tuple[PoolSpec, ...]:
+        """The pools that its steps run in, in the order of the steps."""
+        return tuple(
+            PoolSpec(
+                step.name,
+                _Actor(step),
+                step.compute.resources,
+                step.compute.pool.smallest,
+                step.compute.pool.largest,
+                step.compute.pool.max_in_flight,
+            )
+            for step in self.steps
+            if step.compute is not None
+        )
+
+    def connect(self, pools: Sequence[Pool]) -> None:
+        """Takes the pools, in the order of `pools`."""
+        self._pools = pools
+
+    def setup(self) -> None:
+        """Loads what the steps keep that run in this process."""
+        for step in self.steps:
+            if step.compute is None:
+                step.setup()
+
+    def stream(
+        self, batches: Iterator[pa.Table], tally: Tally, how: Applying, meters: Sequence[Meter] = ()
+    ) -> Iterator[pa.Table]:
+        """Yields what the batches of one shard become, in order. `meters`, one a step, are added to."""
+        tables = batches
+        pools = iter(self._pools)
+        for step, meter in zip(self.steps, meters or [Meter() for _ in self.steps], strict=True):
+            if step.compute is None:
+                tables = _here(step, tables, tally, how, meter)
+            else:
+                tables = _there(step, tables, tally, how, meter, next(pools))
+        return tables
+
+    def apply(self, batch: pa.Table, tally: Tally) -> Iterator[pa.Table]:
+        """Yields what an empty table becomes: what a schema is asked for with. No pool is called."""
+        tables: Iterator[pa.Table] = iter([batch])
+        for step in self.steps:
+            tables = (made for table in tables for made in step.apply(table, tally, Place("", 0)))
+        return tables
+
+    def hide(self, text: str) -> str:
+        """Returns text without what must not be written down."""
+        for step in self.steps:
+            text = step.hide(text)
+        return text
+
+
+def _here(
+    step: Step, tables: Iterator[pa.Table], tally: Tally, how: Applying, meter: Meter
+) -> Iterator[pa.Table]:
+    """Yields what a step makes of tables, in this process."""
+    seen = _Seen()
+    for batch in _batches(step, tables):
+        made = _applied(step, batch, tally, how, seen.rows)
+        while True:
+            wall_s, cpu_s = time.perf_counter(), time.thread_time()
+            try:
+                table = next(made, None)
+            finally:
+                meter.wall_s += time.perf_counter() - wall_s
+                meter.cpu_s += time.thread_time() - cpu_s
+            if table is None:
+                break
+            yield _given(step, table, seen, meter)
+        _taken(batch, seen, meter)
+
+
+def _there(
+    step: Step, tables: Iterator[pa.Table], tally: Tally, how: Applying, meter: Meter, pool: Pool
+) -> Iterator[pa.Table]:
+    """Yields what a step makes of tables, in the actors of its pool."""
+    seen = _Seen()
+    calls: deque[Call] = deque()
+
+    def answer() -> Iterator[pa.Table]:
+        waited_s = time.perf_counter()
+        found = calls.popleft().result()
+        meter.wait_s += time.perf_counter() - waited_s
+        if isinstance(found, Raised):
+            raise RaisedElsewhere(found)
+        meter.wall_s += found.wall_s
+        meter.cpu_s += found.cpu_s
+        tally.merge(found.booked)
+        for table in found.tables:
+            yield _given(step, table, seen, meter)
+
+    for batch in _batches(step, tables):
+        while calls and (len(calls) >= pool.room or calls[0].ready()):
+            yield from answer()
+        calls.append(pool.call((batch, seen.rows, how)))
+        _taken(batch, seen, meter)
+    while calls:
+        yield from answer()
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    tables: list[Any]
+    booked: Booked
+    wall_s: float
+    cpu_s: float
+
+
+@dataclass
+class _Actor:
+    """What an actor of a step's pool runs."""
+
+    step: Step
+
+    def setup(self) -> None:
+        log.ensure_configured()
+        self.step.setup()
+
+    def call(self, payload: tuple[pa.Table, int, Applying]) -> _Answer | Raised:
+        batch, row, how = payload
+        notes = Notes()
+        wall_s, cpu_s = time.perf_counter(), time.thread_time()
+        try:
+            tables = list(_applied(self.step, batch, notes, how, row))
+        except Exception as error:  # noqa: BLE001 - whatever user code raises is part of the answer
+            return Raised.of(error)
+        return _Answer(tables, notes.booked(), time.perf_counter() - wall_s, time.thread_time() - cpu_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A step at a place, as those see it that search for bad rows."""
+
+    step: Step
+    place: Place
+
+    def apply(self, batch: Any, tally: Tally) -> Iterable[Any]:
+        return self.step.apply(batch, tally, self.place)
+
+    def hide(self, text: str) -> str:
+        return self.step.hide(text)
+
+
+def _applied(step: Step, batch: pa.Table, tally: Tally, how: Applying, row: int) -> Iterator[Any]:
+    """Yields what a step makes of a batch without its bad rows; what it raises says where."""
+    placed = _Placed(step, Place(how.shard, row))
+    try:
+        yield from applied(placed, batch, tally, errors=how.errors, hold=how.hold)
+    except Exception as error:
+        error.add_note(f"in {step.name}, of the rows {row} to {row + batch.num_rows - 1} it got")
+        raise
+
+
+def _batches(step: Step, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """Yields what a step is given at a time; never nothing, and never rows of two tables."""
+    rows = step.batch_rows
+    for table in tables:
+        if table.num_rows:
+            yield from [table] if rows is None or table.num_rows <= rows else rechunk(iter([table]), rows)
+
+
+def _taken(batch: pa.Table, seen: _Seen, meter: Meter) -> None:
+    seen.rows += batch.num_rows
+    meter.batches += 1
+    meter.rows_in += batch.num_rows
+    meter.bytes_in += batch.nbytes
+
+
+def _given(step: Step, table: pa.Table, seen: _Seen, meter: Meter) -> pa.Table:
+    if step.one_schema:
+        seen.schema = agreed(step.name, seen.schema, table.schema)
+    meter.rows_out += table.num_rows
+    meter.bytes_out += table.nbytes
+    return table
+
+
+def agreed(name: str, before: pa.Schema | None, found: pa.Schema) -> pa.Schema:
+    """Returns the schema that holds both, types of nulls filled in and numbers widened. Raises SchemaMismatch."""
+    if before is None or before.equals(found):
+        return found
+    if before.names == found.names:
+        try:
+            return pa.unify_schemas([before, found], promote_options="permissive")
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            pass
+    raise SchemaMismatch(
+        f"{name} gave a batch with ({describe(found)}) after batches with ({describe(before)}); every batch must have "
+        "the same columns, in one order, of one type"
+    )
+
+
+def describe(schema: pa.Schema) -> str:
+    """Returns a schema in one line.
+
+    >>> describe(pa.schema([("id", pa.int64()), ("text", pa.string())]))
+    'id: int64, text: string'
+    """
+    return ", ".join(f"{field.name}: {field.type}" for field in schema) or "no columns"
