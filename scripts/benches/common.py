@@ -1,0 +1,148 @@
+"""What all measurements share: rounds in alternation, targets, inputs that are made once, a disk that has settled."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+
+ROWS = 20
+"""Rows of a small file."""
+PER_FOLDER = 1000
+SETTLE_S = 330.0
+"""ext4 looks at every inode that was freed in the last five minutes before it takes one, so that what a run removed
+slows down the next one: writers of small files to half, the faster the writer the more."""
+REMOVED = "removed"
+WORDS = str.split(
+    "the recipe and this book were better than I expected but the update is overpriced so ask in the weekly thread "
+    "check the sidebar first then take the early train if you can and save a little every month it adds up honestly"
+)
+
+Run = Callable[[Path], Any]
+"""Does the work once and writes below a folder, if it writes; returns what `Check` is given."""
+Check = Callable[[Path, Any], None]
+"""Raises ClickException if a run, given its folder and what it returned, did not do the work."""
+
+
+@dataclass
+class Runs:
+    """The measurements of one contender, one a round."""
+
+    name: str
+    seconds: list[float] = field(default_factory=list)
+    cpu_s: list[float] = field(default_factory=list)
+    """Seconds of CPU that this process, all of its threads, spent."""
+
+    @property
+    def median_s(self) -> float:
+        return statistics.median(self.seconds)
+
+
+@dataclass
+class Report:
+    """Prints figures as they come and remembers whether a target was missed."""
+
+    missed: int = 0
+
+    def target(self, what: str, value: str, wanted: str, holds: bool) -> None:
+        """Prints one figure beside its target."""
+        self.missed += not holds
+        click.echo(f"  {'ok    ' if holds else 'MISSED'}  {what}: {value} (target {wanted})")
+
+
+def alternate(contenders: Mapping[str, Run], folder: Path, rounds: int, check: Check) -> list[Runs]:
+    """Runs all contenders, one after the other, `rounds` times over; each run has a folder of its own in `folder`."""
+    results = [Runs(name) for name in contenders]
+    for number in range(rounds):
+        for place, (result, run) in enumerate(zip(results, contenders.values(), strict=True)):
+            output = folder / f"{number}-{place}"
+            os.sync()  # nobody waits for what another one wrote
+            started, cpu = time.perf_counter(), time.process_time()
+            found = run(output)
+            result.seconds.append(time.perf_counter() - started)
+            result.cpu_s.append(time.process_time() - cpu)
+            try:
+                check(output, found)
+            except click.ClickException as wrong:
+                raise click.ClickException(f"{result.name}: {wrong.message}") from wrong
+    return results
+
+
+def expect(what: str, found: Any, wanted: Any) -> None:
+    """Raises ClickException unless both are the same."""
+    if found != wanted:
+        raise click.ClickException(f"{what} is {found!r}, expected {wanted!r}")
+
+
+def once(folder: Path, make: Callable[[], None]) -> Path:
+    """Makes a folder by `make`, unless that was done before; one that was left half made is made anew."""
+    made = folder.parent / f"{folder.name}.made"
+    if not made.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        make()
+        made.touch()
+    return folder
+
+
+def small_files(folder: Path, count: int) -> Path:
+    """Writes `count` files of twenty rows of JSON, unless they are there."""
+
+    def make() -> None:
+        for number in range(count):
+            if number % PER_FOLDER == 0:
+                (folder / f"{number // PER_FOLDER:04d}").mkdir()
+            lines = (orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in comments(number))
+            (folder / f"{number // PER_FOLDER:04d}/RC_{number:06d}.jsonl").write_bytes(b"".join(lines))
+
+    return once(folder, make)
+
+
+def comments(number: int) -> Iterator[dict[str, Any]]:
+    """Yields the rows of file `number`: comments in the shape of Pushshift's."""
+    for row in range(ROWS):
+        seed = number * 7919 + row * 104729
+        body = " ".join(WORDS[(seed * (k + 3) + k * k) % len(WORDS)] for k in range(8 + seed % 40))
+        yield {
+            "id": f"c{number:06x}{row:02x}",
+            "author": f"author_{seed % 997}",
+            "subreddit": "AskReddit",
+            "body": body,
+            "link_id": f"t3_{number:x}",
+            "parent_id": f"t1_{seed % 99991:x}",
+            "created_utc": 1_640_995_200 + seed % 31_536_000,
+            "score": 1 + seed % 100,
+            "edited": False,
+        }
+
+
+def settle(scratch: Path) -> None:
+    """Waits until the disk has forgotten what an earlier measurement removed."""
+    removed = scratch / REMOVED
+    left_s = SETTLE_S - (time.time() - removed.stat().st_mtime) if removed.exists() else 0.0
+    if left_s > 0:
+        click.echo(
+            f"waiting {left_s:.0f} s: the disk is slower for a while after the last measurement's files were removed"
+        )
+        time.sleep(left_s)
+
+
+def warm_ray(**options: Any) -> None:
+    """Starts Ray in this process, without dashboard, and without what its workers print."""
+    import ray
+
+    ray.init(include_dashboard=False, log_to_driver=False, logging_level="warning", **options)
+
+
+def forget(scratch: Path, folder: Path) -> None:
+    """Removes a folder of small files, and notes when."""
+    shutil.rmtree(folder)
+    (scratch / REMOVED).touch()

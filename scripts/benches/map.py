@@ -1,0 +1,457 @@
+"""Datasets beside Ray Data: the same rows, functions and codec, on the same warm Ray, in turn.
+
+Ray Data runs with the defaults of its DataContext, so with all CPUs, and gives its rows in any order; its progress bars
+and logs are off. Both read files that lie in the page cache. Each run's rows are compared with those that pyarrow gives
+for the same work, sorted by `id`; a run that gives others ends the bench.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+
+import curate
+
+from .common import Check, Report, Run, Runs, alternate, expect, forget, once, settle, small_files, warm_ray
+
+CODEC = "zstd"
+FILES = 32
+ROW_GROUPS = 4
+"""Row groups of a file."""
+ROW_BYTES = 148
+"""About what a row of the large files has in Arrow."""
+RARE = 0.01
+"""Share of the rows that the filter keeps."""
+TINY_ROWS = 100
+"""Rows of a block of those that go through a function that does nothing."""
+BATCH_ROWS = 1024
+BUSY_S = 0.05
+"""What the actor takes for a batch."""
+WARM_UP = 0.05
+"""Size of what is run once before all rounds, to the size of a round."""
+IDLE_S = 60.0
+"""How long what was stopped may take to end."""
+
+
+# Inputs, and what becomes of them
+
+
+def large_files(folder: Path, megabytes: int) -> Path:
+    """Writes `megabytes` MB of rows, as they are in Arrow, in 32 Parquet files, unless they are there."""
+
+    def make() -> None:
+        rows = megabytes * 1_000_000 // FILES // ROW_BYTES
+        for number in range(FILES):
+            table = large_rows(number * rows, rows)
+            pq.write_table(table, folder / f"part-{number:05d}.parquet", -(-rows // ROW_GROUPS), compression=CODEC)
+
+    return once(folder, make)
+
+
+def large_rows(start: int, rows: int) -> pa.Table:
+    """Returns rows with the ids from `start` on: numbers, and a text of about 100 characters that no other row has."""
+    random = np.random.default_rng(start)
+    ids = np.arange(start, start + rows)
+    phrases = pa.array(
+        [f"{'the weekly thread ' * 4}{k * 7919 % 10_007:x} {'early train ' * (k % 3)}" for k in range(1000)]
+    )
+    text = pc.binary_join_element_wise(
+        phrases.take(pa.array(random.integers(0, len(phrases), rows))),
+        pc.cast(pa.array(ids * 2_654_435_761), "string"),
+        " ",
+    )
+    return pa.table(
+        {
+            "id": ids,
+            "author": random.integers(0, 99_991, rows),
+            "score": random.random(rows),
+            "weight": random.standard_normal(rows).astype(np.float32),
+            "text": text,
+        }
+    )
+
+
+def measured(batch: pa.Table) -> pa.Table:
+    """The function that both map over the large files."""
+    doubled = batch.set_column(batch.column_names.index("score"), "score", pc.multiply(batch["score"], 2.0))
+    return doubled.append_column("length", pc.utf8_length(batch["text"]))
+
+
+def worded(batch: pa.Table) -> pa.Table:
+    """The function that both map over the small files."""
+    return batch.select(["id", "body", "score"]).append_column("length", pc.utf8_length(batch["body"]))
+
+
+def unchanged(batch: pa.Table) -> pa.Table:
+    return batch
+
+
+class Sleeper:
+    """Takes 50 ms a batch, and gives one row: when it was at work."""
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        started_s = time.time()
+        time.sleep(BUSY_S)
+        return pa.table({"rows": [batch.num_rows], "started_s": [started_s], "ended_s": [time.time()]})
+
+
+def same_rows(wanted: pa.Table) -> Check:
+    """Returns what checks that Parquet files below a folder have these rows, sorted by `id`, in any order."""
+
+    def check(folder: Path, _: Any) -> None:
+        found = pads.dataset(folder, format="parquet").to_table()
+        expect("the number of rows", found.num_rows, wanted.num_rows)
+        expect("the columns", sorted(found.column_names), sorted(wanted.column_names))
+        found = found.select(wanted.column_names).sort_by("id")
+        for name in wanted.column_names:
+            if not found[name].equals(wanted[name]):
+                raise click.ClickException(f"the column {name!r} is not that of the same work done by pyarrow")
+
+    return check
+
+
+# The contests
+
+
+@dataclass(frozen=True)
+class Contest:
+    """One kind of work, done by curate and by Ray Data."""
+
+    name: str
+    target: float
+    """What share of Ray Data's time curate may take."""
+    ours: Run
+    rival: Run
+    check: Check
+    floor: Callable[[], Any] | None = None
+    """The same by pyarrow alone, in this process, with its own threads."""
+    also: tuple[str, Run] | None = None
+    """Another way of curate's that is shown beside, and not judged."""
+
+
+def complete(summary: Any) -> None:
+    if summary.state.exit_code or summary.skipped:
+        raise click.ClickException(f"the run was meant to do every shard, and ended so: {summary}")
+
+
+def write_contest(scratch: Path, megabytes: int) -> Contest:
+    """Read, map, write."""
+    import ray.data
+
+    source = large_files(scratch / f"rows-{megabytes}", megabytes)
+
+    def ours(output: Path) -> None:
+        complete(curate.read_parquet(source).map_batches(measured).write_parquet(output, codec=CODEC))
+
+    def rival(output: Path) -> None:
+        ray.data.read_parquet(str(source)).map_batches(measured, batch_format="pyarrow").write_parquet(
+            str(output), compression=CODEC
+        )
+
+    def floor() -> None:
+        with tempfile.TemporaryDirectory(dir=scratch) as output:
+            for path in sorted(source.glob("*.parquet")):
+                pq.write_table(measured(pq.read_table(path)), Path(output) / path.name, compression=CODEC)
+
+    wanted = measured(pads.dataset(source).to_table().sort_by("id"))
+    name = f"read, map, write: {megabytes:,} MB of rows in {FILES} Parquet files"
+    return Contest(name, 1 / 3, ours, rival, same_rows(wanted), floor)
+
+
+def filter_contest(scratch: Path, megabytes: int) -> Contest:
+    """Filter by one column, keep two, write."""
+    import ray.data
+    from ray.data.expressions import col
+
+    source = large_files(scratch / f"rows-{megabytes}", megabytes)
+
+    def ours(output: Path) -> None:
+        kept = curate.read_parquet(source).filter(pc.field("score") < RARE).select_columns(["id", "score"])
+        complete(kept.write_parquet(output, codec=CODEC))
+
+    def rival(output: Path) -> None:
+        kept = ray.data.read_parquet(str(source), columns=["id", "score"]).filter(expr=col("score") < RARE)
+        kept.write_parquet(str(output), compression=CODEC)
+
+    def kept() -> pa.Table:
+        return pads.dataset(source).to_table(columns=["id", "score"], filter=pc.field("score") < RARE)
+
+    def floor() -> None:
+        with tempfile.TemporaryDirectory(dir=scratch) as output:
+            pq.write_table(kept(), Path(output) / "all.parquet", compression=CODEC)
+
+    name = f"column filter, write: two columns, {RARE:.0%} of the rows of the same files"
+    return Contest(name, 1 / 5, ours, rival, same_rows(kept().sort_by("id")), floor)
+
+
+def small_contest(scratch: Path, files: int) -> Contest:
+    """Many small files: read, map, write."""
+    import ray.data
+
+    source = small_files(scratch / f"in-{files}", files)
+
+    def ours(output: Path) -> None:
+        complete(curate.read_json(source).map_batches(worded).write_parquet(output, codec=CODEC))
+
+    def rival(output: Path) -> None:
+        ray.data.read_json(str(source), lines=True).map_batches(worded, batch_format="pyarrow").write_parquet(
+            str(output), compression=CODEC
+        )
+
+    def read() -> pa.Table:
+        schema = pads.dataset(next(source.rglob("*.jsonl")), format="json").schema
+        return pads.dataset(source, schema=schema, format="json").to_table()
+
+    def floor() -> None:
+        with tempfile.TemporaryDirectory(dir=scratch) as output:
+            pq.write_table(worded(read()), Path(output) / "all.parquet", compression=CODEC)
+
+    name = f"read, map, write: {files:,} files of 20 rows of JSON"
+    return Contest(name, 1 / 4, ours, rival, same_rows(worded(read().sort_by("id"))), floor)
+
+
+def block_contest(_: Path, blocks: int) -> Contest:
+    """Blocks through a function that does nothing, to the consumer."""
+    import ray.data
+
+    tables = [pa.table({"id": np.arange(k * TINY_ROWS, (k + 1) * TINY_ROWS)}) for k in range(blocks)]
+
+    def sums(batches: Iterator[pa.Table]) -> tuple[int, int]:
+        rows = total = 0
+        for batch in batches:
+            rows += batch.num_rows
+            total += pc.sum(batch["id"]).as_py()
+        return rows, total
+
+    def through(backend: str) -> Run:
+        def run(_: Path) -> Any:
+            mapped = curate.from_arrow(tables).map_batches(unchanged).using(backend=backend)
+            return sums(mapped.iter_batches(batch_size=None))
+
+        return run
+
+    def rival(_: Path) -> Any:
+        mapped = ray.data.from_arrow(tables).map_batches(unchanged, batch_format="pyarrow")
+        return sums(iter(mapped.iter_batches(batch_size=None, batch_format="pyarrow")))
+
+    rows = blocks * TINY_ROWS
+    wanted = rows, rows * (rows - 1) // 2
+
+    def check(_: Path, found: Any) -> None:
+        expect("the number of rows and the sum of their ids", found, wanted)
+
+    name = f"{blocks:,} blocks of {TINY_ROWS} rows through a function that does nothing, consumed"
+    return Contest(name, 1 / 5, through("ray"), rival, check, also=("curate in this process", through("inline")))
+
+
+CONTESTS: dict[str, Callable[[Path, int], Contest]] = {
+    "write": write_contest,
+    "filter": filter_contest,
+    "small": small_contest,
+    "blocks": block_contest,
+}
+
+
+def measure(report: Report, scratch: Path, runs: Path, name: str, size: int, rounds: int) -> None:
+    """Runs a contest once at a small size, then in alternated rounds, and judges it."""
+    small = CONTESTS[name](scratch, max(1, int(size * WARM_UP)))
+    alternate(contenders(small), runs / f"{name}-warm-up", 1, small.check)
+    contest = CONTESTS[name](scratch, size)
+    click.echo(f"\n{contest.name}; {rounds} alternated rounds")
+    results = alternate(contenders(contest), runs / name, rounds, contest.check)
+    for one in results:
+        click.echo(show(one))
+    if contest.floor is not None:
+        contest.floor()
+        floor = Runs("pyarrow alone")
+        for _ in range(rounds):
+            started = time.perf_counter()
+            contest.floor()
+            floor.seconds.append(time.perf_counter() - started)
+        click.echo(show(floor))
+    judge(report, "curate, to Ray Data", results[0], results[1], contest.target)
+
+
+def contenders(contest: Contest) -> dict[str, Run]:
+    return {"curate": contest.ours, "Ray Data": contest.rival, **dict([contest.also] if contest.also else [])}
+
+
+def show(runs: Runs) -> str:
+    """Returns a contender's line."""
+    single = "  ".join(f"{seconds:.2f}" for seconds in runs.seconds)
+    cpu = f"driver CPU {statistics.median(runs.cpu_s):5.2f} s" if runs.cpu_s else " " * 18
+    return f"  {runs.name:<24}{runs.median_s:>7.2f} s   {cpu}   [{single}]"
+
+
+def judge(report: Report, what: str, ours: Runs, rival: Runs, target: float) -> None:
+    ratio = ours.median_s / rival.median_s
+    report.target(what, f"{ratio:.3f} x", f"<= {target:.3f} x", ratio <= target)
+
+
+# The first batch
+
+
+def measure_first(report: Report, scratch: Path, megabytes: int, rounds: int) -> None:
+    """The time from the call of `iter_batches` to its first batch; what follows is not read."""
+    import ray.data
+
+    source = large_files(scratch / f"rows-{megabytes}", megabytes)
+
+    def ours() -> Any:
+        return curate.read_parquet(source).map_batches(measured).using(backend="ray")
+
+    def rival() -> Any:
+        return ray.data.read_parquet(str(source)).map_batches(measured, batch_format="pyarrow")
+
+    results = [Runs("curate"), Runs("Ray Data")]
+    for number in range(rounds + 1):
+        for result, make in zip(results, (ours, rival), strict=True):
+            seconds = first_batch_s(make())
+            wait_for_idle()
+            if number:  # the first round is the warm-up
+                result.seconds.append(seconds)
+    click.echo(f"\nfirst batch of {BATCH_ROWS} rows: read, map, iter_batches; {rounds} alternated rounds")
+    for result in results:
+        click.echo(show(result))
+    judge(report, "curate, to Ray Data", results[0], results[1], 1.0)
+
+
+def first_batch_s(dataset: Any) -> float:
+    """Returns the seconds to the first batch of a dataset, of which no more is read."""
+    started = time.perf_counter()
+    batches = iter(dataset.iter_batches(batch_size=BATCH_ROWS, batch_format="pyarrow"))
+    batch = next(batches)
+    seconds = time.perf_counter() - started
+    expect("the number of rows of the first batch", batch.num_rows, BATCH_ROWS)
+    expect("the names of its columns", "length" in batch.column_names, True)
+    return seconds
+
+
+def wait_for_idle() -> None:
+    """Waits until no task holds a CPU: what was started and is not wanted has ended."""
+    import ray
+
+    gc.collect()  # an iterator of Ray Data ends its execution when it is gone
+    until = time.monotonic() + IDLE_S
+    while ray.available_resources().get("CPU", 0) < ray.cluster_resources()["CPU"]:
+        if time.monotonic() > until:
+            raise click.ClickException(f"tasks still hold CPUs {IDLE_S:.0f} s after their consumer has gone")
+        time.sleep(0.05)
+
+
+# A pool of actors
+
+
+def measure_pool(report: Report, scratch: Path, megabytes: int, batches: int) -> None:
+    """How busy a read keeps one actor that takes 50 ms a batch."""
+    import ray.data
+
+    source = large_files(scratch / f"rows-{megabytes}", megabytes)
+    rows = pq.read_metadata(next(source.glob("*.parquet"))).num_rows
+    batch_rows = -(-rows // max(1, batches // FILES))
+    total = rows * FILES
+
+    def ours() -> pa.Table:
+        read = curate.read_parquet(source).using(backend="ray")
+        return read.map_batches(Sleeper, batch_size=batch_rows, compute=curate.ActorPool(size=1)).to_arrow()
+
+    def rival() -> pa.Table:
+        pool = ray.data.ActorPoolStrategy(size=1)
+        slept = ray.data.read_parquet(str(source)).map_batches(
+            Sleeper, batch_size=batch_rows, batch_format="pyarrow", compute=pool
+        )
+        return pa.concat_tables(slept.iter_batches(batch_size=None, batch_format="pyarrow"))
+
+    click.echo(
+        f"\nread, one actor that takes {BUSY_S * 1000:.0f} ms a batch: {batches:,} batches of {batch_rows:,} rows"
+    )
+    shares = []
+    for name, run in (("curate", ours), ("Ray Data", rival)):
+        started = time.perf_counter()
+        calls = run()
+        seconds = time.perf_counter() - started
+        expect("the number of rows that the actor got", pc.sum(calls["rows"]).as_py(), total)
+        shares.append(busy_share(list(zip(calls["started_s"].to_pylist(), calls["ended_s"].to_pylist(), strict=True))))
+        click.echo(
+            f"  {name:<24}{seconds:>7.2f} s   actor busy {shares[-1]:.1%} of its steady state   {len(calls):,} calls"
+        )
+    report.target("actor busy", f"{shares[0]:.1%}", ">= 95 %", shares[0] >= 0.95)
+
+
+def busy_share(calls: Sequence[tuple[float, float]]) -> float:
+    """Returns the share of the time in which one actor was at work, from the end of its first call to the start of its
+    last; `calls` are their starts and ends, in seconds.
+
+    >>> busy_share([(0.0, 1.0), (1.5, 2.5), (3.0, 4.0)])
+    0.5
+    """
+    ordered = sorted(calls)
+    steady_s = ordered[-1][0] - ordered[0][1]
+    return sum(ended - started for started, ended in ordered[1:-1]) / steady_s
+
+
+# All of it
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much of each."""
+
+    megabytes: int
+    files: int
+    blocks: int
+    batches: int
+
+
+PARTS = (*CONTESTS, "first", "pool")
+
+
+def measure_map(report: Report, scratch: Path, parts: Sequence[str], sizes: Sizes, rounds: int) -> None:
+    """Measures these parts, all on one Ray."""
+    import ray
+    import ray.data
+
+    if "small" in parts:
+        settle(scratch)
+    runs = Path(tempfile.mkdtemp(dir=scratch, prefix="runs-"))
+    # Nothing is removed before the end, so that no run pays for what the one before it left.
+    warm_ray()
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    cpus = ray.cluster_resources()["CPU"]
+    click.echo(
+        f"curate beside Ray Data {ray.__version__} on {cpus:g} CPUs; its DataContext is the default, without progress "
+        f"bars and logs; codec {CODEC}; one warm Ray, files in the page cache; medians"
+    )
+    amounts = {"write": sizes.megabytes, "filter": sizes.megabytes, "small": sizes.files, "blocks": sizes.blocks}
+    try:
+        for part in parts:
+            if part == "first":
+                measure_first(report, scratch, sizes.megabytes, rounds)
+            elif part == "pool":
+                measure_pool(report, scratch, sizes.megabytes, sizes.batches)
+            else:
+                measure(report, scratch, runs, part, amounts[part], rounds)
+    finally:
+        ray.shutdown()
+        if "small" in parts:
+            forget(scratch, runs)
+        else:
+            shutil.rmtree(runs)
