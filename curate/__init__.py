@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from curate.dataset.lazy.api import Dataset
+    from curate.dataset.lazy.execution import Options
     from curate.dataset.lazy.reading import (
         from_arrow,
         from_items,
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
         read_parquet,
         read_text,
     )
+    from curate.dataset.pipeline import ActorPool
     from curate.errors import BadRow, ConfigError, CorruptInput, CurateError, RetryLater
     from curate.job import Asset, FileJob, Job, TextJob, param
     from curate.tasks.summary import RunState, Summary
@@ -34,6 +36,8 @@ _HOME = {
     "Asset": "curate.job",
     # rows without a job
     "Dataset": "curate.dataset.lazy.api",
+    "ActorPool": "curate.dataset.pipeline",
+    "Options": "curate.dataset.lazy.execution",
     "read_parquet": "curate.dataset.lazy.reading",
     "read_json": "curate.dataset.lazy.reading",
     "read_csv": "curate.dataset.lazy.reading",
@@ -54,6 +58,7 @@ _HOME = {
 }
 
 __all__ = [
+    "ActorPool",
     "Asset",
     "BadRow",
     "ConfigError",
@@ -62,6 +67,7 @@ __all__ = [
     "Dataset",
     "FileJob",
     "Job",
+    "Options",
     "RetryLater",
     "RunState",
     "Summary",

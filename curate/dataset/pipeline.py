@@ -1,27 +1,32 @@
 """What happens to the rows of a shard between reading and writing: steps, one after the other, as one generator.
 
-This is the one execution path of jobs and datasets: a job's `process` is a pipeline of one step. A step runs in the task
-that reads the shard, or in the actors of a pool that this task calls. The task is the shard's conductor either way: it
-reads, sends batches to the pools in order, takes the answers in order, and writes. So order needs no barrier, what is on
-its way is bounded by the task's share of each pool, the driver has nothing to do with any block, and a shard is retried,
-cancelled and resumed as one without pools.
+This is the one execution path of jobs and datasets: a job's `process` is a pipeline of one step. A step runs in the
+task that reads the shard, or in the actors of a pool that this task calls. The task is the shard's conductor either
+way: it reads, sends batches to the pools in order, takes the answers in order, and writes. So order needs no barrier,
+what is on its way is bounded by the task's share of each pool, the driver has nothing to do with any block, and a shard
+is retried, cancelled and resumed as one without pools.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from curate.dataset.formats import BadRow, rechunk
+from curate import log
+from curate.dataset.formats import rechunk
 from curate.dataset.isolate import applied
-from curate.dataset.raised import Raised
-from curate.dataset.tally import BadRowBudget, Tally
+from curate.dataset.raised import Raised, RaisedElsewhere
+from curate.dataset.tally import Booked, Notes, Tally
 from curate.errors import SchemaMismatch
-from curate.runtime.protocol import Pool, PoolSpec, Resources
+from curate.runtime.protocol import Call, Pool, PoolSpec, Resources
+
+READ_ROWS = 16_384
+"""Rows of a batch as it is read, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +103,17 @@ class Step(Protocol):
         ...
 
     @property
+    def num_cpus(self) -> float | None:
+        """CPUs that tasks hold for it that it runs in; None: as many as without it."""
+        ...
+
+    @property
     def one_schema(self) -> bool:
         """Whether all tables that it gives of a shard must fit one schema; else it is the writer that says so."""
         ...
 
-    def setup(self) -> None:
-        """Loads what is kept for the life of the process that it runs in."""
+    def opened(self) -> Step:
+        """Returns the step with what it keeps for the life of the process that it runs in: a model that is loaded."""
         ...
 
     def apply(self, batch: pa.Table, tally: Tally, place: Place) -> Iterable[Any]:
@@ -164,6 +174,8 @@ class Pipeline:
     steps: tuple[Step, ...]
     reads_files = False
     _pools: Sequence[Pool] = ()
+    _opened: tuple[Step, ...] = ()
+    """The steps as they run in this process."""
 
     @property
     def pools(self) -> tuple[PoolSpec, ...]:
@@ -182,33 +194,38 @@ class Pipeline:
         )
 
     def connect(self, pools: Sequence[Pool]) -> None:
-        """Takes the pools, in the order of `pools`."""
+        """Takes the pools, in the order of `pools`. Without them all steps run in this process."""
         self._pools = pools
 
     def setup(self) -> None:
         """Loads what the steps keep that run in this process."""
-        for step in self.steps:
-            if step.compute is None:
-                step.setup()
+        self._opened = tuple(step if self._is_pooled(step) else step.opened() for step in self.steps)
+
+    def _is_pooled(self, step: Step) -> bool:
+        return step.compute is not None and bool(self._pools)
 
     def stream(
         self, batches: Iterator[pa.Table], tally: Tally, how: Applying, meters: Sequence[Meter] = ()
     ) -> Iterator[pa.Table]:
-        """Yields what the batches of one shard become, in order. `meters`, one a step, are added to."""
+        """Yields what the batches of one shard become, in order, once `setup` was called.
+
+        `meters`, one a step, are added to.
+        """
         tables = batches
         pools = iter(self._pools)
-        for step, meter in zip(self.steps, meters or [Meter() for _ in self.steps], strict=True):
-            if step.compute is None:
-                tables = _here(step, tables, tally, how, meter)
-            else:
+        for step, meter in zip(self._opened, meters or [Meter() for _ in self._opened], strict=True):
+            if self._is_pooled(step):
                 tables = _there(step, tables, tally, how, meter, next(pools))
+            else:
+                tables = _here(step, tables, tally, how, meter)
         return tables
 
     def apply(self, batch: pa.Table, tally: Tally) -> Iterator[pa.Table]:
-        """Yields what an empty table becomes: what a schema is asked for with. No pool is called."""
+        """Yields what an empty table becomes: what a schema is asked for with, where there are no rows."""
         tables: Iterator[pa.Table] = iter([batch])
-        for step in self.steps:
-            tables = (made for table in tables for made in step.apply(table, tally, Place("", 0)))
+        pools = iter(self._pools)
+        for step in self._opened:
+            tables = _asked(next(pools), tables) if self._is_pooled(step) else _empties(step, tables, tally)
         return tables
 
     def hide(self, text: str) -> str:
@@ -218,9 +235,20 @@ class Pipeline:
         return text
 
 
-def _here(
-    step: Step, tables: Iterator[pa.Table], tally: Tally, how: Applying, meter: Meter
-) -> Iterator[pa.Table]:
+def _empties(step: Step, tables: Iterator[pa.Table], tally: Tally) -> Iterator[pa.Table]:
+    for table in tables:
+        yield from step.apply(table, tally, Place("", 0))
+
+
+def _asked(pool: Pool, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    for table in tables:
+        found = pool.call((table, 0, Applying(""))).result()
+        if isinstance(found, Raised):
+            raise RaisedElsewhere(found)
+        yield from found.tables
+
+
+def _here(step: Step, tables: Iterator[pa.Table], tally: Tally, how: Applying, meter: Meter) -> Iterator[pa.Table]:
     """Yields what a step makes of tables, in this process."""
     seen = _Seen()
     for batch in _batches(step, tables):
@@ -279,17 +307,19 @@ class _Actor:
     """What an actor of a step's pool runs."""
 
     step: Step
+    _opened: Step | None = None
 
     def setup(self) -> None:
         log.ensure_configured()
-        self.step.setup()
+        self._opened = self.step.opened()
 
     def call(self, payload: tuple[pa.Table, int, Applying]) -> _Answer | Raised:
         batch, row, how = payload
+        assert self._opened is not None
         notes = Notes()
         wall_s, cpu_s = time.perf_counter(), time.thread_time()
         try:
-            tables = list(_applied(self.step, batch, notes, how, row))
+            tables = list(_applied(self._opened, batch, notes, how, row))
         except Exception as error:  # noqa: BLE001 - whatever user code raises is part of the answer
             return Raised.of(error)
         return _Answer(tables, notes.booked(), time.perf_counter() - wall_s, time.thread_time() - cpu_s)
@@ -340,6 +370,20 @@ def _given(step: Step, table: pa.Table, seen: _Seen, meter: Meter) -> pa.Table:
     meter.rows_out += table.num_rows
     meter.bytes_out += table.nbytes
     return table
+
+
+def task_cpus(steps: Iterable[Step], least: float | None = None) -> float:
+    """Returns how many CPUs a task holds that reads and runs steps: the most that one of them asks for, else 1."""
+    asked = [least, *(step.num_cpus for step in steps if step.compute is None)]
+    return max((one for one in asked if one is not None), default=1.0)
+
+
+def read_rows(steps: Iterable[Step]) -> int:
+    """Returns how many rows to read at a time: about READ_ROWS, and whole batches of the first step that has a size."""
+    for step in steps:
+        if step.batch_rows is not None:
+            return step.batch_rows * max(1, READ_ROWS // step.batch_rows)
+    return READ_ROWS
 
 
 def agreed(name: str, before: pa.Schema | None, found: pa.Schema) -> pa.Schema:

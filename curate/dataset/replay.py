@@ -23,10 +23,12 @@ from curate.dataset.commit import refuse_other_job
 from curate.dataset.failures import JobFailures
 from curate.dataset.formats import detect
 from curate.dataset.formats.peek import peek
+from curate.dataset.pipeline import Applying, Meter
 from curate.dataset.spec import StageSpec
-from curate.dataset.stage import FileOperator, InputFile, Operator, Piece, Probe, StageProgram
+from curate.dataset.stage import FileOperator, InputFile, Operator, Piece, Probe, RowOperator, StageProgram
 from curate.dataset.tally import Tally
 from curate.errors import ConfigError, ObjectNotFound
+from curate.runtime.protocol import Pool, PoolSpec
 from curate.storage import open_store
 from curate.storage.protocol import Object
 from curate.tasks import layout
@@ -159,7 +161,12 @@ class _Watched:
     def __init__(self, inner: Operator) -> None:
         self._inner = inner
         self.reads_files = inner.reads_files
+        # What runs in a pool's actors runs here.
+        self.pools: tuple[PoolSpec, ...] = ()
         self.raised: BaseException | None = None
+
+    def connect(self, pools: Sequence[Pool]) -> None:
+        """Takes none."""
 
     def setup(self) -> None:
         """Sets the operator up."""
@@ -170,8 +177,14 @@ class _Watched:
             raise
 
     def apply(self, batch: Any, tally: Tally) -> Iterator[Any]:
-        """Yields what the operator makes of a batch."""
-        yield from self._watched(self._inner.apply(batch, tally))
+        """Yields what the operator makes of an empty table."""
+        yield from self._watched(cast(RowOperator, self._inner).apply(batch, tally))
+
+    def stream(
+        self, batches: Iterator[Any], tally: Tally, how: Applying, meters: Sequence[Meter] = ()
+    ) -> Iterator[Any]:
+        """Yields what the operator makes of batches."""
+        yield from self._watched(cast(RowOperator, self._inner).stream(batches, tally, how, meters))
 
     def apply_file(self, file: InputFile, tally: Tally) -> Iterator[Any]:
         """Yields what the operator makes of a file."""

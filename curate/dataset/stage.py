@@ -7,7 +7,7 @@ through Ray's object store.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
@@ -18,7 +18,7 @@ import pyarrow.types as pt
 
 from curate import log
 from curate.clock import SystemClock
-from curate.dataset.blame import ForeignOutputError, failure_of, kind_of, summary_of
+from curate.dataset.blame import ForeignOutputError
 from curate.dataset.capture import WorkerLog
 from curate.dataset.formats import (
     Encoding,
@@ -29,7 +29,8 @@ from curate.dataset.formats import (
     read_record,
     suffix,
 )
-from curate.dataset.isolate import applied
+from curate.dataset.pipeline import Applying, Meter
+from curate.dataset.raised import Raised
 from curate.dataset.tally import BadRowBudget, Tally
 from curate.errors import (
     BadRow,
@@ -39,6 +40,7 @@ from curate.errors import (
     ObjectNotFound,
     SchemaMismatch,
 )
+from curate.runtime.protocol import Pool, PoolSpec
 from curate.storage import open_store
 from curate.storage.protocol import Calls, Object, Outcome, Store
 from curate.tasks import layout
@@ -76,17 +78,22 @@ class InputFile:
 
 
 class Operator(Protocol):
-    """What happens to the rows of a shard between reading and writing."""
+    """What happens to a shard between reading and writing."""
 
     reads_files: bool
-    """Whether it is a `FileOperator` that takes the file itself instead of its rows."""
+    """Whether it is a `FileOperator`, which takes the file itself, or a `RowOperator`."""
+
+    @property
+    def pools(self) -> tuple[PoolSpec, ...]:
+        """The pools of actors that it calls."""
+        ...
+
+    def connect(self, pools: Sequence[Pool]) -> None:
+        """Takes those pools; without, what would run there runs in this process."""
+        ...
 
     def setup(self) -> None:
         """Loads what is kept for the life of the worker process."""
-        ...
-
-    def apply(self, batch: Any, tally: Tally) -> Iterable[Any]:
-        """Yields the tables that a batch becomes."""
         ...
 
     def hide(self, text: str) -> str:
@@ -94,8 +101,22 @@ class Operator(Protocol):
         ...
 
 
+class RowOperator(Operator, Protocol):
+    """An operator over the rows of a shard."""
+
+    def stream(
+        self, batches: Iterator[Any], tally: Tally, how: Applying, meters: Sequence[Meter] = ()
+    ) -> Iterator[Any]:
+        """Yields the tables that the batches of a shard become, in order."""
+        ...
+
+    def apply(self, batch: Any, tally: Tally) -> Iterator[Any]:
+        """Yields the tables that an empty table becomes."""
+        ...
+
+
 class FileOperator(Operator, Protocol):
-    """An operator that can take a whole file, too."""
+    """An operator over whole files."""
 
     def apply_file(self, file: InputFile, tally: Tally) -> Iterable[Any]:
         """Yields the tables that a file becomes."""
@@ -203,6 +224,15 @@ class StageProgram:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_said": None, "_ready": False, "_refused": "", "_setup_s": 0.0, "_stores": {}}
 
+    @property
+    def pools(self) -> tuple[PoolSpec, ...]:
+        """The pools of actors that the operator calls."""
+        return self.operator.pools
+
+    def connect(self, pools: Sequence[Pool]) -> None:
+        """Takes those pools."""
+        self.operator.connect(pools)
+
     def run(self, payload: Piece | Probe) -> Iterator[Any]:
         """Yields a `ShardRecord` for each shard, or a `Probed`."""
         try:
@@ -228,7 +258,7 @@ class StageProgram:
             ):
                 record = self._run_shard(index, shard, piece)
         except Exception as error:  # noqa: BLE001 - whatever user code raises becomes a failure of this shard alone
-            record = ShardRecord(index, 0.0, failure_of(error))
+            record = ShardRecord(index, 0.0, Raised.of(error).failure)
         return ShardRecord(
             record.index,
             # Without what is loaded once: bundles are sized from how long shards take.
@@ -280,10 +310,9 @@ class StageProgram:
         if self.operator.reads_files:
             yield from self._file_tables(shard, tally)
             return
-        for batch in islice(self._batches(shard, tally), most_batches):
-            tally.books.rows_in += batch.num_rows
-            isolate = errors and self.quarantine_errors
-            yield from applied(self.operator, batch, tally, errors=isolate, hold=hold)
+        how = Applying(shard.id, errors=errors and self.quarantine_errors, hold=hold)
+        batches = counted(islice(self._batches(shard, tally), most_batches), tally)
+        yield from cast(RowOperator, self.operator).stream(batches, tally, how)
 
     def _file_tables(self, shard: Shard, tally: Tally) -> Iterator[Any]:
         file = InputFile(shard.uri, shard.object_bytes, shard.generation, self._store(shard.uri))
@@ -388,15 +417,16 @@ class StageProgram:
                 return Probed()
             else:
                 schema = next(iter(self.input_schemas.values()))
-                tables = self.operator.apply(schema.empty_table(), tally)
+                tables = cast(RowOperator, self.operator).apply(schema.empty_table(), tally)
             for table in islice(tables, PROBED_TABLES):
                 answer = answer.filled(Probed(table.schema.remove_metadata()))
                 if answer.typed:
                     break
         except Exception as error:  # noqa: BLE001 - a shard that fails here fails again, and is booked, when it runs
-            passing = kind_of(error) in (FailureKind.RETRY_LATER, FailureKind.THROTTLED)
-            again_s = failure_of(error).after_s if passing else None
-            answer = Probed(answer.schema, summary_of(error) if passing or answer.schema is None else "", 0, again_s)
+            failure = Raised.of(error).failure
+            passing = failure.kind in (FailureKind.RETRY_LATER, FailureKind.THROTTLED)
+            again_s = failure.after_s if passing else None
+            answer = Probed(answer.schema, failure.error if passing or answer.schema is None else "", 0, again_s)
         return replace(answer, rows=tally.books.rows_in)
 
     # What a worker process keeps
@@ -440,6 +470,13 @@ class StageProgram:
         for store in self._stores.values():
             total = total.plus(store.calls)
         return total
+
+
+def counted(batches: Iterator[Any], tally: Tally) -> Iterator[Any]:
+    """Yields batches that are read, and books their rows as they are taken."""
+    for batch in batches:
+        tally.books.rows_in += batch.num_rows
+        yield batch
 
 
 def books_of(store: Store, found: Object, format: OutputFormat, codec: str, fingerprint: str) -> Books:

@@ -19,7 +19,6 @@ leaves out what is there already.
 
 from __future__ import annotations
 
-import pickle
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ from typing import Any
 import pyarrow as pa
 
 from curate.clock import Clock, SystemClock
-from curate.dataset.blame import failure_of
+from curate.dataset.raised import Raised
 from curate.errors import StreamFailed
 from curate.runtime.protocol import Backend, Block, BlockLostError, End, Ended, Message, News, Offer, Program
 from curate.tasks.dispatcher import POLL_S, failure_of_end, kind_of_end
@@ -102,33 +101,6 @@ def _streamed(
 # In the worker
 
 
-@dataclass(frozen=True, slots=True)
-class _Raised:
-    """Word of what the program raised, as the last thing that a task tells."""
-
-    failure: Failure
-    error: Exception | None
-    """The exception; None once it was on its way and could not be sent."""
-    sent: bool = False
-    """Whether it came from another process."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        try:
-            packed = pickle.dumps(self.error)
-            pickle.loads(packed)
-        except Exception:  # noqa: BLE001 - exceptions are user code; what they say is in the failure all the same
-            packed = pickle.dumps(None)
-        return _received, (self.failure, packed)
-
-
-def _received(failure: Failure, packed: bytes) -> _Raised:
-    try:
-        error = pickle.loads(packed)
-    except Exception:  # noqa: BLE001 - its class is not importable here; the text is told instead
-        error = None
-    return _Raised(failure, error, sent=True)
-
-
 @dataclass(slots=True)
 class _Replayable:
     """Runs a piece from the block that is needed, and tells what it raises."""
@@ -144,7 +116,7 @@ class _Replayable:
                     raise TypeError(f"the program of a stream yields Arrow tables, but this one gave {type(table)}")
                 yield table
         except Exception as error:  # noqa: BLE001 - whatever user code raises is the consumer's to hear
-            yield _Raised(failure_of(error), error)
+            yield Raised.of(error)
 
 
 # In the consumer's process
@@ -168,7 +140,7 @@ class _Piece:
     """Whether that task is known to run."""
     offered: int | None = None
     """What the block that it offers counts for, in bytes."""
-    raised: _Raised | None = None
+    raised: Raised | None = None
     ended: bool = False
     """Whether no block follows those that are held."""
     error: Exception | None = None
@@ -363,7 +335,7 @@ class _Stream:
         piece.held_bytes = 0
         self._strike(piece, failure_of_end(ended, kind_of_end(ended.end)))
 
-    def _strike(self, piece: _Piece, failure: Failure, raised: _Raised | None = None) -> None:
+    def _strike(self, piece: _Piece, failure: Failure, raised: Raised | None = None) -> None:
         kind = failure.kind
         piece.strikes[kind] += 1
         tries = piece.strikes[kind]
@@ -378,7 +350,7 @@ class _Stream:
         piece.due_s = self._clock.monotonic() + self._policy.wait_s(kind, tries, failure.after_s)
 
 
-def _told(piece: _Piece, failure: Failure, raised: _Raised | None) -> Exception:
+def _told(piece: _Piece, failure: Failure, raised: Raised | None) -> Exception:
     """Returns what the consumer gets for a piece that was given up."""
     if raised is not None and raised.error is not None:
         if raised.sent:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from curate.dataset.formats import BadRow, QuarantineWriter
@@ -125,6 +126,21 @@ class Tally:
         """
         self.set_aside(row)
         self._searched += 1
+        self._bound_searched()
+
+    def merge(self, booked: Booked) -> None:
+        """Books what was booked elsewhere about rows of this shard. Raises TooManyBadRows over the budget."""
+        for reason, n in booked.dropped.items():
+            self.drop(n, reason)
+        for name, value in booked.counters.items():
+            self.count(name, value)
+        self._searched += booked.searched
+        for row in booked.rows:
+            self.set_aside(row)
+        if booked.searched:
+            self._bound_searched()
+
+    def _bound_searched(self) -> None:
         if self._searched >= MOST_SEARCHED and not self._budget.allows(self.books.quarantined, self.books.rows_in):
             raise self._too_many(f"of the first {self.books.rows_in}")
 
@@ -165,3 +181,33 @@ class Tally:
                 f"more than {MOST_NAMES} different {what} in one shard (such as {next(reversed(list(names)))!r}); "
                 "a name must not hold data of the row"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Booked:
+    """What was booked about a batch, on its way to the books of its shard."""
+
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    counters: Mapping[str, Any] = field(default_factory=dict)
+    rows: tuple[BadRow, ...] = ()
+    """Rows that were set aside, in order."""
+    searched: int = 0
+    """How many of them were found by processing parts of the batch."""
+
+
+class Notes(Tally):
+    """Takes down what user code says about a batch where the books of its shard are not at hand."""
+
+    def __init__(self) -> None:
+        super().__init__(BadRowBudget("100%"))
+        self._rows: list[BadRow] = []
+
+    def _write(self, row: BadRow) -> None:
+        self._rows.append(row)
+
+    def _bound_searched(self) -> None:
+        """Whether there are too many, the books of the shard tell."""
+
+    def booked(self) -> Booked:
+        """Returns what was booked."""
+        return Booked(self.books.dropped, self.books.counters, tuple(self._rows), self._searched)

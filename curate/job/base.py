@@ -7,13 +7,17 @@ from typing import Any, ClassVar
 
 from curate import log
 from curate.dataset.formats import DEFAULT_CODEC, BadRow, OutputFormat, suffix
+from curate.dataset.lazy.api import Dataset
+from curate.dataset.pipeline import ActorPool, Pipeline
 from curate.dataset.spec import StageSpec
+from curate.dataset.stage import Operator
 from curate.dataset.tally import BadRowBudget, Tally
 from curate.errors import ConfigError, did_you_mean
 from curate.job.asset import Asset
+from curate.job.building import compute_of, inputs_of, resources_of, steps_of
 from curate.job.columns import column_text, parse_columns
 from curate.job.definition import checked_settings, define, job_digest, refuse_missing_hook, snake_case
-from curate.job.operator import JobOperator
+from curate.job.operator import Process
 from curate.job.options import PathText, run_options
 from curate.job.origin import origin_of
 from curate.job.params import Param
@@ -51,14 +55,17 @@ class Job:
     """Format of the outputs: parquet or jsonl. Part of the identity."""
     codec: str | None = None
     """Compression of the outputs; None: zstd. Part of the identity."""
+    compute: ClassVar[ActorPool | None] = None
+    """The pool of actors that `process` runs in; None: in the tasks that read, or, with `num_gpus` or `resources`, in a
+    pool as large as the cluster allows, since Ray starts a new process for every task that holds a GPU."""
     num_cpus: float = 1
-    """CPUs that a task holds."""
+    """CPUs that a task holds, or an actor where `process` runs in a pool."""
     num_gpus: float = 0
-    """GPUs that a task holds."""
+    """GPUs that an actor holds."""
     resources: ClassVar[Mapping[str, float]] = {}
-    """Custom Ray resources that a task holds, such as {"TPU": 4}."""
+    """Custom Ray resources that an actor holds, such as {"TPU": 4}."""
     memory: int | None = None
-    """Bytes of memory that a task asks for; None leaves it to Ray."""
+    """Bytes of memory that a task, or an actor, asks for; None leaves it to Ray."""
     max_tasks: int | None = None
     """Tasks at once, at most: for a service or a licence."""
     max_bad_rows: str | int | None = None
@@ -135,6 +142,14 @@ class Job:
         would spoil.
         """
         raise NotImplementedError
+
+    def build(self, ds: Dataset) -> Dataset:
+        """Returns what becomes of the rows of the inputs: `ds`, through operators. By default through `process`.
+
+        For jobs of more than one step: `super().build(ds)` is the part that is `process`. Nothing runs here. Rows stay
+        in their shards: an input shard becomes one output.
+        """
+        return ds._then(Process(self, self._hidden, compute_of(self)))
 
     # What process may call
 
@@ -230,7 +245,8 @@ class Job:
         cls = type(self)
         if not hasattr(self, "_tally"):
             raise ConfigError(f"{cls.__name__}.__init__ does not call super().__init__; load things in setup() instead")
-        refuse_missing_hook(cls, "process_file" if self._reads_files else "process")
+        if self._reads_files or cls.build is Job.build:
+            refuse_missing_hook(cls, "process_file" if self._reads_files else "process")
         settings = checked_settings(self)
         parameters = self._resolved()
         self.check()
@@ -239,6 +255,7 @@ class Job:
         suffix(output_format, codec)
         columns, required = parse_columns(cls.__name__, settings["columns"])
         schema = settings["output_schema"]
+        operator, resources = self._operator(columns)
         identity = {
             "job": self.name,
             "version": self.version if self.version is not None else f"code {digest}",
@@ -257,7 +274,7 @@ class Job:
             # Without a version the digest is the identity, and there is nothing left to guard.
             code_digest=digest if self.version is not None else "",
             parameters=parameters,
-            operator=JobOperator(self, self._hidden),
+            operator=operator,
             columns=columns,
             required=required,
             output_schema=schema,
@@ -265,13 +282,19 @@ class Job:
             shard_bytes=self.shard_bytes,
             format=output_format,
             codec=codec,
-            resources=Resources(float(self.num_cpus), float(self.num_gpus), self.memory, dict(self.resources)),
+            resources=resources,
             max_tasks=self.max_tasks,
             max_bad_rows=None if self.max_bad_rows is None else str(self.max_bad_rows),
             task_timeout_s=None if self.task_timeout_s is None else float(self.task_timeout_s),
             quarantine_errors=self.quarantine_errors,
             origin=origin_of(self),
         )
+
+    def _operator(self, columns: Mapping[str, Any] | None) -> tuple[Operator, Resources]:
+        """Returns what happens to a shard, and what a task holds for it."""
+        ds = inputs_of(columns)
+        steps = steps_of(self, ds, self.build(ds))
+        return Pipeline(steps), resources_of(self, steps)
 
     def _resolved(self) -> dict[str, Any]:
         """Returns the parameters as the ledger records them. An attribute set after the job was made counts."""

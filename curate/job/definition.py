@@ -15,7 +15,13 @@ from curate.errors import ConfigError, did_you_mean
 from curate.job.params import Param, collect
 from curate.job.settings import NEUTRAL, SETTINGS, check_setting
 
-HOOKS = {"setup": "(self)", "check": "(self)", "process": "(self, batch)", "process_file": "(self, file)"}
+HOOKS = {
+    "setup": "(self)",
+    "check": "(self)",
+    "process": "(self, batch)",
+    "build": "(self, ds)",
+    "process_file": "(self, file)",
+}
 """Methods that curate calls where a job defines them, as they are called."""
 CALLED = ("drop", "quarantine", "count", "log", "spec", "options")
 """What user code calls; a job that replaces one would not get what it called."""
@@ -104,7 +110,7 @@ def _check_attribute(cls: type, name: str, value: Any) -> None:
 def _check_hook(cls: type, name: str, value: Any) -> None:
     called = f"{cls.__name__}.{name}"
     takes_files = bool(getattr(cls, "_reads_files", False))
-    if takes_files and name == "process":
+    if takes_files and name in ("process", "build"):
         raise ConfigError(f"{called} is never called: a FileJob takes files; write process_file(self, file)")
     if not takes_files and name == "process_file":
         raise ConfigError(f"{called} is never called: {cls.__name__} is no FileJob; derive it from curate.FileJob")
@@ -143,7 +149,9 @@ def _refuse_uncalled(cls: type, name: str) -> None:
 def _mentioned(cls: type) -> set[str]:
     """Returns every name and text that occurs in the methods of a class and of its bases."""
     found: set[str] = set()
-    codes = [code for base in cls.__mro__ for value in vars(base).values() for code in _codes(value)]
+    # What curate's own methods name are hooks, and things of curate.
+    bases = [base for base in cls.__mro__ if not base.__module__.startswith("curate.job.")]
+    codes = [code for base in bases for value in vars(base).values() for code in _codes(value)]
     while codes:
         code = codes.pop()
         found.update(code.co_names)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from curate.dataset.stage import InputFile
+from curate.dataset.stage import InputFile, Operator
 from curate.job.base import Job
+from curate.job.operator import ProcessFile
+from curate.runtime.protocol import Resources
 
 
 class FileJob(Job):
@@ -24,3 +26,8 @@ class FileJob(Job):
         Dictionaries are gathered to tables. Without an `output_schema` all those of a file have the same keys.
         """
         raise NotImplementedError
+
+    def _operator(self, columns: Mapping[str, Any] | None) -> tuple[Operator, Resources]:
+        del columns
+        held = Resources(float(self.num_cpus), float(self.num_gpus), self.memory, dict(self.resources))
+        return ProcessFile(self, self._hidden), held

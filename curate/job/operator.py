@@ -3,50 +3,92 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
 from curate import log
+from curate.dataset.pipeline import Compute, Place
 from curate.dataset.stage import InputFile
 from curate.dataset.tally import Tally
 from curate.errors import CorruptInput, GenerationMismatch, ObjectNotFound, SchemaMismatch, did_you_mean
 from curate.job.secrets import Secrets
+from curate.runtime.protocol import Pool, PoolSpec
 
 if TYPE_CHECKING:
     from curate.job.base import Job
+    from curate.job.file import FileJob
 
+_Job = TypeVar("_Job", bound="Job")
 _FRAMES = {"pandas": "pa.Table.from_pandas(frame)", "polars": "frame.to_arrow()"}
 """How what other libraries call a table becomes one."""
 
 
-class JobOperator:
-    """What a stage calls. Holds a copy of the job: what `setup` loads stays out of the one that the user made."""
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A job's `process` as a step of a pipeline."""
 
-    def __init__(self, job: Job, secrets: Secrets) -> None:
-        self.job = copy.copy(job)
-        self.reads_files = job._reads_files
+    job: Job
+    secrets: Secrets
+    compute: Compute | None = None
+    batch_rows: int | None = None
+    num_cpus: float | None = None
+    one_schema = False
+    """The writer holds outputs to the schema of the job, and says what does not fit."""
+    keeps_rows = False
+
+    @property
+    def name(self) -> str:
+        return f"{type(self.job).__name__}.process"
+
+    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
+        """Returns None: what `process` gives, only running it tells."""
+        del found
+        return None
+
+    def identity(self) -> Any:
+        """Returns the job's name: its code and parameters are told by the job."""
+        return ["process", type(self.job).__name__]
+
+    def opened(self) -> Process:
+        """Returns the step with a copy of the job whose `setup` was called: what it loads stays out of the user's."""
+        return replace(self, job=set_up(self.job, self.secrets))
+
+    def apply(self, batch: Any, tally: Tally, place: Place) -> Iterator[Any]:
+        """Yields the tables that `process` makes of a batch."""
+        del place
+        self.job._tally = tally
+        with self.secrets.hidden():
+            yield from tables_of(self.job.process(batch), self.name)
+
+    def hide(self, text: str) -> str:
+        """Returns text without the values of the job's secrets."""
+        return self.secrets.hide(text)
+
+
+class ProcessFile:
+    """A job's `process_file` as the operator of a stage."""
+
+    reads_files = True
+    pools: tuple[PoolSpec, ...] = ()
+
+    def __init__(self, job: FileJob, secrets: Secrets) -> None:
+        self._job = job
         self._secrets = secrets
-        self._owner = type(job).__name__
+        self._where = f"{type(job).__name__}.process_file"
+
+    def connect(self, pools: Sequence[Pool]) -> None:
+        """Takes none."""
 
     def setup(self) -> None:
-        """Calls the job's setup."""
-        log.ensure_configured()
-        # There is no shard that it could book anything to.
-        self.job._tally = None
-        with self._secrets.hidden():
-            self.job.setup()
-
-    def apply(self, batch: Any, tally: Tally) -> Iterator[Any]:
-        """Yields the tables that `process` makes of a batch."""
-        self.job._tally = tally
-        with self._secrets.hidden():
-            yield from tables_of(self.job.process(batch), f"{self._owner}.process")
+        """Calls the setup of a copy of the job: what it loads stays out of the one that the user made."""
+        self._job = set_up(self._job, self._secrets)
 
     def apply_file(self, file: InputFile, tally: Tally) -> Iterator[Any]:
         """Yields the tables that `process_file` makes of a file, its dictionaries gathered to tables."""
-        self.job._tally = tally
+        self._job._tally = tally
         with self._secrets.hidden():
             try:
                 yield from self._file_tables(file)
@@ -59,18 +101,28 @@ class JobOperator:
         return self._secrets.hide(text)
 
     def _file_tables(self, file: InputFile) -> Iterator[Any]:
-        where = f"{self._owner}.process_file"
-        rows = RowGatherer(self.job.output_schema, self.job.batch_size, where)
-        items = self.job.process_file(file)  # type: ignore[attr-defined]
+        rows = RowGatherer(self._job.output_schema, self._job.batch_size, self._where)
+        items = self._job.process_file(file)
         if isinstance(items, Mapping | str | bytes) or not isinstance(items, Iterable | None):
-            raise _wrong_type(where, items, "tables and dictionaries, each with `yield`, or None")
+            raise _wrong_type(self._where, items, "tables and dictionaries, each with `yield`, or None")
         for item in items if items is not None else ():
             if isinstance(item, Mapping):
                 yield from rows.add(item)
             else:
                 yield from rows.flush()
-                yield from tables_of(item, where)
+                yield from tables_of(item, self._where)
         yield from rows.flush()
+
+
+def set_up(job: _Job, secrets: Secrets) -> _Job:
+    """Returns a copy of a job after its `setup`."""
+    log.ensure_configured()
+    job = copy.copy(job)
+    # There is no shard that it could book anything to.
+    job._tally = None
+    with secrets.hidden():
+        job.setup()
+    return job
 
 
 def tables_of(result: Any, where: str) -> Iterator[Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from curate.dataset.formats import OutputFormat
+from curate.dataset.pipeline import ActorPool
 from curate.dataset.tally import BadRowBudget
 from curate.errors import ConfigError, did_you_mean
 from curate.job.columns import parse_columns
@@ -87,10 +88,13 @@ SETTINGS: dict[str, Setting] = {
     "codec": Setting(
         (str, _NONE), help="compression of the outputs: zstd, snappy or none for parquet, zstd or gzip for jsonl"
     ),
-    "num_cpus": Setting((int, float), _held, "CPUs that a task holds", changes_bytes=False),
-    "num_gpus": Setting((int, float), _held, "GPUs that a task holds", changes_bytes=False),
+    "compute": Setting((ActorPool, _NONE), changes_bytes=False),
+    "num_cpus": Setting((int, float), _held, "CPUs that a task, or an actor, holds", changes_bytes=False),
+    "num_gpus": Setting((int, float), _held, "GPUs that an actor holds", changes_bytes=False),
     "resources": Setting((Mapping,), _custom, changes_bytes=False),
-    "memory": Setting((int, _NONE), _counted, "memory that a task asks for; 2g, 512MiB", changes_bytes=False),
+    "memory": Setting(
+        (int, _NONE), _counted, "memory that a task, or an actor, asks for; 2g, 512MiB", changes_bytes=False
+    ),
     "max_tasks": Setting((int, _NONE), _counted, "tasks at once, at most", changes_bytes=False),
     "max_bad_rows": Setting(
         (str, int, _NONE), _budget, "rows of a shard that may be quarantined, N or P%", changes_bytes=False

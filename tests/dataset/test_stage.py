@@ -19,6 +19,7 @@ from structlog.testing import capture_logs
 
 from curate import ConfigError
 from curate.dataset.formats import Format, OutputFormat
+from curate.dataset.pipeline import Compute, Pipeline, Place
 from curate.dataset.split import whole
 from curate.dataset.stage import PROBED_BATCHES, Piece, Probe, Probed, StageProgram, books_of
 from curate.dataset.tally import Tally
@@ -39,7 +40,11 @@ IN = pa.schema([("id", pa.string()), ("n", pa.int64())])
 class Doubling:
     """An operator that doubles a column, with marks where a test may make it stumble."""
 
-    reads_files: bool = False
+    name: str = "doubling"
+    batch_rows: int | None = None
+    compute: Compute | None = None
+    num_cpus: float | None = None
+    one_schema: bool = False
     setups: int = 0
     fail: dict[str, Exception] = field(default_factory=dict)
     """What is raised at a row with this id, once."""
@@ -51,12 +56,14 @@ class Doubling:
     nothing: bool = False
     nulls: bool = False
 
-    def setup(self) -> None:
+    def opened(self) -> Doubling:
         self.setups += 1
         if "setup" in self.fail:
             raise self.fail.pop("setup")
+        return self
 
-    def apply(self, batch: pa.Table, tally: Tally) -> Iterable[pa.Table]:
+    def apply(self, batch: pa.Table, tally: Tally, place: Place) -> Iterable[pa.Table]:
+        del place
         tally.count("batches")
         for one in batch["id"].to_pylist():
             if one in self.bad:
@@ -69,9 +76,6 @@ class Doubling:
             get_logger(job="doubling").info("a batch")
         if not self.nothing:
             yield batch.set_column(1, "n", pa.nulls(len(batch)) if self.nulls else pc.multiply(batch["n"], 2))
-
-    def apply_file(self, file: Any, tally: Tally) -> Iterable[pa.Table]:
-        raise NotImplementedError
 
     def hide(self, text: str) -> str:
         return text
@@ -103,7 +107,7 @@ def program(operator: Doubling | None = None, **settings: Any) -> StageProgram:
     values: dict[str, Any] = {
         "key": "run-1",
         "job": "doubling",
-        "operator": operator or Doubling(),
+        "operator": Pipeline((operator or Doubling(),)),
         "output": f"{ROOT}/out",
         "fingerprint": "f1",
         "format": OutputFormat.PARQUET,
@@ -184,7 +188,7 @@ class TestShards:
         run(made, put("a.jsonl", rows(0, 1)))
         there = pickle.loads(pickle.dumps(made))
         run(there, put("b.jsonl", rows(0, 1)))
-        assert there.operator.setups == 2
+        assert there.operator.steps[0].setups == 2
 
     def test_the_same_rows_give_the_same_bytes_whatever_ran_before(self) -> None:
         a = put("a.jsonl", rows(0, 5))

@@ -21,6 +21,7 @@ from curate import Asset, Job, TextJob, param
 from curate.dataset.spec import RunOptions, StageSpec
 from curate.errors import ConfigError
 from curate.job.command import command
+from curate.runtime.protocol import Resources
 from curate.tasks.summary import Summary
 from tests.job.inline import everything, numbered, outputs, write_jsonl
 
@@ -251,7 +252,9 @@ class TestRunOptions:
         )
         spec = given[0][0]
         assert (spec.batch_rows, spec.shard_bytes, spec.max_tasks) == (7, 64 * 2**20, 3)
-        assert (spec.resources.num_cpus, spec.resources.num_gpus, spec.resources.memory) == (0.5, 1.0, 2 * 2**30)
+        (pool,) = spec.operator.pools
+        assert (pool.resources.num_cpus, pool.resources.num_gpus, pool.resources.memory) == (0.5, 1.0, 2 * 2**30)
+        assert spec.resources == Resources()
 
     def test_a_setting_that_the_job_computes_has_no_option(self, run: Run) -> None:
         class Computed(Job):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import pyarrow as pa
@@ -17,13 +17,13 @@ from curate import log
 from curate.dataset.formats import OutputFormat, rechunk
 from curate.dataset.lazy import operators as ops
 from curate.dataset.lazy import rules
-from curate.dataset.lazy.execution import How, blocks, joined
+from curate.dataset.lazy.execution import Options, blocks, joined
 from curate.dataset.lazy.expressions import is_expression
 from curate.dataset.lazy.plan import Apply, Limit, Plan, Union, lines, rows_of, schema_of
 from curate.dataset.lazy.sinks import stage_of
+from curate.dataset.pipeline import ActorPool
 from curate.dataset.spec import RunOptions
-from curate.errors import ConfigError
-from curate.runtime import BACKENDS
+from curate.errors import ConfigError, did_you_mean
 from curate.tasks.summary import Summary
 
 Batch = Any
@@ -40,7 +40,7 @@ class Dataset:
     """
 
     _plan: Plan
-    _how: How = field(default_factory=How)
+    _how: Options = field(default_factory=Options)
 
     # Row-wise
 
@@ -49,60 +49,144 @@ class Dataset:
         fn: Callable[..., Any],
         *,
         batch_size: int | None = None,
+        compute: ActorPool | None = None,
         batch_format: str = "pyarrow",
         fn_args: Iterable[Any] | None = None,
         fn_kwargs: Mapping[str, Any] | None = None,
+        fn_constructor_args: Iterable[Any] | None = None,
+        fn_constructor_kwargs: Mapping[str, Any] | None = None,
+        num_cpus: float | None = None,
+        num_gpus: float | None = None,
+        memory: int | None = None,
+        resources: Mapping[str, float] | None = None,
     ) -> Dataset:
         """Replaces batches of rows by what `fn(batch, *fn_args, **fn_kwargs)` returns for them.
 
-        A batch has at most `batch_size` rows (None: about 16,384) and never crosses files; it is a pyarrow.Table, or
-        with `batch_format="numpy"` a dictionary of arrays. `fn` returns either, whatever it got, or an iterator of
-        them, with any number of rows, and always the same columns.
+        A batch has at most `batch_size` rows (None: about 16,384) and never crosses shards; it is a pyarrow.Table, or
+        as `batch_format` says a dictionary of arrays ("numpy") or a data frame ("pandas"). `fn` returns any of these,
+        whatever it got, or an iterator of them, with any number of rows, and always the same columns.
 
-        Raises ConfigError for a class (there are no actor pools yet), an unknown format, or a size below 1. What `fn`
-        raises reaches whoever asks for the rows, with a note that names operator, rows and input.
+        A function runs in the tasks that read. A class runs in a pool of actors: each makes an instance, with
+        `fn_constructor_args` and `fn_constructor_kwargs`, keeps it, and calls it with batches. `compute` says how large
+        the pool is, and puts a function into one; so do `num_gpus` and `resources` (custom ones of Ray), since Ray
+        starts a new process for every task that holds a GPU. These, `num_cpus` (default 1, beside a GPU 0) and `memory`
+        in bytes are what one actor holds; of a function in tasks `num_cpus` is what such a task holds.
+
+        Raises ConfigError for what cannot be called, arguments that the constructor does not take, an unknown format,
+        or a size below 1. What `fn` raises reaches whoever asks for the rows, with a note that names operator, rows
+        and input; BadRow leaves a row out, or sets it aside in a write; a constructor that raises ends all.
 
         >>> def add(batch, amount):
         ...     return {"id": batch["id"] + amount}
         >>> curate.range(3).map_batches(add, batch_format="numpy", fn_args=[10]).take_all()
         [{'id': 10}, {'id': 11}, {'id': 12}]
+        >>> class Scale:
+        ...     def __init__(self, factor):
+        ...         self.factor = factor
+        ...     def __call__(self, batch):
+        ...         return {"id": batch["id"] * self.factor}
+        >>> scaled = curate.range(3).map_batches(
+        ...     Scale, fn_constructor_args=[2], batch_format="numpy", compute=curate.ActorPool(size=1)
+        ... )
+        >>> scaled.take_all()
+        [{'id': 0}, {'id': 2}, {'id': 4}]
         """
-        ops.check_function("map_batches", fn)
+        udf = ops.Udf(fn, *_given(fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs))
+        ops.check_function("map_batches", udf)
         ops.check_format(batch_format)
         if batch_size is not None:
             check_rows("batch_size", batch_size, 1)
-        return self._then(ops.MapBatches(fn, batch_size, batch_format, tuple(fn_args or ()), dict(fn_kwargs or {})))
+        where = ops.placement("map_batches", udf, compute, num_cpus, num_gpus, memory, resources)
+        return self._then(ops.MapBatches(udf, batch_size, batch_format, where))
 
-    def map(self, fn: Callable[[dict[str, Any]], Mapping[str, Any]]) -> Dataset:
+    def map(
+        self,
+        fn: Callable[..., Mapping[str, Any]],
+        *,
+        compute: ActorPool | None = None,
+        fn_args: Iterable[Any] | None = None,
+        fn_kwargs: Mapping[str, Any] | None = None,
+        fn_constructor_args: Iterable[Any] | None = None,
+        fn_constructor_kwargs: Mapping[str, Any] | None = None,
+        num_cpus: float | None = None,
+        num_gpus: float | None = None,
+        memory: int | None = None,
+        resources: Mapping[str, float] | None = None,
+        isolate: bool = False,
+        timeout_s: float | None = None,
+    ) -> Dataset:
         """Replaces every row, a dictionary, by the dictionary that `fn(row)` returns; all must have the same keys.
 
-        Types of columns are inferred; one of nothing but None keeps the type that it had. Raises ConfigError for a
-        class.
+        Types of columns are inferred; one of nothing but None keeps the type that it had. Where `fn` runs, and with
+        which arguments, is as for `map_batches`.
+
+        With `isolate`, `fn` runs in a process of its own beside the worker, so that a crash, or a row that takes longer
+        than `timeout_s` seconds, costs that row only: it is bad, and set aside in a write.
+
+        Raises ConfigError as `map_batches` does, and for `timeout_s` without `isolate`.
 
         >>> curate.range(2).map(lambda row: {"text": str(row["id"])}).take_all()
         [{'text': '0'}, {'text': '1'}]
         """
-        ops.check_function("map", fn)
-        return self._then(ops.MapRows(fn, flat=False))
+        udf = ops.Udf(fn, *_given(fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs))
+        ops.check_function("map", udf)
+        where = ops.placement("map", udf, compute, num_cpus, num_gpus, memory, resources)
+        if timeout_s is not None and not isolate:
+            raise ConfigError(f"map(timeout_s={timeout_s!r}) needs isolate=True: only another process can be ended")
+        if isolate and isinstance(fn, type):
+            raise ConfigError("map(isolate=True) takes a function, which runs in a process of its own, not a class")
+        if isolate:
+            return self._then(ops.MapIsolated(udf, timeout_s, where))
+        return self._then(ops.MapRows(udf, False, where))
 
-    def flat_map(self, fn: Callable[[dict[str, Any]], Iterable[Mapping[str, Any]]]) -> Dataset:
+    def flat_map(
+        self,
+        fn: Callable[..., Iterable[Mapping[str, Any]]],
+        *,
+        compute: ActorPool | None = None,
+        fn_args: Iterable[Any] | None = None,
+        fn_kwargs: Mapping[str, Any] | None = None,
+        fn_constructor_args: Iterable[Any] | None = None,
+        fn_constructor_kwargs: Mapping[str, Any] | None = None,
+        num_cpus: float | None = None,
+        num_gpus: float | None = None,
+        memory: int | None = None,
+        resources: Mapping[str, float] | None = None,
+    ) -> Dataset:
         """Replaces every row by the rows, dictionaries of the same keys, that `fn(row)` returns: none, or several.
 
-        Raises ConfigError for a class.
+        Where `fn` runs, with which arguments, and what is refused is as for `map_batches`.
 
         >>> curate.range(3).flat_map(lambda row: [row] * row["id"]).take_all()
         [{'id': 1}, {'id': 2}, {'id': 2}]
         """
-        ops.check_function("flat_map", fn)
-        return self._then(ops.MapRows(fn, flat=True))
+        udf = ops.Udf(fn, *_given(fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs))
+        ops.check_function("flat_map", udf)
+        where = ops.placement("flat_map", udf, compute, num_cpus, num_gpus, memory, resources)
+        return self._then(ops.MapRows(udf, True, where))
 
-    def filter(self, fn: Any, *, reason: str = "filter") -> Dataset:
+    def filter(
+        self,
+        fn: Any,
+        *,
+        reason: str = "filter",
+        compute: ActorPool | None = None,
+        fn_args: Iterable[Any] | None = None,
+        fn_kwargs: Mapping[str, Any] | None = None,
+        fn_constructor_args: Iterable[Any] | None = None,
+        fn_constructor_kwargs: Mapping[str, Any] | None = None,
+        num_cpus: float | None = None,
+        num_gpus: float | None = None,
+        memory: int | None = None,
+        resources: Mapping[str, float] | None = None,
+    ) -> Dataset:
         """Keeps the rows for which `fn` is true: a pyarrow.compute expression, or a function of the row.
 
         Where an expression is null the row is dropped. A write books what is dropped under `reason`. Expressions over
-        columns of Parquet files are pushed into the read: row groups that cannot match are not read.
+        columns of Parquet files are pushed into the read: row groups that cannot match are not read. Where a function
+        runs, and with which arguments, is as for `map_batches`.
 
-        Raises ConfigError for an expression that is not boolean or names an unknown column, and for a class.
+        Raises ConfigError for an expression that is not boolean or names an unknown column, and as `map_batches` does.
 
         >>> import pyarrow.compute as pc
         >>> curate.range(4).filter(pc.field("id") >= 2).filter(lambda row: row["id"] != 3).take_all()
@@ -112,8 +196,10 @@ class Dataset:
             raise ConfigError(f"filter(reason={reason!r}): a reason is some text")
         if is_expression(fn):
             return self._then(ops.FilterExpression(fn, reason))
-        ops.check_function("filter", fn)
-        return self._then(ops.FilterRows(fn, reason))
+        udf = ops.Udf(fn, *_given(fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs))
+        ops.check_function("filter", udf)
+        where = ops.placement("filter", udf, compute, num_cpus, num_gpus, memory, resources)
+        return self._then(ops.FilterRows(udf, reason, where))
 
     def with_column(self, column_name: str, expr: Any) -> Dataset:
         """Adds a column made by a pyarrow.compute expression, as the last one; one of that name is replaced in place.
@@ -180,21 +266,19 @@ class Dataset:
         """
         return replace(self, _plan=Union((self._plan, *(one._plan for one in other))))
 
-    def using(self, *, backend: str = "inline", memory_budget: int = 512 << 20) -> Dataset:
-        """Says where rows are made: `inline`, in this process, or as tasks on `ray`.
+    def using(self, options: Options | None = None, **changes: Any) -> Dataset:
+        """Says how rows are made: with these `Options`, or with the ones there are and these fields of them changed.
 
-        Without it, rows that are consumed are made in this process, and those that are written on Ray.
+        Raises ConfigError for an option that there is not, and for a value that makes no sense.
 
-        Blocks that are made and not consumed hold `memory_budget` bytes at most, and one block a task. Raises
-        ConfigError for another backend, or no budget.
-
-        >>> curate.range(2).using(backend="inline").count()
+        >>> curate.range(2).using(backend="inline", block_bytes=1 << 20).count()
         2
         """
-        if backend not in BACKENDS:
-            raise ConfigError(f"no backend {backend!r}; there are: {', '.join(BACKENDS)}")
-        check_rows("memory_budget", memory_budget, 1)
-        return replace(self, _how=How(backend, memory_budget))
+        known = [one.name for one in fields(Options)]
+        for name in changes:
+            if name not in known:
+                raise ConfigError(f"no option {name!r}{did_you_mean(name, known)}; there are: {', '.join(known)}")
+        return replace(self, _how=replace(options or self._how, **changes))
 
     # Consuming
 
@@ -413,6 +497,15 @@ def _rebatched(stream: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
             pending, held = ([whole.slice(cut)], held - cut) if held > cut else ([], 0)
     if pending:
         yield joined(pending).combine_chunks()
+
+
+def _given(
+    args: Iterable[Any] | None,
+    kwargs: Mapping[str, Any] | None,
+    constructor_args: Iterable[Any] | None,
+    constructor_kwargs: Mapping[str, Any] | None,
+) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...], dict[str, Any]]:
+    return tuple(args or ()), dict(kwargs or {}), tuple(constructor_args or ()), dict(constructor_kwargs or {})
 
 
 def _formatted(table: pa.Table, batch_format: str) -> Batch:

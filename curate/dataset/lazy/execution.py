@@ -3,71 +3,98 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from curate.dataset.lazy.fused import Fused, Seen, read_rows
 from curate.dataset.lazy.rules import First, Fusion, Joined, Local, Physical, Tasks
+from curate.dataset.pipeline import Applying, Pipeline, read_rows
+from curate.dataset.stage import counted
 from curate.dataset.streaming import stream_blocks
 from curate.dataset.tally import BadRowBudget, Tally
+from curate.errors import ConfigError
 from curate.log import get_logger
-from curate.runtime import make_backend
-from curate.runtime.protocol import Resources
+from curate.runtime import BACKENDS, make_backend
+from curate.runtime.protocol import Pool, PoolSpec, Resources
 
-BLOCK_BYTES = 4 << 20
-"""Bytes at which what a piece gives becomes a block."""
+MEMORY_BUDGET = 512 << 20
+FIRST_BLOCK_BYTES = 1 << 20
+"""Bytes at which what a piece gives first becomes a block."""
 
 
 @dataclass(frozen=True, slots=True)
-class How:
-    """Where tasks run, and within which memory."""
+class Options:
+    """The few things of a dataset that are tuned; none changes a row, or a byte that is written.
+
+    Raises ConfigError for a backend that there is not, and sizes below 1.
+    """
 
     backend: str | None = None
-    """None: rows that are consumed are made in this process, those that are written on Ray."""
-    budget_bytes: int = 512 << 20
+    """Where rows are made: `inline`, in this process, or as tasks on `ray`. None: those that are consumed in this
+    process, those that are written on Ray."""
+    block_bytes: int = 128 << 20
+    """Bytes at which rows on their way to the consumer become a block; the first ones are smaller."""
+    memory_budget: int | None = None
+    """Bytes of blocks that are made and not consumed, at most, beside one block a task; None: 512 MiB."""
+
+    def __post_init__(self) -> None:
+        if self.backend is not None and self.backend not in BACKENDS:
+            raise ConfigError(f"no backend {self.backend!r}; there are: {', '.join(BACKENDS)}")
+        for name in ("block_bytes", "memory_budget"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise ConfigError(f"{name} is {value!r}, expected a whole number of bytes, at least 1")
 
 
-@dataclass
 class Reading:
     """The program of a stream: reads a piece, and runs the operators that are fused to it."""
 
-    key: str
-    fusions: tuple[Fusion, ...]
+    def __init__(self, fusions: tuple[Fusion, ...], block_bytes: int) -> None:
+        # Of its own each time: workers of a cluster that lives on keep a program by its key.
+        self.key = f"dataset-{uuid.uuid4().hex}"
+        self._fusions = fusions
+        self._pipelines = [Pipeline(one.operators) for one in fusions]
+        self._block_bytes = block_bytes
+        self._ready: set[int] = set()
+
+    @property
+    def pools(self) -> tuple[PoolSpec, ...]:
+        """The pools of all its operators."""
+        return tuple(pool for one in self._pipelines for pool in one.pools)
+
+    def connect(self, pools: Sequence[Pool]) -> None:
+        """Takes those pools."""
+        left = iter(pools)
+        for one in self._pipelines:
+            one.connect([next(left) for _ in one.pools])
 
     def run(self, payload: tuple[int, Any]) -> Iterator[pa.Table]:
         """Yields the blocks of a piece."""
         number, piece = payload
-        fusion = self.fusions[number]
-        gathered: list[pa.Table] = []
-        size = 0
-        for table in _first(self._tables(fusion, piece), fusion.give_most):
-            gathered.append(table)
-            size += table.nbytes
-            if size >= BLOCK_BYTES:
-                yield joined(gathered)
-                gathered, size = [], 0
-        if gathered:
-            yield joined(gathered)
+        if number not in self._ready:
+            self._pipelines[number].setup()
+            self._ready.add(number)
+        fusion = self._fusions[number]
+        return sized(
+            first_rows(self._tables(fusion, self._pipelines[number], piece), fusion.give_most), self._block_bytes
+        )
 
-    def _tables(self, fusion: Fusion, piece: Any) -> Iterator[pa.Table]:
-        source, fused = fusion.source, Fused(fusion.operators)
+    def _tables(self, fusion: Fusion, pipeline: Pipeline, piece: Any) -> Iterator[pa.Table]:
+        source = fusion.source
         tally = Tally(BadRowBudget())
-        seen = [Seen() for _ in fusion.operators]
         batches = source.read(piece, fusion.view, read_rows(fusion.operators), tally.bad_row)
         try:
-            for batch in _first(batches, fusion.read_most):
-                tally.books.rows_in += batch.num_rows
-                yield from fused.run(batch, tally, seen)
+            read = counted(first_rows(batches, fusion.read_most), tally)
+            yield from pipeline.stream(read, tally, Applying(source.label(piece)))
             tally.close()
         except Exception as error:
             error.add_note(f"while {source.label(piece)} was read")
             raise
         if tally.quarantine is not None:
             get_logger().warning(
-                "rows that could not be read are left out",
+                "bad rows are left out",
                 input=source.label(piece),
                 rows=tally.books.quarantined,
                 reasons=tally.reasons(),
@@ -75,7 +102,25 @@ class Reading:
             )
 
 
-def blocks(physical: Physical, how: How) -> Iterator[pa.Table]:
+def sized(tables: Iterator[pa.Table], block_bytes: int) -> Iterator[pa.Table]:
+    """Yields the rows in blocks that reach a size: `FIRST_BLOCK_BYTES` for the first, twice that for the next, and so
+    on to `block_bytes`.
+
+    So the first rows are there soon, and most blocks are large. Which rows a block has depends on nothing else.
+    """
+    gathered: list[pa.Table] = []
+    size, enough = 0, min(FIRST_BLOCK_BYTES, block_bytes)
+    for table in tables:
+        gathered.append(table)
+        size += table.nbytes
+        if size >= enough:
+            yield joined(gathered)
+            gathered, size, enough = [], 0, min(2 * enough, block_bytes)
+    if gathered:
+        yield joined(gathered)
+
+
+def blocks(physical: Physical, how: Options) -> Iterator[pa.Table]:
     """Yields the blocks of a plan, none empty. Nothing runs before the first is asked for; closing it ends all."""
     match physical:
         case Tasks(fusions):
@@ -83,25 +128,24 @@ def blocks(physical: Physical, how: How) -> Iterator[pa.Table]:
             try:
                 backend.start(Resources())
                 pieces = ((number, piece) for number, one in enumerate(fusions) for piece in one.source.pieces())
-                # Of its own each time: workers of a cluster that lives on keep a program by its key.
-                program = Reading(f"dataset-{uuid.uuid4().hex}", fusions)
-                yield from stream_blocks(program, pieces, backend, budget_bytes=how.budget_bytes)
+                program = Reading(fusions, how.block_bytes)
+                yield from stream_blocks(program, pieces, backend, budget_bytes=how.memory_budget or MEMORY_BUDGET)
             finally:
                 backend.close()
         case First(input, rows):
-            yield from _first(blocks(input, how), rows)
+            yield from first_rows(blocks(input, how), rows)
         case Local(input, operators):
-            fused, seen, tally = Fused(operators), [Seen() for _ in operators], Tally(BadRowBudget())
-            for block in blocks(input, how):
-                for table in fused.run(block, tally, seen):
-                    if table.num_rows:
-                        yield table
+            pipeline = Pipeline(operators)
+            pipeline.setup()
+            # What follows a limit is one shard: there are few rows, and they come in order.
+            made = pipeline.stream(blocks(input, how), Tally(BadRowBudget()), Applying("limited"))
+            yield from (table for table in made if table.num_rows)
         case Joined(inputs):
             for one in inputs:
                 yield from blocks(one, how)
 
 
-def _first(tables: Iterator[pa.Table], rows: int | None) -> Iterator[pa.Table]:
+def first_rows(tables: Iterator[pa.Table], rows: int | None) -> Iterator[pa.Table]:
     """Yields the first rows, and asks for no table beyond; all of them if `rows` is None. No table is empty."""
     left = rows
     if left == 0:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.acero as acero
 import pyarrow.compute as pc
 
+from curate.dataset.pipeline import describe
 from curate.errors import ConfigError, did_you_mean
 
 _NO_MATCH = re.compile(r"No match for FieldRef\.(?:Name\((.*?)\)|Nested\(FieldRef\.Name\((.*?)\).*?) in ", re.DOTALL)
@@ -55,15 +56,6 @@ def _problem(error: Exception, schema: pa.Schema) -> str:
 def unknown_column(name: str, names: Sequence[str]) -> str:
     """Returns the words for a column that is not there."""
     return f"there is no column {name!r}{did_you_mean(name, names)}; there are {', '.join(map(repr, names)) or 'none'}"
-
-
-def describe(schema: pa.Schema) -> str:
-    """Returns a schema in one line.
-
-    >>> describe(pa.schema([("id", pa.int64()), ("text", pa.string())]))
-    'id: int64, text: string'
-    """
-    return ", ".join(f"{field.name}: {field.type}" for field in schema) or "no columns"
 
 
 def columns_of(expression: Any, schema: pa.Schema) -> frozenset[str]:

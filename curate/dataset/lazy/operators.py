@@ -6,24 +6,29 @@ tells it.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
 
 from curate.code import Unhashable, callable_text, value_text
+from curate.dataset.formats import BadRow as BadLine
+from curate.dataset.isolate import row_text
 from curate.dataset.lazy.expressions import columns_of, expression_text, keep, project, type_of, unknown_column
+from curate.dataset.pipeline import ActorPool, Compute, Place, Step
 from curate.dataset.tally import Tally
-from curate.errors import ConfigError, SchemaMismatch, did_you_mean
+from curate.errors import BadRow, ConfigError, SchemaMismatch, did_you_mean
+from curate.runtime.protocol import Resources
 
 FORMATS = ("pyarrow", "numpy")
 """What batches are handed to user code as."""
 
 
-class Operator(Protocol):
-    """What happens to rows."""
+class Operator(Step, Protocol):
+    """What happens to rows, as a step that knows its schema and its identity."""
 
     @property
     def name(self) -> str:
@@ -43,9 +48,23 @@ class Operator(Protocol):
         """Returns what decides the bytes of what it makes, as JSON values. Raises ConfigError naming a variable."""
         ...
 
-    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterable[pa.Table]:
-        """Yields what a batch becomes; books what it drops."""
-        ...
+
+class Plain:
+    """The usual answers of an operator: it runs in the task, keeps nothing, and takes batches as they come."""
+
+    __slots__ = ()
+    batch_rows: int | None = None
+    compute: Compute | None = None
+    num_cpus: float | None = None
+    one_schema = True
+
+    def opened(self) -> Self:
+        """Returns the operator: there is nothing to load."""
+        return self
+
+    def hide(self, text: str) -> str:
+        """Returns the text: there are no secrets."""
+        return text
 
 
 def label(function: Any) -> str:
@@ -64,77 +83,195 @@ def function_identity(owner: str, function: Any) -> str:
         ) from error
 
 
-def check_function(method: str, function: Any) -> None:
-    """Raises ConfigError for what cannot be called, and for classes."""
-    if isinstance(function, type):
-        raise ConfigError(
-            f"{method}({function.__name__}) was given a class, which would run in a pool of actors; there are none "
-            "yet: pass a function, or write a Job, whose setup() runs once a worker"
-        )
-    if not callable(function):
-        raise ConfigError(f"{method} takes a function, found {function!r} ({type(function).__name__})")
+@dataclass(frozen=True, slots=True)
+class Udf:
+    """What a user gave to be called: a function, or a class of which every actor makes one and calls that."""
+
+    target: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    constructor_args: tuple[Any, ...] = ()
+    constructor_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    instance: Callable[..., Any] | None = None
+    """What is called, once it was made."""
+
+    @property
+    def label(self) -> str:
+        """What it is called in plans and errors."""
+        return label(self.target)
+
+    def opened(self) -> Udf:
+        """Returns this with the instance made; it lives as long as what is returned."""
+        if not isinstance(self.target, type):
+            return self
+        return replace(self, instance=self.target(*self.constructor_args, **self.constructor_kwargs))
+
+    def __call__(self, value: Any) -> Any:
+        return (self.instance or self.target)(value, *self.args, **self.kwargs)
+
+    def identity(self, owner: str) -> Any:
+        """Returns what decides its results, as JSON values. Raises ConfigError naming a variable."""
+        given = {
+            "fn_args": self.args,
+            "fn_kwargs": self.kwargs,
+            "fn_constructor_args": self.constructor_args,
+            "fn_constructor_kwargs": self.constructor_kwargs,
+        }
+        try:
+            texts = [value_text(name, value) for name, value in given.items() if value]
+        except Unhashable as error:
+            raise ConfigError(f"{owner}: no identity can be made of {error}; pass plain values") from error
+        return [function_identity(owner, self.target), *texts]
+
+
+def check_function(method: str, udf: Udf) -> None:
+    """Raises ConfigError for what cannot be called, and for arguments that a constructor does not take."""
+    target = udf.target
+    if not callable(target):
+        raise ConfigError(f"{method} takes a function, or a class with __call__, found {target!r} ({label(target)})")
+    if isinstance(target, type):
+        if not any("__call__" in vars(base) for base in target.__mro__):
+            raise ConfigError(
+                f"{method}({target.__name__}): instances of a class are called with rows; give it __call__"
+            )
+        try:
+            inspect.signature(target).bind(*udf.constructor_args, **udf.constructor_kwargs)
+        except TypeError as error:
+            raise ConfigError(
+                f"{method}({target.__name__}): its constructor {error}; see fn_constructor_args"
+            ) from error
+        except ValueError:
+            pass  # it does not tell what it takes
+    elif udf.constructor_args or udf.constructor_kwargs:
+        raise ConfigError(f"{method}({udf.label}) was given arguments for a constructor, and a function has none")
 
 
 @dataclass(frozen=True, slots=True)
-class MapBatches:
+class Placement:
+    """Where what a user gave runs."""
+
+    compute: Compute | None = None
+    """The pool that it runs in; None: in the tasks that read."""
+    num_cpus: float | None = None
+    """CPUs that those tasks hold for it; None: as many as without."""
+
+
+def placement(
+    method: str,
+    udf: Udf,
+    pool: ActorPool | None,
+    num_cpus: float | None,
+    num_gpus: float | None,
+    memory: int | None,
+    resources: Mapping[str, float] | None,
+) -> Placement:
+    """Returns where a function or class runs that was given these: a class, and what needs more than CPUs, in a pool.
+
+    Raises ConfigError for what is no pool, no amount, and memory for what runs in the tasks that read.
+    """
+    if pool is not None and not isinstance(pool, ActorPool):
+        raise ConfigError(f"{method}(compute={pool!r}) is no curate.ActorPool; such as ActorPool(size=2)")
+    amounts = {"num_cpus": num_cpus, "num_gpus": num_gpus, "memory": memory, **(resources or {})}
+    for name, amount in amounts.items():
+        if amount is not None and (isinstance(amount, bool) or not isinstance(amount, int | float) or amount < 0):
+            raise ConfigError(f"{method}: {name} is {amount!r}, expected a number, at least 0")
+    if pool is None and not isinstance(udf.target, type) and not num_gpus and not resources:
+        if memory is not None:
+            raise ConfigError(f"{method}: memory is asked for by actors; add compute=curate.ActorPool(...)")
+        return Placement(None, num_cpus)
+    # What holds a GPU needs no CPU of its own, unless it says so: as in Ray.
+    cpus = num_cpus if num_cpus is not None else 0.0 if num_gpus else 1.0
+    return Placement(Compute(pool or ActorPool(), Resources(cpus, num_gpus or 0.0, memory, dict(resources or {}))))
+
+
+class Called(Plain):
+    """What operators have in common that call what a user gave."""
+
+    __slots__ = ()
+    fn: Udf
+    placement: Placement
+
+    @property
+    def compute(self) -> Compute | None:  # type: ignore[override]
+        """Where it runs."""
+        return self.placement.compute
+
+    @property
+    def num_cpus(self) -> float | None:  # type: ignore[override]
+        """CPUs that the tasks hold that it runs in."""
+        return self.placement.num_cpus
+
+    def opened(self) -> Self:
+        """Returns the operator with an instance, if it calls a class."""
+        return replace(self, fn=self.fn.opened())  # type: ignore[type-var]
+
+
+@dataclass(frozen=True, slots=True)
+class MapBatches(Called):
     """A function of batches of at most `batch_size` rows; it is applied to one at a time."""
 
-    fn: Callable[..., Any]
+    fn: Udf
     batch_size: int | None
     batch_format: str
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    placement: Placement = field(default_factory=Placement)
     keeps_rows = False
 
     @property
     def name(self) -> str:
-        return f"map_batches({label(self.fn)})"
+        return f"map_batches({self.fn.label})"
+
+    @property
+    def batch_rows(self) -> int | None:  # type: ignore[override]
+        return self.batch_size
 
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         del found
         return None
 
     def identity(self) -> Any:
-        try:
-            given = [value_text("fn_args", self.args), value_text("fn_kwargs", self.kwargs)]
-        except Unhashable as error:
-            raise ConfigError(f"{self.name}: no identity can be made of {error}; pass plain values") from error
-        return ["map_batches", function_identity(self.name, self.fn), self.batch_size, self.batch_format, *given]
+        return ["map_batches", *self.fn.identity(self.name), self.batch_size, self.batch_format]
 
     def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
         del tally, place
-        given = table.combine_chunks() if self.batch_format == "pyarrow" else to_numpy(table)
-        result = self.fn(given, *self.args, **self.kwargs)
+        result = self.fn(formatted(table.combine_chunks(), self.batch_format))
         for one in result if isinstance(result, Iterator) else [result]:
-            yield self._table(one)
+            yield to_table(self.name, one)
 
-    def _table(self, value: Any) -> pa.Table:
-        if isinstance(value, pa.RecordBatch):
-            value = pa.Table.from_batches([value])
-        elif isinstance(value, Mapping):
-            value = from_columns(self.name, value)
-        if not isinstance(value, pa.Table):
-            raise TypeError(
-                f"{self.name} gave {type(value).__name__}, expected a pyarrow.Table, a dictionary of columns, or an "
-                "iterator of them"
-            )
-        names = value.column_names
-        if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise SchemaMismatch(f"{self.name} gave {names.count(twice)} columns called {twice!r}; rename one")
-        return value.replace_schema_metadata(None)
+
+def to_table(where: str, value: Any) -> pa.Table:
+    """Returns what user code gave for a batch as a table. Raises TypeError, SchemaMismatch."""
+    if isinstance(value, pa.RecordBatch):
+        value = pa.Table.from_batches([value])
+    elif isinstance(value, Mapping):
+        value = from_columns(where, value)
+    if not isinstance(value, pa.Table):
+        raise TypeError(
+            f"{where} gave {type(value).__name__}, expected a pyarrow.Table, a dictionary of columns, or an iterator "
+            "of them"
+        )
+    names = value.column_names
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise SchemaMismatch(f"{where} gave {names.count(twice)} columns called {twice!r}; rename one")
+    return value.replace_schema_metadata(None)
+
+
+def formatted(table: pa.Table, batch_format: str) -> Any:
+    """Returns a table in a format of batches."""
+    return table if batch_format == "pyarrow" else to_numpy(table)
 
 
 @dataclass(frozen=True, slots=True)
-class MapRows:
+class MapRows(Called):
     """A function of rows: of one to one, or (flat) of one to any number."""
 
-    fn: Callable[..., Any]
+    fn: Udf
     flat: bool
+    placement: Placement = field(default_factory=Placement)
 
     @property
     def name(self) -> str:
-        return f"{'flat_map' if self.flat else 'map'}({label(self.fn)})"
+        return f"{'flat_map' if self.flat else 'map'}({self.fn.label})"
 
     @property
     def keeps_rows(self) -> bool:
@@ -145,13 +282,12 @@ class MapRows:
         return None
 
     def identity(self) -> Any:
-        return ["flat_map" if self.flat else "map", function_identity(self.name, self.fn)]
+        return ["flat_map" if self.flat else "map", *self.fn.identity(self.name)]
 
     def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
         del tally, place
         rows: list[Mapping[str, Any]] = []
-        for row in table.to_pylist():
-            result = self.fn(row)
+        for result in each(self.fn, table):
             if not self.flat:
                 rows.append(self._row(result))
                 continue
@@ -159,57 +295,117 @@ class MapRows:
                 raise TypeError(f"{self.name} gave {type(result).__name__}, expected a list of dictionaries")
             rows += map(self._row, result)
         if rows:
-            yield self._gathered(rows, table.schema)
+            yield gathered(self.name, rows, table.schema)
 
     def _row(self, value: Any) -> Mapping[str, Any]:
         if not isinstance(value, Mapping):
             raise TypeError(f"{self.name} gave {type(value).__name__}, expected a dictionary, a row")
         return value
 
-    def _gathered(self, rows: list[Mapping[str, Any]], before: pa.Schema) -> pa.Table:
-        names = list(rows[0])
-        for row in rows:
-            if row.keys() != rows[0].keys():
-                raise SchemaMismatch(
-                    f"{self.name} gave a row with the keys {sorted(map(str, row))} after one with "
-                    f"{sorted(map(str, names))}; give every row all keys, None where there is no value"
-                )
-        columns = []
-        for name in names:
-            column = pa.array([row[name] for row in rows])
-            if pa.types.is_null(column.type) and name in before.names:
-                # Nothing but nulls says nothing about the type; what the column was before does.
-                column = column.cast(before.field(name).type)
-            columns.append(column)
-        return pa.table(columns, names=names)
+
+@dataclass(frozen=True, slots=True)
+class MapIsolated(Called):
+    """A function of rows that runs in a process of its own: a row that kills it, or takes too long, is a bad row."""
+
+    fn: Udf
+    timeout_s: float | None
+    placement: Placement = field(default_factory=Placement)
+    keeps_rows = False
+    confined: Any = None
+    """The `Confined` that it runs in, once it was made."""
+
+    @property
+    def name(self) -> str:
+        return f"map({self.fn.label}, isolate=True)"
+
+    def opened(self) -> Self:
+        """Returns the operator with its process, which starts with the first row and ends with the worker."""
+        from curate.dataset.confine import Confined
+
+        return replace(self, confined=Confined(self.fn, self.timeout_s))
+
+    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
+        del found
+        return None
+
+    def identity(self) -> Any:
+        return ["map", *self.fn.identity(self.name), "isolate", self.timeout_s]
+
+    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+        del place
+        assert self.confined is not None
+        rows = table.to_pylist()
+        made: list[Mapping[str, Any]] = []
+        for row, result in zip(rows, self.confined.results(rows), strict=True):
+            if isinstance(result, BadRow):
+                # Not raised: a search for it would run into it again.
+                tally.set_aside(BadLine(0, result.reason, row_text(row)))
+            elif isinstance(result, Mapping):
+                made.append(result)
+            else:
+                raise TypeError(f"{self.name} gave {type(result).__name__}, expected a dictionary, a row")
+        if made:
+            yield gathered(self.name, made, table.schema)
+
+
+def each(fn: Callable[[dict[str, Any]], Any], table: pa.Table) -> Iterator[Any]:
+    """Yields what a function returns for each row. A BadRow that it raises says which row it was."""
+    for position, row in enumerate(table.to_pylist()):
+        try:
+            yield fn(row)
+        except BadRow as error:
+            if error.row is None:
+                raise BadRow(error.reason, position) from error
+            raise
+
+
+def gathered(where: str, rows: list[Mapping[str, Any]], before: pa.Schema) -> pa.Table:
+    """Returns rows as a table; types are inferred, those of nothing but nulls are as they were in `before`."""
+    names = list(rows[0])
+    for row in rows:
+        if row.keys() != rows[0].keys():
+            raise SchemaMismatch(
+                f"{where} gave a row with the keys {sorted(map(str, row))} after one with "
+                f"{sorted(map(str, names))}; give every row all keys, None where there is no value"
+            )
+    columns = []
+    for name in names:
+        column = pa.array([row[name] for row in rows])
+        if pa.types.is_null(column.type) and name in before.names:
+            # Nothing but nulls says nothing about the type; what the column was before does.
+            column = column.cast(before.field(name).type)
+        columns.append(column)
+    return pa.table(columns, names=names)
 
 
 @dataclass(frozen=True, slots=True)
-class FilterRows:
+class FilterRows(Called):
     """Keeps the rows for which a function of the row is true."""
 
-    fn: Callable[..., Any]
+    fn: Udf
     reason: str
+    placement: Placement = field(default_factory=Placement)
     keeps_rows = False
 
     @property
     def name(self) -> str:
-        return f"filter({label(self.fn)})"
+        return f"filter({self.fn.label})"
 
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         return found
 
     def identity(self) -> Any:
-        return ["filter", function_identity(self.name, self.fn), self.reason]
+        return ["filter", *self.fn.identity(self.name), self.reason]
 
     def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
-        kept = table.filter(pa.array([bool(self.fn(row)) for row in table.to_pylist()], pa.bool_()))
+        del place
+        kept = table.filter(pa.array([bool(keep) for keep in each(self.fn, table)], pa.bool_()))
         tally.drop(table.num_rows - kept.num_rows, self.reason)
         yield kept
 
 
 @dataclass(frozen=True, slots=True)
-class FilterExpression:
+class FilterExpression(Plain):
     """Keeps the rows for which an expression is true."""
 
     expression: Any
@@ -231,6 +427,7 @@ class FilterExpression:
         return ["filter", expression_text(self.expression), self.reason]
 
     def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+        del place
         self.schema(table.schema)
         kept = keep(table, self.expression)
         tally.drop(table.num_rows - kept.num_rows, self.reason)
@@ -242,7 +439,7 @@ class FilterExpression:
 
 
 @dataclass(frozen=True, slots=True)
-class WithColumn:
+class WithColumn(Plain):
     """Adds a column, the last one, or replaces one, at its place."""
 
     column: str
@@ -279,7 +476,7 @@ class WithColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class Select:
+class Select(Plain):
     """Keeps these columns, in this order."""
 
     columns: tuple[str, ...]
@@ -305,7 +502,7 @@ class Select:
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(Plain):
     """Leaves these columns out."""
 
     columns: tuple[str, ...]
@@ -331,7 +528,7 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
-class Rename:
+class Rename(Plain):
     """Calls columns something else."""
 
     names: Mapping[str, str]

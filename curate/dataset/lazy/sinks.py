@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from curate.dataset.formats import DEFAULT_CODEC, OutputFormat, suffix
-from curate.dataset.lazy.fused import Fused, read_rows
 from curate.dataset.lazy.operators import Operator
 from curate.dataset.lazy.plan import Apply, Plan
 from curate.dataset.lazy.rules import First, Fusion, Local, Tasks, lower
 from curate.dataset.lazy.sources import Files
+from curate.dataset.pipeline import Pipeline, read_rows
 from curate.dataset.spec import StageSpec
 from curate.errors import ConfigError
 from curate.units import MIB
@@ -47,7 +47,7 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None) -> tuple[Stage
         identity=identity,
         code_digest="",
         parameters={"operators": [operator.name for operator in asked]},
-        operator=Fused(fusion.operators),
+        operator=Pipeline(fusion.operators),
         columns=None if columns is None else dict.fromkeys(columns),
         required=frozenset(),
         output_schema=None,

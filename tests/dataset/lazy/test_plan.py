@@ -12,7 +12,7 @@ import pytest
 
 import curate
 from curate import ConfigError, Dataset
-from curate.dataset.lazy import execution, sources
+from curate.dataset.lazy import sources
 from curate.dataset.lazy.execution import blocks
 from curate.dataset.lazy.rules import Tasks, lower
 from curate.errors import SchemaMismatch
@@ -121,7 +121,7 @@ class TestRefused:
             (lambda ds: ds.filter(pc.field("id")), "expected a boolean expression"),
             (lambda ds: ds.with_column("x", pc.utf8_upper(pc.field("id"))), "the rows have id: int64"),
             (lambda ds: ds.with_column("x", lambda row: row), "takes a pyarrow.compute expression"),
-            (lambda ds: ds.map_batches(dict, batch_size=2), "was given a class"),
+            (lambda ds: ds.map_batches(dict, batch_size=2), "give it __call__"),
             (lambda ds: ds.map_batches(len, batch_size=0), "at least 1"),
             (lambda ds: ds.map_batches(len, batch_format="nump"), "did you mean 'numpy'"),
             (lambda ds: ds.limit(-1), "at least 0"),
@@ -223,10 +223,9 @@ class TestConsuming:
         (batch,) = found.iter_batches(batch_size=100, batch_format="numpy")
         assert batch["id"].tolist() == [*range(10), *range(5)]
 
-    def test_blocks_are_of_a_size(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_blocks_are_of_a_size(self) -> None:
         """The same rows each time."""
-        monkeypatch.setattr(execution, "BLOCK_BYTES", 200_000)
-        found = curate.range(100_000)
+        found = curate.range(100_000).using(block_bytes=200_000)
         sizes = [len(block) for block in blocks(lower(found._plan), found._how)]
         assert sizes == [32_768, 32_768, 32_768, 1_696]
 

@@ -55,7 +55,11 @@ class TestWrite:
 
         monkeypatch.setattr("curate.dataset.driver.make_backend", make)
         for number, (found, options) in enumerate(
-            [(pipeline(folder), {}), (pipeline(folder).using(), {}), (pipeline(folder).using(), {"backend": "ray"})]
+            [
+                (pipeline(folder), {}),
+                (pipeline(folder).using(backend="inline"), {}),
+                (pipeline(folder).using(backend="inline"), {"backend": "ray"}),
+            ]
         ):
             found.write_parquet(tmp_path / f"out{number}", **options)
         assert asked == ["ray", "inline", "ray"]
@@ -112,9 +116,9 @@ class TestWrite:
 
 class TestIdentity:
     def identity(self, fn: Any) -> Any:
-        from curate.dataset.lazy.operators import MapRows
+        from curate.dataset.lazy.operators import MapRows, Udf
 
-        return MapRows(fn, flat=False).identity()
+        return MapRows(Udf(fn), flat=False).identity()
 
     def test_what_a_function_closes_over_counts(self) -> None:
         """The value, not where it lies."""
