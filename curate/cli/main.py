@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.abc import MetaPathFinder
 from typing import Any
 
 import click
@@ -10,6 +11,17 @@ import click
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 WATCH_S = 2.0
+RUN_JOBS = ("retry", "replay")
+"""Commands that import jobs, and what those import."""
+
+
+class _NoPandas(MetaPathFinder):
+    """Arrow imports pandas, where that is installed, to see that a list is no data frame: for a third of a second."""
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
+        del path, target
+        if fullname == "pandas":
+            raise ModuleNotFoundError("what looks at jobs needs no pandas", name=fullname)
 
 
 class _Group(click.Group):
@@ -177,11 +189,17 @@ def main() -> Any:
     """Runs the command line; an error that curate raises on purpose is one line and exit code 2."""
     from curate.errors import CurateError
 
+    found = None if set(RUN_JOBS).intersection(sys.argv[1:2]) else _NoPandas()
+    if found is not None:
+        sys.meta_path.insert(0, found)
     try:
         return cli()
     except CurateError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(EXIT_USAGE)
+    finally:
+        if found is not None:
+            sys.meta_path.remove(found)
 
 
 if __name__ == "__main__":

@@ -164,6 +164,8 @@ class _Watched:
         # What runs in a pool's actors runs here.
         self.pools: tuple[PoolSpec, ...] = ()
         self.raised: BaseException | None = None
+        self._unread: BaseException | None = None
+        """What reading raised: that is not the operator's."""
 
     def connect(self, pools: Sequence[Pool]) -> None:
         """Takes none."""
@@ -184,7 +186,7 @@ class _Watched:
         self, batches: Iterator[Any], tally: Tally, how: Applying, meters: Sequence[Meter] = ()
     ) -> Iterator[Any]:
         """Yields what the operator makes of batches."""
-        yield from self._watched(cast(RowOperator, self._inner).stream(batches, tally, how, meters))
+        yield from self._watched(cast(RowOperator, self._inner).stream(self._read(batches), tally, how, meters))
 
     def apply_file(self, file: InputFile, tally: Tally) -> Iterator[Any]:
         """Yields what the operator makes of a file."""
@@ -198,7 +200,15 @@ class _Watched:
         try:
             yield from tables
         except (Exception, SystemExit) as error:
-            self.raised = error
+            if error is not self._unread:
+                self.raised = error
+            raise
+
+    def _read(self, batches: Iterator[Any]) -> Iterator[Any]:
+        try:
+            yield from batches
+        except Exception as error:
+            self._unread = error
             raise
 
 

@@ -64,7 +64,10 @@ def test_json(places: tuple[Path, Path], curate: Curate) -> None:
         (1, 1, {"corrupt_input": 1}),
     ]
     example = found["groups"][0]["example"]
-    assert example["traceback"].rstrip().endswith("ValueError: cannot measure 'poison'")
+    assert example["traceback"].rstrip().splitlines()[-2:] == [
+        "ValueError: cannot measure 'poison'",
+        "in Choosy.process, of the rows 0 to 1 it got",
+    ]
     assert example["slice"] == {"kind": "whole", "start": 0, "stop": 0}
 
 
