@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from curate.runtime.protocol import End, Ended, News, Program, Resources
+from curate.runtime.protocol import End, Ended, News, PoolSpec, PoolState, Program, Resources
 from curate.storage.protocol import Calls, Object, Published, Store, Writer
 from curate.testing import FakeClock
 
@@ -45,11 +45,14 @@ class FakeBackend:
     """What is told of a task that was cancelled."""
     _dying: list[int] = field(default_factory=list)
 
-    def start(self, resources: Resources) -> None:
-        del resources
+    def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> None:
+        del resources, pools
 
-    def load(self, program: Program) -> None:
-        del program
+    def load(self, program: Program, pools: Sequence[PoolSpec] = (), **how: Any) -> None:
+        del program, pools, how
+
+    def pools(self) -> list[PoolState]:
+        return []
 
     def slots(self) -> int:
         return self.slots_now

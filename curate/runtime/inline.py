@@ -1,14 +1,35 @@
-"""Runs tasks in this process, one piece a poll: for tests, for pdb, and for small inputs. One slot, no Ray."""
+"""Runs tasks in this process, one piece a poll: for tests, for pdb, and for small inputs. One slot, no Ray.
+
+A pool is one instance in this process, which answers a call at once.
+"""
 
 from __future__ import annotations
 
+import copy
+import time
 import traceback
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-from curate.runtime.protocol import Block, End, Ended, Message, News, Offer, Program, Resources
+from curate.errors import PoolFailed
+from curate.runtime.protocol import (
+    Block,
+    Call,
+    CallLostError,
+    End,
+    Ended,
+    Message,
+    News,
+    Offer,
+    PoolProgram,
+    PoolSpec,
+    PoolState,
+    PoolUser,
+    Program,
+    Resources,
+)
 
 
 class _CancelledError(BaseException):
@@ -34,6 +55,58 @@ class _Block:
         return self.value
 
 
+@dataclass(slots=True)
+class _Call:
+    """A call that was answered when it was made. The answer is kept until it is asked for."""
+
+    answer: Any = None
+    error: Exception | None = None
+
+    def ready(self) -> bool:
+        return True
+
+    def result(self) -> Any:
+        answer, self.answer = self.answer, None
+        if self.error is not None:
+            raise self.error
+        return answer
+
+
+class _Pool:
+    """A pool of one actor, which is this process."""
+
+    def __init__(self, name: str, actor: PoolProgram) -> None:
+        self.name = name
+        self._actor = actor
+        self._worked_s = 0.0
+        self._looked_s = time.monotonic()
+
+    @property
+    def room(self) -> int:
+        return 1
+
+    def call(self, payload: Any) -> Call:
+        began_s = time.monotonic()
+        try:
+            return _Call(self._actor.call(payload))
+        except (_CancelledError, KeyboardInterrupt):
+            raise
+        except Exception as error:  # noqa: BLE001 - raised where the answer is asked for, as on a cluster
+            return _Call(error=error)
+        except BaseException as error:  # noqa: BLE001 - `sys.exit()` in user code would end an actor, not the driver
+            detail = f"{type(error).__name__}: {error}"
+            return _Call(error=CallLostError(Ended(0, End.CRASHED, detail)))
+        finally:
+            self._worked_s += time.monotonic() - began_s
+
+    def state(self) -> PoolState:
+        """Returns how it did since the last look."""
+        now = time.monotonic()
+        busy = self._worked_s / (now - self._looked_s) if now > self._looked_s else 0.0
+        self._worked_s, self._looked_s = 0.0, now
+        return PoolState(self.name, ready=1, starting=0, queued=0, busy=min(1.0, busy))
+
+
 class InlineBackend:
     """A backend of one slot that works when it is polled. Pieces end in the order in which they were launched."""
 
@@ -41,16 +114,29 @@ class InlineBackend:
 
     def __init__(self) -> None:
         self._program: Program | None = None
+        self._pools: list[_Pool] = []
         self._queue: deque[_Task] = deque()
         self._working = False
         self._cancelled: list[int] = []
 
-    def start(self, resources: Resources) -> None:
+    def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> None:
         """Does nothing: there is one process, and this is it."""
 
-    def load(self, program: Program) -> None:
-        """Keeps the program."""
-        self._program = program
+    def load(
+        self, program: Program, pools: Sequence[PoolSpec] = (), *, stopped: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Keeps the program; makes one actor for each pool, as far as nobody stops it, and connects them."""
+        self._program, self._pools = program, []
+        for spec in pools:
+            if stopped():
+                return
+            self._pools.append(_Pool(spec.name, _actor_of(spec)))
+        if pools:
+            cast(PoolUser, program).connect(self._pools)
+
+    def pools(self) -> list[PoolState]:
+        """Returns how the pools are doing: one actor each, for which nothing waits."""
+        return [pool.state() for pool in self._pools]
 
     def slots(self) -> int:
         """Returns 1."""
@@ -141,9 +227,19 @@ class InlineBackend:
         self._cancelled.clear()
 
     def close(self) -> None:
-        """Forgets the program and what it loaded."""
+        """Forgets the program, the pools, and what they loaded."""
         self.cancel()
-        self._program = None
+        self._program, self._pools = None, []
+
+
+def _actor_of(spec: PoolSpec) -> PoolProgram:
+    # A copy, so that what it loads goes when the pool goes.
+    actor = copy.copy(spec.program)
+    try:
+        actor.setup()
+    except Exception as error:
+        raise PoolFailed(f"{spec.name}: an actor cannot be set up\n{traceback.format_exc()}") from error
+    return actor
 
 
 def _close(work: Iterator[Any]) -> None:

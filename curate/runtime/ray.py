@@ -27,7 +27,7 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,8 @@ from curate.runtime.protocol import (
     Message,
     News,
     Offer,
+    PoolSpec,
+    PoolState,
     Program,
     Resources,
     Started,
@@ -139,7 +141,7 @@ class RayBackend:
         self._options: dict[str, Any] = {}
         self._functions: dict[tuple[str, int | None], Any] = {}
 
-    def start(self, resources: Resources) -> None:
+    def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> None:
         """Connects to Ray if nothing is connected yet.
 
         Raises ConfigError if no cluster answers where one is said to be, or if one made by this process cannot hold a
@@ -186,8 +188,12 @@ class RayBackend:
                 "lower what the job asks for, or point RAY_ADDRESS at a cluster that has it"
             )
 
-    def load(self, program: Program) -> None:
+    def load(
+        self, program: Program, pools: Sequence[PoolSpec] = (), *, stopped: Callable[[], bool] = lambda: False
+    ) -> None:
         """Puts the program into the object store, once for all workers; it stays there until the driver ends."""
+        if pools:
+            raise NotImplementedError("pools on Ray")
         for module in code.shipped():
             cloudpickle.register_pickle_by_value(module)
         key, reference = program.key, ray.put(program)
@@ -230,6 +236,10 @@ class RayBackend:
         if self._resources.memory:
             needs["memory"] = self._resources.memory
         return {name: amount for name, amount in needs.items() if amount}
+
+    def pools(self) -> list[PoolState]:
+        """Returns how the pools are doing."""
+        return []
 
     def slots(self) -> int:
         """Returns how many tasks the nodes that live and are not draining can hold; read every two seconds at most."""

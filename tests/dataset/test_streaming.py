@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,20 @@ from hypothesis import strategies as st
 from curate.dataset.streaming import BLOCK_OVERHEAD_BYTES, stream_blocks
 from curate.errors import RetryLater, StreamFailed
 from curate.runtime import make_backend
-from curate.runtime.protocol import Block, BlockLostError, End, Ended, Message, News, Offer, Program, Resources, Started
+from curate.runtime.protocol import (
+    Block,
+    BlockLostError,
+    End,
+    Ended,
+    Message,
+    News,
+    Offer,
+    PoolSpec,
+    PoolState,
+    Program,
+    Resources,
+    Started,
+)
 from curate.testing import FakeClock
 
 
@@ -102,11 +115,16 @@ class Scripted:
         self.random = random.Random(self.seed)
         self.dying: list[int] = []
 
-    def start(self, resources: Resources) -> None:
-        del resources
+    def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> None:
+        del resources, pools
 
-    def load(self, program: Program) -> None:
+    def load(self, program: Program, pools: Sequence[PoolSpec] = (), **how: Any) -> None:
+        del how
+        assert not pools
         self.program = program
+
+    def pools(self) -> list[PoolState]:
+        return []
 
     def slots(self) -> int:
         return self.width

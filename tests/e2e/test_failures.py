@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from curate.errors import ConfigError
 from curate.runtime.inline import InlineBackend
-from curate.runtime.protocol import Ended, Message, Program, Resources
+from curate.runtime.protocol import Ended, Message, PoolSpec, Program, Resources
 from curate.tasks.summary import RunState
 from tests.e2e.harness import CURATION, Place, corpus, executions, job_summary, outputs, run
 from tests.e2e.workbench import Bench, complete
@@ -132,13 +134,13 @@ class Breaking(InlineBackend):
         if method == self.method:
             raise self.error
 
-    def start(self, resources: Resources) -> None:
+    def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> None:
         self._call("start")
-        super().start(resources)
+        super().start(resources, pools)
 
-    def load(self, program: Program) -> None:
+    def load(self, program: Program, pools: Sequence[PoolSpec] = (), **how: Any) -> None:
         self._call("load")
-        super().load(program)
+        super().load(program, pools, **how)
 
     def poll(self, timeout_s: float) -> list[Message | Ended]:
         self._call("poll")
@@ -172,8 +174,8 @@ def test_a_refusal_after_the_start_lets_the_backend_go(bench: Bench) -> None:
     """Another job may take the output while the cluster starts."""
 
     class Slow(Breaking):
-        def start(self, resources: Resources) -> None:
-            super().start(resources)
+        def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> None:
+            super().start(resources, pools)
             Bench(bench.place, bench.trace, bench.source, {"short": 25}).run(limit=1)
 
     backend = Slow("none", ConfigError())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from curate.dataset.account import DISTURBED
 from curate.dataset.driver import MOST_ROUNDS, RunStoppedError
 from curate.errors import JobReplacedError, PermissionDenied, TransientStorageError
 from curate.runtime.inline import InlineBackend
-from curate.runtime.protocol import Ended, Message, Resources
+from curate.runtime.protocol import Ended, Message, PoolSpec, Resources
 from curate.storage import open_store
 from curate.storage.protocol import Store
 from curate.tasks.summary import RunState
@@ -34,9 +34,9 @@ class AtTheEnd(InlineBackend):
         self._launched = 0
         self.starts = 0
 
-    def start(self, resources: Resources) -> None:
+    def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> None:
         self.starts += 1
-        super().start(resources)
+        super().start(resources, pools)
 
     def launch(self, task: int, payload: Any, pieces: int, **more: Any) -> None:
         self._launched += task >= 0

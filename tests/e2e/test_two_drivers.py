@@ -7,7 +7,7 @@ import random
 import shutil
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from curate.dataset.driver import dry_run
 from curate.dataset.rivals import BETWEEN_LOOKS_S
 from curate.errors import ConfigError
 from curate.runtime.inline import InlineBackend
-from curate.runtime.protocol import Ended, Message, Resources
+from curate.runtime.protocol import Ended, Message, PoolSpec, Resources
 from tests.e2e.harness import (
     CURATION,
     Driver,
@@ -80,8 +80,8 @@ class Meanwhile(InlineBackend):
         self._when = when
         self._happens = happens
 
-    def start(self, resources: Resources) -> None:
-        super().start(resources)
+    def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> None:
+        super().start(resources, pools)
         self._now("start")
 
     def poll(self, timeout_s: float) -> list[Message | Ended]:

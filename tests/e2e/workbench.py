@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from curate.clock import Clock, SystemClock
 from curate.dataset.driver import run
 from curate.dataset.look import look
-from curate.runtime.protocol import Resources
+from curate.runtime.protocol import PoolSpec, Resources
 from curate.tasks.status import JobStatus
 from curate.tasks.summary import RunState, Summary
 from tests.e2e.harness import Place, balanced, executions
@@ -21,8 +22,8 @@ class NoBackend:
 
     name = "none"
 
-    def start(self, resources: Resources) -> None:
-        raise AssertionError(f"a backend was started for {resources}")
+    def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> None:
+        raise AssertionError(f"a backend was started for {resources} and {pools}")
 
     def cancel(self) -> None:
         """Called when a run fails, started or not."""

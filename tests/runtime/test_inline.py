@@ -7,16 +7,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from curate.errors import ConfigError
+from curate.errors import ConfigError, PoolFailed
 from curate.runtime import make_backend
 from curate.runtime.inline import InlineBackend
-from curate.runtime.protocol import End, Ended, Message, Resources
+from curate.runtime.protocol import CallLostError, End, Ended, Message, Pool, PoolSpec, Resources
 
 
 @dataclass
@@ -155,6 +155,94 @@ def test_cancelling_from_a_signal_ends_the_piece_at_hand(backend: InlineBackend)
     assert backend.poll(0.5) == []
     backend.launch(3, [lambda: 5], 1)
     assert drain(backend) == [Message(3, [5]), Ended(3, End.RETURNED)]
+
+
+@dataclass
+class Adding:
+    """What actors run: adds what it loaded to what it is given, and calls what can be called."""
+
+    loads: int | Exception
+    loaded: int | None = None
+
+    def setup(self) -> None:
+        if isinstance(self.loads, Exception):
+            raise self.loads
+        self.loaded = self.loads
+
+    def call(self, payload: Any) -> Any:
+        if callable(payload):
+            return payload()
+        assert self.loaded is not None
+        return self.loaded + payload
+
+
+@dataclass
+class Asking:
+    """A program whose payload is what to ask its pools: (pool, payload) each."""
+
+    key: str = "asking"
+    pools: list[Any] = field(default_factory=list)
+
+    def connect(self, pools: Sequence[Pool]) -> None:
+        self.pools.extend(pools)
+
+    def run(self, payload: list[tuple[int, Any]]) -> Iterator[Any]:
+        for pool, asked in payload:
+            yield self.pools[pool].call(asked).result()
+
+
+def test_a_pool_is_one_instance_in_this_process(backend: InlineBackend) -> None:
+    """Set up before the program is connected, which is before it runs; a call is answered when it is made."""
+    specs = [PoolSpec("one", Adding(1), Resources()), PoolSpec("ten", Adding(10), Resources(num_gpus=8), min_size=4)]
+    program = Asking()
+    backend.load(program, specs)
+    backend.launch(1, [(0, 5), (1, 5), (0, 6)], 3)
+    assert drain(backend) == [Message(1, [6]), Message(1, [15]), Message(1, [7]), Ended(1, End.RETURNED)]
+    one, _ = program.pools
+    assert one.room == 1
+    call = one.call(7)
+    assert call.ready()
+    assert call.result() == 8
+    assert [(s.name, s.ready, s.starting, s.queued, 0 <= s.busy <= 1) for s in backend.pools()] == [
+        ("one", 1, 0, 0, True),
+        ("ten", 1, 0, 0, True),
+    ]
+    # What an actor loads goes with it: the spec, which is given again and again, has none of it.
+    assert specs[0].program == Adding(1)
+
+
+def test_a_pool_is_gone_with_its_program(backend: InlineBackend) -> None:
+    """The next program has pools of its own, or none."""
+    backend.load(Asking(), [PoolSpec("one", Adding(1), Resources())])
+    backend.load(Calling())
+    assert backend.pools() == []
+    backend.load(Asking(), [PoolSpec("one", Adding(1), Resources())])
+    backend.close()
+    assert backend.pools() == []
+
+
+def test_an_actor_that_cannot_be_set_up(backend: InlineBackend) -> None:
+    """The run fails with the traceback of what was raised."""
+    with pytest.raises(PoolFailed, match=r"(?s)model: an actor cannot be set up.*in setup.*ValueError: no weights"):
+        backend.load(Asking(), [PoolSpec("model", Adding(ValueError("no weights")), Resources())])
+
+
+def test_who_stops_while_pools_start_waits_for_no_other(backend: InlineBackend) -> None:
+    """To set up a pool may take minutes."""
+    backend.load(Asking(), [PoolSpec("model", Adding(ValueError("no weights")), Resources())], stopped=lambda: True)
+
+
+def test_what_a_call_raises_is_raised_where_its_answer_is_asked_for(backend: InlineBackend) -> None:
+    """An exception as it is; what would end an actor is a call that was lost, and the driver lives."""
+    program = Asking()
+    backend.load(program, [PoolSpec("one", Adding(1), Resources())])
+    call = program.pools[0].call(raising(ZeroDivisionError()))
+    assert call.ready()
+    with pytest.raises(ZeroDivisionError):
+        call.result()
+    with pytest.raises(CallLostError) as lost:
+        program.pools[0].call(raising(SystemExit(3))).result()
+    assert (lost.value.ended.end, lost.value.ended.detail) == (End.CRASHED, "SystemExit: 3")
 
 
 def test_closed_it_has_no_program(backend: InlineBackend) -> None:
