@@ -26,7 +26,7 @@ from curate.storage.local import remove_scratch, sweep_scratch, sync_directories
 from curate.tasks import layout, registry
 from curate.tasks.dispatcher import Dispatcher
 from curate.tasks.runlog import new_run_id
-from curate.tasks.scheduler import Launch, Policy, Scheduler, max_failed_shards
+from curate.tasks.scheduler import LEAST_WINDOW, Launch, Policy, Scheduler, max_failed_shards
 from curate.tasks.summary import RunState, Summary
 
 LEFTOVER_S = 86_400.0
@@ -125,6 +125,8 @@ def _policy(spec: StageSpec, options: RunOptions, scope: int) -> Policy:
         max_in_flight=min(limits) if limits else None,
         task_timeout_s=spec.task_timeout_s,
         declared_memory=spec.resources.memory,
+        # What waits for an actor lets others run in its place: as many again, and not sixteen on two CPUs.
+        least_window=1 if spec.operator.pools else LEAST_WINDOW,
         max_failed=None if most is None else max_failed_shards(most, scope),
     )
 
@@ -177,7 +179,7 @@ class _Run:
 
     def _start(self, backend: Backend) -> None:
         try:
-            backend.start(self.prepared.spec.resources)
+            backend.start(self.prepared.spec.resources, self.prepared.spec.operator.pools)
         except SystemExit as error:
             # Ray's handler of SIGTERM, while `ray.init` runs.
             raise KeyboardInterrupt from error
@@ -229,7 +231,8 @@ class _Run:
                 "task_timeout_s ends no shard here: the inline backend is this very process and cannot cancel itself",
                 next="where a shard is that takes longer, its log says: curate logs",
             )
-        backend.load(self._program())
+        program = self._program()
+        backend.load(program, program.pools, stopped=lambda: bool(interrupts.interrupts or interrupts.terminated))
         schema = output_schema(self.prepared, backend, interrupts, self.clock)
 
         def payload(launch: Launch) -> Piece:

@@ -20,17 +20,29 @@ leaves out what is there already.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
 from curate.clock import Clock, SystemClock
 from curate.dataset.raised import Raised
 from curate.errors import StreamFailed
-from curate.runtime.protocol import Backend, Block, BlockLostError, End, Ended, Message, News, Offer, Program
+from curate.runtime.protocol import (
+    Backend,
+    Block,
+    BlockLostError,
+    End,
+    Ended,
+    Message,
+    News,
+    Offer,
+    Pool,
+    PoolUser,
+    Program,
+)
 from curate.tasks.dispatcher import POLL_S, failure_of_end, kind_of_end
 from curate.tasks.record import Failure, FailureKind
 from curate.tasks.scheduler import Policy, more_memory
@@ -58,6 +70,7 @@ def stream_blocks(
     budget_bytes: int,
     policy: Policy = STREAM_POLICY,
     clock: Clock | None = None,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[pa.Table]:
     """Yields the tables that `program.run(piece)` yields, for each piece, in the order of pieces and tables.
 
@@ -67,7 +80,8 @@ def stream_blocks(
     tables each time.
 
     A piece whose worker or node dies runs again, as often as `policy` says. To stop early (`break`, `close`) ends all
-    tasks and frees what they made.
+    tasks and frees what they made; so does `stopped`, which is asked while the stream waits for its next table: it says
+    whether nobody wants that any more.
 
     Raises what the program raised, once all tables before it were consumed, with the traceback of the worker as a note.
     Raises StreamFailed where that cannot be sent, or a piece was given up; ValueError if the budget is no positive
@@ -75,11 +89,17 @@ def stream_blocks(
     """
     if budget_bytes < 1:
         raise ValueError(f"budget_bytes is {budget_bytes}, but a stream needs room for a block; give it some MiB")
-    return _streamed(program, pieces, backend, budget_bytes, policy, clock or SystemClock())
+    return _streamed(program, pieces, backend, budget_bytes, policy, clock or SystemClock(), stopped)
 
 
 def _streamed(
-    program: Program, pieces: Iterable[Any], backend: Backend, budget_bytes: int, policy: Policy, clock: Clock
+    program: Program,
+    pieces: Iterable[Any],
+    backend: Backend,
+    budget_bytes: int,
+    policy: Policy,
+    clock: Clock,
+    stopped: Callable[[], bool],
 ) -> Iterator[pa.Table]:
     if id(backend) in _at_work:
         raise RuntimeError(
@@ -88,9 +108,10 @@ def _streamed(
         )
     _at_work.add(id(backend))
     try:
-        backend.load(_Replayable(program, f"{program.key} as a stream"))
+        pools = getattr(program, "pools", ())
+        backend.load(_Replayable(program, f"{program.key} as a stream"), pools, stopped=stopped)
         stream = _Stream(iter(pieces), backend, budget_bytes, policy, clock)
-        while stream.advance():
+        while stream.advance(stopped):
             # Not by a name: this frame must not keep what the consumer has let go of.
             yield stream.deliver()
     finally:
@@ -107,6 +128,10 @@ class _Replayable:
 
     program: Program
     key: str
+
+    def connect(self, pools: Sequence[Pool]) -> None:
+        """Passes the pools on."""
+        cast(PoolUser, self.program).connect(pools)
 
     def run(self, payload: tuple[Any, int]) -> Iterator[Any]:
         piece, skip = payload
@@ -176,10 +201,10 @@ class _Stream:
         self._largest = 0
         self._next: pa.Table | None = None
 
-    def advance(self) -> bool:
-        """Works until there is a table to deliver; False if there will be none."""
+    def advance(self, stopped: Callable[[], bool]) -> bool:
+        """Works until there is a table to deliver; False if there will be none, or nobody wants it."""
         self._steer()
-        while self._pieces or not self._exhausted:
+        while (self._pieces or not self._exhausted) and not stopped():
             news = self._backend.poll(self._timeout_s())
             for one in news:
                 self._hear(one)

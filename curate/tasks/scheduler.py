@@ -115,7 +115,9 @@ class Policy:
     target_task_s: float = 120.0
     """Seconds of work to bundle into one task."""
     max_in_flight: int | None = None
-    """Tasks launched and not ended, at most; None: max(16, 2 x slots)."""
+    """Tasks launched and not ended, at most; None: max(least_window, 2 x slots)."""
+    least_window: int = LEAST_WINDOW
+    """Tasks launched and not ended, however few slots there are."""
     max_failed: int | None = None
     """Stop when more shards than this have failed; None: never."""
     task_timeout_s: float | None = None
@@ -429,7 +431,7 @@ class Scheduler:
         """Tasks that may be in flight now."""
         if self.policy.max_in_flight is not None:
             return self.policy.max_in_flight
-        return max(LEAST_WINDOW, 2 * self._slots)
+        return max(self.policy.least_window, 2 * self._slots)
 
     def unreported(self, task: TaskId) -> tuple[int, ...]:
         """Returns the shards of a task that have not ended, in the order in which it runs them."""

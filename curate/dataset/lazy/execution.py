@@ -9,8 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from curate.dataset.lazy.relay import Stopped, never
 from curate.dataset.lazy.rules import First, Fusion, Joined, Local, Physical, Tasks
-from curate.dataset.pipeline import Applying, Pipeline, read_rows
+from curate.dataset.pipeline import Applying, Pipeline, read_rows, task_cpus
 from curate.dataset.stage import counted
 from curate.dataset.streaming import stream_blocks
 from curate.dataset.tally import BadRowBudget, Tally
@@ -120,29 +121,36 @@ def sized(tables: Iterator[pa.Table], block_bytes: int) -> Iterator[pa.Table]:
         yield joined(gathered)
 
 
-def blocks(physical: Physical, how: Options) -> Iterator[pa.Table]:
-    """Yields the blocks of a plan, none empty. Nothing runs before the first is asked for; closing it ends all."""
+def blocks(physical: Physical, how: Options, stopped: Stopped = never) -> Iterator[pa.Table]:
+    """Yields the blocks of a plan, none empty. Nothing runs before the first is asked for.
+
+    Closing it ends all; so does `stopped`, which is asked while it waits.
+    """
     match physical:
         case Tasks(fusions):
             backend = make_backend(how.backend or "inline")
             try:
-                backend.start(Resources())
-                pieces = ((number, piece) for number, one in enumerate(fusions) for piece in one.source.pieces())
                 program = Reading(fusions, how.block_bytes)
-                yield from stream_blocks(program, pieces, backend, budget_bytes=how.memory_budget or MEMORY_BUDGET)
+                backend.start(
+                    Resources(task_cpus(one for fusion in fusions for one in fusion.operators)), program.pools
+                )
+                pieces = ((number, piece) for number, one in enumerate(fusions) for piece in one.source.pieces())
+                yield from stream_blocks(
+                    program, pieces, backend, budget_bytes=how.memory_budget or MEMORY_BUDGET, stopped=stopped
+                )
             finally:
                 backend.close()
         case First(input, rows):
-            yield from first_rows(blocks(input, how), rows)
+            yield from first_rows(blocks(input, how, stopped), rows)
         case Local(input, operators):
             pipeline = Pipeline(operators)
             pipeline.setup()
             # What follows a limit is one shard: there are few rows, and they come in order.
-            made = pipeline.stream(blocks(input, how), Tally(BadRowBudget()), Applying("limited"))
+            made = pipeline.stream(blocks(input, how, stopped), Tally(BadRowBudget()), Applying("limited"))
             yield from (table for table in made if table.num_rows)
         case Joined(inputs):
             for one in inputs:
-                yield from blocks(one, how)
+                yield from blocks(one, how, stopped)
 
 
 def first_rows(tables: Iterator[pa.Table], rows: int | None) -> Iterator[pa.Table]:

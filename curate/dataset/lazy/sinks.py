@@ -9,9 +9,10 @@ from curate.dataset.lazy.operators import Operator
 from curate.dataset.lazy.plan import Apply, Plan
 from curate.dataset.lazy.rules import First, Fusion, Local, Tasks, lower
 from curate.dataset.lazy.sources import Files
-from curate.dataset.pipeline import Pipeline, read_rows
+from curate.dataset.pipeline import Pipeline, read_rows, task_cpus
 from curate.dataset.spec import StageSpec
 from curate.errors import ConfigError
+from curate.runtime.protocol import Resources
 from curate.units import MIB
 
 SHARD_BYTES = 256 * MIB
@@ -55,6 +56,7 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None) -> tuple[Stage
         shard_bytes=SHARD_BYTES,
         format=format,
         codec=codec,
+        resources=Resources(task_cpus(fusion.operators)),
     )
     return spec, source.paths
 
