@@ -6,21 +6,29 @@ Nothing runs before rows are asked for or written. Rows come in the order of the
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import accumulate, pairwise
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from rich.console import Console
 
 from curate import log
-from curate.dataset.formats import OutputFormat, rechunk
+from curate.dataset.formats import OutputFormat
+from curate.dataset.lazy import consuming, rules
 from curate.dataset.lazy import operators as ops
-from curate.dataset.lazy import rules
+from curate.dataset.lazy.consuming import check_rows as check_rows
 from curate.dataset.lazy.execution import Options, blocks, joined
 from curate.dataset.lazy.expressions import is_expression
-from curate.dataset.lazy.plan import Apply, Limit, Plan, Union, lines, rows_of, schema_of
+from curate.dataset.lazy.plan import Apply, Limit, Plan, Scan, Union, Zip, lines, rows_of, schema_of
+from curate.dataset.lazy.relay import Stopped, never
+from curate.dataset.lazy.sampling import RandomSample
 from curate.dataset.lazy.sinks import stage_of
+from curate.dataset.lazy.sources import Tables
+from curate.dataset.lazy.splitting import DataIterator, Passes
 from curate.dataset.pipeline import ActorPool
 from curate.dataset.spec import RunOptions
 from curate.errors import ConfigError, did_you_mean
@@ -266,6 +274,36 @@ class Dataset:
         """
         return replace(self, _plan=Union((self._plan, *(one._plan for one in other))))
 
+    def zip(self, *other: Dataset) -> Dataset:
+        """Puts the rows of this dataset and of others side by side, in order; there must be as many in each.
+
+        A column whose name is taken gets the first free of the suffixes _1, _2, … The rows are put together in the
+        consumer's process, where what follows runs as well; all are made at once, each with its share of the memory
+        budget and of the cluster. Where lengths differ, a ConfigError that names them comes when the first one ends.
+
+        >>> curate.range(2).zip(curate.from_items(["a", "b"]), curate.range(2)).take_all()
+        [{'id': 0, 'item': 'a', 'id_1': 0}, {'id': 1, 'item': 'b', 'id_1': 1}]
+        """
+        return replace(self, _plan=Zip((self._plan, *(one._plan for one in other))))
+
+    def random_sample(self, fraction: float, *, seed: int | None = None) -> Dataset:
+        """Keeps about `fraction` of the rows (0 to 1), in their order.
+
+        Which ones depends on `seed`, on what is read (a file, a table, a range) and on the place of the row in it:
+        with a seed it is the same rows each time, and a larger fraction keeps them all; without one, a seed is chosen
+        now. A write books the others as dropped for "random_sample". Raises ConfigError for another fraction, or a seed
+        below 0.
+
+        >>> curate.range(1000).random_sample(0.01, seed=3).count()
+        8
+        """
+        if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
+            raise ConfigError(f"random_sample(fraction={fraction!r}): expected a number from 0 to 1")
+        if seed is None:
+            seed = secrets.randbits(64)
+        check_rows("seed", seed, 0)
+        return self._then(RandomSample(float(fraction), seed))
+
     def using(self, options: Options | None = None, **changes: Any) -> Dataset:
         """Says how rows are made: with these `Options`, or with the ones there are and these fields of them changed.
 
@@ -339,7 +377,7 @@ class Dataset:
         table = self.limit(batch_size).to_arrow()
         if not table.num_rows:
             raise ConfigError("take_batch: the dataset has no rows")
-        return _formatted(table, batch_format)
+        return ops.formatted(table, batch_format)
 
     def show(self, limit: int = 20) -> None:
         """Prints the first `limit` rows.
@@ -360,25 +398,156 @@ class Dataset:
         >>> next(curate.range(3).iter_rows())
         {'id': 0}
         """
-        for block in self._blocks():
-            for batch in block.to_batches(max_chunksize=1024):
-                yield from batch.to_pylist()
+        return consuming.iter_rows(self._blocks)
 
     def iter_batches(
-        self, *, batch_size: int | None = 256, batch_format: str = "pyarrow", drop_last: bool = False
+        self,
+        *,
+        prefetch_batches: int = 1,
+        batch_size: int | None = 256,
+        batch_format: str = "pyarrow",
+        drop_last: bool = False,
+        local_shuffle_buffer_size: int | None = None,
+        local_shuffle_seed: int | None = None,
     ) -> Iterator[Batch]:
         """Yields the rows in batches of `batch_size` rows, the last one smaller, or left out with `drop_last`.
 
-        With `batch_size=None`, blocks as they come, of about 4 MiB. Formats as for `map_batches`. To stop early ends
-        all that runs. Raises ConfigError for an unknown format, or a size below 1.
+        With `batch_size=None`, blocks as they come, of 1 MiB at first and `block_bytes` in the end. Formats as for
+        `map_batches`. A thread makes `prefetch_batches` batches ahead, which are held beside the memory budget; with 0,
+        all is done between two batches, in the caller's thread.
+
+        With `local_shuffle_buffer_size`, each batch is drawn at random from a buffer of as many rows, at least
+        `batch_size`, which is filled up before: every row comes once, none more than a buffer too early. The order
+        depends on the order of the rows, these numbers and `local_shuffle_seed` alone (and on the version of numpy);
+        without a seed it is another one each time.
+
+        What is raised reaches the caller after the batches before it. To stop early (`break`, `close`) ends all that
+        runs, frees what was made, and returns when the thread has ended. Raises ConfigError for an unknown format, a
+        size below 1, or a shuffle without a `batch_size`.
 
         >>> [batch.num_rows for batch in curate.range(5).iter_batches(batch_size=2)]
         [2, 2, 1]
+        >>> shuffled = curate.range(6).iter_batches(batch_size=3, local_shuffle_buffer_size=6, local_shuffle_seed=0)
+        >>> sorted(number for batch in shuffled for number in batch["id"].to_pylist())
+        [0, 1, 2, 3, 4, 5]
         """
-        ops.check_format(batch_format)
-        if batch_size is not None:
-            check_rows("batch_size", batch_size, 1)
-        return self._batches(batch_size, batch_format, drop_last)
+        return consuming.iter_batches(
+            self._blocks,
+            prefetch_batches=prefetch_batches,
+            batch_size=batch_size,
+            drop_last=drop_last,
+            local_shuffle_buffer_size=local_shuffle_buffer_size,
+            local_shuffle_seed=local_shuffle_seed,
+            form=consuming.in_format(batch_format),
+        )
+
+    def iter_torch_batches(
+        self,
+        *,
+        prefetch_batches: int = 1,
+        batch_size: int | None = 256,
+        dtypes: Any = None,
+        device: Any = "auto",
+        collate_fn: Callable[[dict[str, np.ndarray[Any, Any]]], Any] | None = None,
+        drop_last: bool = False,
+        local_shuffle_buffer_size: int | None = None,
+        local_shuffle_seed: int | None = None,
+        pin_memory: bool = False,
+    ) -> Iterator[Any]:
+        """Yields batches as dictionaries of torch tensors; or what `collate_fn` makes of a dictionary of arrays.
+
+        Lists of one length become a further dimension. `dtypes` is the type of all tensors, or those of columns by
+        name; else it is that of the column. Tensors, also those in lists, tuples and dictionaries that `collate_fn`
+        returns, are put on `device` ("auto": the CPU), from pinned memory with `pin_memory`. All of it is done ahead,
+        in the thread, and all else is as for `iter_batches`.
+
+        Raises ConfigError if torch is not installed, for `dtypes` beside `collate_fn`, and as `iter_batches` does;
+        TypeError, when the batch is made, for a column of texts, or of lists of several lengths.
+
+        >>> [batch["id"].tolist() for batch in curate.range(3).iter_torch_batches(batch_size=2)]  # doctest: +SKIP
+        [[0, 1], [2]]
+        """
+        return consuming.iter_torch_batches(
+            self._blocks,
+            prefetch_batches=prefetch_batches,
+            batch_size=batch_size,
+            dtypes=dtypes,
+            device=device,
+            collate_fn=collate_fn,
+            drop_last=drop_last,
+            local_shuffle_buffer_size=local_shuffle_buffer_size,
+            local_shuffle_seed=local_shuffle_seed,
+            pin_memory=pin_memory,
+        )
+
+    def to_pandas(self, limit: int | None = None) -> Any:
+        """Returns all rows as a pandas.DataFrame; they have to fit into memory. Types are as for `map_batches`.
+
+        Raises ConfigError if there are more than `limit` rows (None: any number), or pandas is not installed.
+
+        >>> curate.range(2).to_pandas()["id"].tolist()
+        [0, 1]
+        """
+        ops.need_pandas("to_pandas")
+        if limit is None:
+            return ops.to_pandas(self.to_arrow())
+        check_rows("limit", limit, 0)
+        table = self.limit(limit + 1).to_arrow()
+        if table.num_rows > limit:
+            raise ConfigError(f"to_pandas: there are more than {limit:,} rows; take the first with limit({limit})")
+        return ops.to_pandas(table)
+
+    def materialize(self) -> Dataset:
+        """Runs what there is to run, and returns its rows as a dataset that has them in this process's memory.
+
+        What follows on it does not run it again.
+
+        >>> numbers = curate.range(3).map(lambda row: {"n": row["id"] * 2}).materialize()
+        >>> numbers.count(), numbers.take_all()
+        (3, [{'n': 0}, {'n': 2}, {'n': 4}])
+        """
+        tables = self._tables()
+        return self._held("materialize", tables, 0, sum(table.num_rows for table in tables))
+
+    def split(self, n: int, *, equal: bool = False) -> list[Dataset]:
+        """Runs what there is to run, and returns the rows in `n` datasets that follow each other, held as `materialize`
+        does.
+
+        Their numbers of rows differ by one at most; with `equal` they are the same, and the last rows, less than `n`,
+        are left out. Raises ConfigError for `n` below 1.
+
+        >>> [part.count() for part in curate.range(5).split(2)]
+        [2, 3]
+        >>> [part.take_all() for part in curate.range(5).split(2, equal=True)]
+        [[{'id': 0}, {'id': 1}], [{'id': 2}, {'id': 3}]]
+        """
+        check_rows("n", n, 1)
+        tables = self._tables()
+        rows = sum(table.num_rows for table in tables)
+        ends = [part * (rows // n) if equal else part * rows // n for part in range(n + 1)]
+        return [self._held("split", tables, start, stop) for start, stop in pairwise(ends)]
+
+    def streaming_split(self, n: int, *, equal: bool = False) -> list[DataIterator]:
+        """Returns `n` iterators over disjoint shares of the rows, each to be consumed in a thread of its own.
+
+        They have `iter_rows`, `iter_batches` and `iter_torch_batches`. All are fed from one run: block k goes to number
+        k mod `n`; with `equal` each block is cut into `n` parts of as many rows, so that all get the same number, and
+        the last rows, less than `n`, are left out. One block waits for each at most: a consumer that is slow holds up
+        the others, and one that does not begin holds them up for good. One that stops early, or that nobody holds any
+        more, is left out. The run ends when all have ended.
+
+        They can be iterated again, which runs all again, once all have ended. They belong to this process. It is not
+        resumable: which rows a consumer has seen is written down nowhere. Raises ConfigError for `n` below 1.
+
+        >>> import concurrent.futures
+        >>> shares = curate.range(6).streaming_split(2, equal=True)
+        >>> with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        ...     list(threads.map(lambda share: [row["id"] for row in share.iter_rows()], shares))
+        [[0, 1, 2], [3, 4, 5]]
+        """
+        check_rows("n", n, 1)
+        passes = Passes(self._blocks, n, equal=equal)
+        return [DataIterator(passes, share) for share in range(n)]
 
     def to_arrow(self) -> pa.Table:
         """Returns all rows as one table; they have to fit into memory.
@@ -386,11 +555,20 @@ class Dataset:
         >>> curate.range(3).to_arrow().num_rows
         3
         """
-        found = list(self._blocks())
-        if found:
-            return joined(found)
+        return joined(self._tables())
+
+    def _tables(self) -> list[pa.Table]:
+        """Returns all blocks; one without rows, of the schema as far as it is known, if there are none."""
         known = schema_of(self._plan)
-        return pa.table({}) if known is None else known.empty_table()
+        return list(self._blocks()) or [pa.table({}) if known is None else known.empty_table()]
+
+    def _held(self, method: str, tables: Sequence[pa.Table], start: int, stop: int) -> Dataset:
+        """Returns rows of tables as a dataset."""
+        whole = joined(list(tables))
+        ends = accumulate((table.num_rows for table in tables), initial=0)
+        cut = [(max(first, start), min(last, stop)) for first, last in pairwise(ends)]
+        pieces = tuple(whole.slice(first, last - first) for first, last in cut if first < last)
+        return replace(self, _plan=Scan(Tables(method, pieces, whole.schema)))
 
     # Writing
 
@@ -461,14 +639,8 @@ class Dataset:
         schema_of(plan)
         return replace(self, _plan=plan)
 
-    def _blocks(self) -> Any:
-        return blocks(rules.lower(self._plan), self._how)
-
-    def _batches(self, batch_size: int | None, batch_format: str, drop_last: bool) -> Iterator[Batch]:
-        stream = self._blocks()
-        for table in stream if batch_size is None else _rebatched(stream, batch_size):
-            if not (drop_last and batch_size is not None and table.num_rows < batch_size):
-                yield _formatted(table, batch_format)
+    def _blocks(self, stopped: Stopped = never) -> Any:
+        return blocks(rules.lower(self._plan), self._how, stopped)
 
     def _write(
         self, path: str | os.PathLike[str], format: OutputFormat, backend: str | None, codec: str | None
@@ -483,22 +655,6 @@ class Dataset:
         )
 
 
-def _rebatched(stream: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
-    """Yields tables of `rows` rows. Blocks whose types differ are widened where they meet in one table."""
-    pending: list[pa.Table] = []
-    held = 0
-    for block in stream:
-        pending.append(block)
-        held += block.num_rows
-        if held >= rows:
-            whole = joined(pending)
-            cut = held - held % rows
-            yield from rechunk(iter([whole.slice(0, cut)]), rows)
-            pending, held = ([whole.slice(cut)], held - cut) if held > cut else ([], 0)
-    if pending:
-        yield joined(pending).combine_chunks()
-
-
 def _given(
     args: Iterable[Any] | None,
     kwargs: Mapping[str, Any] | None,
@@ -506,15 +662,6 @@ def _given(
     constructor_kwargs: Mapping[str, Any] | None,
 ) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...], dict[str, Any]]:
     return tuple(args or ()), dict(kwargs or {}), tuple(constructor_args or ()), dict(constructor_kwargs or {})
-
-
-def _formatted(table: pa.Table, batch_format: str) -> Batch:
-    return table if batch_format == "pyarrow" else ops.to_numpy(table)
-
-
-def check_rows(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{name} is {value!r}, expected a whole number, at least {least}")
 
 
 def _columns(method: str, cols: str | Sequence[str]) -> tuple[str, ...]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
+from curate.dataset.lazy.plan import rows_of, zipped_names
 from curate.dataset.lazy.relay import Stopped, never
-from curate.dataset.lazy.rules import First, Fusion, Joined, Local, Physical, Tasks
+from curate.dataset.lazy.rules import First, Fusion, Joined, Local, Physical, Tasks, Zipped
 from curate.dataset.pipeline import Applying, Pipeline, read_rows, task_cpus
 from curate.dataset.stage import counted
-from curate.dataset.streaming import stream_blocks
+from curate.dataset.streaming import STREAM_POLICY, stream_blocks
 from curate.dataset.tally import BadRowBudget, Tally
 from curate.errors import ConfigError
 from curate.log import get_logger
@@ -121,36 +122,86 @@ def sized(tables: Iterator[pa.Table], block_bytes: int) -> Iterator[pa.Table]:
         yield joined(gathered)
 
 
-def blocks(physical: Physical, how: Options, stopped: Stopped = never) -> Iterator[pa.Table]:
+def blocks(physical: Physical, how: Options, stopped: Stopped = never, share: int = 1) -> Iterator[pa.Table]:
     """Yields the blocks of a plan, none empty. Nothing runs before the first is asked for.
 
-    Closing it ends all; so does `stopped`, which is asked while it waits.
+    Closing it ends all; so does `stopped`, which is asked while it waits. It is one of `share` streams that are
+    consumed at once, and takes no more than its share of CPUs and memory.
     """
     match physical:
         case Tasks(fusions):
             backend = make_backend(how.backend or "inline")
             try:
                 program = Reading(fusions, how.block_bytes)
-                backend.start(
-                    Resources(task_cpus(one for fusion in fusions for one in fusion.operators)), program.pools
-                )
+                cpus = task_cpus(one for fusion in fusions for one in fusion.operators)
+                # Tasks that stand still keep their CPUs: those of one stream must leave some to the others, always.
+                backend.start(Resources(cpus / share), program.pools)
+                most = max(1, backend.slots() // share) if share > 1 else None
                 pieces = ((number, piece) for number, one in enumerate(fusions) for piece in one.source.pieces())
                 yield from stream_blocks(
-                    program, pieces, backend, budget_bytes=how.memory_budget or MEMORY_BUDGET, stopped=stopped
+                    program,
+                    pieces,
+                    backend,
+                    budget_bytes=max(1, (how.memory_budget or MEMORY_BUDGET) // share),
+                    policy=replace(STREAM_POLICY, max_in_flight=most),
+                    stopped=stopped,
                 )
             finally:
                 backend.close()
         case First(input, rows):
-            yield from first_rows(blocks(input, how, stopped), rows)
+            yield from first_rows(blocks(input, how, stopped, share), rows)
         case Local(input, operators):
             pipeline = Pipeline(operators)
             pipeline.setup()
             # What follows a limit is one shard: there are few rows, and they come in order.
-            made = pipeline.stream(blocks(input, how, stopped), Tally(BadRowBudget()), Applying("limited"))
+            made = pipeline.stream(blocks(input, how, stopped, share), Tally(BadRowBudget()), Applying("limited"))
             yield from (table for table in made if table.num_rows)
         case Joined(inputs):
             for one in inputs:
-                yield from blocks(one, how, stopped)
+                if not stopped():
+                    yield from blocks(one, how, stopped, share)
+        case Zipped(inputs, plans):
+            # What connects first disconnects last: not the stream that ends first.
+            connection = make_backend(how.backend or "inline")
+            streams = [blocks(one, how, stopped, share * len(inputs)) for one in inputs]
+            try:
+                connection.start(Resources(num_cpus=0.0))
+                yield from side_by_side(streams, lambda number: rows_of(plans[number]))
+            finally:
+                for stream in streams:
+                    stream.close()  # type: ignore[attr-defined]
+                connection.close()
+
+
+def side_by_side(streams: Sequence[Iterator[pa.Table]], rows: Callable[[int], int | None]) -> Iterator[pa.Table]:
+    """Yields the rows of streams of tables as rows of one. `rows` may tell how many rows a stream has, by its number.
+
+    Raises ConfigError where one ends before another.
+    """
+    tables: list[pa.Table | None] = [None] * len(streams)
+    given = 0
+    while True:
+        for number, stream in enumerate(streams):
+            if tables[number] is None:
+                tables[number] = next(stream, None)
+        there = [table for table in tables if table is not None]
+        if not there:
+            return
+        if len(there) < len(tables):
+            lengths = []
+            for number, table in enumerate(tables):
+                known = given if table is None else rows(number)
+                lengths.append(f"{known:,}" if known is not None else f"at least {given + len(table or ()):,}")
+            raise ConfigError(
+                f"zip takes datasets of as many rows each, but these have, in their order, {', '.join(lengths)} rows"
+            )
+        most = min(table.num_rows for table in there)
+        columns = [column for table in there for column in table.slice(0, most).columns]
+        names = zipped_names([table.column_names for table in there])
+        tables = [table.slice(most) if table.num_rows > most else None for table in there]
+        given += most
+        there.clear()
+        yield pa.table(columns, names=names)
 
 
 def first_rows(tables: Iterator[pa.Table], rows: int | None) -> Iterator[pa.Table]:

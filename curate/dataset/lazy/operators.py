@@ -6,7 +6,9 @@ tells it.
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
@@ -23,7 +25,7 @@ from curate.dataset.tally import Tally
 from curate.errors import BadRow, ConfigError, SchemaMismatch, did_you_mean
 from curate.runtime.protocol import Resources
 
-FORMATS = ("pyarrow", "numpy")
+FORMATS = ("pyarrow", "numpy", "pandas")
 """What batches are handed to user code as."""
 
 
@@ -244,10 +246,12 @@ def to_table(where: str, value: Any) -> pa.Table:
         value = pa.Table.from_batches([value])
     elif isinstance(value, Mapping):
         value = from_columns(where, value)
+    elif is_data_frame(value):
+        value = from_pandas(where, value)
     if not isinstance(value, pa.Table):
         raise TypeError(
-            f"{where} gave {type(value).__name__}, expected a pyarrow.Table, a dictionary of columns, or an iterator "
-            "of them"
+            f"{where} gave {type(value).__name__}, expected a pyarrow.Table, a dictionary of columns, a data frame of "
+            "pandas, or an iterator of them"
         )
     names = value.column_names
     if len(set(names)) < len(names):
@@ -258,7 +262,13 @@ def to_table(where: str, value: Any) -> pa.Table:
 
 def formatted(table: pa.Table, batch_format: str) -> Any:
     """Returns a table in a format of batches."""
-    return table if batch_format == "pyarrow" else to_numpy(table)
+    match batch_format:
+        case "numpy":
+            return to_numpy(table)
+        case "pandas":
+            return to_pandas(table)
+        case _:
+            return table
 
 
 @dataclass(frozen=True, slots=True)
@@ -566,16 +576,53 @@ def _refuse_unknown(where: str, wanted: Iterable[str], names: list[str]) -> None
 
 
 def check_format(batch_format: str) -> None:
-    """Raises ConfigError for a format of batches that there is not."""
+    """Raises ConfigError for a format of batches that there is not, or that needs what is not installed."""
     if batch_format not in FORMATS:
         raise ConfigError(
-            f"no batch_format {batch_format!r}{did_you_mean(batch_format, FORMATS)}; there are {', '.join(FORMATS)}"
+            f"no batch_format {batch_format!r}{did_you_mean(str(batch_format), FORMATS)}; "
+            f"there are {', '.join(FORMATS)}"
         )
+    if batch_format == "pandas":
+        need_pandas("batch_format='pandas'")
 
 
 def to_numpy(table: pa.Table) -> dict[str, np.ndarray[Any, Any]]:
     """Returns the columns as arrays; one with nulls is of floats (NaN) or of objects (None)."""
     return {name: table[name].to_numpy() for name in table.column_names}
+
+
+def need_pandas(what: str) -> None:
+    """Raises ConfigError if pandas is not installed."""
+    if importlib.util.find_spec("pandas") is None:
+        raise ConfigError(f"{what} needs pandas, which is not installed: pip install 'curate[pandas]'")
+
+
+def to_pandas(table: pa.Table) -> Any:
+    """Returns a data frame whose columns are those of the table, not copies: of pandas.ArrowDtype, so that numbers stay
+    what they are beside nulls. Dictionaries become categories; extension types, and columns of nothing but nulls, are
+    as Arrow makes them."""
+    import pandas as pd
+
+    def dtype(type: pa.DataType) -> Any:
+        plain = isinstance(type, pa.BaseExtensionType) or pa.types.is_dictionary(type) or pa.types.is_null(type)
+        return None if plain else pd.ArrowDtype(type)
+
+    return table.to_pandas(types_mapper=dtype)
+
+
+def is_data_frame(value: Any) -> bool:
+    """Returns whether a value is a data frame of pandas, which nobody has to have imported."""
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(value, pandas.DataFrame)
+
+
+def from_pandas(where: str, frame: Any) -> pa.Table:
+    """Returns a data frame as a table, without its index. Raises SchemaMismatch for values of no common type."""
+    frame = frame.set_axis([str(name) for name in frame.columns], axis="columns")
+    try:
+        return pa.table([pa.array(column, from_pandas=True) for _, column in frame.items()], names=list(frame.columns))
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise SchemaMismatch(f"{where} gave a data frame with values of no common type: {error}") from error
 
 
 def from_columns(where: str, columns: Mapping[str, Any]) -> pa.Table:

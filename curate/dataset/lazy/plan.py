@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 import pyarrow as pa
 
@@ -41,7 +42,14 @@ class Union:
     inputs: tuple[Plan, ...]
 
 
-Plan = Scan | Apply | Limit | Union
+@dataclass(frozen=True, slots=True)
+class Zip:
+    """The rows of plans side by side, of which there must be as many in each."""
+
+    inputs: tuple[Plan, ...]
+
+
+Plan = Scan | Apply | Limit | Union | Zip
 
 
 def schema_of(plan: Plan) -> pa.Schema | None:
@@ -56,6 +64,13 @@ def schema_of(plan: Plan) -> pa.Schema | None:
         case Union(inputs):
             schemas = [schema_of(one) for one in inputs]
             return schemas[0] if all(one is not None and one.equals(schemas[0]) for one in schemas) else None
+        case Zip(inputs):
+            known = [one for one in map(schema_of, inputs) if one is not None]
+            if len(known) < len(inputs):
+                return None
+            names = zipped_names([one.names for one in known])
+            fields = [field for one in known for field in one]
+            return pa.schema([field.with_name(name) for name, field in zip(names, fields, strict=True)])
 
 
 def rows_of(plan: Plan) -> int | None:
@@ -71,6 +86,22 @@ def rows_of(plan: Plan) -> int | None:
         case Union(inputs):
             counts = [rows_of(one) for one in inputs]
             return None if None in counts else sum(one for one in counts if one is not None)
+        case Zip(inputs):
+            lengths = {rows_of(one) for one in inputs}
+            return lengths.pop() if len(lengths) == 1 else None
+
+
+def zipped_names(names: Sequence[Sequence[str]]) -> list[str]:
+    """Returns what columns side by side are called: one whose name is taken gets the first free of _1, _2, …
+
+    >>> zipped_names([["a", "b"], ["a"], ["a", "c"]])
+    ['a', 'b', 'a_1', 'a_2', 'c']
+    """
+    found: list[str] = []
+    for name in (name for one in names for name in one):
+        free = (f"{name}_{number}" for number in count(1))
+        found.append(next(one for one in free if one not in found) if name in found else name)
+    return found
 
 
 def lines(plan: Plan, depth: int = 0) -> Iterator[str]:
@@ -85,6 +116,10 @@ def lines(plan: Plan, depth: int = 0) -> Iterator[str]:
         case Limit(input, most):
             yield f"{indent}limit({most})"
             yield from lines(input, depth + 1)
+        case Zip(inputs):
+            yield f"{indent}zip"
+            for one in inputs:
+                yield from lines(one, depth + 1)
         case Union(inputs):
             yield f"{indent}union"
             for one in inputs:

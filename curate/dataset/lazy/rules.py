@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from curate.dataset.formats import Format
 from curate.dataset.lazy.operators import Drop, FilterExpression, FilterRows, Operator, Rename, Select, WithColumn
-from curate.dataset.lazy.plan import Apply, Limit, Plan, Scan, Union
+from curate.dataset.lazy.plan import Apply, Limit, Plan, Scan, Union, Zip
 from curate.dataset.lazy.sources import Files, Source, View
 
 
@@ -48,7 +48,7 @@ class First:
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """Operators that run in the consumer's process: those that follow a limit."""
+    """Operators that run in the consumer's process: those that follow a limit or a zip."""
 
     input: Physical
     operators: tuple[Operator, ...]
@@ -61,7 +61,16 @@ class Joined:
     inputs: tuple[Physical, ...]
 
 
-Physical = Tasks | First | Local | Joined
+@dataclass(frozen=True, slots=True)
+class Zipped:
+    """Side by side, put together in the consumer's process."""
+
+    inputs: tuple[Physical, ...]
+    plans: tuple[Plan, ...]
+    """What the inputs were made of, which may tell how many rows they have."""
+
+
+Physical = Tasks | First | Local | Joined | Zipped
 
 
 def lower(plan: Plan, operators: tuple[Operator, ...] = ()) -> Physical:
@@ -74,6 +83,9 @@ def lower(plan: Plan, operators: tuple[Operator, ...] = ()) -> Physical:
         case Limit(input, rows):
             first = First(_limited(lower(input), rows), rows)
             return Local(first, operators) if operators else first
+        case Zip(inputs):
+            zipped = Zipped(tuple(lower(one) for one in inputs), inputs)
+            return Local(zipped, operators) if operators else zipped
         case Union(inputs):
             parts = [lower(one, operators) for one in inputs]
             merged: list[Physical] = []
@@ -96,6 +108,8 @@ def _limited(input: Physical, rows: int) -> Physical:
             return Local(First(_limited(below, rows), rows), operators) if keep else input
         case Joined(inputs):
             return Joined(tuple(_limited(one, rows) for one in inputs))
+        case Zipped(inputs, plans):
+            return Zipped(tuple(_limited(one, rows) for one in inputs), plans)
 
 
 def _at_most(fusion: Fusion, rows: int) -> Fusion:
@@ -206,6 +220,10 @@ def lines(physical: Physical, depth: int = 0) -> Iterator[str]:
             yield from lines(input, depth + 1)
         case Joined(inputs):
             yield f"{indent}one after another"
+            for one in inputs:
+                yield from lines(one, depth + 1)
+        case Zipped(inputs):
+            yield f"{indent}side by side, in this process"
             for one in inputs:
                 yield from lines(one, depth + 1)
         case Tasks(fusions):

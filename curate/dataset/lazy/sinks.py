@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from curate.dataset.formats import DEFAULT_CODEC, OutputFormat, suffix
 from curate.dataset.lazy.operators import Operator
 from curate.dataset.lazy.plan import Apply, Plan
-from curate.dataset.lazy.rules import First, Fusion, Local, Tasks, lower
+from curate.dataset.lazy.rules import First, Fusion, Local, Tasks, Zipped, lower
 from curate.dataset.lazy.sources import Files
 from curate.dataset.pipeline import Pipeline, read_rows, task_cpus
 from curate.dataset.spec import StageSpec
@@ -70,6 +70,14 @@ def _operators(plan: Plan) -> Iterator[Operator]:
 
 def _fusion(plan: Plan) -> Fusion:
     physical = lower(plan)
+    below = physical
+    while isinstance(below, First | Local):
+        below = below.input
+    if isinstance(below, Zipped):
+        raise ConfigError(
+            "a zip cannot be written: its rows are put side by side in the consumer's process, and no file of the "
+            "input is one of the output; write its to_arrow() with pyarrow"
+        )
     if isinstance(physical, First | Local):
         raise ConfigError(
             "a limit before a write is not resumable yet: which rows each shard gives would have to be decided first; "

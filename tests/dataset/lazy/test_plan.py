@@ -258,9 +258,9 @@ def test_workers_never_take_one_program_for_another(monkeypatch: pytest.MonkeyPa
     keys: list[str] = []
     load = InlineBackend.load
 
-    def watched(self: InlineBackend, program: Program) -> None:
+    def watched(self: InlineBackend, program: Program, *rest: Any, **options: Any) -> None:
         keys.append(program.key)
-        load(self, program)
+        load(self, program, *rest, **options)
 
     monkeypatch.setattr(InlineBackend, "load", watched)
     for least in (0, 1, 2):

@@ -1,0 +1,170 @@
+"""One stream of blocks for several consumers, each in a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from curate.dataset.lazy import consuming
+from curate.dataset.lazy.consuming import Blocks
+from curate.dataset.lazy.execution import joined
+from curate.dataset.lazy.relay import POLL_S, Relay, Stopped
+
+BLOCKS_AHEAD = 1
+"""Blocks that wait for a consumer, at most."""
+
+
+class DataIterator:
+    """One share of a dataset's rows, made by `Dataset.streaming_split`."""
+
+    def __init__(self, passes: Passes, share: int) -> None:
+        self._passes = passes
+        self._share = share
+        # What nobody holds any more is not waited for.
+        weakref.finalize(self, passes.abandon, share).atexit = False
+
+    def iter_rows(self) -> Iterator[dict[str, Any]]:
+        """Yields the rows of this share as dictionaries, as `Dataset.iter_rows` does."""
+        return consuming.iter_rows(self._blocks)
+
+    def iter_batches(
+        self,
+        *,
+        prefetch_batches: int = 1,
+        batch_size: int | None = 256,
+        batch_format: str = "pyarrow",
+        drop_last: bool = False,
+        local_shuffle_buffer_size: int | None = None,
+        local_shuffle_seed: int | None = None,
+    ) -> Iterator[Any]:
+        """Yields the rows of this share in batches, as `Dataset.iter_batches` does."""
+        return consuming.iter_batches(
+            self._blocks,
+            prefetch_batches=prefetch_batches,
+            batch_size=batch_size,
+            drop_last=drop_last,
+            local_shuffle_buffer_size=local_shuffle_buffer_size,
+            local_shuffle_seed=local_shuffle_seed,
+            form=consuming.in_format(batch_format),
+        )
+
+    def iter_torch_batches(
+        self,
+        *,
+        prefetch_batches: int = 1,
+        batch_size: int | None = 256,
+        dtypes: Any = None,
+        device: Any = "auto",
+        collate_fn: Callable[[dict[str, np.ndarray[Any, Any]]], Any] | None = None,
+        drop_last: bool = False,
+        local_shuffle_buffer_size: int | None = None,
+        local_shuffle_seed: int | None = None,
+        pin_memory: bool = False,
+    ) -> Iterator[Any]:
+        """Yields the rows of this share as tensors, as `Dataset.iter_torch_batches` does."""
+        return consuming.iter_torch_batches(
+            self._blocks,
+            prefetch_batches=prefetch_batches,
+            batch_size=batch_size,
+            dtypes=dtypes,
+            device=device,
+            collate_fn=collate_fn,
+            drop_last=drop_last,
+            local_shuffle_buffer_size=local_shuffle_buffer_size,
+            local_shuffle_seed=local_shuffle_seed,
+            pin_memory=pin_memory,
+        )
+
+    def _blocks(self, stopped: Stopped) -> Iterator[pa.Table]:
+        # In this frame, so that whoever iterates holds the share.
+        yield from self._passes.blocks(self._share, stopped)
+
+
+class Passes:
+    """The passes of several consumers over the same blocks: one stream each, the next when all are done with the last.
+
+    State: how many passes each share has begun; which shares are at one; those that nobody holds any more; the number
+    of the last pass, and its relay.
+    """
+
+    def __init__(self, make: Blocks, shares: int, *, equal: bool) -> None:
+        self._make = make
+        self._equal = equal
+        self._begun = [0] * shares
+        self._at_work: set[int] = set()
+        self._abandoned: set[int] = set()
+        self._number = 0
+        self._relay: Relay[pa.Table] | None = None
+        self._changed = threading.Condition()
+
+    def blocks(self, share: int, stopped: Stopped) -> Iterator[pa.Table]:
+        """Yields the blocks of a share, in its next pass, once all shares are done with the pass before."""
+        with self._changed:
+            if share in self._at_work:
+                raise RuntimeError(
+                    "this share is being iterated, and its next pass would wait for the end of that for ever; exhaust "
+                    "or close the other iterator first"
+                )
+            self._at_work.add(share)
+        try:
+            relay = self._joined(share, stopped)
+            if relay is not None:
+                yield from relay.items(share, stopped)
+        finally:
+            with self._changed:
+                self._at_work.discard(share)
+                self._changed.notify_all()
+
+    def _joined(self, share: int, stopped: Stopped) -> Relay[pa.Table] | None:
+        """Returns the relay of the share's next pass, None if it is not wanted before that begins."""
+        with self._changed:
+            while self._begun[share] == self._number:
+                if stopped():
+                    return None
+                if self._relay is None or self._relay.closed:
+                    self._number += 1
+                    self._relay = Relay(self._source, len(self._begun), BLOCKS_AHEAD)
+                    for one in self._abandoned:
+                        self._relay.leave(one)
+                else:
+                    self._changed.wait(POLL_S)
+            self._begun[share] += 1
+            return self._relay
+
+    def _source(self, stopped: Stopped) -> Iterator[pa.Table]:
+        blocks = self._make(stopped)
+        return equal_parts(blocks, len(self._begun)) if self._equal else blocks
+
+    def abandon(self, share: int) -> None:
+        """Counts a share as done with this pass and all that follow."""
+        with self._changed:
+            self._abandoned.add(share)
+            relay = self._relay
+        if relay is not None:
+            relay.leave(share)
+        with self._changed:
+            self._changed.notify_all()
+
+
+def equal_parts(blocks: Iterator[pa.Table], parts: int) -> Iterator[pa.Table]:
+    """Yields one table for each part in turn, all of the same number of rows.
+
+    What cannot be divided goes with the next block, and at the end, less than a row a part, is left out.
+    """
+    left: list[pa.Table] = []
+    try:
+        for block in blocks:
+            whole = joined([*left, block])
+            rows = whole.num_rows // parts
+            left = [whole.slice(rows * parts)]
+            cut = [whole.slice(part * rows, rows) for part in range(parts)] if rows else []
+            del block, whole
+            while cut:
+                yield cut.pop(0)
+    finally:
+        blocks.close()  # type: ignore[attr-defined]
