@@ -78,6 +78,10 @@ class StreamFailed(CurateError):
     """A piece of a stream was given up: its worker died too often, or what it raised cannot be sent to the consumer."""
 
 
+class CheckpointFailed(CurateError):
+    """What is to be written to a checkpoint is not complete, so nothing can be read from there."""
+
+
 class PoolFailed(CurateError):
     """A pool of actors cannot be: what its actors run cannot be set up. The message has the traceback."""
 

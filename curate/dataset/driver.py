@@ -56,6 +56,12 @@ def dry_run(spec: StageSpec, options: RunOptions) -> tuple[Prepared, str]:
     Raises ConfigError for every reason not to run, but for a driver that is at work: the text says so.
     """
     clock = SystemClock()
+    if spec.upstream is not None:
+        first, path = spec.upstream
+        prepared, text = dry_run(first, _of_upstream(options, path))
+        if len(prepared.todo):
+            return prepared, f"{text}\nthen     {spec.name} over this checkpoint, into {options.output}"
+        options = _after_upstream(options, path)
     prepared = prepare(spec, options, new_run_id(clock.now()), clock)
     rivals = at_work(prepared.ledger, prepared.run_ids, clock, wait=False) if _has_work(prepared) else []
     return prepared, describe(prepared, describe_rivals(rivals))
@@ -69,6 +75,12 @@ def run(spec: StageSpec, options: RunOptions, *, clock: Clock | None = None, bac
     RunStoppedError if the store failed the driver; JobReplacedError if someone else overwrote the job meanwhile.
     """
     clock = clock or SystemClock()
+    if spec.upstream is not None:
+        first, path = spec.upstream
+        ended = run(first, _of_upstream(options, path), clock=clock, backend=backend)
+        if ended.state is not RunState.COMPLETE:
+            return ended
+        options = _after_upstream(options, path)
     started_s, started = clock.monotonic(), clock.now()
     run_id = new_run_id(started)
     log = get_logger(job=spec.name, run=run_id)
@@ -99,6 +111,18 @@ def run(spec: StageSpec, options: RunOptions, *, clock: Clock | None = None, bac
                 rounds.append(disturbed.summary)
                 # All of the job was done, so that whatever is not done now is what is to be done again.
                 options = replace(options, overwrite=False, retry_failed=False, limit=None, sample=None)
+
+
+def _of_upstream(options: RunOptions, path: str) -> RunOptions:
+    """Returns how to run the stage whose output is a checkpoint: it outlives what reads it, and is reused."""
+    return replace(options, output=path, overwrite=False, retry_failed=False)
+
+
+def _after_upstream(options: RunOptions, path: str) -> RunOptions:
+    """Returns how to run what reads a checkpoint, of which there is as much as was asked for."""
+    part = options.limit is not None or options.sample is not None
+    incomplete = options.allow_incomplete_input or part
+    return replace(options, inputs=(path,), limit=None, sample=None, allow_incomplete_input=incomplete)
 
 
 def _has_work(prepared: Prepared) -> bool:

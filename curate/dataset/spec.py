@@ -46,6 +46,9 @@ class StageSpec:
     origin: Mapping[str, Any] = field(default_factory=dict)
     """Where the job comes from, for who makes it again: script, class, settings that were given."""
 
+    upstream: tuple[StageSpec, str] | None = None
+    """The stage that is run first, and its output prefix, which this one reads: a checkpoint."""
+
     @property
     def fingerprint(self) -> str:
         """Returns 16 hex digits of the identity: the same for the same bytes out, whoever runs it."""

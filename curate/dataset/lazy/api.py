@@ -23,7 +23,7 @@ from curate.dataset.lazy import operators as ops
 from curate.dataset.lazy.consuming import check_rows as check_rows
 from curate.dataset.lazy.execution import Options, blocks, joined
 from curate.dataset.lazy.expressions import is_expression
-from curate.dataset.lazy.plan import Apply, Limit, Plan, Scan, Union, Zip, lines, rows_of, schema_of
+from curate.dataset.lazy.plan import Apply, Checkpoint, Limit, Plan, Scan, Union, Zip, lines, rows_of, schema_of
 from curate.dataset.lazy.relay import Stopped, never
 from curate.dataset.lazy.sampling import RandomSample
 from curate.dataset.lazy.sinks import stage_of
@@ -571,6 +571,23 @@ class Dataset:
         return replace(self, _plan=Scan(Tables(method, pieces, whole.schema)))
 
     # Writing
+
+    def checkpoint(self, path: str | os.PathLike[str]) -> Dataset:
+        """Has the rows written below `path` as Parquet before anything that follows, which reads them from there.
+
+        The write is a job of its own: resumable, and free once it is complete. It outlives this dataset and is used
+        again by whoever asks for the same: same files, same operators. Where `path` holds the rows of other operators,
+        running raises ConfigError, with the difference; where shards of it fail, CheckpointFailed.
+
+        >>> import tempfile, pathlib
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> _ = (folder / "in.jsonl").write_text('{"n": 1}\\n')
+        >>> doubled = curate.read_json(folder / "in.jsonl").map(lambda row: {"n": row["n"] * 2})
+        >>> kept = doubled.checkpoint(folder / "kept")
+        >>> kept.take_all(), curate.read_parquet(folder / "kept").count()
+        ([{'n': 2}], 1)
+        """
+        return replace(self, _plan=Checkpoint(self._plan, os.fspath(path)))
 
     def write_parquet(
         self, path: str | os.PathLike[str], *, backend: str | None = None, codec: str | None = None

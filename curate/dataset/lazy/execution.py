@@ -9,17 +9,22 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.dataset.lazy.plan import rows_of, zipped_names
+from curate.dataset.formats import Format, OutputFormat
+from curate.dataset.lazy.plan import Plan, rows_of, zipped_names
 from curate.dataset.lazy.relay import Stopped, never
-from curate.dataset.lazy.rules import First, Fusion, Joined, Local, Physical, Tasks, Zipped
+from curate.dataset.lazy.rules import First, Fusion, Joined, Kept, Local, Physical, Tasks, Zipped, fuse
+from curate.dataset.lazy.sinks import stage_of
+from curate.dataset.lazy.sources import files
 from curate.dataset.pipeline import Applying, Pipeline, read_rows, task_cpus
+from curate.dataset.spec import RunOptions
 from curate.dataset.stage import counted
 from curate.dataset.streaming import STREAM_POLICY, stream_blocks
 from curate.dataset.tally import BadRowBudget, Tally
-from curate.errors import ConfigError
+from curate.errors import CheckpointFailed, ConfigError
 from curate.log import get_logger
 from curate.runtime import BACKENDS, make_backend
 from curate.runtime.protocol import Pool, PoolSpec, Resources
+from curate.tasks.summary import RunState
 
 MEMORY_BUDGET = 512 << 20
 FIRST_BLOCK_BYTES = 1 << 20
@@ -160,6 +165,10 @@ def blocks(physical: Physical, how: Options, stopped: Stopped = never, share: in
             for one in inputs:
                 if not stopped():
                     yield from blocks(one, how, stopped, share)
+        case Kept(plan, path, operators):
+            keep(plan, path, how)
+            source = files("read_parquet", Format.PARQUET, [path])
+            yield from blocks(Tasks((fuse(source, operators),)), how, stopped, share)
         case Zipped(inputs, plans):
             # What connects first disconnects last: not the stream that ends first.
             connection = make_backend(how.backend or "inline")
@@ -171,6 +180,19 @@ def blocks(physical: Physical, how: Options, stopped: Stopped = never, share: in
                 for stream in streams:
                     stream.close()  # type: ignore[attr-defined]
                 connection.close()
+
+
+def keep(plan: Plan, path: str, how: Options) -> None:
+    """Writes a plan's rows below `path`, what is not there yet. Raises CheckpointFailed if shards fail."""
+    from curate.dataset.driver import run
+
+    spec, inputs = stage_of(plan, OutputFormat.PARQUET, None)
+    ended = run(spec, RunOptions(inputs=tuple(inputs), output=path, backend=how.backend or "inline"))
+    if ended.state is not RunState.COMPLETE:
+        raise CheckpointFailed(
+            f"the checkpoint {path} is {ended.state.value}: {ended.failed:,} of {ended.total:,} shards failed; see: "
+            f"curate failures {path}"
+        )
 
 
 def side_by_side(streams: Sequence[Iterator[pa.Table]], rows: Callable[[int], int | None]) -> Iterator[pa.Table]:

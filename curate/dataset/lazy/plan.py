@@ -49,7 +49,15 @@ class Zip:
     inputs: tuple[Plan, ...]
 
 
-Plan = Scan | Apply | Limit | Union | Zip
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The rows of a plan, written below `path` first, and read from there."""
+
+    input: Plan
+    path: str
+
+
+Plan = Scan | Apply | Limit | Union | Zip | Checkpoint
 
 
 def schema_of(plan: Plan) -> pa.Schema | None:
@@ -59,7 +67,7 @@ def schema_of(plan: Plan) -> pa.Schema | None:
             return source.found
         case Apply(input, operator):
             return operator.schema(schema_of(input))
-        case Limit(input, _):
+        case Limit(input, _) | Checkpoint(input, _):
             return schema_of(input)
         case Union(inputs):
             schemas = [schema_of(one) for one in inputs]
@@ -80,6 +88,8 @@ def rows_of(plan: Plan) -> int | None:
             return source.count()
         case Apply(input, operator):
             return rows_of(input) if operator.keeps_rows else None
+        case Checkpoint(input, _):
+            return rows_of(input)
         case Limit(input, most):
             found = rows_of(input)
             return None if found is None else min(most, found)
@@ -112,6 +122,9 @@ def lines(plan: Plan, depth: int = 0) -> Iterator[str]:
             yield f"{indent}{source.name}"
         case Apply(input, operator):
             yield f"{indent}{operator.name}"
+            yield from lines(input, depth + 1)
+        case Checkpoint(input, path):
+            yield f"{indent}checkpoint({path!r})"
             yield from lines(input, depth + 1)
         case Limit(input, most):
             yield f"{indent}limit({most})"

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from curate.dataset.formats import Format
 from curate.dataset.lazy.operators import Drop, FilterExpression, FilterRows, Operator, Rename, Select, WithColumn
-from curate.dataset.lazy.plan import Apply, Limit, Plan, Scan, Union, Zip
+from curate.dataset.lazy.plan import Apply, Checkpoint, Limit, Plan, Scan, Union, Zip
 from curate.dataset.lazy.sources import Files, Source, View
 
 
@@ -70,7 +70,16 @@ class Zipped:
     """What the inputs were made of, which may tell how many rows they have."""
 
 
-Physical = Tasks | First | Local | Joined | Zipped
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a plan's rows become that are written below a path first, by a run of their own, and read from there."""
+
+    plan: Plan
+    path: str
+    operators: tuple[Operator, ...]
+
+
+Physical = Tasks | First | Local | Joined | Zipped | Kept
 
 
 def lower(plan: Plan, operators: tuple[Operator, ...] = ()) -> Physical:
@@ -83,6 +92,8 @@ def lower(plan: Plan, operators: tuple[Operator, ...] = ()) -> Physical:
         case Limit(input, rows):
             first = First(_limited(lower(input), rows), rows)
             return Local(first, operators) if operators else first
+        case Checkpoint(input, path):
+            return Kept(input, path, operators)
         case Zip(inputs):
             zipped = Zipped(tuple(lower(one) for one in inputs), inputs)
             return Local(zipped, operators) if operators else zipped
@@ -99,6 +110,8 @@ def lower(plan: Plan, operators: tuple[Operator, ...] = ()) -> Physical:
 
 def _limited(input: Physical, rows: int) -> Physical:
     match input:
+        case Kept():
+            return input
         case Tasks(fusions):
             return Tasks(tuple(_at_most(one, rows) for one in fusions))
         case First(below, most):
@@ -215,6 +228,10 @@ def lines(physical: Physical, depth: int = 0) -> Iterator[str]:
         case First(input, rows):
             yield f"{indent}first {rows:,} rows, then stop"
             yield from lines(input, depth + 1)
+        case Kept(plan, path, operators):
+            yield f"{indent}reads {path}{f', then: {_chain(operators)}' if operators else ''}"
+            yield f"{indent}  which is written first, and kept"
+            yield from lines(lower(plan), depth + 2)
         case Local(input, operators):
             yield f"{indent}in this process: {_chain(operators)}"
             yield from lines(input, depth + 1)

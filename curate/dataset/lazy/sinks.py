@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from curate.dataset.formats import DEFAULT_CODEC, OutputFormat, suffix
 from curate.dataset.lazy.operators import Operator
-from curate.dataset.lazy.plan import Apply, Plan
+from curate.dataset.lazy.plan import Apply, Checkpoint, Plan
 from curate.dataset.lazy.rules import First, Fusion, Local, Tasks, Zipped, lower
 from curate.dataset.lazy.sources import Files
 from curate.dataset.pipeline import Pipeline, read_rows, task_cpus
@@ -19,46 +19,56 @@ SHARD_BYTES = 256 * MIB
 
 
 def stage_of(plan: Plan, format: OutputFormat, codec: str | None) -> tuple[StageSpec, Sequence[str]]:
-    """Returns the stage that writes a plan's rows, and the paths that it reads.
+    """Returns the stage that writes a plan's rows, and the paths that it reads; those of its checkpoint, if it has one.
 
     Raises ConfigError for a plan that is no chain of operators over files, and for one without an identity.
     """
-    fusion = _fusion(plan)
-    source = fusion.source
-    assert isinstance(source, Files)
     codec = codec or DEFAULT_CODEC
     suffix(format, codec)
-    columns = fusion.view.columns or source.wanted
-    rows = read_rows(fusion.operators)
-    name = f"write_{'json' if format is OutputFormat.JSONL else format.value}"
     # As they were asked for: how they are rewritten changes no byte, and may change with the next version of curate.
-    asked = list(_operators(plan))
+    asked = tuple(_operators(plan))
+    name = f"write_{'json' if format is OutputFormat.JSONL else format.value}"
     identity = {
         "job": name,
         "version": None,
         "operators": [operator.identity() for operator in asked],
-        "columns": None if source.wanted is None else list(source.wanted),
-        "batch_size": rows,
+        "batch_size": read_rows(asked),
         "shard_bytes": SHARD_BYTES,
         "format": format.value,
         "codec": codec,
     }
+    base = _base(plan)
+    if isinstance(base, Checkpoint):
+        upstream, paths = stage_of(base.input, OutputFormat.PARQUET, None)
+        operators, columns, kept = asked, None, (upstream, base.path)
+        identity["checkpoint"] = upstream.fingerprint
+    else:
+        fusion = _fusion(plan)
+        source = fusion.source
+        assert isinstance(source, Files)
+        operators, columns, paths, kept = fusion.operators, fusion.view.columns or source.wanted, source.paths, None
+        identity["columns"] = None if source.wanted is None else list(source.wanted)
     spec = StageSpec(
         name=name,
         identity=identity,
         code_digest="",
         parameters={"operators": [operator.name for operator in asked]},
-        operator=Pipeline(fusion.operators),
+        operator=Pipeline(operators),
         columns=None if columns is None else dict.fromkeys(columns),
         required=frozenset(),
         output_schema=None,
-        batch_rows=rows,
+        batch_rows=read_rows(operators),
         shard_bytes=SHARD_BYTES,
         format=format,
         codec=codec,
-        resources=Resources(task_cpus(fusion.operators)),
+        resources=Resources(task_cpus(operators)),
+        upstream=kept,
     )
-    return spec, source.paths
+    return spec, paths
+
+
+def _base(plan: Plan) -> Plan:
+    return _base(plan.input) if isinstance(plan, Apply) else plan
 
 
 def _operators(plan: Plan) -> Iterator[Operator]:
