@@ -8,13 +8,12 @@ from typing import Any, ClassVar
 from curate import log
 from curate.dataset.formats import DEFAULT_CODEC, BadRow, OutputFormat, suffix
 from curate.dataset.lazy.api import Dataset
-from curate.dataset.pipeline import ActorPool, Pipeline
+from curate.dataset.pipeline import ActorPool
 from curate.dataset.spec import StageSpec
-from curate.dataset.stage import Operator
 from curate.dataset.tally import BadRowBudget, Tally
 from curate.errors import ConfigError, did_you_mean
 from curate.job.asset import Asset
-from curate.job.building import compute_of, inputs_of, resources_of, steps_of
+from curate.job.building import Part, compute_of, inputs_of, over_checkpoints, parts_of
 from curate.job.columns import column_text, parse_columns
 from curate.job.definition import checked_settings, define, job_digest, refuse_missing_hook, snake_case
 from curate.job.operator import Process
@@ -24,7 +23,6 @@ from curate.job.params import Param
 from curate.job.rows import check_count, check_name, row_json
 from curate.job.secrets import Secrets, missing_secret, secret_value
 from curate.job.settings import TUNABLE, check_setting
-from curate.runtime.protocol import Resources
 from curate.storage import open_store
 from curate.tasks.progress import Display
 from curate.tasks.summary import Summary
@@ -255,7 +253,6 @@ class Job:
         suffix(output_format, codec)
         columns, required = parse_columns(cls.__name__, settings["columns"])
         schema = settings["output_schema"]
-        operator, resources = self._operator(columns)
         identity = {
             "job": self.name,
             "version": self.version if self.version is not None else f"code {digest}",
@@ -268,13 +265,14 @@ class Job:
             "format": output_format.value,
             "codec": codec,
         }
-        return StageSpec(
+        *before, last = self._parts(columns)
+        spec = StageSpec(
             name=self.name,
             identity=identity,
             # Without a version the digest is the identity, and there is nothing left to guard.
             code_digest=digest if self.version is not None else "",
             parameters=parameters,
-            operator=operator,
+            operator=last.operator,
             columns=columns,
             required=required,
             output_schema=schema,
@@ -282,19 +280,19 @@ class Job:
             shard_bytes=self.shard_bytes,
             format=output_format,
             codec=codec,
-            resources=resources,
+            resources=last.resources,
             max_tasks=self.max_tasks,
             max_bad_rows=None if self.max_bad_rows is None else str(self.max_bad_rows),
             task_timeout_s=None if self.task_timeout_s is None else float(self.task_timeout_s),
             quarantine_errors=self.quarantine_errors,
             origin=origin_of(self),
         )
+        return over_checkpoints(spec, before)
 
-    def _operator(self, columns: Mapping[str, Any] | None) -> tuple[Operator, Resources]:
-        """Returns what happens to a shard, and what a task holds for it."""
+    def _parts(self, columns: Mapping[str, Any] | None) -> Sequence[Part]:
+        """Returns what happens to a shard, from one durable place to the next; the last part makes the output."""
         ds = inputs_of(columns)
-        steps = steps_of(self, ds, self.build(ds))
-        return Pipeline(steps), resources_of(self, steps)
+        return parts_of(self, ds, self.build(ds))
 
     def _resolved(self) -> dict[str, Any]:
         """Returns the parameters as the ledger records them. An attribute set after the job was made counts."""

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from curate.dataset import stage
+from curate.dataset.formats import OutputFormat
 from curate.dataset.lazy.api import Dataset
 from curate.dataset.lazy.operators import Operator
-from curate.dataset.lazy.plan import Apply, Plan, Scan
-from curate.dataset.pipeline import ActorPool, Compute, task_cpus
+from curate.dataset.lazy.plan import Apply, Checkpoint, Plan, Scan
+from curate.dataset.pipeline import ActorPool, Compute, Pipeline, task_cpus
+from curate.dataset.spec import StageSpec
 from curate.errors import ConfigError
 from curate.job.operator import Process
 from curate.runtime.protocol import Resources
 
 if TYPE_CHECKING:
     from curate.job.base import Job
+
+
+CHECKPOINT = {"format": "parquet", "codec": "zstd"}
+"""How rows are kept in a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,32 +58,79 @@ def inputs_of(columns: Mapping[str, Any] | None) -> Dataset:
     return Dataset(Scan(Given(pa.schema(types) if known else None)))
 
 
-def steps_of(job: Job, ds: Dataset, built: Any) -> tuple[Operator, ...]:
-    """Returns the steps of what `build` made of `ds`. Raises ConfigError for what is no chain of row-wise operators."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What happens to a shard between two durable places."""
+
+    operator: stage.Operator
+    resources: Resources
+    """What a task holds for it."""
+    path: str | None = None
+    """Where the checkpoint is that it writes; None: it writes the job's output."""
+
+
+def parts_of(job: Job, ds: Dataset, built: Any) -> tuple[Part, ...]:
+    """Returns the parts of what `build` made of `ds`, in order: as many as it has checkpoints, and the last one.
+
+    Raises ConfigError for what is no chain of row-wise operators and checkpoints.
+    """
     owner = f"{type(job).__name__}.build"
     if not isinstance(built, Dataset):
         raise ConfigError(f"{owner} gave {type(built).__name__}, expected the Dataset that its input becomes")
-    steps = tuple(_chain(owner, ds._plan, built._plan))
+    chains = tuple(_chains(owner, ds._plan, built._plan, None))
+    steps = [step for chain, _ in chains for step in chain]
     if (job.num_gpus or job.resources or job.compute) and not any(isinstance(step, Process) for step in steps):
         raise ConfigError(
             f"{type(job).__name__}: num_gpus, resources and compute are for `process`, which its build does not use; "
             "give them to map_batches"
         )
-    return steps
+    return tuple(Part(Pipeline(chain), resources_of(job, chain), path) for chain, path in chains)
 
 
-def _chain(owner: str, start: Plan, plan: Plan) -> Iterator[Operator]:
-    if plan is start:
-        return
-    if not isinstance(plan, Apply):
-        what = type(plan).__name__.lower()
+def over_checkpoints(spec: StageSpec, before: Sequence[Part]) -> StageSpec:
+    """Returns the stage as it is when these parts come before it, each a stage of its own, written to its checkpoint."""
+    kept: tuple[StageSpec, str] | None = None
+    for number, part in enumerate(before):
+        assert part.path is not None
+        first = replace(
+            spec,
+            name=f"{spec.name}-checkpoint",
+            identity={**spec.identity, "output_schema": None, **CHECKPOINT, "checkpoint": number},
+            operator=part.operator,
+            output_schema=None,
+            format=OutputFormat(CHECKPOINT["format"]),
+            codec=CHECKPOINT["codec"],
+            resources=part.resources,
+            # What makes the job again makes all of it.
+            origin={},
+        )
+        kept = _reading(first, kept), part.path
+    return _reading(spec, kept)
+
+
+def _reading(spec: StageSpec, kept: tuple[StageSpec, str] | None) -> StageSpec:
+    """Returns the stage as one that reads a checkpoint."""
+    if kept is None:
+        return spec
+    identity = {**spec.identity, "upstream": kept[0].fingerprint}
+    return replace(spec, identity=identity, columns=None, required=frozenset(), upstream=kept)
+
+
+def _chains(owner: str, start: Plan, plan: Plan, path: str | None) -> Iterator[tuple[tuple[Operator, ...], str | None]]:
+    steps: list[Operator] = []
+    while isinstance(plan, Apply):
+        steps.insert(0, plan.operator)
+        plan = plan.input
+    if isinstance(plan, Checkpoint):
+        yield from _chains(owner, start, plan.input, plan.path)
+    elif plan is not start:
         if isinstance(plan, Scan):
             raise ConfigError(
                 f"{owner} gave {plan.source.name}, expected what becomes of the dataset that it was given"
             )
+        what = type(plan).__name__.lower()
         raise ConfigError(f"{owner}: a job has one output for each shard of its input, so it has no {what}")
-    yield from _chain(owner, start, plan.input)
-    yield plan.operator
+    yield tuple(steps), path
 
 
 def compute_of(job: Job) -> Compute | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from curate.dataset.stage import InputFile, Operator
+from curate.dataset.stage import InputFile
 from curate.job.base import Job
+from curate.job.building import Part
 from curate.job.operator import ProcessFile
 from curate.runtime.protocol import Resources
 
@@ -27,7 +28,7 @@ class FileJob(Job):
         """
         raise NotImplementedError
 
-    def _operator(self, columns: Mapping[str, Any] | None) -> tuple[Operator, Resources]:
+    def _parts(self, columns: Mapping[str, Any] | None) -> Sequence[Part]:
         del columns
         held = Resources(float(self.num_cpus), float(self.num_gpus), self.memory, dict(self.resources))
-        return ProcessFile(self, self._hidden), held
+        return [Part(ProcessFile(self, self._hidden), held)]
