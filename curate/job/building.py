@@ -88,7 +88,7 @@ def parts_of(job: Job, ds: Dataset, built: Any) -> tuple[Part, ...]:
 
 
 def over_checkpoints(spec: StageSpec, before: Sequence[Part]) -> StageSpec:
-    """Returns the stage as it is when these parts come before it, each a stage of its own, written to its checkpoint."""
+    """Returns the stage as it is when these parts come before it, each a stage that is written to its checkpoint."""
     kept: tuple[StageSpec, str] | None = None
     for number, part in enumerate(before):
         assert part.path is not None

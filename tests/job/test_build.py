@@ -154,11 +154,11 @@ def test_what_asks_for_a_gpu_gets_a_pool() -> None:
     assert Doubled().spec().operator.pools == ()
 
 
-def test_what_build_may_not_return(folder: Path) -> None:
+def test_what_build_may_not_return() -> None:
     """Said when the job is about to run, with the next step."""
 
     def job(made: Any, **attributes: Any) -> Job:
-        def build(self: Job, ds: Dataset) -> Any:
+        def build(_: Job, ds: Dataset) -> Any:
             return made(ds)
 
         return type("Odd", (Job,), {"build": build, "version": "1", **attributes})()
@@ -176,4 +176,4 @@ def test_what_build_may_not_return(folder: Path) -> None:
     with pytest.raises(ConfigError, match="give them to map_batches"):
         job(lambda ds: ds, num_gpus=1).spec()
     with pytest.raises(ConfigError, match="never called"):
-        type("Files", (FileJob,), {"build": lambda self, ds: ds, "process_file": lambda self, file: ()})
+        type("Files", (FileJob,), {"build": lambda _, ds: ds, "process_file": lambda *_: ()})
