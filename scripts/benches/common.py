@@ -135,11 +135,11 @@ def settle(scratch: Path) -> None:
         time.sleep(left_s)
 
 
-def warm_ray(**options: Any) -> None:
+def warm_ray() -> None:
     """Starts Ray in this process, without dashboard, and without what its workers print."""
     import ray
 
-    ray.init(include_dashboard=False, log_to_driver=False, logging_level="warning", **options)
+    ray.init(include_dashboard=False, log_to_driver=False, logging_level="warning")
 
 
 def forget(scratch: Path, folder: Path) -> None:
