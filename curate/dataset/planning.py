@@ -34,7 +34,7 @@ def plan_new(spec: StageSpec, plan: Plan, inputs: Inputs, growth: Growth, store_
     table = inputs.table.take(growth.new) if len(plan) else inputs.table
 
     def split(item: Object, name: str) -> list[Shard]:
-        if spec.operator.reads_files:
+        if spec.operator.reads_files or spec.rows is not None:
             # The whole name is the output's, for `a.pdf` and `a.tar` may lie together.
             return [whole(name, item.uri, item.size, item.generation)]
         return list(_split(spec, item, name, store_of))
@@ -55,7 +55,7 @@ def plan_new(spec: StageSpec, plan: Plan, inputs: Inputs, growth: Growth, store_
     part = rows.table()
     if _may_collide(plan, part, spec.suffix):
         refuse_collisions(plan, Plan(part).shards(range(len(part))), spec.suffix)
-    if not spec.operator.reads_files:
+    if not spec.operator.reads_files and spec.rows is None:
         _warn_of_large(spec, large)
     _warn_of_hidden(spec, part)
     return part

@@ -115,7 +115,7 @@ def prepare(spec: StageSpec, options: RunOptions, run_id: str, clock: Clock | No
 
     Raises ConfigError for every reason not to run that can be seen before.
     """
-    if not options.inputs:
+    if not options.inputs and spec.rows is None:
         raise ConfigError("no input was given; add --input PATH_OR_GLOB (it can be repeated)")
     if options.limit is not None and options.limit < 1:
         raise ConfigError(f"--limit {options.limit} leaves nothing to do; it is a number of shards, at least 1")
@@ -129,7 +129,7 @@ def prepare(spec: StageSpec, options: RunOptions, run_id: str, clock: Clock | No
     stores = Stores(f"{output}/{layout.TMP}{run_id}")
     owned = OwnedStore(stores.of(output), output, clock or SystemClock())
     ledger = Ledger(owned, output)
-    inputs = list_inputs(patterns, stores.of)
+    inputs = list_inputs(patterns, stores.of) if spec.rows is None else Inputs(spec.rows.inputs())
     before = owned.moment()
     listing = ledger.list()
     owned.claim(listing.job_generation or None, before)
@@ -361,6 +361,8 @@ def _input_schemas(
     """
     if spec.operator.reads_files or not undone:
         return {}
+    if spec.rows is not None:
+        return {"rows": spec.rows.schema}
     # A planned input may be gone, and be the last of its format: its shard has to fail for that and nothing else.
     by_format: dict[Format, list[int]] = {detect(uri).format: [] for uri in undone}
     for row, uri in enumerate(inputs.table["uri"].to_pylist()):

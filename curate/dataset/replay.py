@@ -119,7 +119,7 @@ def _refuse_to_publish(found: JobFailures, spec: StageSpec, shard_id: str, notes
 
 
 def _input_schemas(found: JobFailures, spec: StageSpec, shard: Shard) -> Mapping[str, Any]:
-    if spec.operator.reads_files:
+    if spec.operator.reads_files or spec.rows is not None:
         return {}
     format = detect(shard.uri).format
     schema = found.ledger.read_schema(f"input-{format.value}")

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from curate.dataset.formats import OutputFormat, suffix
-from curate.dataset.stage import Operator, StageProgram
+from curate.dataset.stage import Operator, RowSource, StageProgram
 from curate.runtime.protocol import Resources
 from curate.tasks.progress import Display, NoDisplay
 
@@ -46,6 +46,8 @@ class StageSpec:
     origin: Mapping[str, Any] = field(default_factory=dict)
     """Where the job comes from, for who makes it again: script, class, settings that were given."""
 
+    rows: RowSource | None = None
+    """Where the rows come from, if not from files; then a run is given no inputs."""
     upstream: tuple[StageSpec, str] | None = None
     """The stage that is run first, and its output prefix, which this one reads: a checkpoint."""
 
@@ -71,6 +73,7 @@ class StageSpec:
             task_timeout_s=self.task_timeout_s,
             input_schemas=input_schemas,
             scratch=scratch,
+            rows=self.rows,
         )
 
     @property

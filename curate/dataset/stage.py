@@ -123,6 +123,23 @@ class FileOperator(Operator, Protocol):
         ...
 
 
+class RowSource(Protocol):
+    """Rows that lie in no files: those of a stage whose shards are made, and not read."""
+
+    @property
+    def schema(self) -> Any:
+        """The schema of its rows."""
+        ...
+
+    def inputs(self) -> Any:
+        """Returns its shards as a listing of files would: a table of uri, name, size and generation."""
+        ...
+
+    def read(self, uri: str, batch_rows: int) -> Iterator[Any]:
+        """Yields the rows of one of them, in tables of `batch_rows` rows, the last one smaller, none empty."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Shards to run, with their ranks in the plan."""
@@ -212,6 +229,8 @@ class StageProgram:
     """Whether, at a shard's last try, a row that alone makes the operator raise is quarantined."""
     task_timeout_s: float | None = None
     """Seconds after which a shard is cancelled: shortly before, its log says where it is."""
+    rows: RowSource | None = None
+    """Where rows come from that are in no files."""
 
     def __post_init__(self) -> None:
         self._said: WorkerLog | None = None
@@ -325,6 +344,8 @@ class StageProgram:
             ) from error
 
     def _batches(self, shard: Shard, tally: Tally) -> Iterator[Any]:
+        if self.rows is not None:
+            return self.rows.read(shard.uri, self.batch_rows)
         encoding: Encoding = detect(shard.uri)
         return read(
             self._store(shard.uri),

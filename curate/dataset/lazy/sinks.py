@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 from curate.dataset.formats import DEFAULT_CODEC, OutputFormat, suffix
+from curate.dataset.lazy.made import MadeRows
 from curate.dataset.lazy.operators import Operator
-from curate.dataset.lazy.plan import Apply, Checkpoint, Plan
+from curate.dataset.lazy.plan import Apply, Checkpoint, Plan, Union
 from curate.dataset.lazy.rules import First, Fusion, Local, Tasks, Zipped, lower
-from curate.dataset.lazy.sources import Files
+from curate.dataset.lazy.sources import Files, Range, Tables
 from curate.dataset.pipeline import Pipeline, read_rows, task_cpus
 from curate.dataset.spec import StageSpec
 from curate.errors import ConfigError
@@ -21,7 +23,7 @@ SHARD_BYTES = 256 * MIB
 def stage_of(plan: Plan, format: OutputFormat, codec: str | None) -> tuple[StageSpec, Sequence[str]]:
     """Returns the stage that writes a plan's rows, and the paths that it reads; those of its checkpoint, if it has one.
 
-    Raises ConfigError for a plan that is no chain of operators over files, and for one without an identity.
+    Raises ConfigError for a plan whose outputs cannot be named after what it reads, and for one without an identity.
     """
     codec = codec or DEFAULT_CODEC
     suffix(format, codec)
@@ -38,16 +40,24 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None) -> tuple[Stage
         "codec": codec,
     }
     base = _base(plan)
+    paths: Sequence[str] = ()
+    columns: Sequence[str] | None = None
+    kept: tuple[StageSpec, str] | None = None
+    rows: MadeRows | None = None
     if isinstance(base, Checkpoint):
         upstream, paths = stage_of(base.input, OutputFormat.PARQUET, None)
-        operators, columns, kept = asked, None, (upstream, base.path)
+        operators, kept = asked, (upstream, base.path)
         identity["checkpoint"] = upstream.fingerprint
     else:
-        fusion = _fusion(plan)
-        source = fusion.source
-        assert isinstance(source, Files)
-        operators, columns, paths, kept = fusion.operators, fusion.view.columns or source.wanted, source.paths, None
-        identity["columns"] = None if source.wanted is None else list(source.wanted)
+        fusions = _fusions(plan)
+        operators, sources = fusions[0].operators, [one.source for one in fusions]
+        if all(isinstance(source, Files) for source in sources):
+            first, paths = cast(Files, sources[0]), [path for one in cast(list[Files], sources) for path in one.paths]
+            columns = fusions[0].view.columns or first.wanted
+            identity["columns"] = None if first.wanted is None else list(first.wanted)
+        else:
+            rows = MadeRows(tuple(cast(list[Range | Tables], sources)))
+            identity["rows"] = rows.identity()
     spec = StageSpec(
         name=name,
         identity=identity,
@@ -62,23 +72,28 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None) -> tuple[Stage
         format=format,
         codec=codec,
         resources=Resources(task_cpus(operators)),
+        rows=rows,
         upstream=kept,
     )
     return spec, paths
 
 
 def _base(plan: Plan) -> Plan:
+    """Returns what a chain of operators begins with."""
     return _base(plan.input) if isinstance(plan, Apply) else plan
 
 
 def _operators(plan: Plan) -> Iterator[Operator]:
-    """Yields the operators of a chain, in the order in which rows go through them."""
+    """Yields the operators of a plan, in the order in which rows go through them; of a union's parts, the first's."""
     if isinstance(plan, Apply):
         yield from _operators(plan.input)
         yield plan.operator
+    elif isinstance(plan, Union):
+        yield from _operators(plan.inputs[0])
 
 
-def _fusion(plan: Plan) -> Fusion:
+def _fusions(plan: Plan) -> Sequence[Fusion]:
+    """Returns what reads the plan's rows: several where it is a union of what is read and done in the same way."""
     physical = lower(plan)
     below = physical
     while isinstance(below, First | Local):
@@ -93,12 +108,17 @@ def _fusion(plan: Plan) -> Fusion:
             "a limit before a write is not resumable yet: which rows each shard gives would have to be decided first; "
             "filter the rows, or write all and limit what is read"
         )
-    if not isinstance(physical, Tasks) or len(physical.fusions) > 1:
-        raise ConfigError("a union cannot be written yet; write its parts, or name all paths in one read_*")
-    fusion = physical.fusions[0]
-    if not isinstance(fusion.source, Files):
+    if not isinstance(physical, Tasks) or not all(_alike(one, physical.fusions[0]) for one in physical.fusions):
         raise ConfigError(
-            f"{fusion.source.name} is in memory, and a write is resumed by the files that it reads; write its "
-            "to_arrow() with pyarrow, or read from files"
+            "a union is written if its parts are read and processed in the same way: files of one format, or rows in "
+            "memory, of one schema, with the same operators; write the parts to checkpoints, or to outputs of their own"
         )
-    return fusion
+    return physical.fusions
+
+
+def _alike(one: Fusion, other: Fusion) -> bool:
+    if one is other:
+        return True
+    kinds = [source.format if isinstance(source, Files) else None for source in (one.source, other.source)]
+    asked = [[operator.identity() for operator in fusion.operators] for fusion in (one, other)]
+    return kinds[0] is kinds[1] and one.source.found.equals(other.source.found) and asked[0] == asked[1]

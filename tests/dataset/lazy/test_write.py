@@ -93,8 +93,9 @@ class TestWrite:
         ("make", "message"),
         [
             (lambda ds: ds.limit(3), "limit before a write"),
-            (lambda ds: ds.union(ds), "union cannot be written"),
-            (lambda _: curate.range(3), "in memory"),
+            (lambda ds: ds.union(ds.map(dict)), "union is written if"),
+            (lambda ds: ds.union(curate.range(3)), "union is written if"),
+            (lambda ds: ds.zip(ds), "zip cannot be written"),
         ],
     )
     def test_what_cannot_be_resumed_is_refused(
@@ -165,3 +166,42 @@ class TestIdentity:
         other = pc.field("n").isin([*range(50), 1000, *range(51, 100)])
         assert str(one) == str(other)
         assert expression_text(one) != expression_text(other)
+
+
+class TestRowsOfNoFiles:
+    """Ranges and tables are written in pieces, as jobs."""
+
+    def test_a_range(self, tmp_path: Path) -> None:
+        """One output a piece, in order; what is lost of it is all that runs."""
+        ds = curate.range(2_500_000).filter(pc.field("id") > 9, reason="small")
+        summary = ds.write_parquet(tmp_path / "out", backend="inline")
+        assert (summary.state, summary.total, summary.books.dropped) == ("complete", 3, {"small": 10})
+        found = curate.read_parquet(tmp_path / "out")
+        assert found.to_arrow()["id"].to_pylist() == list(range(10, 2_500_000))
+        before = outputs(tmp_path / "out")
+        (tmp_path / "out" / "part-00001-of-00003.parquet").unlink()
+        assert ds.write_parquet(tmp_path / "out", backend="inline").dispatched == 1
+        assert outputs(tmp_path / "out") == before
+
+    def test_tables(self, tmp_path: Path) -> None:
+        """Other rows are another job, however they are cut in memory."""
+        rows = pa.table({"n": [1, 2, 3], "text": ["a", None, "c"]})
+        curate.from_arrow([rows, rows.slice(1)]).write_json(tmp_path / "out", backend="inline")
+        assert curate.read_json(tmp_path / "out").take_all() == [*rows.to_pylist(), *rows.slice(1).to_pylist()]
+        again = pa.concat_tables([rows.slice(0, 1), rows.slice(1)])
+        alike = curate.from_arrow([again, rows.slice(1).combine_chunks()])
+        assert alike.write_json(tmp_path / "out", backend="inline").dispatched == 0
+        with pytest.raises(ConfigError, match="another identity"):
+            curate.from_arrow(rows).write_json(tmp_path / "out", backend="inline")
+
+    def test_a_union(self, folder: Path, tmp_path: Path) -> None:
+        """Of parts that are read and processed alike: of files, and of rows in memory."""
+        more = tmp_path / "more"
+        more.mkdir()
+        pq.write_table(curate.read_parquet(folder).to_arrow().slice(0, 3), more / "more.parquet")
+        both = curate.read_parquet(folder).union(curate.read_parquet(more)).map(dict)
+        assert both.write_parquet(tmp_path / "out", backend="inline").state == "complete"
+        assert curate.read_parquet(tmp_path / "out").count() == both.count()
+        numbers = curate.range(3).union(curate.range(2))
+        numbers.write_parquet(tmp_path / "numbers", backend="inline")
+        assert curate.read_parquet(tmp_path / "numbers").take_all() == numbers.take_all()
