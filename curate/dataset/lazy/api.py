@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate, pairwise
 from typing import Any
@@ -390,7 +390,7 @@ class Dataset:
         for row in self.take(limit):
             console.print(repr(row), markup=False, highlight=False)
 
-    def iter_rows(self) -> Iterator[dict[str, Any]]:
+    def iter_rows(self) -> Generator[dict[str, Any]]:
         """Yields the rows as dictionaries of Python values, the first while later ones are still being read.
 
         To stop early ends all that runs.
@@ -409,7 +409,7 @@ class Dataset:
         drop_last: bool = False,
         local_shuffle_buffer_size: int | None = None,
         local_shuffle_seed: int | None = None,
-    ) -> Iterator[Batch]:
+    ) -> Generator[Batch]:
         """Yields the rows in batches of `batch_size` rows, the last one smaller, or left out with `drop_last`.
 
         With `batch_size=None`, blocks as they come, of 1 MiB at first and `block_bytes` in the end. Formats as for
@@ -453,7 +453,7 @@ class Dataset:
         local_shuffle_buffer_size: int | None = None,
         local_shuffle_seed: int | None = None,
         pin_memory: bool = False,
-    ) -> Iterator[Any]:
+    ) -> Generator[Any]:
         """Yields batches as dictionaries of torch tensors; or what `collate_fn` makes of a dictionary of arrays.
 
         Lists of one length become a further dimension. `dtypes` is the type of all tensors, or those of columns by

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,7 @@ def check_rows(name: str, value: Any, least: int) -> None:
         raise ConfigError(f"{name} is {value!r}, expected a whole number, at least {least}")
 
 
-def iter_rows(blocks: Blocks) -> Iterator[dict[str, Any]]:
+def iter_rows(blocks: Blocks) -> Generator[dict[str, Any]]:
     """Yields the rows of blocks as dictionaries. Nothing runs before the first is asked for."""
     for block in prefetched(blocks, 0):
         for batch in block.to_batches(max_chunksize=1024):
@@ -43,7 +43,7 @@ def iter_batches(
     local_shuffle_buffer_size: int | None,
     local_shuffle_seed: int | None,
     form: Callable[[pa.Table], Any],
-) -> Iterator[Any]:
+) -> Generator[Any]:
     """Yields what `form` makes of batches of rows. Nothing runs before the first is asked for. Raises ConfigError."""
     check_rows("prefetch_batches", prefetch_batches, 0)
     if batch_size is not None:
@@ -58,10 +58,10 @@ def iter_batches(
         check_rows("local_shuffle_seed", local_shuffle_seed, 0)
         shuffle = max(local_shuffle_buffer_size, batch_size), local_shuffle_seed
 
-    def made(stopped: Stopped) -> Iterator[Any]:
+    def made(stopped: Stopped) -> Generator[Any]:
         stream = blocks(stopped)
         try:
-            tables = stream
+            tables: Iterator[pa.Table] = stream
             if batch_size is not None:
                 tables = rebatched(stream, batch_size) if shuffle is None else shuffled(stream, batch_size, *shuffle)
                 if drop_last:
@@ -69,7 +69,7 @@ def iter_batches(
             # Not a loop: its variable would keep a table while the next one is made.
             yield from map(form, tables)
         finally:
-            stream.close()  # type: ignore[attr-defined]
+            stream.close()
 
     return prefetched(made, prefetch_batches)
 
@@ -169,7 +169,7 @@ def iter_torch_batches(
     collate_fn: Callable[[dict[str, np.ndarray[Any, Any]]], Any] | None,
     pin_memory: bool,
     **how: Any,
-) -> Iterator[Any]:
+) -> Generator[Any]:
     """Yields batches as tensors, or as what `collate_fn` makes of them. `how` is as for `iter_batches`."""
     if importlib.util.find_spec("torch") is None:
         raise ConfigError("iter_torch_batches needs torch, which is not installed: pip install 'curate[embed]'")

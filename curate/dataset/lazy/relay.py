@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 Stopped = Callable[[], bool]
 """Tells a source whether anybody still wants what it makes; one that waits for something asks it often."""
-Make = Callable[[Stopped], Iterator[T]]
+Make = Callable[[Stopped], Generator[T]]
 """Makes a source."""
 
 
@@ -29,7 +29,7 @@ def never() -> bool:
     return False
 
 
-def prefetched(make: Make[T], ahead: int) -> Iterator[T]:
+def prefetched(make: Make[T], ahead: int) -> Generator[T]:
     """Yields what a source gives, of which a thread makes `ahead` items ahead; 0: none, and no thread.
 
     Nothing runs before the first item is asked for. What the source raises comes after what it gave before, as it is.
@@ -63,7 +63,7 @@ class Relay(Generic[T]):
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
-    def items(self, outlet: int, stopped: Stopped = never) -> Iterator[T]:
+    def items(self, outlet: int, stopped: Stopped = never) -> Generator[T]:
         """Yields what comes to an outlet, until `stopped`.
 
         Closing it closes the outlet; what would come to it is let go of.
@@ -123,7 +123,7 @@ class Relay(Generic[T]):
     # In the thread
 
     def _run(self) -> None:
-        source: Iterator[T] | None = None
+        source: Generator[T] | None = None
         try:
             source = self._make(self._is_stopped)
             number = 0
@@ -134,7 +134,7 @@ class Relay(Generic[T]):
         finally:
             try:
                 if source is not None:
-                    source.close()  # type: ignore[attr-defined]
+                    source.close()
             except BaseException as error:  # noqa: BLE001 - as above
                 self._failed_close = error
             with self._changed:
@@ -151,7 +151,7 @@ class Relay(Generic[T]):
                 self._changed.wait()
             return not self._stopped
 
-    def _move(self, source: Iterator[T], outlet: int) -> bool:
+    def _move(self, source: Generator[T], outlet: int) -> bool:
         """Puts the next item to an outlet; False if there is none. Its frame ends, and with it what it holds."""
         try:
             item = next(source)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ class DataIterator:
         # What nobody holds any more is not waited for.
         weakref.finalize(self, passes.abandon, share).atexit = False
 
-    def iter_rows(self) -> Iterator[dict[str, Any]]:
+    def iter_rows(self) -> Generator[dict[str, Any]]:
         """Yields the rows of this share as dictionaries, as `Dataset.iter_rows` does."""
         return consuming.iter_rows(self._blocks)
 
@@ -41,7 +41,7 @@ class DataIterator:
         drop_last: bool = False,
         local_shuffle_buffer_size: int | None = None,
         local_shuffle_seed: int | None = None,
-    ) -> Iterator[Any]:
+    ) -> Generator[Any]:
         """Yields the rows of this share in batches, as `Dataset.iter_batches` does."""
         return consuming.iter_batches(
             self._blocks,
@@ -65,7 +65,7 @@ class DataIterator:
         local_shuffle_buffer_size: int | None = None,
         local_shuffle_seed: int | None = None,
         pin_memory: bool = False,
-    ) -> Iterator[Any]:
+    ) -> Generator[Any]:
         """Yields the rows of this share as tensors, as `Dataset.iter_torch_batches` does."""
         return consuming.iter_torch_batches(
             self._blocks,
@@ -80,7 +80,7 @@ class DataIterator:
             pin_memory=pin_memory,
         )
 
-    def _blocks(self, stopped: Stopped) -> Iterator[pa.Table]:
+    def _blocks(self, stopped: Stopped) -> Generator[pa.Table]:
         # In this frame, so that whoever iterates holds the share.
         yield from self._passes.blocks(self._share, stopped)
 
@@ -102,7 +102,7 @@ class Passes:
         self._relay: Relay[pa.Table] | None = None
         self._changed = threading.Condition()
 
-    def blocks(self, share: int, stopped: Stopped) -> Iterator[pa.Table]:
+    def blocks(self, share: int, stopped: Stopped) -> Generator[pa.Table]:
         """Yields the blocks of a share, in its next pass, once all shares are done with the pass before."""
         with self._changed:
             if share in self._at_work:
@@ -136,7 +136,7 @@ class Passes:
             self._begun[share] += 1
             return self._relay
 
-    def _source(self, stopped: Stopped) -> Iterator[pa.Table]:
+    def _source(self, stopped: Stopped) -> Generator[pa.Table]:
         blocks = self._make(stopped)
         return equal_parts(blocks, len(self._begun)) if self._equal else blocks
 
@@ -151,7 +151,7 @@ class Passes:
             self._changed.notify_all()
 
 
-def equal_parts(blocks: Iterator[pa.Table], parts: int) -> Iterator[pa.Table]:
+def equal_parts(blocks: Generator[pa.Table], parts: int) -> Generator[pa.Table]:
     """Yields one table for each part in turn, all of the same number of rows.
 
     What cannot be divided goes with the next block, and at the end, less than a row a part, is left out.
@@ -167,4 +167,4 @@ def equal_parts(blocks: Iterator[pa.Table], parts: int) -> Iterator[pa.Table]:
             while cut:
                 yield cut.pop(0)
     finally:
-        blocks.close()  # type: ignore[attr-defined]
+        blocks.close()
