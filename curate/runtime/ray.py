@@ -1,4 +1,6 @@
-"""Runs tasks on Ray: plain tasks for one piece of work, streaming generators for bundles. The one file that knows Ray.
+"""Runs tasks on Ray: plain tasks for one piece of work, streaming generators for bundles.
+
+The modules of this folder whose names begin with `ray` are those that know Ray.
 
 Ray's own retries are off: what follows a failure is the scheduler's decision. A bundle streams its messages back in
 batches (one item a message would cost 0.13 ms each); a single piece returns them with the task, which is cheaper than a
@@ -14,22 +16,20 @@ The first item of a stream tells where it runs. Ray's errors do not: of a worker
 A task that streams blocks sends two items for each: its size, and the table itself, which stays in the object store of
 its node. Ray lets it be one item ahead. So its program stands still until the block was taken, and the size of a block
 is known before: for 1.2 ms a block.
+
+A task that waits for a pool lets go of its CPU, and the next one starts: so actors have work while a task writes.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import os
 import pickle
 import platform
-import re
-import socket
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import ray
 from ray import cloudpickle
@@ -37,7 +37,6 @@ from ray import exceptions as ray_errors
 from ray.job_config import JobConfig
 
 from curate.errors import ConfigError
-from curate.log import get_logger
 from curate.runtime import code
 from curate.runtime.protocol import (
     Block,
@@ -49,41 +48,45 @@ from curate.runtime.protocol import (
     Offer,
     PoolSpec,
     PoolState,
+    PoolUser,
     Program,
     Resources,
     Started,
 )
-from curate.units import format_bytes
+from curate.runtime.ray_calls import Address, CalledPool, TaskAtWork
+from curate.runtime.ray_cluster import (
+    View,
+    cluster_address,
+    first_line,
+    hush,
+    leaves,
+    made_by_this_process,
+)
+from curate.runtime.ray_errors import Place, ended
+from curate.runtime.ray_pools import Pools
+from curate.runtime.scaling import does_not_fit, fits, needs
 
 STREAM_INTERVAL_S = 0.25
 """A bundle's messages are sent on at least this often, on a small cluster."""
 STREAM_ITEMS_PER_S = 2000
 """Items a second that all streams together send: a quarter of what one driver can take."""
-SLOTS_MAX_AGE_S = 2.0
-"""How long what is known of the cluster's nodes is trusted."""
-CONNECT_TIMEOUT_S = 10.0
-"""How long to wait for a cluster's head to take a connection. Ray itself would wait for minutes."""
-NOTICE_INTERVAL_S = 10.0
-"""What Ray tells of the cluster is passed on at most this often."""
-MAX_NOTICE = 300
-MAX_DETAIL = 4000
-"""Characters of a notice of Ray's, and of an end's detail."""
-
-_LOST = (ray_errors.NodeDiedError, ray_errors.ObjectLostError, ray_errors.LocalRayletDiedError)
 _AUTH_LOGGER = "ray._private.authentication.authentication_token_setup"
-_KILLED_FOR_MEMORY = re.compile(r"Selected to kill: \([^()]*?\bpid=(\d+)[^()]*?\bmemory used=(\d+(?:\.\d+)?)GB")
-_NODE_ID = re.compile(r"\bID: ([0-9a-f]{56})\b")
 
 _programs: dict[str, Program] = {}
 """The program that this worker process keeps, with whatever it has loaded, by its key."""
 
 
-def _program(key: str, reference: Any) -> Program:
+def _run(key: str, reference: Any, addresses: Sequence[Address], task: int, work: Any) -> Iterator[Any]:
+    """Returns what a task of a program yields, in a worker."""
     program = _programs.get(key)
     if program is None:
         _programs.clear()
-        program = _programs[key] = ray.get(reference)
-    return program
+        program = ray.get(reference)
+        if addresses:
+            cast(PoolUser, program).connect([CalledPool(address) for address in addresses])
+        _programs[key] = program
+    TaskAtWork.number = task
+    return program.run(work)
 
 
 def _packed(value: Any) -> bytes:
@@ -133,10 +136,14 @@ class RayBackend:
         self._connected = False
         self._unhush: Callable[[], None] = lambda: None
         self._tasks: dict[Any, _Task] = {}
+        self._view = View()
+        self._pools: Pools | None = None
         self._slots = 0
+        self._counted = (0, 0)
+        """What the slots were counted from: versions of the view and the pools."""
         self._largest_memory: int | None = None
-        self._nodes_read_s = -math.inf
-        self._node_names: dict[str, str] = {}
+        self._measured = 0
+        """What that was read from: a version of the view."""
         self._resources = Resources()
         self._options: dict[str, Any] = {}
         self._functions: dict[tuple[str, int | None], Any] = {}
@@ -145,10 +152,10 @@ class RayBackend:
         """Connects to Ray if nothing is connected yet.
 
         Raises ConfigError if no cluster answers where one is said to be, or if one made by this process cannot hold a
-        task. That of others may grow.
+        task beside the pools. That of others may grow.
         """
         if not ray.is_initialized():
-            address = _cluster_address()
+            address = cluster_address()
             # Ray says in two lines that it asks for a token, which is safe and is its default for a cluster of its own.
             authentication = logging.getLogger(_AUTH_LOGGER)
             level = authentication.level
@@ -165,11 +172,11 @@ class RayBackend:
                     job_config=JobConfig(_py_driver_sys_path=list(code.FOLDERS)) if code.FOLDERS else None,
                 )
             except (ConnectionError, ray_errors.AuthenticationError) as error:
-                raise ConfigError(f"cannot join the Ray cluster at {address}: {_first_line(error)}") from error
+                raise ConfigError(f"cannot join the Ray cluster at {address}: {first_line(error)}") from error
             finally:
                 authentication.setLevel(level)
             self._connected = True
-            self._unhush = _hush()
+            self._unhush = hush()
         self._resources = resources
         self._options = {
             "num_cpus": resources.num_cpus,
@@ -179,37 +186,47 @@ class RayBackend:
         }
         if resources.memory:
             self._options["memory"] = resources.memory
-        self._nodes_read_s = -math.inf
-        if _made_by_this_process() and not self.slots():
-            has = {name: n for name, n in sorted(ray.cluster_resources().items()) if ":" not in name}
-            self.close()
-            raise ConfigError(
-                f"a task needs {self._needs()}, but this machine has {has}; "
-                "lower what the job asks for, or point RAY_ADDRESS at a cluster that has it"
-            )
+        if resources.num_gpus:
+            # Ray would start a new process for each task.
+            self._options["max_calls"] = 0
+        self._view.forget()
+        if made_by_this_process():
+            has = ray.cluster_resources()
+            missing = does_not_fit(has, resources, pools)
+            if missing:
+                self.close()
+                raise ConfigError(missing)
 
     def load(
         self, program: Program, pools: Sequence[PoolSpec] = (), *, stopped: Callable[[], bool] = lambda: False
     ) -> None:
-        """Puts the program into the object store, once for all workers; it stays there until the driver ends."""
-        if pools:
-            raise NotImplementedError("pools on Ray")
+        """Puts the program into the object store, once for all workers; it stays there until the driver ends.
+
+        Its pools are started, and looked after whenever `poll` is called.
+        """
+        if self._pools is not None:
+            self._pools.close()
+            self._pools = None
         for module in code.shipped():
             cloudpickle.register_pickle_by_value(module)
+        if pools:
+            self._pools = Pools(pools, self._view, self._resources)
+            self._pools.wait(stopped)
+        addresses = self._pools.addresses if self._pools else []
         key, reference = program.key, ray.put(program)
 
         # Not methods: Ray ships what a remote function refers to, and that must not be this object.
         def run_piece(payload: bytes) -> bytes:
-            return _packed(list(_program(key, reference).run(pickle.loads(payload))))
+            return _packed(list(_run(key, reference, addresses, *pickle.loads(payload))))
 
         def run_bundle(payload: bytes) -> Iterator[bytes]:
             yield _packed(_whereabouts())
-            interval_s, work = pickle.loads(payload)
-            yield from _in_batches(_program(key, reference).run(work), interval_s)
+            interval_s, task, work = pickle.loads(payload)
+            yield from _in_batches(_run(key, reference, addresses, task, work), interval_s)
 
         def run_stream(payload: bytes) -> Iterator[Any]:
             yield _packed(_whereabouts())
-            for item in _program(key, reference).run(pickle.loads(payload)):
+            for item in _run(key, reference, addresses, *pickle.loads(payload)):
                 size_bytes = getattr(item, "nbytes", None)
                 if size_bytes is None:
                     yield _packed([item])
@@ -231,19 +248,20 @@ class RayBackend:
             found = self._functions[name, memory] = self._functions[name, None].options(memory=memory)
         return found
 
-    def _needs(self) -> dict[str, float]:
-        needs = {"CPU": self._resources.num_cpus, "GPU": self._resources.num_gpus, **self._resources.custom}
-        if self._resources.memory:
-            needs["memory"] = self._resources.memory
-        return {name: amount for name, amount in needs.items() if amount}
-
     def pools(self) -> list[PoolState]:
-        """Returns how the pools are doing."""
-        return []
+        """Returns how the pools are doing, as their actors last said."""
+        return self._pools.states() if self._pools else []
 
     def slots(self) -> int:
-        """Returns how many tasks the nodes that live and are not draining can hold; read every two seconds at most."""
-        self._look_at_nodes()
+        """Returns how many tasks fit on the nodes that live and are not draining, beside the actors of pools there."""
+        nodes = self._view.nodes().values()
+        counted = (self._view.version, self._pools.version if self._pools else 0)
+        if counted == self._counted:
+            return self._slots
+        self._counted, held = counted, needs(self._resources)
+        left = self._pools.left(nodes) if self._pools else [node.resources for node in nodes if node.stays]
+        # A node without anything, such as a head that is to run no tasks, holds nothing whatever they need.
+        self._slots = sum(fits(has, held) if held else 1 for has in left)
         return self._slots
 
     def largest_memory(self) -> int | None:
@@ -251,25 +269,15 @@ class RayBackend:
 
         Only nodes that have what else a task needs. None while there is no such node, and none is known to come.
         """
-        self._look_at_nodes()
+        nodes = self._view.nodes().values()
+        if self._view.version != self._measured:
+            self._measured = self._view.version
+            held = needs(self._resources)
+            held.pop("memory", None)
+            kinds = [*(node.resources for node in nodes if node.stays), *self._view.kinds]
+            able = [has for has in kinds if all(has.get(name, 0) >= n for name, n in held.items())]
+            self._largest_memory = max((int(has["memory"]) for has in able if has.get("memory")), default=None)
         return self._largest_memory
-
-    def _look_at_nodes(self) -> None:
-        now = time.monotonic()
-        if now - self._nodes_read_s <= SLOTS_MAX_AGE_S:
-            return
-        self._nodes_read_s = now
-        needs = self._needs()
-        nodes, draining = ray.nodes(), _draining()
-        # The dead too: they are what is asked for.
-        self._node_names = {node["NodeID"]: node["NodeManagerHostname"] for node in nodes}
-        live = [node["Resources"] for node in nodes if node["Alive"] and node["NodeID"] not in draining]
-        self._slots = sum(
-            math.floor(min((has.get(name, 0) / n for name, n in needs.items()), default=1)) for has in live
-        )
-        needs.pop("memory", None)
-        able = [has for has in [*live, *_configurable()] if all(has.get(name, 0) >= n for name, n in needs.items())]
-        self._largest_memory = max((int(has["memory"]) for has in able if has.get("memory")), default=None)
 
     def launch(
         self,
@@ -283,18 +291,20 @@ class RayBackend:
     ) -> None:
         """Submits the task; Ray queues it until a slot is free."""
         if stream:
-            ref = self._function("stream", memory).remote(_packed(payload))
+            ref = self._function("stream", memory).remote(_packed((task, payload)))
             self._tasks[ref] = _Task(task, streams=True, blocks=True)
             return
         if pieces == 1 and not announce:
-            self._tasks[self._function("piece", memory).remote(_packed(payload))] = _Task(task, streams=False)
+            self._tasks[self._function("piece", memory).remote(_packed((task, payload)))] = _Task(task, streams=False)
             return
         interval_s = 0.0 if announce else max(STREAM_INTERVAL_S, self._slots / STREAM_ITEMS_PER_S)
-        ref = self._function("bundle", memory).remote(_packed((interval_s, payload)))
+        ref = self._function("bundle", memory).remote(_packed((interval_s, task, payload)))
         self._tasks[ref] = _Task(task, streams=True)
 
     def poll(self, timeout_s: float) -> list[News]:
         """Returns the messages and ends that are ready, in completion order."""
+        if self._pools:
+            self._pools.tend(len(self._tasks))
         waiting = [ref for ref, task in self._tasks.items() if not task.offers]
         if not waiting:
             # What stands still has nothing to tell, however long one waits.
@@ -346,49 +356,17 @@ class RayBackend:
             yield Ended(task.number, End.RETURNED)
 
     def _died(self, task: _Task, error: ray_errors.RayError) -> Ended:
-        """Returns what Ray's error means. What it is about may hide as the cause of a task's own error.
-
-        The first line of the detail is the same for all that is alike: failures are grouped by it.
-        """
-        node, pid, peak_bytes = task.node, task.pid, 0
-        end, detail = End.RAISED, str(error)[-MAX_DETAIL:]
-        for link in _chain(error):
-            if isinstance(link, ray_errors.OutOfMemoryError):
-                pid, peak_bytes = killed_for_memory(str(link), pid)
-                held = (
-                    f"the worker held {format_bytes(peak_bytes)} when" if peak_bytes else "the worker was killed when"
-                )
-                end, detail = End.OUT_OF_MEMORY, f"{held} its node ran out of memory\n{link}"
-            elif isinstance(link, _LOST):
-                what = "an object was lost" if isinstance(link, ray_errors.ObjectLostError) else "the node died"
-                end, detail = End.LOST, f"{what}\n{type(link).__name__}: {link}"
-            elif isinstance(link, ray_errors.TaskCancelledError):
-                # Unasked, it is a KeyboardInterrupt that came from the task itself.
-                end = End.CANCELLED if task.cancelled else End.CRASHED
-                detail = "it was cancelled" if task.cancelled else "KeyboardInterrupt: in the worker"
-            elif isinstance(link, ray_errors.WorkerCrashedError):
-                if task.cancelled:
-                    end, detail = End.CANCELLED, "its worker was killed"
-                elif self._leaves(task.node_id):
-                    # What takes a machine away may kill its processes one by one.
-                    end, detail = End.LOST, "the worker died on a node that is draining or dead"
-                else:
-                    end, detail = End.CRASHED, "the worker died: killed, a segmentation fault, or an exit"
-            else:
-                continue
-            node = node or self._named(str(link))
-            break
-        return Ended(task.number, end, detail[:MAX_DETAIL], node, pid, peak_bytes)
-
-    def _leaves(self, node_id: str) -> bool:
-        if not node_id:
-            return False
-        return node_id in _draining() or any(n["NodeID"] == node_id and not n["Alive"] for n in ray.nodes())
-
-    def _named(self, message: str) -> str:
-        """Returns the name of the node that a message of Ray's is about, empty if it names none."""
-        found = _NODE_ID.search(message)
-        return self._node_names.get(found[1], "") if found else ""
+        """Returns how a task ended; its pools forget what they have of it."""
+        if self._pools:
+            self._pools.forget([task.number], cancelled=task.cancelled)
+        return ended(
+            task.number,
+            error,
+            Place(task.node, task.pid, task.node_id),
+            leaves=leaves,
+            names=self._view.names,
+            cancelled=task.cancelled,
+        )
 
     def cancel(self, task: int | None = None) -> None:
         """Kills the worker of a task, or those of all that run.
@@ -403,12 +381,17 @@ class RayBackend:
                 # Its end comes instead of the block.
                 running.offers, running.size_bytes = False, None
         if task is None:
+            if self._pools:
+                self._pools.forget([one.number for one in self._tasks.values()], cancelled=True)
             self._tasks.clear()
 
     def close(self) -> None:
         """Disconnects if it was `start` that connected, and so ends a cluster that was made for this run."""
         self._tasks.clear()
         self._functions.clear()
+        if self._pools:
+            self._pools.close()
+            self._pools = None
         if self._connected:
             self._connected = False
             ray.shutdown()
@@ -429,126 +412,3 @@ class _Block:
             return ray.get(self.ref)
         except ray_errors.RayError as error:
             raise BlockLostError(self.backend._died(self.task, error)) from error
-
-
-def killed_for_memory(message: str, pid: int = 0) -> tuple[int, int]:
-    """Returns process and bytes of the worker that Ray's memory monitor killed, by its message: 0 where it says none.
-
-    A message may be about several workers, of which `pid` is meant; if that is not known, the largest stands for it.
-
-    >>> killed_for_memory("Selected to kill: (Task: task name=f, pid=7, actual memory used=1.50GB, worker ID=a)")
-    (7, 1610612736)
-    >>> killed_for_memory("low on memory", pid=3)
-    (3, 0)
-    """
-    killed = [(int(who), int(float(gibibytes) * 2**30)) for who, gibibytes in _KILLED_FOR_MEMORY.findall(message)]
-    if pid:
-        return pid, max((size for who, size in killed if who == pid), default=0)
-    return killed[0] if len(killed) == 1 else (0, max((size for _, size in killed), default=0))
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yields an error and all that caused it. Ray keeps what a task raised in `cause`."""
-    links: list[Any] = [error]
-    for link in links:
-        if isinstance(link, BaseException):
-            yield link
-            causes = (getattr(link, "cause", None), link.__cause__)
-            links += [cause for cause in causes if not any(cause is one for one in links)]
-
-
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
-
-
-def _cluster_address() -> str | None:
-    """Returns where Ray would find a cluster, None if it would make one. Raises ConfigError if no cluster is there."""
-    wanted = os.environ.get("RAY_ADDRESS", "")
-    if "://" in wanted:
-        raise ConfigError(
-            f"RAY_ADDRESS is {wanted}, but a driver runs inside its cluster: submit the script with `ray job submit`, "
-            "or give host:port of a head that this machine is a node of"
-        )
-    try:
-        from ray._private import services
-
-        address: str | None = services.canonicalize_bootstrap_address(None)
-    except (ImportError, AttributeError):
-        address = wanted if wanted != "local" else None
-    except (ValueError, ConnectionError) as error:
-        raise ConfigError(f"RAY_ADDRESS is {wanted!r}: {_first_line(error)}") from error
-    if not address:
-        return None
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
-    except (OSError, ValueError) as error:
-        found = f"RAY_ADDRESS is {wanted}" if wanted else f"the cluster last started here was at {address}"
-        raise ConfigError(
-            f"{found}, but no cluster answers there ({error}); "
-            "start it, or set RAY_ADDRESS=local to run on this machine alone"
-        ) from error
-    return address
-
-
-def _made_by_this_process() -> bool:
-    """Returns whether the cluster is one of this process alone. `ray.init` may have joined another unasked."""
-    try:
-        from ray._private.worker import _global_node
-    except ImportError:
-        return False
-    return _global_node is not None and bool(_global_node.is_head())
-
-
-def _draining() -> frozenset[str]:
-    """Returns the ids of the nodes that are about to leave. Ray has no public call for it; none if it has no other."""
-    try:
-        from ray._private.state import state
-
-        return frozenset(state.get_draining_nodes())
-    except (ImportError, AttributeError):
-        return frozenset()
-
-
-def _configurable() -> list[dict[str, float]]:
-    """Returns the resources of the kinds of nodes that the autoscaler may start, as far as it has told."""
-    try:
-        from ray._private.state import state
-
-        config = state.get_cluster_config()
-    except (ImportError, AttributeError):
-        return []
-    groups = config.node_group_configs if config else []
-    # -1 means that there is no bound.
-    return [{k: n if n >= 0 else sys.maxsize for k, n in g.resources.items()} for g in groups if g.max_count]
-
-
-def _hush() -> Callable[[], None]:
-    """Makes one short log line of what Ray tells of the cluster, now and then; returns what undoes this.
-
-    Ray prints it to standard output whatever it is told: a page for every node that dies, of which there are many.
-    """
-    try:
-        from ray._private import worker
-
-        before = worker.print_to_stdstream
-    except (ImportError, AttributeError):
-        return lambda: None
-    log, told_s, untold = get_logger(), -math.inf, 0
-
-    def notice(data: dict[str, Any], *_: Any, **__: Any) -> None:
-        nonlocal told_s, untold
-        now = time.monotonic()
-        if now - told_s < NOTICE_INTERVAL_S:
-            untold += 1
-            return
-        text = " ".join(" ".join(data.get("lines", ())).split())
-        log.warning("Ray says", notice=text[:MAX_NOTICE], untold=untold)
-        told_s, untold = now, 0
-
-    worker.print_to_stdstream = notice
-
-    def undo() -> None:
-        worker.print_to_stdstream = before
-
-    return undo

@@ -8,9 +8,10 @@ import pytest
 import structlog.testing
 from ray import exceptions as ray_errors
 
-from curate.runtime import ray as module
-from curate.runtime.protocol import End, Ended
-from curate.runtime.ray import MAX_DETAIL, RayBackend, _hush, _Task, killed_for_memory
+from curate.runtime import ray_cluster
+from curate.runtime.protocol import CallLostError, End, Ended
+from curate.runtime.ray_cluster import hush
+from curate.runtime.ray_errors import MAX_DETAIL, Place, ended, killed_for_memory
 
 NODE = "5762ece074c0a8b87a310c3ec0b68d273d38fb265216b0529ab1e924"
 OUT_OF_MEMORY = f"""\
@@ -40,10 +41,17 @@ def out_of_memory(*workers: tuple[str, int, str]) -> str:
     return OUT_OF_MEMORY.format(count=killed, workers="\n".join(lines))
 
 
-def died(error: ray_errors.RayError, **task: Any) -> Ended:
-    backend = RayBackend()
-    backend._node_names = {NODE: "node-7"}
-    return backend._died(_Task(3, streams=True, **task), error)
+def died(
+    error: ray_errors.RayError, *, place: Place | None = None, leaving: str = "", cancelled: bool = False
+) -> Ended:
+    return ended(
+        3,
+        error,
+        place or Place(),
+        leaves=lambda node: node == leaving != "",
+        names={NODE: "node-7"},
+        cancelled=cancelled,
+    )
 
 
 KILLED, KEPT = "Selected to kill", "Not selected"
@@ -120,6 +128,30 @@ def test_each_error_has_its_meaning_wherever_it_hides(wrap: Any, error: Exceptio
     assert (found.task, found.end, found.detail.splitlines()[0]) == (3, end, first_line)
 
 
+@pytest.mark.parametrize(
+    ("says", "end"),
+    [
+        (
+            "The actor died unexpectedly before finishing this task.\n\tpid: 7\nWorker exited: connection error",
+            End.CRASHED,
+        ),
+        ("The actor is dead because its node has died. Node Id: 0x", End.LOST),
+    ],
+)
+def test_an_actor_that_died_or_its_node(says: str, end: End) -> None:
+    """Ray has one error for both; its words tell. A node that is known to leave takes its actors with it."""
+    place = Place("node-7", 12, NODE)
+    found = died(ray_errors.RayActorError("00", says), place=place)
+    assert (found.end, found.node, found.pid) == (end, "node-7", 12)
+    assert died(ray_errors.RayActorError("00", says), place=place, leaving=NODE).end is End.LOST
+
+
+def test_a_task_whose_call_was_lost_ended_like_the_actor() -> None:
+    """Whatever it says of it: the shard that made actors die is tried again as one that made a worker die."""
+    lost = CallLostError(Ended(0, End.OUT_OF_MEMORY, "the worker held 2 GiB", "node-7", 12, 2 << 30))
+    assert died(hidden(lost)) == Ended(3, End.OUT_OF_MEMORY, "the worker held 2 GiB", "node-7", 12, 2 << 30)
+
+
 def test_causes_that_go_round_end() -> None:
     """An exception may be its own cause's cause."""
     first, second = ValueError("one"), ValueError("two")
@@ -148,7 +180,7 @@ def test_another_ray_may_lack_what_is_private(private: str, monkeypatch: pytest.
     from ray._private.state import GlobalState
 
     monkeypatch.delattr(GlobalState, private)
-    known = module._draining() if private == "get_draining_nodes" else module._configurable()
+    known = ray_cluster.draining() if private == "get_draining_nodes" else ray_cluster.configurable()
     assert not known
 
 
@@ -157,9 +189,9 @@ def test_ray_says_little(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     from ray._private import worker
 
     now = [1000.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(ray_cluster.time, "monotonic", lambda: now[0])
     printed = worker.print_to_stdstream
-    undo = _hush()
+    undo = hush()
     page = {"lines": ["Raylet is terminated.\n    [state-dump] " + "x" * 5000], "pid": "raylet", "is_err": False}
     with structlog.testing.capture_logs() as logs:
         for _ in range(50):

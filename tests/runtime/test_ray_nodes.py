@@ -95,7 +95,7 @@ class Nodes:
 
     def slots(self) -> int:
         """Returns what the backend sees now."""
-        self.backend._nodes_read_s = -100.0
+        self.backend._view.forget()
         slots: int = self.backend.slots()
         return slots
 

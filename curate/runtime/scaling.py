@@ -1,0 +1,200 @@
+"""How many actors each pool should have, and whether they fit: functions of what is seen of pools and nodes.
+
+A pool grows when calls have waited for actors that are all at work, for some looks in a row; it shrinks when fewer
+actors would have done, for a longer time. Between the two nothing happens, so that it does not swing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from curate.runtime.protocol import PoolSpec, Resources
+from curate.units import format_bytes
+
+GROW_LOOKS = 3
+"""Looks in a row that must show calls waiting before a pool grows."""
+SHRINK_S = 30.0
+"""How long fewer actors must have been enough before a pool shrinks."""
+BUSY = 0.8
+"""Share of the time that actors are at work, from which they count as all at work."""
+BUSY_AFTER = 0.75
+"""Share of the time that those who stay may be at work after a pool has shrunk: less than BUSY, or it would grow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """What the last looks at a pool showed."""
+
+    short_looks: int = 0
+    """Looks in a row in which calls waited for actors."""
+    quiet_s: float = 0.0
+    """For how long fewer actors would have done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What is seen of a pool at one look."""
+
+    needs: Mapping[str, float]
+    """What one actor holds."""
+    min_size: int
+    max_size: int | None
+    """Actors at most; None: as many as fit."""
+    size: int
+    """Actors that take calls, or will."""
+    ready: int
+    """Actors that take calls."""
+    queued: int
+    """Calls that wait."""
+    busy: float
+    """Share of the time since the last look in which those that are ready were at work, 0 to 1."""
+    start_s: float = 0.0
+    """How long an actor takes to start."""
+    trend: Trend = Trend()
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a pool should have."""
+
+    size: int
+    trend: Trend
+
+
+def scale(
+    sights: Sequence[Sight], nodes: Sequence[Mapping[str, float]], task: Mapping[str, float], elapsed_s: float
+) -> list[Wanted]:
+    """Returns how many actors each pool should have now.
+
+    `nodes` is what each node has that no actor holds, whether tasks use it or not; room for one `task` is left on one
+    of them. `elapsed_s` is the time since the last look. Where there is not enough for all, the pools come first whose
+    actors take longest to start: a mistake about those costs most.
+
+    >>> pool = Sight({"CPU": 1}, min_size=1, max_size=4, size=1, ready=1, queued=9, busy=1.0, trend=Trend(2))
+    >>> scale([pool], [{"CPU": 4}], {"CPU": 1}, 1.0)
+    [Wanted(size=2, trend=Trend(short_looks=0, quiet_s=0.0))]
+    >>> scale([pool], [{"CPU": 1}], {"CPU": 1}, 1.0)[0].size
+    1
+    """
+    wishes = [_wish(sight, elapsed_s) for sight in sights]
+    left = [dict(node) for node in nodes]
+    _keep_room(left, task, [sight.needs for sight, wish in zip(sights, wishes, strict=True) if wish.size > sight.size])
+    wanted = list(wishes)
+    # What a pool has at least was promised; whether there is room for it was seen when the run began.
+    for sight in sights:
+        _place(left, sight.needs, sight.min_size - sight.size)
+    for k in sorted(range(len(sights)), key=lambda k: -sights[k].start_s):
+        sight, wish = sights[k], wishes[k]
+        base = max(sight.size, sight.min_size)
+        if wish.size > base:
+            wanted[k] = Wanted(base + _place(left, sight.needs, wish.size - base), wish.trend)
+    return wanted
+
+
+def _wish(sight: Sight, elapsed_s: float) -> Wanted:
+    """Returns what a pool would have if there were room for everything."""
+    size = max(sight.min_size, sight.size if sight.max_size is None else min(sight.size, sight.max_size))
+    if size != sight.size or sight.ready < sight.size:
+        # Those that start now will change what is seen.
+        return Wanted(size, Trend())
+    if sight.queued >= sight.ready and sight.busy >= BUSY:
+        short = sight.trend.short_looks + 1
+        if short < GROW_LOOKS:
+            return Wanted(size, Trend(short_looks=short))
+        more = min(max(1, size // 2), sight.queued)
+        return Wanted(size + more if sight.max_size is None else min(size + more, sight.max_size), Trend())
+    enough = max(sight.min_size, math.ceil(sight.busy * sight.ready / BUSY_AFTER))
+    if sight.queued or enough >= size:
+        return Wanted(size, Trend())
+    quiet_s = sight.trend.quiet_s + elapsed_s
+    if quiet_s < SHRINK_S:
+        return Wanted(size, Trend(quiet_s=quiet_s))
+    return Wanted(size - max(1, (size - enough) // 2), Trend())
+
+
+def fits(node: Mapping[str, float], needs: Mapping[str, float]) -> int:
+    """Returns how many of something a node can hold; of what needs nothing, as many as it has CPUs.
+
+    >>> fits({"CPU": 4, "GPU": 1}, {"CPU": 0.1, "GPU": 0.25})
+    4
+    """
+    asked = {name: amount for name, amount in needs.items() if amount} or {"CPU": 1.0}
+    # Sums of tenths are not exact.
+    return max(0, math.floor(min(node.get(name, 0.0) / amount for name, amount in asked.items()) + 1e-6))
+
+
+def take(node: dict[str, float], needs: Mapping[str, float], count: int = 1) -> None:
+    """Takes what some of something hold from what a node has."""
+    for name, amount in needs.items():
+        node[name] = node.get(name, 0.0) - amount * count
+
+
+def _place(left: list[dict[str, float]], needs: Mapping[str, float], count: int) -> int:
+    """Takes up to `count` of something from what is left; returns how many there was room for."""
+    placed = 0
+    for node in left:
+        here = min(count - placed, fits(node, needs))
+        if here > 0:
+            take(node, needs or {"CPU": 1.0}, here)
+            placed += here
+    return placed
+
+
+def _keep_room(left: list[dict[str, float]], task: Mapping[str, float], growing: Sequence[Mapping[str, float]]) -> None:
+    """Takes one task from the node where that costs those who want to grow least."""
+
+    def cost(node: dict[str, float]) -> int:
+        without = dict(node)
+        take(without, task)
+        return sum(fits(node, needs) - fits(without, needs) for needs in growing)
+
+    able = [node for node in left if fits(node, task)]
+    if able:
+        take(min(able, key=cost), task)
+
+
+def does_not_fit(has: Mapping[str, float], resources: Resources, pools: Sequence[PoolSpec]) -> str:
+    """Returns why a machine can never hold the smallest size of all pools and one task, empty if it can.
+
+    >>> from curate.runtime.protocol import PoolSpec, Resources
+    >>> pool = PoolSpec("embed", program=None, resources=Resources(num_cpus=1), min_size=2)
+    >>> print(does_not_fit({"CPU": 2.0}, Resources(num_cpus=1), [pool]))
+    embed: 2 actors x 1 CPU + 1 task x 1 CPU = 3 CPU, but this machine has 2 CPU; lower the size of the pool, or what an \
+actor or a task asks for, or point RAY_ADDRESS at a cluster that has it
+    """
+    task = needs(resources)
+    names = dict.fromkeys(name for held in [task, *(needs(pool.resources) for pool in pools)] for name in held)
+    for name in names:
+        parts = [(pool.min_size, needs(pool.resources).get(name, 0.0), pool.name) for pool in pools]
+        total = sum(count * each for count, each, _ in parts) + task.get(name, 0.0)
+        if total <= has.get(name, 0.0) + 1e-6:
+            continue
+        sums = [f"{who}: {n} actor{'s' * (n != 1)} x {_amount(name, each)}" for n, each, who in parts if each]
+        if not sums:
+            machine = {kind: amount for kind, amount in sorted(has.items()) if ":" not in kind}
+            return (
+                f"a task needs {task}, but this machine has {machine}; "
+                "lower what the job asks for, or point RAY_ADDRESS at a cluster that has it"
+            )
+        if name in task:
+            sums.append(f"1 task x {_amount(name, task[name])}")
+        return (
+            f"{' + '.join(sums)} = {_amount(name, total)}, but this machine has {_amount(name, has.get(name, 0.0))}; "
+            "lower the size of the pool, or what an actor or a task asks for, "
+            "or point RAY_ADDRESS at a cluster that has it"
+        )
+    return ""
+
+
+def needs(resources: Resources) -> dict[str, float]:
+    """Returns what a task or an actor holds, in Ray's names."""
+    held = {"CPU": resources.num_cpus, "GPU": resources.num_gpus, **resources.custom}
+    if resources.memory:
+        held["memory"] = resources.memory
+    return {name: amount for name, amount in held.items() if amount}
+
+
+def _amount(name: str, amount: float) -> str:
+    return f"{format_bytes(int(amount))} of memory" if name == "memory" else f"{amount:g} {name}"

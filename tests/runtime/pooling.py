@@ -1,0 +1,94 @@
+"""Programs that call pools, and what their actors run. Workers import it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from curate.runtime.protocol import Call, CallLostError, Pool
+
+
+@dataclass
+class Serving:
+    """What an actor runs: a payload is what to call and with what; the answer has its process.
+
+    Writes a file with its process into `folder` when it was set up. With `gate`, it is not set up while that exists.
+    """
+
+    folder: Path
+    fails: str = ""
+    gate: Path | None = None
+
+    def setup(self) -> None:
+        if self.fails == "raise":
+            raise ValueError("no weights")
+        if self.fails == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.fails == "later" and list(self.folder.iterdir()):
+            raise ValueError("the weights are gone")
+        while self.gate is not None and self.gate.exists():
+            time.sleep(0.01)
+        (self.folder / str(os.getpid())).touch()
+
+    def call(self, payload: tuple[Any, ...]) -> Any:
+        what, *arguments = payload
+        return what(*arguments), os.getpid()
+
+
+@dataclass
+class Conducting:
+    """A program whose payload is calls of its pool; yields their answers in order, then what room there was at most.
+
+    A call that was lost is answered with how it ended.
+    """
+
+    key: str = "conducting"
+    pools: list[Pool] = field(default_factory=list)
+
+    def connect(self, pools: Sequence[Pool]) -> None:
+        assert not self.pools
+        self.pools.extend(pools)
+
+    def run(self, payload: list[tuple[Any, ...]]) -> Iterator[Any]:
+        (pool,) = self.pools
+        calls: deque[Call] = deque()
+        most = 0
+        for one in payload:
+            while calls and (len(calls) >= pool.room or calls[0].ready()):
+                yield answer(calls.popleft())
+            calls.append(pool.call(one))
+            most = max(most, len(calls))
+        while calls:
+            yield answer(calls.popleft())
+        yield ("most", most)
+
+
+def answer(call: Call) -> Any:
+    """Returns the answer of a call, or how it was lost."""
+    try:
+        return call.result()
+    except CallLostError as lost:
+        return lost.ended
+
+
+def slowly(value: Any, wait_s: float) -> Any:
+    """Returns the value after a while, in which the CPU is free."""
+    time.sleep(wait_s)
+    return value
+
+
+def poison(value: Any) -> Any:
+    """Kills the actor."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    return value
+
+
+def leave(value: Any) -> Any:
+    """Tries to end the actor as a program does."""
+    raise SystemExit(value)
