@@ -20,10 +20,12 @@ import pyarrow as pa
 from curate import log
 from curate.dataset.formats import rechunk
 from curate.dataset.isolate import applied
+from curate.dataset.metering import gave, got, peak_memory
 from curate.dataset.raised import Raised, RaisedElsewhere
 from curate.dataset.tally import Booked, Notes, Tally
 from curate.errors import SchemaMismatch
 from curate.runtime.protocol import Call, Pool, PoolSpec, Resources
+from curate.tasks.meters import Meter
 
 READ_ROWS = 16_384
 """Rows of a batch as it is read, about."""
@@ -125,28 +127,6 @@ class Step(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Meter:
-    """What a step was given, gave and took, of a shard or of many."""
-
-    batches: int = 0
-    rows_in: int = 0
-    rows_out: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
-    wall_s: float = 0.0
-    """Seconds that the step itself was at work, in whichever process."""
-    cpu_s: float = 0.0
-    """Seconds of CPU of the thread that it was at work in."""
-    wait_s: float = 0.0
-    """Seconds that its task waited for an answer of its pool."""
-
-    def add(self, other: Meter) -> None:
-        """Adds what another one measured."""
-        for name in self.__slots__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-
-
 @dataclass(frozen=True, slots=True)
 class Applying:
     """How the batches of a shard are processed."""
@@ -176,6 +156,11 @@ class Pipeline:
     _pools: Sequence[Pool] = ()
     _opened: tuple[Step, ...] = ()
     """The steps as they run in this process."""
+
+    @property
+    def metered(self) -> tuple[tuple[str, bool], ...]:
+        """The name of each step, and whether it runs in a pool."""
+        return tuple((step.name, step.compute is not None) for step in self.steps)
 
     @property
     def pools(self) -> tuple[PoolSpec, ...]:
@@ -281,6 +266,7 @@ def _there(
             raise RaisedElsewhere(found)
         meter.wall_s += found.wall_s
         meter.cpu_s += found.cpu_s
+        meter.peak_bytes = max(meter.peak_bytes, found.peak_bytes)
         tally.merge(found.booked)
         for table in found.tables:
             yield _given(step, table, seen, meter)
@@ -300,6 +286,7 @@ class _Answer:
     booked: Booked
     wall_s: float
     cpu_s: float
+    peak_bytes: int
 
 
 @dataclass
@@ -322,7 +309,8 @@ class _Actor:
             tables = list(_applied(self._opened, batch, notes, how, row))
         except Exception as error:  # noqa: BLE001 - whatever user code raises is part of the answer
             return Raised.of(error)
-        return _Answer(tables, notes.booked(), time.perf_counter() - wall_s, time.thread_time() - cpu_s)
+        took_s, on_cpu_s = time.perf_counter() - wall_s, time.thread_time() - cpu_s
+        return _Answer(tables, notes.booked(), took_s, on_cpu_s, peak_memory())
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,16 +347,13 @@ def _batches(step: Step, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
 
 def _taken(batch: pa.Table, seen: _Seen, meter: Meter) -> None:
     seen.rows += batch.num_rows
-    meter.batches += 1
-    meter.rows_in += batch.num_rows
-    meter.bytes_in += batch.nbytes
+    got(meter, batch)
 
 
 def _given(step: Step, table: pa.Table, seen: _Seen, meter: Meter) -> pa.Table:
     if step.one_schema:
         seen.schema = agreed(step.name, seen.schema, table.schema)
-    meter.rows_out += table.num_rows
-    meter.bytes_out += table.nbytes
+    gave(meter, table)
     return table
 
 

@@ -29,7 +29,8 @@ from curate.dataset.formats import (
     read_record,
     suffix,
 )
-from curate.dataset.pipeline import Applying, Meter
+from curate.dataset.metering import Meters, at_work, got, reading
+from curate.dataset.pipeline import Applying
 from curate.dataset.raised import Raised
 from curate.dataset.tally import BadRowBudget, Tally
 from curate.errors import (
@@ -46,6 +47,7 @@ from curate.storage.protocol import Calls, Object, Outcome, Store
 from curate.tasks import layout
 from curate.tasks.books import Books
 from curate.tasks.ledger import Ledger
+from curate.tasks.meters import Meter
 from curate.tasks.plan import shard_row
 from curate.tasks.record import FailureKind, ShardRecord
 from curate.tasks.shard import Shard
@@ -82,6 +84,11 @@ class Operator(Protocol):
 
     reads_files: bool
     """Whether it is a `FileOperator`, which takes the file itself, or a `RowOperator`."""
+
+    @property
+    def metered(self) -> tuple[tuple[str, bool], ...]:
+        """The name of each of its steps, which have a meter each, and whether it runs in a pool."""
+        ...
 
     @property
     def pools(self) -> tuple[PoolSpec, ...]:
@@ -289,6 +296,7 @@ class StageProgram:
             record.existed,
             record.different,
             self._calls().since(before),
+            record.meters,
         )
 
     def _run_shard(self, index: int, shard: Shard, piece: Piece) -> ShardRecord:
@@ -298,16 +306,19 @@ class StageProgram:
             return done
         self._setup()
         tally = Tally(BadRowBudget(self.max_bad_rows))
+        meters = Meters([pooled for _, pooled in self.operator.metered])
         with out.writer(uri) as sink:
             writer = None if piece.schema is None else make_writer(sink, piece.schema, self.format, self.codec)
-            for table in self._tables(shard, tally, errors=piece.last):
+            for table in self._tables(shard, tally, errors=piece.last, meters=meters):
                 if writer is not None:
                     if not len(piece.schema) and len(table.schema):
                         raise SchemaMismatch(
                             "this shard gives a table, and the first shards of the plan gave none: outputs have no "
                             "columns; declare output_schema in the job"
                         )
-                    writer.write(table)
+                    got(meters.write, table)
+                    with at_work(meters.write):
+                        writer.write(table)
                     tally.books.rows_out += table.num_rows
             if writer is None:
                 raise SchemaMismatch(
@@ -315,23 +326,38 @@ class StageProgram:
                     "mend them, or declare output_schema in the job"
                 )
             tally.close()
-            writer.close(self._record(shard, tally, out))
-            published = sink.publish()
+            with at_work(meters.write):
+                writer.close(self._record(shard, tally, out))
+                published = sink.publish()
+            meters.write.bytes_out = published.object.size
         if published.outcome is Outcome.DIFFERENT:
             return self._other(index, out, uri)
         return ShardRecord(
-            index, 0.0, books=tally.books, generation=published.object.generation, bytes_out=published.object.size
+            index,
+            0.0,
+            books=tally.books,
+            generation=published.object.generation,
+            bytes_out=published.object.size,
+            meters=meters.packed(write=True),
         )
 
     def _tables(
-        self, shard: Shard, tally: Tally, most_batches: int | None = None, *, errors: bool, hold: bool = True
+        self,
+        shard: Shard,
+        tally: Tally,
+        most_batches: int | None = None,
+        *,
+        errors: bool,
+        hold: bool = True,
+        meters: Meters | None = None,
     ) -> Iterator[Any]:
+        meters = meters or Meters([pooled for _, pooled in self.operator.metered])
         if self.operator.reads_files:
-            yield from self._file_tables(shard, tally)
+            yield from reading(self._file_tables(shard, tally), meters.steps[0])
             return
         how = Applying(shard.id, errors=errors and self.quarantine_errors, hold=hold)
-        batches = counted(islice(self._batches(shard, tally), most_batches), tally)
-        yield from cast(RowOperator, self.operator).stream(batches, tally, how)
+        batches = reading(islice(self._batches(shard, tally), most_batches), meters.read)
+        yield from cast(RowOperator, self.operator).stream(counted(batches, tally), tally, how, meters.steps)
 
     def _file_tables(self, shard: Shard, tally: Tally) -> Iterator[Any]:
         file = InputFile(shard.uri, shard.object_bytes, shard.generation, self._store(shard.uri))

@@ -79,6 +79,11 @@ class ProcessFile:
         self._secrets = secrets
         self._where = f"{type(job).__name__}.process_file"
 
+    @property
+    def metered(self) -> tuple[tuple[str, bool], ...]:
+        """It is one step, in the task."""
+        return ((self._where, False),)
+
     def connect(self, pools: Sequence[Pool]) -> None:
         """Takes none."""
 

@@ -80,6 +80,8 @@ class ShardRecord:
     """Another attempt had published different bytes: the job's code is not deterministic."""
     calls: Calls | None = None
     """Storage calls made for this shard."""
+    meters: tuple[float, ...] = ()
+    """What its operators measured, packed; empty where nothing was computed."""
 
 
 def printable(text: str) -> str:

@@ -1,0 +1,268 @@
+"""What the operators of a pipeline measured, and what that says: how busy each was, and which one limits the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import NamedTuple
+
+from curate.runtime.protocol import PoolState
+
+LEAST_BUSY = 0.25
+"""What was at work for less of the time than this limits nothing."""
+MOSTLY_CPU = 0.5
+"""Work of which less than this was spent on a CPU waited for something else most of the time."""
+
+
+@dataclass(slots=True)
+class Meter:
+    """What an operator was given, gave and took, of a shard or of many."""
+
+    batches: int = 0
+    """Tables that it was given."""
+    tables: int = 0
+    """Tables that it gave."""
+    rows_in: int = 0
+    rows_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    wall_s: float = 0.0
+    """Seconds that the operator itself was at work, in whichever process."""
+    cpu_s: float = 0.0
+    """Seconds of CPU of the thread that it was at work in."""
+    wait_s: float = 0.0
+    """Seconds that its task waited for an answer of its pool."""
+    largest_bytes: int = 0
+    """Bytes of the largest table that it gave."""
+    peak_bytes: int = 0
+    """Most memory that a process held which it was at work in, with all else there."""
+
+    def add(self, other: Meter) -> None:
+        """Adds what another one measured."""
+        self.take(other.numbers())
+
+    def take(self, numbers: Sequence[float]) -> None:
+        """Adds what another one measured, as its `numbers`."""
+        batches, tables, rows_in, rows_out, bytes_in, bytes_out, wall_s, cpu_s, wait_s, largest, peak = numbers
+        self.batches += int(batches)
+        self.tables += int(tables)
+        self.rows_in += int(rows_in)
+        self.rows_out += int(rows_out)
+        self.bytes_in += int(bytes_in)
+        self.bytes_out += int(bytes_out)
+        self.wall_s += wall_s
+        self.cpu_s += cpu_s
+        self.wait_s += wait_s
+        self.largest_bytes = max(self.largest_bytes, int(largest))
+        self.peak_bytes = max(self.peak_bytes, int(peak))
+
+    def numbers(self) -> tuple[float, ...]:
+        """Returns all of it, in the order of the fields."""
+        return tuple(getattr(self, name) for name in self.__slots__)
+
+
+NUMBERS = len(Meter.__slots__)
+
+
+def packed(meters: Iterable[Meter]) -> tuple[float, ...]:
+    """Returns meters as plain numbers, one after another: what is sent to the driver is a few bytes a number.
+
+    >>> meters = [Meter(rows_in=3), Meter()]
+    >>> add_packed(meters, packed([Meter(rows_in=4), Meter(rows_out=1)]))
+    >>> meters[0].rows_in, meters[1].rows_out
+    (7, 1)
+    """
+    return tuple(number for meter in meters for number in meter.numbers())
+
+
+def add_packed(meters: Sequence[Meter], numbers: Sequence[float]) -> None:
+    """Adds what as many others measured. Raises ValueError if they are not as many."""
+    if len(numbers) != NUMBERS * len(meters):
+        raise ValueError(f"{len(numbers)} numbers for {len(meters)} meters, expected {NUMBERS * len(meters)}")
+    for place, meter in enumerate(meters):
+        meter.take(numbers[place * NUMBERS : (place + 1) * NUMBERS])
+
+
+class Word(NamedTuple):
+    """What a piece of a stream has measured so far, on its way to the consumer."""
+
+    chain: int
+    """Which of the stream's chains of operators it went through."""
+    numbers: tuple[float, ...]
+    """Their meters, packed."""
+
+
+class Role(StrEnum):
+    """What an operator does in its chain."""
+
+    READ = "read"
+    STEP = "step"
+    WRITE = "write"
+
+
+@dataclass(frozen=True, slots=True)
+class Operated:
+    """An operator of a pipeline, and what it has done so far."""
+
+    name: str
+    role: Role
+    meter: Meter
+    pool: PoolState | None = None
+    """The pool that it runs in, as it was last seen; None: it runs in the tasks that read."""
+    actor_s: float = 0.0
+    """Seconds that actors were there for it, all of them together."""
+
+    @property
+    def actors(self) -> int:
+        """How many actors it has."""
+        return self.pool.ready if self.pool else 0
+
+    @property
+    def busy(self) -> float:
+        """Share of the time of its actors in which they were at work; 0 without actors."""
+        return min(1.0, self.meter.wall_s / self.actor_s) if self.actor_s > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """How blocks go from the tasks that make them to a consumer."""
+
+    blocks: int = 0
+    """Blocks that the consumer got."""
+    rows: int = 0
+    bytes: int = 0
+    largest_bytes: int = 0
+    queued: int = 0
+    """Blocks that are made and that the consumer did not get yet."""
+    queued_bytes: int = 0
+    budget_bytes: int = 0
+    """Bytes that they may have."""
+    waited_s: float = 0.0
+    """Seconds that the consumer waited for a block."""
+    consumer_s: float = 0.0
+    """Seconds that blocks waited for the consumer."""
+    blocked_s: float = 0.0
+    """Seconds that tasks stood still with a block for which there was no room, all of them together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A pipeline at one moment: chains of operators whose tasks run side by side, and what came of them."""
+
+    operators: tuple[Operated, ...] = ()
+    """In the order in which rows go through them; those of one chain after those of another."""
+    elapsed_s: float = 0.0
+    slot_s: float = 0.0
+    """Seconds that tasks had slots for, all of them together."""
+    running: int = 0
+    """Tasks that run."""
+    inline: bool = False
+    """Whether all of it runs in one thread of this process."""
+    flow: Flow | None = None
+    """None where rows are written, and nobody consumes them."""
+
+
+@dataclass(slots=True)
+class Capacity:
+    """How long there were slots for tasks, and actors: from looks at what there is. Pure; the caller has the clock."""
+
+    slot_s: float = 0.0
+    actor_s: list[float] = field(default_factory=list)
+    pools: list[PoolState] = field(default_factory=list)
+    """Pools as they were last seen."""
+    _slots: int = 0
+    _looked_s: float | None = None
+
+    def look(self, now_s: float, slots: int, pools: list[PoolState] | None) -> None:
+        """Takes in how many slots there are, and how the pools are doing; None: as they were."""
+        if self._looked_s is not None:
+            passed_s = max(0.0, now_s - self._looked_s)
+            self.slot_s += passed_s * self._slots
+            for number, pool in enumerate(self.pools):
+                self.actor_s[number] += passed_s * pool.ready
+        self._looked_s, self._slots = now_s, slots
+        if pools is not None:
+            self.pools = pools
+            self.actor_s += [0.0] * (len(pools) - len(self.actor_s))
+
+
+def operated(
+    chains: Sequence[tuple[Sequence[tuple[str, Role, bool]], Sequence[Meter]]], capacity: Capacity
+) -> tuple[Operated, ...]:
+    """Returns the operators of chains: of each its name, role, whether it runs in a pool, and its meter.
+
+    Pools are those of `capacity`, in the order of the operators that run in one.
+    """
+    found = []
+    pools = zip(capacity.pools, capacity.actor_s, strict=True)
+    for operators, meters in chains:
+        for (name, role, pooled), meter in zip(operators, meters, strict=True):
+            pool, actor_s = next(pools, (None, 0.0)) if pooled else (None, 0.0)
+            found.append(Operated(name, role, replace(meter), pool, actor_s))
+    return tuple(found)
+
+
+# What limits
+
+
+def limit_of(found: Measured) -> str:
+    """Returns the sentence that says what limits a pipeline: the consumer, a pool, tasks, or the room for blocks.
+
+    All of them work at once, each on what the others leave. What was at work for most of its own time is what the
+    others wait for. Where the tasks limit, it is the operator that took most of their time which is named.
+
+    >>> model = Operated("map(Model)", Role.STEP, Meter(wall_s=97.0), PoolState("map(Model)", 2, 0, 3, 1.0), 100.0)
+    >>> limit_of(Measured((model,), elapsed_s=50.0, slot_s=100.0))
+    'map(Model) limits: its 2 actors were at work 97 % of the time; more actors would help'
+    """
+    if not any(one.meter.wall_s for one in found.operators):
+        return "nothing was measured: no operator has been at work yet"
+    candidates = [_tasks(found)]
+    if not found.inline:
+        candidates += [(one.busy, _pool_sentence(one)) for one in found.operators if one.pool is not None]
+    if found.flow is not None:
+        consumer = _share(found.flow.consumer_s, found.elapsed_s)
+        candidates.append((consumer, f"the consumer limits: blocks waited for it {_percent(consumer)} of the time"))
+        # While the consumer is busy, tasks stand still because of it.
+        room = _share(found.flow.blocked_s, found.slot_s) - consumer
+        says = f"memory_budget limits: tasks stood still {_percent(room)} of the time, with blocks for which there was "
+        candidates.append((room, f"{says}no room; a larger one would help"))
+    busy, sentence = max(candidates, key=lambda one: one[0])
+    if busy < LEAST_BUSY:
+        return (
+            f"no operator limits: what was at work most, was at work {_percent(busy)} of the time; the rest went to "
+            "starting workers and tasks"
+        )
+    return sentence
+
+
+def _tasks(found: Measured) -> tuple[float, str]:
+    """Returns how busy the tasks were, and what is said if they limit."""
+    there = [one for one in found.operators if one.pool is None or found.inline]
+    work_s = sum(one.meter.wall_s for one in there)
+    busy = _share(work_s, found.elapsed_s if found.inline else found.slot_s)
+    if not work_s:
+        return 0.0, ""
+    most = max(there, key=lambda one: one.meter.wall_s)
+    part = _share(most.meter.wall_s, work_s)
+    on_cpu = _share(most.meter.cpu_s, most.meter.wall_s)
+    says = f"{most.name} limits: it took {_percent(part)} of the time of the tasks, which were at work "
+    says += f"{_percent(busy)} of the time; "
+    if most.role is not Role.STEP and on_cpu < MOSTLY_CPU:
+        says += f"{_percent(1 - on_cpu)} of that it waited for the store, "
+        return busy, says + ("more tasks at once would help" if not found.inline else 'backend="ray" would help')
+    return busy, says + ("more CPUs would help" if not found.inline else 'backend="ray" would use more CPUs')
+
+
+def _pool_sentence(one: Operated) -> str:
+    actors = f"its {one.actors:,} actors were" if one.actors != 1 else "its actor was"
+    return f"{one.name} limits: {actors} at work {_percent(one.busy)} of the time; more actors would help"
+
+
+def _share(part: float, whole: float) -> float:
+    return min(1.0, max(0.0, part / whole)) if whole > 0 else 0.0
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.0f} %"
