@@ -842,3 +842,76 @@ class TestZip:
 
 def same(row: dict[str, Any]) -> dict[str, Any]:
     return row
+
+
+PIECES = 3
+"""Of a range of this many times 2^20 rows, each made by a task."""
+ROWS = PIECES << 20
+
+
+@pytest.mark.slow
+class TestOnRay:
+    @pytest.fixture(autouse=True)
+    def _alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("RAY_ADDRESS", "local")
+        monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+
+    @pytest.fixture
+    def _one_cpu(self) -> Iterator[None]:
+        import ray
+
+        ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+        yield
+        ray.shutdown()
+
+    def test_connected_by_the_thread(self) -> None:
+        """The thread that works ahead connects, consumes and disconnects, again and again."""
+        import ray
+
+        found = curate.range(ROWS).using(backend="ray")
+        for _ in range(2):
+            stream = found.iter_batches(batch_size=1000)
+            assert ids(next(stream)) == list(range(1000))
+            stream.close()
+            assert not ray.is_initialized()
+        assert sum(batch.num_rows for batch in found.iter_batches(batch_size=100_000)) == ROWS
+
+    @pytest.mark.usefixtures("_one_cpu")
+    def test_stopping_while_a_task_is_at_work(self) -> None:
+        """It is ended, however long it would take for its block."""
+        stream = curate.range(ROWS).using(backend="ray").map_batches(stuck_from_a_million).iter_batches(batch_size=None)
+        seen = 0
+        while seen < 1 << 20:
+            seen += next(stream).num_rows
+        began_s = time.monotonic()
+        stream.close()
+        assert time.monotonic() - began_s < 60
+        assert not threads()
+
+    @pytest.mark.usefixtures("_one_cpu")
+    def test_a_zip_on_one_cpu(self) -> None:
+        """Tasks of one stream that stand still leave room for those of the other, also within a zip within a zip."""
+        numbers = curate.range(ROWS).using(backend="ray", memory_budget=3 << 20, block_bytes=1 << 20)
+        found = numbers.zip(numbers.with_column("id", pc.field("id") + 1).zip(numbers))
+        rows = 0
+        for batch in found.iter_batches(batch_size=100_000):
+            expected = np.arange(rows, rows + batch.num_rows)
+            assert np.array_equal(batch["id"], expected)
+            assert np.array_equal(batch["id_1"], expected + 1)
+            assert np.array_equal(batch["id_1_1"], expected)
+            rows += batch.num_rows
+        assert rows == ROWS
+
+    @pytest.mark.usefixtures("_one_cpu")
+    def test_shares(self) -> None:
+        """All rows reach one share each."""
+        shares = curate.range(ROWS).using(backend="ray", block_bytes=1 << 20).streaming_split(2)
+        with ThreadPoolExecutor(2) as pool:
+            found = list(pool.map(lambda share: np.concatenate([b["id"] for b in share.iter_batches()]), shares))
+        assert np.array_equal(np.sort(np.concatenate(found)), np.arange(ROWS))
+
+
+def stuck_from_a_million(batch: pa.Table) -> pa.Table:
+    if batch["id"][0].as_py() >= 1 << 20:
+        time.sleep(3600)
+    return batch
