@@ -19,10 +19,10 @@ leaves out what is there already.
 
 from __future__ import annotations
 
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -44,6 +44,7 @@ from curate.runtime.protocol import (
     Program,
 )
 from curate.tasks.dispatcher import POLL_S, failure_of_end, kind_of_end
+from curate.tasks.meters import Capacity, Flow, Meter, Word, add_packed, blank, packed
 from curate.tasks.record import Failure, FailureKind
 from curate.tasks.scheduler import Policy, more_memory
 
@@ -55,11 +56,135 @@ MOST_PIECES = 1000
 """Pieces that are begun and not consumed, at most: many may give no rows at all while the oldest is at work."""
 PATIENCE_S = 10.0
 """How long the oldest piece waits for a slot among tasks that stand still before one of them makes way."""
+LOOK_S = 0.1
+"""How often a stream notes how it is doing, at most."""
+LOOK_AT_POOLS_S = 1.0
+"""How often it notes how its pools are doing."""
 MAX_PIECE = 200
 """Characters that an error tells of its piece."""
 
 _at_work: set[int] = set()
 """Ids of the backends that have a stream, which keeps them alive."""
+
+
+class Gauges:
+    """How a stream is doing: written by the thread that consumes it, read by any. Kept when it has ended.
+
+    What pieces measured is known in full of those that have ended, and of the others as far as they said. A piece that
+    runs again counts once.
+    """
+
+    def __init__(self) -> None:
+        self.capacity = Capacity()
+        self.slots = 0
+        self.running = 0
+        self._flow = Flow()
+        self._clock: Clock = SystemClock()
+        self._totals: dict[int, list[Meter]] = {}
+        self._words: dict[int, Word] = {}
+        """The last word of each piece that has not ended."""
+        self._since_s: float | None = None
+        """Since when consumer or blocks wait; None: the stream does not run."""
+        self._waiting = False
+        """Whether it is the consumer that waits."""
+        self._looked_s = self._looked_at_pools_s = float("-inf")
+        self._lock = threading.Lock()
+
+    def meters(self, chain: int, count: int) -> list[Meter]:
+        """Returns what the `count` operators of a chain have measured so far."""
+        with self._lock:
+            found = [Meter() for _ in range(count)]
+            if chain in self._totals:
+                add_packed(found, packed(self._totals[chain]))
+            for word in self._words.values():
+                if word.chain == chain:
+                    add_packed(found, word.numbers)
+            return found
+
+    def flow(self) -> Flow:
+        """Returns how blocks go from tasks to the consumer."""
+        with self._lock:
+            return self._passed(self._flow)
+
+    # What the stream says
+
+    def begin(self, clock: Clock, budget_bytes: int) -> None:
+        """The consumer waits for the first block."""
+        with self._lock:
+            self._clock = clock
+            self._flow = replace(self._flow, budget_bytes=budget_bytes)
+            self._since_s, self._waiting = clock.monotonic(), True
+
+    def give(self, table: pa.Table) -> None:
+        """The consumer has got a block."""
+        size_bytes = table.nbytes
+        with self._lock:
+            flow = self._passed(self._flow)
+            self._flow = replace(
+                flow,
+                blocks=flow.blocks + 1,
+                rows=flow.rows + table.num_rows,
+                bytes=flow.bytes + size_bytes,
+                largest_bytes=max(flow.largest_bytes, size_bytes),
+            )
+            self._since_s, self._waiting = self._clock.monotonic(), False
+
+    def wait(self) -> None:
+        """The consumer waits for the next block."""
+        with self._lock:
+            self._flow = self._passed(self._flow)
+            self._since_s, self._waiting = self._clock.monotonic(), True
+
+    def end(self) -> None:
+        """The stream has ended; nothing is made any more."""
+        with self._lock:
+            self._flow = replace(self._passed(self._flow), queued=0, queued_bytes=0)
+            self._since_s, self.running = None, 0
+            self.capacity.look(self._clock.monotonic(), self.slots, None)
+
+    def blocked(self, seconds: float) -> None:
+        """A task stood still with a block."""
+        with self._lock:
+            self._flow = replace(self._flow, blocked_s=self._flow.blocked_s + seconds)
+
+    def hear(self, piece: int, word: Word) -> None:
+        """A piece says what it has measured so far."""
+        with self._lock:
+            self._words[piece] = word
+
+    def over(self, piece: int) -> None:
+        """A piece is wholly consumed, and runs no more: what it said last is final."""
+        with self._lock:
+            word = self._words.pop(piece, None)
+            if word is not None:
+                add_packed(self._totals.setdefault(word.chain, blank(word.numbers)), word.numbers)
+
+    def look(self, now_s: float, backend: Backend, slots: int, pieces: Iterable[_Piece]) -> None:
+        """Notes what is queued and what runs, if it is time to."""
+        if now_s - self._looked_s < LOOK_S:
+            return
+        self._looked_s = now_s
+        pools = None
+        if now_s - self._looked_at_pools_s >= LOOK_AT_POOLS_S:
+            self._looked_at_pools_s, pools = now_s, backend.pools()
+        queued = queued_bytes = running = 0
+        for piece in pieces:
+            queued += len(piece.held) + (piece.offered is not None)
+            queued_bytes += piece.held_bytes + (piece.offered or 0)
+            running += piece.task is not None and piece.started
+        with self._lock:
+            self.slots, self.running = slots, running
+            self.capacity.look(now_s, slots, pools)
+            self._flow = replace(self._flow, queued=queued, queued_bytes=queued_bytes)
+
+    def _passed(self, flow: Flow) -> Flow:
+        """Returns the flow with the time that has passed since someone began to wait."""
+        if self._since_s is None:
+            return flow
+        passed_s = self._clock.monotonic() - self._since_s
+        if self._waiting:
+            return replace(flow, waited_s=flow.waited_s + passed_s)
+        return replace(flow, consumer_s=flow.consumer_s + passed_s)
 
 
 def stream_blocks(
@@ -71,6 +196,7 @@ def stream_blocks(
     policy: Policy = STREAM_POLICY,
     clock: Clock | None = None,
     stopped: Callable[[], bool] = lambda: False,
+    gauges: Gauges | None = None,
 ) -> Iterator[pa.Table]:
     """Yields the tables that `program.run(piece)` yields, for each piece, in the order of pieces and tables.
 
@@ -81,7 +207,7 @@ def stream_blocks(
 
     A piece whose worker or node dies runs again, as often as `policy` says. To stop early (`break`, `close`) ends all
     tasks and frees what they made; so does `stopped`, which is asked while the stream waits for its next table: it says
-    whether nobody wants that any more.
+    whether nobody wants that any more. `gauges` tell how it is doing; what a program yields of type `Word` goes there.
 
     Raises what the program raised, once all tables before it were consumed, with the traceback of the worker as a note.
     Raises StreamFailed where that cannot be sent, or a piece was given up; ValueError if the budget is no positive
@@ -89,7 +215,9 @@ def stream_blocks(
     """
     if budget_bytes < 1:
         raise ValueError(f"budget_bytes is {budget_bytes}, but a stream needs room for a block; give it some MiB")
-    return _streamed(program, pieces, backend, budget_bytes, policy, clock or SystemClock(), stopped)
+    return _streamed(
+        program, pieces, backend, budget_bytes, policy, clock or SystemClock(), stopped, gauges or Gauges()
+    )
 
 
 def _streamed(
@@ -100,6 +228,7 @@ def _streamed(
     policy: Policy,
     clock: Clock,
     stopped: Callable[[], bool],
+    gauges: Gauges,
 ) -> Iterator[pa.Table]:
     if id(backend) in _at_work:
         raise RuntimeError(
@@ -110,11 +239,15 @@ def _streamed(
     try:
         pools = getattr(program, "pools", ())
         backend.load(_Replayable(program, f"{program.key} as a stream"), pools, stopped=stopped)
-        stream = _Stream(iter(pieces), backend, budget_bytes, policy, clock)
+        stream = _Stream(iter(pieces), backend, budget_bytes, policy, clock, gauges)
+        # From here on: how long actors take to load their models says nothing about who waits for whom.
+        gauges.begin(clock, budget_bytes)
         while stream.advance(stopped):
             # Not by a name: this frame must not keep what the consumer has let go of.
             yield stream.deliver()
+            gauges.wait()
     finally:
+        gauges.end()
         _at_work.discard(id(backend))
         backend.cancel()
 
@@ -136,10 +269,16 @@ class _Replayable:
     def run(self, payload: tuple[Any, int]) -> Iterator[Any]:
         piece, skip = payload
         try:
-            for table in islice(self.program.run(piece), skip, None):
-                if not isinstance(table, pa.Table):
-                    raise TypeError(f"the program of a stream yields Arrow tables, but this one gave {type(table)}")
-                yield table
+            for item in self.program.run(piece):
+                if isinstance(item, Word):
+                    yield item
+                    continue
+                if not isinstance(item, pa.Table):
+                    raise TypeError(f"the program of a stream yields Arrow tables, but this one gave {type(item)}")
+                if skip:
+                    skip -= 1
+                    continue
+                yield item
         except Exception as error:  # noqa: BLE001 - whatever user code raises is the consumer's to hear
             yield Raised.of(error)
 
@@ -165,6 +304,8 @@ class _Piece:
     """Whether that task is known to run."""
     offered: int | None = None
     """What the block that it offers counts for, in bytes."""
+    offered_s: float = 0.0
+    """When it was offered."""
     raised: Raised | None = None
     ended: bool = False
     """Whether no block follows those that are held."""
@@ -186,13 +327,20 @@ class _Stream:
     """All that is known of a stream; `_pieces` has the oldest first."""
 
     def __init__(
-        self, source: Iterator[Any], backend: Backend, budget_bytes: int, policy: Policy, clock: Clock
+        self,
+        source: Iterator[Any],
+        backend: Backend,
+        budget_bytes: int,
+        policy: Policy,
+        clock: Clock,
+        gauges: Gauges,
     ) -> None:
         self._source = source
         self._backend = backend
         self._budget = budget_bytes
         self._policy = policy
         self._clock = clock
+        self._gauges = gauges
         self._pieces: deque[_Piece] = deque()
         self._by_task: dict[int, _Piece] = {}
         self._begun = 0
@@ -220,6 +368,8 @@ class _Stream:
     def deliver(self) -> pa.Table:
         """Returns the table, and keeps none of it."""
         table, self._next = self._next, None
+        assert table is not None
+        self._gauges.give(table)
         return table
 
     def _fetch(self) -> bool:
@@ -240,6 +390,7 @@ class _Stream:
             if head.error is not None:
                 raise head.error
             self._pieces.popleft()
+            self._gauges.over(head.rank)
             self._steer()
         return False
 
@@ -252,6 +403,7 @@ class _Stream:
         block = self._largest or self._budget // (slots + 1)
         used = sum(piece.held_bytes + (piece.offered or 0) + (block if piece.comes else 0) for piece in self._pieces)
         now_s = self._clock.monotonic()
+        self._gauges.look(now_s, self._backend, slots, self._pieces)
         for rank, piece in enumerate(self._pieces):
             fits = used + block <= self._budget
             if piece.offered is not None:
@@ -260,6 +412,7 @@ class _Stream:
                     piece.held.append((self._backend.take(piece.task), piece.offered))
                     piece.held_bytes += piece.offered
                     piece.offered = None
+                    self._gauges.blocked(now_s - piece.offered_s)
                     used += block
             elif piece.task is None and not piece.ended and piece.due_s <= now_s:
                 fits = fits and len(self._by_task) < window
@@ -335,9 +488,14 @@ class _Stream:
         piece.started = True
         if isinstance(news, Offer):
             piece.offered = news.size_bytes + BLOCK_OVERHEAD_BYTES
+            piece.offered_s = self._clock.monotonic()
             self._largest = max(self._largest, piece.offered)
         elif isinstance(news, Message):
-            (piece.raised,) = news.items
+            for item in news.items:
+                if isinstance(item, Word):
+                    self._gauges.hear(piece.rank, item)
+                else:
+                    piece.raised = item
 
     def _ended(self, piece: _Piece, news: Ended) -> None:
         del self._by_task[news.task]

@@ -84,6 +84,11 @@ def add_packed(meters: Sequence[Meter], numbers: Sequence[float]) -> None:
         meter.take(numbers[place * NUMBERS : (place + 1) * NUMBERS])
 
 
+def blank(numbers: Sequence[float]) -> list[Meter]:
+    """Returns as many meters as were packed, with nothing measured."""
+    return [Meter() for _ in range(len(numbers) // NUMBERS)]
+
+
 class Word(NamedTuple):
     """What a piece of a stream has measured so far, on its way to the consumer."""
 
