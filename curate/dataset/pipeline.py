@@ -140,7 +140,7 @@ class Applying:
 
 
 @dataclass(slots=True)
-class _Seen:
+class Seen:
     """What a step was given and gave so far, of one shard."""
 
     rows: int = 0
@@ -190,20 +190,30 @@ class Pipeline:
         return step.compute is not None and bool(self._pools)
 
     def stream(
-        self, batches: Iterator[pa.Table], tally: Tally, how: Applying, meters: Sequence[Meter] = ()
+        self,
+        batches: Iterator[pa.Table],
+        tally: Tally,
+        how: Applying,
+        meters: Sequence[Meter] = (),
+        begun: Sequence[Seen] = (),
     ) -> Iterator[pa.Table]:
         """Yields what the batches of one shard become, in order, once `setup` was called.
 
-        `meters`, one a step, are added to.
+        `meters`, one a step, are added to. `begun` is what `begin` gave, where the shard comes in several calls.
         """
         tables = batches
         pools = iter(self._pools)
-        for step, meter in zip(self._opened, meters or [Meter() for _ in self._opened], strict=True):
+        meters = meters or [Meter() for _ in self._opened]
+        for step, meter, seen in zip(self._opened, meters, begun or self.begin(), strict=True):
             if self._is_pooled(step):
-                tables = _there(step, tables, tally, how, meter, next(pools))
+                tables = _there(step, tables, tally, how, meter, next(pools), seen)
             else:
-                tables = _here(step, tables, tally, how, meter)
+                tables = _here(step, tables, tally, how, meter, seen)
         return tables
+
+    def begin(self) -> list[Seen]:
+        """Returns what its steps have seen of a shard so far, nothing; `stream` adds to it."""
+        return [Seen() for _ in self.steps]
 
     def apply(self, batch: pa.Table, tally: Tally) -> Iterator[pa.Table]:
         """Yields what an empty table becomes: what a schema is asked for with, where there are no rows."""
@@ -233,9 +243,10 @@ def _asked(pool: Pool, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
         yield from found.tables
 
 
-def _here(step: Step, tables: Iterator[pa.Table], tally: Tally, how: Applying, meter: Meter) -> Iterator[pa.Table]:
+def _here(
+    step: Step, tables: Iterator[pa.Table], tally: Tally, how: Applying, meter: Meter, seen: Seen
+) -> Iterator[pa.Table]:
     """Yields what a step makes of tables, in this process."""
-    seen = _Seen()
     for batch in _batches(step, tables):
         made = _applied(step, batch, tally, how, seen.rows)
         while True:
@@ -252,10 +263,9 @@ def _here(step: Step, tables: Iterator[pa.Table], tally: Tally, how: Applying, m
 
 
 def _there(
-    step: Step, tables: Iterator[pa.Table], tally: Tally, how: Applying, meter: Meter, pool: Pool
+    step: Step, tables: Iterator[pa.Table], tally: Tally, how: Applying, meter: Meter, pool: Pool, seen: Seen
 ) -> Iterator[pa.Table]:
     """Yields what a step makes of tables, in the actors of its pool."""
-    seen = _Seen()
     calls: deque[Call] = deque()
 
     def answer() -> Iterator[pa.Table]:
@@ -345,12 +355,12 @@ def _batches(step: Step, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
             yield from [table] if rows is None or table.num_rows <= rows else rechunk(iter([table]), rows)
 
 
-def _taken(batch: pa.Table, seen: _Seen, meter: Meter) -> None:
+def _taken(batch: pa.Table, seen: Seen, meter: Meter) -> None:
     seen.rows += batch.num_rows
     got(meter, batch)
 
 
-def _given(step: Step, table: pa.Table, seen: _Seen, meter: Meter) -> pa.Table:
+def _given(step: Step, table: pa.Table, seen: Seen, meter: Meter) -> pa.Table:
     if step.one_schema:
         seen.schema = agreed(step.name, seen.schema, table.schema)
     gave(meter, table)
