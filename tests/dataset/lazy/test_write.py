@@ -93,7 +93,7 @@ class TestWrite:
         ("make", "message"),
         [
             (lambda ds: ds.limit(3), "limit before a write"),
-            (lambda ds: ds.union(ds.map(dict)), "union is written if"),
+            (lambda ds: ds.union(ds.map(lambda row: row)), "union is written if"),
             (lambda ds: ds.union(curate.range(3)), "union is written if"),
             (lambda ds: ds.zip(ds), "zip cannot be written"),
         ],
@@ -199,7 +199,7 @@ class TestRowsOfNoFiles:
         more = tmp_path / "more"
         more.mkdir()
         pq.write_table(curate.read_parquet(folder).to_arrow().slice(0, 3), more / "more.parquet")
-        both = curate.read_parquet(folder).union(curate.read_parquet(more)).map(dict)
+        both = curate.read_parquet(folder).union(curate.read_parquet(more)).map(lambda row: row)
         assert both.write_parquet(tmp_path / "out", backend="inline").state == "complete"
         assert curate.read_parquet(tmp_path / "out").count() == both.count()
         numbers = curate.range(3).union(curate.range(2))
