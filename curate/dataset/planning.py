@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.dataset.formats import Encoding, Format, detect, row_groups, stem
+from curate.dataset.formats import detect, row_groups
 from curate.dataset.inputs import Inputs
 from curate.dataset.spec import StageSpec
-from curate.dataset.split import parts, split_bytes, split_row_groups, whole
+from curate.dataset.split import shards_of, whole
 from curate.errors import ConfigError, CorruptInput
 from curate.log import get_logger
 from curate.storage.protocol import Object, Store
@@ -63,35 +63,24 @@ def plan_new(spec: StageSpec, plan: Plan, inputs: Inputs, growth: Growth, store_
 
 def _split(spec: StageSpec, item: Object, name: str, store_of: Callable[[str], Store]) -> Iterator[Shard]:
     try:
-        encoding = detect(item.uri)
+        encoding = detect(item.uri, spec.how)
     except ConfigError as error:
         raise ConfigError(f"{error}; rename it, or leave it out with a glob such as --input 'data/*.jsonl'") from error
-    args = (stem(name), item.uri, item.size, item.generation)
-    if item.size <= spec.shard_bytes or not _can_be_split(encoding):
-        yield whole(*args)
-    elif encoding.format is Format.PARQUET:
+
+    def groups_of(item: Object) -> list[int] | None:
         try:
-            groups = row_groups(store_of(item.uri), item)
+            return row_groups(store_of(item.uri), item)
         except CorruptInput as error:
             # It fails as one shard, like any other broken input, and the rest of the job goes on.
             get_logger(job=spec.name).warning("a large input cannot be split", error=str(error))
-            yield whole(*args)
-            return
-        ranges = split_row_groups(groups, spec.shard_bytes)
-        yield from parts(*args, SliceKind.ROW_GROUPS, ranges, [sum(groups[a:b]) for a, b in ranges])
-    else:
-        ranges = split_bytes(item.size, spec.shard_bytes)
-        yield from parts(*args, SliceKind.BYTES, ranges, [b - a for a, b in ranges])
+            return None
 
-
-def _can_be_split(encoding: Encoding) -> bool:
-    """Returns whether slices are the same rows as the whole. Those of text are not: it counts its lines."""
-    return encoding.splittable and encoding.format is not Format.TEXT
+    return shards_of(item, name, encoding, spec.shard_bytes, groups_of)
 
 
 def _warn_of_large(spec: StageSpec, large: Sequence[Object]) -> None:
     """Says once, however many they are, that some inputs are one shard each although they are larger than that."""
-    unsplit = [item for item in large if not _can_be_split(detect(item.uri))]
+    unsplit = [item for item in large if not detect(item.uri, spec.how).divisible]
     if unsplit:
         largest = max(unsplit, key=lambda item: item.size)
         get_logger(job=spec.name).warning(

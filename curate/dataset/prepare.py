@@ -19,10 +19,11 @@ from curate.clock import Clock, SystemClock
 from curate.dataset.commit import Uncommitted, refuse_other_job
 from curate.dataset.failures import failed_now
 from curate.dataset.formats import Format, OutputFormat, detect, sample_schema
-from curate.dataset.history import History, look_back, object_at, ours, stale_outputs
+from curate.dataset.history import History, look_back, object_at, our_sides, ours, stale_outputs
 from curate.dataset.inputs import Inputs, enclosing_ledgers, list_inputs, refuse_overlap, understand
 from curate.dataset.ownership import OwnedStore
 from curate.dataset.planning import plan_new, replan_changed
+from curate.dataset.sides import sides_of_shards
 from curate.dataset.spec import RunOptions, StageSpec
 from curate.errors import ConfigError, CorruptInput
 from curate.log import get_logger
@@ -264,6 +265,8 @@ def _redo_stale(
     if not len(ranks):
         return plan
     todo.stale = stale_outputs(spec, ledger, listing, matched, ranks)
+    sides = sides_of_shards(listing, plan, spec.suffix, ranks)
+    todo.stale_sides = [object_at(ledger, listing, row) for row in sides.tolist()]
     matched.done[ranks] = False
     others = np.ones(len(plan), dtype=bool)
     others[ranks] = False
@@ -302,13 +305,15 @@ def _scope(plan: Plan, options: RunOptions, among: Any) -> Any:
 def _overwritten(spec: StageSpec, ledger: Ledger, listing: OutputListing) -> tuple[OutputListing, list[Object]]:
     """Returns the listing as it will be without this job's outputs and ledger, and the outputs to remove.
 
-    The outputs are what the plan names and curate wrote; whatever else is there is foreign and stays.
+    The outputs are what the plan names and curate wrote; whatever else is there is foreign and stays. Extra outputs come
+    last: a shard that is done has all of its outputs, also if this is cut off and the old job goes on.
     """
     job = ledger.read_job() if listing.has_job else {"format": spec.format, "codec": spec.codec, "suffix": spec.suffix}
     plan = ledger.read_plan(listing)
     matched = match(plan, listing, job["suffix"])
-    mine = ours(ledger, listing, plan, matched, OutputFormat(job["format"]), job["codec"])
-    rows = matched.position[mine].tolist()
+    written_as = OutputFormat(job["format"]), job["codec"]
+    mine = ours(ledger, listing, plan, matched, *written_as)
+    rows = [*matched.position[mine].tolist(), *our_sides(ledger, listing, plan, mine, job["suffix"], *written_as)]
     keep = np.ones(len(listing.names), dtype=bool)
     keep[rows] = False
     mask = pa.array(keep)
@@ -364,9 +369,9 @@ def _input_schemas(
     if spec.rows is not None:
         return {"rows": spec.rows.schema}
     # A planned input may be gone, and be the last of its format: its shard has to fail for that and nothing else.
-    by_format: dict[Format, list[int]] = {detect(uri).format: [] for uri in undone}
+    by_format: dict[Format, list[int]] = {detect(uri, spec.how).format: [] for uri in undone}
     for row, uri in enumerate(inputs.table["uri"].to_pylist()):
-        rows = by_format.get(detect(uri).format)
+        rows = by_format.get(detect(uri, spec.how).format)
         if rows is not None and len(rows) < SAMPLED_INPUTS:
             rows.append(row)
     schemas: dict[str, Any] = {}
@@ -383,7 +388,7 @@ def _sample(spec: StageSpec, inputs: Inputs, stores: Stores, rows: list[int]) ->
     for row in rows:
         uri, size, generation = (inputs.table[name][row].as_py() for name in ("uri", "size", "generation"))
         try:
-            found = sample_schema(stores.of(uri), Object(uri, size, generation), detect(uri), spec.columns)
+            found = sample_schema(stores.of(uri), Object(uri, size, generation), detect(uri, spec.how), spec.columns)
         except CorruptInput as error:
             problem = error
             continue

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from curate.dataset.formats import OutputFormat, suffix
+from curate.dataset.formats import OutputFormat, ReadAs, suffix
 from curate.dataset.stage import Operator, RowSource, StageProgram
 from curate.runtime.protocol import Resources
 from curate.tasks.progress import Display, NoDisplay
@@ -46,8 +46,12 @@ class StageSpec:
     origin: Mapping[str, Any] = field(default_factory=dict)
     """Where the job comes from, for who makes it again: script, class, settings that were given."""
 
+    how: ReadAs | None = None
+    """How the inputs are read; None: as their suffixes say."""
     rows: RowSource | None = None
     """Where the rows come from, if not from files; then a run is given no inputs."""
+    sides: Mapping[str, Any] = field(default_factory=dict)
+    """Schemas of the extra outputs by name, which are part of the identity; None: derived from the first rows."""
     upstream: tuple[StageSpec, str] | None = None
     """The stage that is run first, and its output prefix, which this one reads: a checkpoint."""
 
@@ -73,6 +77,7 @@ class StageSpec:
             task_timeout_s=self.task_timeout_s,
             input_schemas=input_schemas,
             scratch=scratch,
+            how=self.how,
             rows=self.rows,
         )
 

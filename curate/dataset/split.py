@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from curate.dataset.formats import Encoding, Format, stem
+from curate.storage.protocol import Object
 from curate.tasks.shard import Shard, SliceKind
+from curate.units import KIB, MIB
+
+SHARD_BYTES = 256 * MIB
+"""Stored bytes of a shard of a dataset, at most, where its input can be split."""
+BUNDLE_BYTES = 8 * MIB
+OPEN_BYTES = 64 * KIB
+"""Small shards share a task of a stream: until they have this many bytes, each with what it takes to open its file."""
 
 
 def split_bytes(size: int, shard_bytes: int) -> list[tuple[int, int]]:
@@ -60,3 +69,57 @@ def parts(
     for k, ((start, stop), part_size) in enumerate(zip(ranges, sizes, strict=True)):
         part_id = f"{stem}.part-{k:05d}-of-{len(ranges):05d}"
         yield Shard(part_id, uri, kind, start, stop, part_size, size, generation)
+
+
+def shards_of(
+    item: Object,
+    name: str,
+    encoding: Encoding,
+    shard_bytes: int,
+    groups_of: Callable[[Object], Sequence[int] | None],
+) -> Iterator[Shard]:
+    """Yields the shards of an input whose path below the input's root is `name`.
+
+    `groups_of` returns the stored bytes of the row groups of a Parquet file, None if it cannot be read; it is asked for
+    large ones only.
+    """
+    # The whole name of a file that is one row: `a.png` and `a.jpg` may lie together.
+    called = name if encoding.format in (Format.BINARY, Format.IMAGE) else stem(name)
+    args = (called, item.uri, item.size, item.generation)
+    if item.size <= shard_bytes or not encoding.divisible:
+        yield whole(*args)
+    elif encoding.format is Format.PARQUET:
+        groups = groups_of(item)
+        if groups is None:
+            yield whole(*args)
+            return
+        ranges = split_row_groups(groups, shard_bytes)
+        yield from parts(*args, SliceKind.ROW_GROUPS, ranges, [sum(groups[a:b]) for a, b in ranges])
+    else:
+        ranges = split_bytes(item.size, shard_bytes)
+        yield from parts(*args, SliceKind.BYTES, ranges, [b - a for a, b in ranges])
+
+
+def bundled(shards: Iterable[Shard], most_bytes: int = BUNDLE_BYTES) -> Iterator[tuple[Shard, ...]]:
+    """Yields neighbours together, in order: as many as fit into `most_bytes`, `OPEN_BYTES` counted for each.
+
+    The first two are one shard each, and every second one may be twice as large as those before: the first rows come
+    soon, and few files are several tasks.
+
+    >>> small = [whole(name, name, 1, "") for name in "abcdefghijk"]
+    >>> [len(bundle) for bundle in bundled(small)]
+    [1, 1, 1, 1, 3, 3, 1]
+    """
+    held: list[Shard] = []
+    size = number = 0
+    for shard in shards:
+        weight = shard.size_bytes + OPEN_BYTES
+        # Not beyond sixty doublings: there may be millions of bundles.
+        if held and size + weight > min(most_bytes, OPEN_BYTES << min(number // 2, 60)):
+            yield tuple(held)
+            held, size = [], 0
+            number += 1
+        held.append(shard)
+        size += weight
+    if held:
+        yield tuple(held)

@@ -23,8 +23,8 @@ from curate.dataset.capture import WorkerLog
 from curate.dataset.formats import (
     Encoding,
     OutputFormat,
+    ReadAs,
     detect,
-    make_writer,
     read,
     read_record,
     suffix,
@@ -32,7 +32,9 @@ from curate.dataset.formats import (
 from curate.dataset.metering import Meters, at_work, got, reading
 from curate.dataset.pipeline import Applying
 from curate.dataset.raised import Raised
+from curate.dataset.sides import MAIN, RECORD_SIDE, SideTable, side_name
 from curate.dataset.tally import BadRowBudget, Tally
+from curate.dataset.writing import Outputs, Taken
 from curate.errors import (
     BadRow,
     ConfigError,
@@ -55,7 +57,10 @@ from curate.tasks.shard import Shard
 PROBED_BATCHES = 16
 """Batches of a shard that are tried for a table: a job that drops most of its rows must not be run for its schema."""
 PROBED_TABLES = 4
-"""Tables of a shard that are looked at for the types of its output's columns, while some are null in all before."""
+"""Tables of a shard, for each of its outputs, that are looked at for the types of columns, while some are null in all
+before."""
+MOST_RUNS = 3
+"""Times that a shard is run in one attempt: twice, where extra outputs are in the way; more where others make more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +119,7 @@ class RowOperator(Operator, Protocol):
     def stream(
         self, batches: Iterator[Any], tally: Tally, how: Applying, meters: Sequence[Meter] = ()
     ) -> Iterator[Any]:
-        """Yields the tables that the batches of a shard become, in order."""
+        """Yields the tables that the batches of a shard become, in order; each of an extra output as a `SideTable`."""
         ...
 
     def apply(self, batch: Any, tally: Tally) -> Iterator[Any]:
@@ -126,7 +131,7 @@ class FileOperator(Operator, Protocol):
     """An operator over whole files."""
 
     def apply_file(self, file: InputFile, tally: Tally) -> Iterable[Any]:
-        """Yields the tables that a file becomes."""
+        """Yields the tables that a file becomes; it has no extra outputs."""
         ...
 
 
@@ -157,21 +162,27 @@ class Piece:
     """The schema that all outputs have; None if none could be derived."""
     last: bool = False
     """Whether a shard that raises now is given up: what may be done for its good rows is done this time."""
+    sides: Mapping[str, Any] = field(default_factory=dict)
+    """The schemas of extra outputs, by name, in the order in which they are published."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Plain tuples and bytes: a frozen dataclass with slots is pickled by Python code, which took longer than all
         # else that the driver does for a task.
         shards = [(rank, *shard_row(shard)) for rank, shard in self.shards]
         schema = None if self.schema is None else self.schema.serialize().to_pybytes()
-        return _piece, (shards, self.attempt, schema, self.last)
+        sides = {name: schema.serialize().to_pybytes() for name, schema in self.sides.items()}
+        return _piece, (shards, self.attempt, schema, self.last, sides)
 
 
-def _piece(shards: list[tuple[Any, ...]], attempt: int, schema: bytes | None, last: bool) -> Piece:
+def _piece(
+    shards: list[tuple[Any, ...]], attempt: int, schema: bytes | None, last: bool, sides: Mapping[str, bytes]
+) -> Piece:
     made = tuple((rank, Shard(*values)) for rank, *values in shards)
-    return Piece(made, attempt, None if schema is None else _schema(schema), last)
+    held = {name: _schema(data) for name, data in sides.items()}
+    return Piece(made, attempt, None if schema is None else _schema(schema), last, held)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=64)
 def _schema(data: bytes) -> Any:
     """Returns the schema; to each worker the same object every time, which is what writers are cached by."""
     return pa.ipc.read_schema(pa.py_buffer(data))
@@ -183,6 +194,8 @@ class Probe:
 
     shard: Shard | None
     """None: of an empty table."""
+    sides: tuple[str, ...] = ()
+    """Extra outputs whose schemas are asked for too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,25 +208,45 @@ class Probed:
     """Rows that were read for it."""
     again_s: float | None = None
     """Seconds after which to ask again, for something was not there that was needed; None: the answer is final."""
+    sides: Mapping[str, Any] = field(default_factory=dict)
+    """Schemas of extra outputs by name; None: no table of it was given."""
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a schema of each output."""
+        return all(schema is not None for schema in (self.schema, *self.sides.values()))
 
     @property
     def typed(self) -> bool:
-        """Whether there is a schema that says the type of every column: none had nothing but nulls so far."""
-        return self.schema is not None and not any(pt.is_null(field.type) for field in self.schema)
+        """Whether there are schemas that say the type of every column: none had nothing but nulls so far."""
+        return self.known and not any(
+            pt.is_null(field.type) for schema in (self.schema, *self.sides.values()) for field in schema
+        )
 
     def filled(self, other: Probed) -> Probed:
         """Returns this answer, its columns of unknown type typed as in the other one; that one if there is no schema.
 
         Of two schemas with other columns, the first one holds.
         """
+        names = {**self.sides, **other.sides}
+        sides = {name: _typed_as(self.sides.get(name), other.sides.get(name)) for name in names}
         if self.schema is None or other.schema is None:
-            return other if self.schema is None else self
-        types = {field.name: field.type for field in other.schema}
-        fields = [
+            found = other if self.schema is None else self
+            return found if found.sides == sides else replace(found, sides=sides)
+        return Probed(_typed_as(self.schema, other.schema), sides=sides)
+
+
+def _typed_as(schema: Any, other: Any) -> Any:
+    """Returns a schema, its columns of unknown type typed as in the other one; that one if there is none."""
+    if schema is None or other is None:
+        return other if schema is None else schema
+    types = {field.name: field.type for field in other}
+    return pa.schema(
+        [
             field.with_type(types.get(field.name, field.type)) if pt.is_null(field.type) else field
-            for field in self.schema
+            for field in schema
         ]
-        return Probed(pa.schema(fields))
+    )
 
 
 @dataclass
@@ -236,6 +269,8 @@ class StageProgram:
     """Whether, at a shard's last try, a row that alone makes the operator raise is quarantined."""
     task_timeout_s: float | None = None
     """Seconds after which a shard is cancelled: shortly before, its log says where it is."""
+    how: ReadAs | None = None
+    """How inputs are read, where their suffixes do not say it all."""
     rows: RowSource | None = None
     """Where rows come from that are in no files."""
 
@@ -305,31 +340,46 @@ class StageProgram:
         if piece.attempt > 1 and (done := self._existing(index, out, uri)) is not None:
             return done
         self._setup()
+        replaced: dict[str, str] = {}
+        for _ in range(MOST_RUNS):
+            done = self._write(index, shard, piece, out, uri, replaced)
+            if done is not None:
+                return done
+        raise ForeignOutputError(
+            f"extra outputs of {shard.id!r} were replaced by others {MOST_RUNS} times in a row; the shard runs again"
+        )
+
+    def _write(
+        self, index: int, shard: Shard, piece: Piece, out: Store, uri: str, replaced: dict[str, str]
+    ) -> ShardRecord | None:
+        """Runs a shard and publishes its outputs, in place of the extra ones in `replaced`: generations by URI.
+
+        Returns None, without the main output, if others are to be replaced first, which are in `replaced` then.
+        """
         tally = Tally(BadRowBudget(self.max_bad_rows))
         meters = Meters([pooled for _, pooled in self.operator.metered])
-        with out.writer(uri) as sink:
-            writer = None if piece.schema is None else make_writer(sink, piece.schema, self.format, self.codec)
-            for table in self._tables(shard, tally, errors=piece.last, meters=meters):
-                if writer is not None:
-                    if not len(piece.schema) and len(table.schema):
-                        raise SchemaMismatch(
-                            "this shard gives a table, and the first shards of the plan gave none: outputs have no "
-                            "columns; declare output_schema in the job"
-                        )
-                    got(meters.write, table)
-                    with at_work(meters.write):
-                        writer.write(table)
-                    tally.books.rows_out += table.num_rows
-            if writer is None:
-                raise SchemaMismatch(
-                    "no output schema could be derived: the first shards of the plan gave no rows or failed; "
-                    "mend them, or declare output_schema in the job"
-                )
+        tables = self._tables(shard, tally, errors=piece.last, meters=meters)
+        if piece.schema is None:
+            for _ in tables:
+                pass
+            raise SchemaMismatch(
+                "no output schema could be derived: the first shards of the plan gave no rows or failed; "
+                "mend them, or declare output_schema in the job"
+            )
+        name = uri[len(self.output) + 1 :]
+        uris = {MAIN: uri} | {side: f"{self.output}/{side_name(side, name)}" for side in piece.sides}
+        with Outputs(out, uris, {MAIN: piece.schema, **piece.sides}, self.format, self.codec) as outputs:
+            for table in tables:
+                got(meters.write, table)
+                with at_work(meters.write):
+                    tally.books.rows_out += outputs.write(table)
             tally.close()
+            outputs.count(tally.books)
             with at_work(meters.write):
-                writer.close(self._record(shard, tally, out))
-                published = sink.publish()
-            meters.write.bytes_out = published.object.size
+                published = outputs.publish(self._record(shard, tally, out), replaced)
+            meters.write.bytes_out = outputs.bytes_out
+        if isinstance(published, Taken):
+            return self._in_the_way(index, out, uri, published, replaced)
         if published.outcome is Outcome.DIFFERENT:
             return self._other(index, out, uri)
         return ShardRecord(
@@ -372,7 +422,7 @@ class StageProgram:
     def _batches(self, shard: Shard, tally: Tally) -> Iterator[Any]:
         if self.rows is not None:
             return self.rows.read(shard.uri, self.batch_rows)
-        encoding: Encoding = detect(shard.uri)
+        encoding: Encoding = detect(shard.uri, self.how)
         return read(
             self._store(shard.uri),
             Object(shard.uri, shard.object_bytes, shard.generation),
@@ -424,6 +474,35 @@ class StageProgram:
             )
         return ShardRecord(index, 0.0, None, done.books, done.generation, done.bytes_out, existed=True, different=True)
 
+    def _in_the_way(
+        self, index: int, out: Store, uri: str, taken: Taken, replaced: dict[str, str]
+    ) -> ShardRecord | None:
+        """Returns the record of the main output if there is one; else None, with the extra ones in `replaced`.
+
+        Raises ConfigError if one was not written by curate, or the output is another job's now.
+        """
+        done = self._existing(index, out, uri)
+        if done is not None:
+            return replace(done, different=True)
+        # The same order tells here as below: whoever overwrote the job did so before it published anything.
+        self._refuse_if_overwritten(out)
+        for found in taken.objects:
+            try:
+                record = read_record(out, found, self.format, self.codec)
+            except CorruptInput:
+                record = None
+            if record is None:
+                raise ConfigError(
+                    f"{found.uri} was not written by curate, but it has the name of an extra output; move it, or use "
+                    "another --output"
+                )
+            replaced[found.uri] = found.generation
+            log.get_logger().warning(
+                "an extra output without its main one has other bytes; the shard runs again to replace it",
+                output=found.uri,
+            )
+        return None
+
     def _remove_foreign(self, out: Store, found: Object, error: ForeignOutputError) -> None:
         """Removes what a zombie of a job that was overwritten had published, and nothing else.
 
@@ -433,6 +512,17 @@ class StageProgram:
 
         Raises ConfigError if the output is another job's now; ForeignOutputError if someone else was there first.
         """
+        self._refuse_if_overwritten(out)
+        try:
+            out.delete(found.uri, found.generation)
+        except GenerationMismatch:
+            raise ForeignOutputError(
+                f"{error}; it was replaced while it was looked at; the shard runs again"
+            ) from error
+        log.get_logger().warning("an output of another identity was removed", output=found.uri, error=str(error))
+
+    def _refuse_if_overwritten(self, out: Store) -> None:
+        """Raises ConfigError if the output is another job's now."""
         try:
             owner = Ledger(out, self.output).read_job()["fingerprint"]
         except ObjectNotFound:
@@ -442,38 +532,36 @@ class StageProgram:
                 f"{self.output} is the output of another job by now (identity {owner}, this worker's is "
                 f"{self.fingerprint}): it was overwritten while this run went on; nothing was changed. Let the other "
                 "run end, or use another --output"
-            ) from error
-        try:
-            out.delete(found.uri, found.generation)
-        except GenerationMismatch:
-            raise ForeignOutputError(
-                f"{error}; it was replaced while it was looked at; the shard runs again"
-            ) from error
-        log.get_logger().warning("an output of another identity was removed", output=found.uri, error=str(error))
+            )
 
     # The schema of the output
 
     def _probe(self, probe: Probe) -> Probed:
         tally = Tally(BadRowBudget("100%"))
-        answer = Probed()
+        answer = Probed(sides=dict.fromkeys(probe.sides))
         try:
             self._setup()
             if probe.shard is not None:
                 tables: Iterable[Any] = self._tables(probe.shard, tally, PROBED_BATCHES, errors=True, hold=False)
             elif self.operator.reads_files:
-                return Probed()
+                return answer
             else:
                 schema = next(iter(self.input_schemas.values()))
                 tables = cast(RowOperator, self.operator).apply(schema.empty_table(), tally)
-            for table in islice(tables, PROBED_TABLES):
-                answer = answer.filled(Probed(table.schema.remove_metadata()))
+            for table in islice(tables, PROBED_TABLES * (1 + len(probe.sides))):
+                schema = table.schema.remove_metadata()
+                if not isinstance(table, SideTable):
+                    answer = answer.filled(Probed(schema))
+                elif table.side in probe.sides:
+                    answer = answer.filled(Probed(sides={table.side: schema}))
                 if answer.typed:
                     break
-        except Exception as error:  # noqa: BLE001 - a shard that fails here fails again, and is booked, when it runs
-            failure = Raised.of(error).failure
+        except Exception as raised:  # noqa: BLE001 - a shard that fails here fails again, and is booked, when it runs
+            failure = Raised.of(raised).failure
             passing = failure.kind in (FailureKind.RETRY_LATER, FailureKind.THROTTLED)
             again_s = failure.after_s if passing else None
-            answer = Probed(answer.schema, failure.error if passing or answer.schema is None else "", 0, again_s)
+            error = failure.error if passing or not answer.known else ""
+            answer = replace(answer, error=error, again_s=again_s)
         return replace(answer, rows=tally.books.rows_in)
 
     # What a worker process keeps
@@ -532,10 +620,9 @@ def books_of(store: Store, found: Object, format: OutputFormat, codec: str, fing
     Raises ConfigError if the object carries no record, or that of another job: its name is taken.
     """
     record = read_record(store, found, format, codec)
-    if record is None:
-        raise ConfigError(
-            f"{found.uri} was not written by curate, but it has the name of an output; move it, or use another --output"
-        )
+    if record is None or RECORD_SIDE in record:
+        what = "was not written by curate" if record is None else f"is the extra output {record[RECORD_SIDE]!r}"
+        raise ConfigError(f"{found.uri} {what}, but it has the name of an output; move it, or use another --output")
     if record["fingerprint"] != fingerprint:
         raise ForeignOutputError(f"{found.uri} was written by a job of other identity ({record['fingerprint']})")
     return Books.parse(record["rows"], record["counters"])

@@ -33,6 +33,7 @@ class Given:
 
     found: pa.Schema | None
     name: str = "input"
+    num_cpus: float | None = None
 
     def pieces(self) -> Iterator[Any]:
         raise self._not_yet()
@@ -43,6 +44,16 @@ class Given:
     def label(self, piece: Any) -> str:
         del piece
         raise self._not_yet()
+
+    def shard(self, piece: Any) -> str:
+        del piece
+        raise self._not_yet()
+
+    def bundles(self) -> Iterator[tuple[Any, ...]]:
+        raise self._not_yet()
+
+    def bare(self) -> Given:
+        return self
 
     def count(self) -> int | None:
         return None

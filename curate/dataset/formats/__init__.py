@@ -1,8 +1,8 @@
 """File formats: rows out of inputs, rows into outputs.
 
-Inputs are JSONL, CSV, text and Parquet. A schema is sampled from one file when the plan is made and held for all: what
-does not fit it is a bad row (JSONL, CSV) or a SchemaMismatch (Parquet). Outputs are Parquet and JSONL, and carry the
-record of their shard.
+Inputs are JSONL, CSV, text and Parquet, and files as one row each: their bytes, or their pixels. A schema is sampled
+from one file when the plan is made and held for all: what does not fit it is a bad row (JSONL, CSV) or a SchemaMismatch
+(Parquet). Outputs are Parquet, JSONL and CSV, and carry the record of their shard.
 
 JSONL is parsed by `orjson.loads`, line by line, and not by `pyarrow.json`: that one crashes the process on a line that
 is `null` when it is given a schema, reads date-like strings as timestamps, and takes two objects on one line or one
@@ -12,21 +12,27 @@ object over several lines for rows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pyarrow as pa
 
 from curate.dataset.formats.badrow import BadRow, OnBadRow
+from curate.dataset.formats.binary import binary_schema, read_binary
 from curate.dataset.formats.csv import read_csv, sample_csv
-from curate.dataset.formats.encoding import Codec, Encoding, Format, detect, stem
-from curate.dataset.formats.fit import JSON_TEXT
+from curate.dataset.formats.encoding import Codec, Encoding, Format, ReadAs, detect, stem
+from curate.dataset.formats.fit import JSON_TEXT, readable
 from curate.dataset.formats.hold import hold
+from curate.dataset.formats.images import image_schema, read_image
+from curate.dataset.formats.infer import missing_column
 from curate.dataset.formats.jsonl import read_jsonl, sample_jsonl
+from curate.dataset.formats.nulls import all_nullable
 from curate.dataset.formats.output import DEFAULT_CODEC, OutputWriter, make_writer, suffix
 from curate.dataset.formats.parquet import read_parquet, row_groups, sample_parquet
 from curate.dataset.formats.quarantine import QuarantineWriter
 from curate.dataset.formats.rechunk import rechunk
 from curate.dataset.formats.record import OutputFormat, read_record
-from curate.dataset.formats.text import TEXT_SCHEMA, read_text, sample_text
+from curate.dataset.formats.text import LINES_SCHEMA, TEXT_SCHEMA, read_lines, read_text, sample_text
+from curate.errors import ConfigError
 from curate.storage.protocol import Object, Store
 from curate.tasks.shard import SliceKind
 
@@ -42,8 +48,11 @@ __all__ = [
     "OutputFormat",
     "OutputWriter",
     "QuarantineWriter",
+    "ReadAs",
+    "check_declared",
     "detect",
     "hold",
+    "known_schema",
     "make_writer",
     "read",
     "read_record",
@@ -63,16 +72,73 @@ def sample_schema(
     `wanted` None means all columns; otherwise these, in this order, and a type given is held instead of what is
     inferred. A file without rows gives an empty schema: sample another. Raises ConfigError for a wanted column that is
     missing or has no single type, CorruptInput for a file that cannot be read.
+
+    Nothing is read where the schema is known: it was declared, or is the same for all files of the format.
     """
+    how = encoding.how
+    if how is not None and (known := known_schema(how)) is not None:
+        return _part(object.uri, known, wanted)
     match encoding.format:
         case Format.PARQUET:
             return sample_parquet(store, object, wanted)
         case Format.JSONL:
             return sample_jsonl(store, object, encoding.codec, wanted)
         case Format.CSV:
-            return sample_csv(store, object, encoding.codec, wanted)
+            return sample_csv(store, object, encoding.codec, wanted, "," if how is None else how.delimiter)
         case Format.TEXT:
             return sample_text(object.uri, wanted)
+        case Format.BINARY | Format.IMAGE:
+            raise ValueError(f"{encoding.format} is read as it is told to be")
+
+
+def known_schema(how: ReadAs) -> pa.Schema | None:
+    """Returns the schema of files that are read so where no file has to be looked at; else None."""
+    if how.schema is not None:
+        return how.schema
+    match how.format:
+        case Format.TEXT:
+            return LINES_SCHEMA
+        case Format.BINARY:
+            return binary_schema(how)
+        case Format.IMAGE:
+            return image_schema(how)
+    return None
+
+
+def check_declared(method: str, format: Format, schema: Any) -> pa.Schema:
+    """Returns a schema that was declared for files of a format, every field nullable. Raises ConfigError."""
+    if not isinstance(schema, pa.Schema) or not len(schema):
+        raise ConfigError(f"{method}(schema={schema!r}): expected a pyarrow.Schema with a column")
+    for field in schema:
+        if schema.names.count(field.name) > 1:
+            raise ConfigError(
+                f"{method}(schema=...): column {field.name!r} is there {schema.names.count(field.name)} times"
+            )
+        if not _readable(format, field.type):
+            raise ConfigError(
+                f"{method}(schema=...): column {field.name!r} is {field.type}, which {format} cannot hold"
+            )
+    return all_nullable(schema.remove_metadata())
+
+
+def _readable(format: Format, type: pa.DataType) -> bool:
+    if format is Format.JSONL:
+        return readable(type)
+    if format is Format.CSV:
+        try:
+            pa.array([], pa.string()).cast(type)
+        except pa.ArrowNotImplementedError:
+            return False
+    return True
+
+
+def _part(uri: str, schema: pa.Schema, wanted: Mapping[str, pa.DataType | None] | None) -> pa.Schema:
+    if wanted is None:
+        return schema
+    for name in wanted:
+        if name not in schema.names:
+            raise missing_column(uri, name, schema.names)
+    return pa.schema([schema.field(name) for name in wanted])
 
 
 def read(
@@ -97,19 +163,27 @@ def read(
     does not have. TransientStorageError and PermissionDenied pass through.
     """
     _check_slice(object, encoding, kind)
+    how = encoding.how
     if not len(schema):  # what sampling nothing but empty files gives
         return iter(())
     whole = kind is SliceKind.WHOLE
     begin, end = (0, None) if whole else (start, stop)
     match encoding.format:
         case Format.PARQUET:
-            tables = read_parquet(store, object, begin, end, schema, on_bad_row)
+            tables = read_parquet(store, object, begin, end, schema, on_bad_row, how)
         case Format.JSONL:
             tables = read_jsonl(store, object, encoding.codec, begin, end, schema, on_bad_row)
+        case Format.TEXT if how is not None:
+            tables = read_lines(store, object, encoding.codec, begin, end, how, on_bad_row)
         case Format.TEXT:
             tables = read_text(store, object, encoding.codec, begin, end, schema, on_bad_row)
         case Format.CSV:
-            tables = read_csv(store, object, encoding.codec, schema, on_bad_row)
+            tables = read_csv(store, object, encoding.codec, schema, on_bad_row, how)
+        case Format.BINARY:
+            tables = read_binary(store, object, schema)
+        case Format.IMAGE:
+            assert how is not None
+            tables = read_image(store, object, schema, how, on_bad_row)
     return rechunk(tables, batch_rows)
 
 

@@ -20,11 +20,12 @@ import pyarrow.csv as pa_csv
 import pyarrow.types as pt
 
 from curate.dataset.formats.badrow import BadRow, OnBadRow
-from curate.dataset.formats.encoding import Codec
+from curate.dataset.formats.encoding import Codec, ReadAs
+from curate.dataset.formats.hold import unify
 from curate.dataset.formats.infer import missing_column
 from curate.dataset.formats.nulls import all_nullable, find_nulls
 from curate.dataset.formats.source import BLOCK_BYTES, Source
-from curate.errors import ConfigError, CorruptInput, SchemaMismatch, did_you_mean
+from curate.errors import ConfigError, CorruptInput
 from curate.storage.protocol import Object, Store
 
 _LARGEST_ROW_BYTES = 1 << 28
@@ -41,12 +42,15 @@ class _Parser:
     were handed out are skipped.
     """
 
-    def __init__(self, store: Store, object: Object, codec: Codec | None, names: list[str] | None) -> None:
+    def __init__(
+        self, store: Store, object: Object, codec: Codec | None, names: list[str] | None, delimiter: str = ","
+    ) -> None:
         """Reads the columns `names`, or all."""
         self._store = store
         self._object = object
         self._codec = codec
         self._names = names
+        self._delimiter = delimiter
         self._handed_out = 0
         self._latin1 = False
         self.invalid: list[BadRow] = []
@@ -119,7 +123,9 @@ class _Parser:
             return pa_csv.open_csv(
                 pa.PythonFile(_Decoded(source, self._latin1), mode="r"),
                 read_options=pa_csv.ReadOptions(use_threads=False, block_size=block_bytes),
-                parse_options=pa_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=self._skip),
+                parse_options=pa_csv.ParseOptions(
+                    delimiter=self._delimiter, newlines_in_values=True, invalid_row_handler=self._skip
+                ),
                 convert_options=pa_csv.ConvertOptions(
                     include_columns=names, column_types=dict.fromkeys(names, pa.binary())
                 ),
@@ -201,7 +207,11 @@ class _RowTooLong(Exception):
 
 
 def sample_csv(
-    store: Store, object: Object, codec: Codec | None, wanted: Mapping[str, pa.DataType | None] | None
+    store: Store,
+    object: Object,
+    codec: Codec | None,
+    wanted: Mapping[str, pa.DataType | None] | None,
+    delimiter: str = ",",
 ) -> pa.Schema:
     """Returns the schema of the first block of rows; an empty one if there are no rows.
 
@@ -209,7 +219,7 @@ def sample_csv(
     a number with leading zeros, is text.
     Raises CorruptInput; ConfigError for a wanted column that is missing, or a name that is there twice.
     """
-    parser = _Parser(store, object, codec, None)
+    parser = _Parser(store, object, codec, None, delimiter)
     names = parser.header()
     for name in names:
         if names.count(name) > 1:
@@ -248,10 +258,19 @@ def _with_nulls(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def read_csv(
-    store: Store, object: Object, codec: Codec | None, schema: pa.Schema, on_bad_row: OnBadRow
+    store: Store,
+    object: Object,
+    codec: Codec | None,
+    schema: pa.Schema,
+    on_bad_row: OnBadRow,
+    how: ReadAs | None = None,
 ) -> Iterator[pa.Table]:
-    """Yields the rows with exactly `schema`. Raises CorruptInput; SchemaMismatch for a column that is missing."""
-    parser = _Parser(store, object, codec, schema.names)
+    """Yields the rows with exactly `schema`.
+
+    A column that is missing is null if `how` is given. Raises CorruptInput; SchemaMismatch for one that is missing
+    otherwise.
+    """
+    parser = _opened(store, object, codec, schema, how)
     done = 0  # valid rows
     told = 0  # rows in parser.invalid
     batches = parser.batches()
@@ -259,10 +278,11 @@ def read_csv(
         try:
             table = next(batches, None)
         except KeyError:
-            raise _missing(parser, object.uri, schema) from None
+            unify(object.uri, _as_schema(parser.header(), schema), schema, how)
+            raise
         bad: list[BadRow] = []
         if table is not None:
-            held, misfits = _cast(table, schema)
+            held, misfits = _cast(_filled(table, schema), schema)
             bad = [
                 BadRow(parser.row_number(done + index), reason, _csv_text(table, index))
                 for index, reason in misfits.items()
@@ -281,11 +301,30 @@ def read_csv(
             yield held
 
 
-def _missing(parser: _Parser, uri: str, schema: pa.Schema) -> SchemaMismatch:
-    names = parser.header()
-    name = next(name for name in schema.names if name not in names)
-    near = did_you_mean(name, names)
-    return SchemaMismatch(f"{uri}: no column {name!r}{near}; it has {', '.join(map(repr, names))}")
+def _opened(store: Store, object: Object, codec: Codec | None, schema: pa.Schema, how: ReadAs | None) -> _Parser:
+    """Returns a parser of the columns of the schema that are there. Raises SchemaMismatch."""
+    if how is None:
+        return _Parser(store, object, codec, schema.names)
+    names = _Parser(store, object, codec, None, how.delimiter).header()
+    there = [name for name in schema.names if name in names]
+    if names:
+        unify(object.uri, _as_schema(names, schema), schema, how)
+    # Rows are rows if none of their columns is held, too.
+    return _Parser(store, object, codec, there or names[:1], how.delimiter)
+
+
+def _as_schema(names: list[str], schema: pa.Schema) -> pa.Schema:
+    """Returns a schema of these columns; a file of CSV has no types."""
+    return pa.schema([(name, schema.field(name).type if name in schema.names else pa.string()) for name in names])
+
+
+def _filled(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Returns the table with the columns of the schema, null where the file has none."""
+    if table.column_names == schema.names:
+        return table
+    missing = pa.chunked_array([pa.nulls(table.num_rows, pa.binary())])
+    columns = [table.column(name) if name in table.column_names else missing for name in schema.names]
+    return pa.Table.from_arrays(columns, names=schema.names)
 
 
 def _cast(table: pa.Table, schema: pa.Schema) -> tuple[pa.Table, dict[int, str]]:

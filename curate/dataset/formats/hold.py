@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.types as pt
 
+from curate.dataset.formats.encoding import ReadAs
 from curate.errors import SchemaMismatch, did_you_mean
 
 _UNITS = ["s", "ms", "us", "ns"]
@@ -81,6 +82,43 @@ def cast(what: str, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray
         raise SchemaMismatch(
             f"{what}: column {field.name!r} is {column.type}, expected {field.type}: {error}"
         ) from error
+
+
+def unify(uri: str, found: pa.Schema, held: pa.Schema, how: ReadAs | None) -> None:
+    """Raises SchemaMismatch if a file of the columns `found` cannot be read as `held`; a type of null fits all.
+
+    A column that is missing is refused, unless `how` is given: then it will be null, and it is a column that is not
+    held that is refused, where the whole file is read and no schema was declared.
+    """
+    if how is None:
+        for name in held.names:
+            if name not in found.names:
+                near = did_you_mean(name, found.names)
+                raise SchemaMismatch(f"{uri}: no column {name!r}{near}; it has {', '.join(map(repr, found.names))}")
+    problems = [
+        f"column {field.name!r} is {type}, expected {field.type}"
+        for field in held
+        if field.name in found.names and not widens(type := found.field(field.name).type, field.type)
+    ]
+    if how is None:
+        if problems:
+            raise SchemaMismatch(f"{uri}: {problems[0]}")
+        return
+    for name in dict.fromkeys(found.names):
+        if found.names.count(name) > 1 and name in held.names:
+            problems.append(f"column {name!r} is there {found.names.count(name)} times")
+        if how.whole and how.schema is None and name not in held.names:
+            problems.append(f"column {name!r} is in this file only{did_you_mean(name, held.names)}")
+    if problems:
+        other = f"{how.first} has" if how.first else "declared is"
+        raise SchemaMismatch(
+            f"{uri}: {'; '.join(problems)}. This file has ({_told(found)}), and {other} ({_told(held)}); declare all "
+            "columns with schema=, or name those to keep with columns="
+        )
+
+
+def _told(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in schema) or "no columns"
 
 
 def hold(table: pa.Table, schema: pa.Schema, what: str = "the output") -> pa.Table:

@@ -10,11 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curate.dataset.formats.badrow import BadRow, OnBadRow
-from curate.dataset.formats.hold import cast, plain, widens
+from curate.dataset.formats.encoding import ReadAs
+from curate.dataset.formats.hold import cast, plain, unify, widens
 from curate.dataset.formats.infer import missing_column
 from curate.dataset.formats.nulls import all_nullable, find_nulls
 from curate.dataset.formats.source import Stored
-from curate.errors import ConfigError, CorruptInput, SchemaMismatch, did_you_mean
+from curate.errors import ConfigError, CorruptInput
 from curate.storage.protocol import Object, Store
 
 _DECODE_ROWS = 16_384
@@ -74,29 +75,32 @@ def sample_parquet(store: Store, object: Object, wanted: Mapping[str, pa.DataTyp
 
 
 def read_parquet(
-    store: Store, object: Object, start: int, stop: int | None, schema: pa.Schema, on_bad_row: OnBadRow
+    store: Store,
+    object: Object,
+    start: int,
+    stop: int | None,
+    schema: pa.Schema,
+    on_bad_row: OnBadRow,
+    how: ReadAs | None = None,
 ) -> Iterator[pa.Table]:
     """Yields the rows of row groups [start, stop) with exactly `schema`; a null where it has none makes a bad row.
 
-    Raises CorruptInput; SchemaMismatch for a column that is missing or does not widen to its held type.
+    A column that is missing is null if `how` is given. Raises CorruptInput; SchemaMismatch for a column that is missing
+    otherwise, or does not widen to its held type.
     """
     with Stored(store, object) as stored:
         with broken(stored):
             file = pq.ParquetFile(pa.PythonFile(stored, mode="r"), pre_buffer=False)
             found = file.schema_arrow
             count = file.metadata.num_row_groups
-        for name in schema.names:
-            if name not in found.names:
-                near = did_you_mean(name, found.names)
-                raise SchemaMismatch(
-                    f"{stored.uri}: no column {name!r}{near}; it has {', '.join(map(repr, found.names))}"
-                )
+        unify(stored.uri, found, schema, how)
+        there = [name for name in schema.names if name in found.names]
         stop = count if stop is None else stop
         if stop > count:
             raise CorruptInput(f"{stored.uri}: has {count} row groups, expected at least {stop}")
         groups = range(start, stop)
         batches = file.iter_batches(
-            decode_rows(file.metadata, groups), row_groups=list(groups), columns=schema.names, use_threads=False
+            decode_rows(file.metadata, groups), row_groups=list(groups), columns=there, use_threads=False
         )
         nullable = all_nullable(schema)
         seen = 0
@@ -108,7 +112,10 @@ def read_parquet(
             if not batch.num_rows:
                 continue
             table = pa.Table.from_batches([batch])
-            columns = [cast(stored.uri, table.column(field.name), field) for field in schema]
+            columns = [
+                cast(stored.uri, table.column(field.name), field) if field.name in there else _nulls(len(table), field)
+                for field in schema
+            ]
             misfits: dict[int, str] = {}
             find_nulls(columns, schema, misfits)
             table = pa.Table.from_arrays(columns, schema=nullable)
@@ -120,6 +127,10 @@ def read_parquet(
                 table = table.filter(pa.array([index not in misfits for index in range(len(table))]))
             if table.num_rows:
                 yield table
+
+
+def _nulls(rows: int, field: pa.Field) -> pa.ChunkedArray:
+    return pa.chunked_array([pa.nulls(rows, field.type)])
 
 
 def decode_rows(metadata: pq.FileMetaData, groups: range) -> int:

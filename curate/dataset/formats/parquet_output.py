@@ -162,6 +162,13 @@ def row_bytes(table: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 def _sizes(array: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
     type = array.type
+    if isinstance(type, pa.BaseExtensionType):
+        return _sizes(array.storage)
+    if pt.is_fixed_size_list(type):
+        # Those of nulls count too: they take their place.
+        values = array.values.slice(array.offset * type.list_size, len(array) * type.list_size)
+        rows = _sizes(values).reshape(len(array), type.list_size)
+        return np.asarray(rows.sum(axis=1), np.int64)
     if pt.is_struct(type):
         total = np.zeros(len(array), np.int64)
         for child in array.flatten():  # with the struct's own nulls, so that what lies under them does not count

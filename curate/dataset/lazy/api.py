@@ -26,9 +26,11 @@ from curate.dataset.lazy.expressions import is_expression
 from curate.dataset.lazy.plan import Apply, Checkpoint, Limit, Plan, Scan, Union, Zip, lines, rows_of, schema_of
 from curate.dataset.lazy.relay import Stopped, never
 from curate.dataset.lazy.sampling import RandomSample
+from curate.dataset.lazy.shown import terminal_display, watched
 from curate.dataset.lazy.sinks import stage_of
 from curate.dataset.lazy.sources import Tables
 from curate.dataset.lazy.splitting import DataIterator, Passes
+from curate.dataset.lazy.stats import Ran
 from curate.dataset.pipeline import ActorPool
 from curate.dataset.spec import RunOptions
 from curate.errors import ConfigError, did_you_mean
@@ -49,6 +51,7 @@ class Dataset:
 
     _plan: Plan
     _how: Options = field(default_factory=Options)
+    _ran: Ran = field(init=False, default_factory=Ran, repr=False, compare=False)
 
     # Row-wise
 
@@ -295,7 +298,7 @@ class Dataset:
         below 0.
 
         >>> curate.range(1000).random_sample(0.01, seed=3).count()
-        8
+        12
         """
         if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
             raise ConfigError(f"random_sample(fraction={fraction!r}): expected a number from 0 to 1")
@@ -330,7 +333,7 @@ class Dataset:
         """
         found = schema_of(self._plan)
         if found is None:
-            stream = self.limit(1)._blocks()
+            stream = self._limited(1)._blocks()
             first = next(stream, None)
             stream.close()
             found = pa.schema([]) if first is None else first.schema
@@ -347,7 +350,7 @@ class Dataset:
         if known is not None:
             return known
         found = schema_of(self._plan)
-        least = self if found is None or not len(found) else self.select_columns(found.names[0])
+        least = self if found is None or not len(found) else self._part(self.select_columns(found.names[0]))
         return sum(block.num_rows for block in least._blocks())
 
     def take(self, limit: int = 20) -> list[dict[str, Any]]:
@@ -356,7 +359,7 @@ class Dataset:
         >>> curate.range(100).take(1)
         [{'id': 0}]
         """
-        return self.limit(limit).take_all()
+        return self._limited(limit).take_all()
 
     def take_all(self) -> list[dict[str, Any]]:
         """Returns all rows as dictionaries; they have to fit into memory.
@@ -374,7 +377,7 @@ class Dataset:
         """
         ops.check_format(batch_format)
         check_rows("batch_size", batch_size, 1)
-        table = self.limit(batch_size).to_arrow()
+        table = self._limited(batch_size).to_arrow()
         if not table.num_rows:
             raise ConfigError("take_batch: the dataset has no rows")
         return ops.formatted(table, batch_format)
@@ -492,7 +495,7 @@ class Dataset:
         if limit is None:
             return ops.to_pandas(self.to_arrow())
         check_rows("limit", limit, 0)
-        table = self.limit(limit + 1).to_arrow()
+        table = self._limited(limit + 1).to_arrow()
         if table.num_rows > limit:
             raise ConfigError(f"to_pandas: there are more than {limit:,} rows; take the first with limit({limit})")
         return ops.to_pandas(table)
@@ -568,7 +571,7 @@ class Dataset:
         ends = accumulate((table.num_rows for table in tables), initial=0)
         cut = [(max(first, start), min(last, stop)) for first, last in pairwise(ends)]
         pieces = tuple(whole.slice(first, last - first) for first, last in cut if first < last)
-        return replace(self, _plan=Scan(Tables(method, pieces, whole.schema)))
+        return self._part(replace(self, _plan=Scan(Tables(method, pieces, whole.schema))), Ran(self._ran.last))
 
     # Writing
 
@@ -650,14 +653,46 @@ class Dataset:
         physical = rules.lower(self._plan)
         return "\n".join(["logical", *lines(self._plan, 1), "physical", *rules.lines(physical, 1)])
 
+    def stats(self) -> str:
+        """Returns what the last consumption or write of this very dataset took, or takes, if it goes on.
+
+        For each operator: rows and bytes in and out, the mean and the largest block that it gave; the time that it was
+        at work (wall, and CPU of its thread), all tasks or actors together, and that tasks waited for its pool; how
+        many actors it has, and how much of their time they were at work; the most memory that a process held which it
+        was at work in. Then how blocks went to the consumer, and one sentence that says what limits the pipeline.
+
+        Pieces that have not ended, or were stopped early, say what they did about once a second. What `checkpoint`
+        wrote is told as well. Of a dataset that has not run, it says so.
+
+        >>> doubled = curate.range(3).map(lambda row: {"n": row["id"] * 2})
+        >>> rows = doubled.take_all()
+        >>> print(doubled.stats())  # doctest: +ELLIPSIS
+        operator  ...rows in  rows out  bytes in  bytes out  a block  largest
+        range(3)  ...               3                 24 B     24 B     24 B
+        map(<lambda>)  ...  3         3      24 B       24 B     24 B     24 B
+        ...
+        1 blocks of 24 B, the largest 24 B; ...
+        took ...
+        """
+        return self._ran.told()
+
     def _then(self, operator: ops.Operator) -> Dataset:
         plan = Apply(self._plan, operator)
         # What can be seen to be wrong is refused here, where it was said.
         schema_of(plan)
         return replace(self, _plan=plan)
 
+    def _part(self, other: Dataset, ran: Ran | None = None) -> Dataset:
+        """Returns a dataset whose runs count as runs of this one; or which has run as `ran` says."""
+        object.__setattr__(other, "_ran", ran or self._ran)
+        return other
+
+    def _limited(self, rows: int) -> Dataset:
+        return self._part(self.limit(rows))
+
     def _blocks(self, stopped: Stopped = never) -> Any:
-        return blocks(rules.lower(self._plan), self._how, stopped)
+        run = self._ran.begin()
+        return watched(blocks(rules.lower(self._plan), self._how, stopped, run=run), run)
 
     def _write(
         self, path: str | os.PathLike[str], format: OutputFormat, backend: str | None, codec: str | None
@@ -668,7 +703,12 @@ class Dataset:
         spec, inputs = stage_of(self._plan, format, codec)
         return run(
             spec,
-            RunOptions(inputs=tuple(inputs), output=os.fspath(path), backend=backend or self._how.backend or "ray"),
+            RunOptions(
+                inputs=tuple(inputs),
+                output=os.fspath(path),
+                backend=backend or self._how.backend or "ray",
+                display=self._ran.begin().write(terminal_display()),
+            ),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,8 @@ from curate.dataset.lazy.relay import Stopped, never
 from curate.dataset.lazy.rules import First, Fusion, Joined, Kept, Local, Physical, Tasks, Zipped, fuse
 from curate.dataset.lazy.sinks import stage_of
 from curate.dataset.lazy.sources import files
+from curate.dataset.lazy.stats import Run
+from curate.dataset.metering import Meters, reading
 from curate.dataset.pipeline import Applying, Pipeline, read_rows, task_cpus
 from curate.dataset.spec import RunOptions
 from curate.dataset.stage import counted
@@ -24,9 +27,13 @@ from curate.errors import CheckpointFailed, ConfigError
 from curate.log import get_logger
 from curate.runtime import BACKENDS, make_backend
 from curate.runtime.protocol import Pool, PoolSpec, Resources
+from curate.tasks.meters import Word
+from curate.tasks.progress import NoDisplay
 from curate.tasks.summary import RunState
 
 MEMORY_BUDGET = 512 << 20
+WORD_S = 1.0
+"""How often a worker says what it has measured of a piece that has not ended."""
 FIRST_BLOCK_BYTES = 1 << 20
 """Bytes at which what a piece gives first becomes a block."""
 
@@ -61,9 +68,13 @@ class Reading:
     def __init__(self, fusions: tuple[Fusion, ...], block_bytes: int) -> None:
         # Of its own each time: workers of a cluster that lives on keep a program by its key.
         self.key = f"dataset-{uuid.uuid4().hex}"
-        self._fusions = fusions
+        # Tasks need no listing, nor tables that their pieces bring along.
+        self._fusions = tuple(replace(one, source=one.source.bare()) for one in fusions)
         self._pipelines = [Pipeline(one.operators) for one in fusions]
+        self._names = [one.source.name for one in fusions]
         self._block_bytes = block_bytes
+        self._told_s = float("-inf")
+        """When this process last said what it has measured."""
         self._ready: set[int] = set()
 
     @property
@@ -77,24 +88,46 @@ class Reading:
         for one in self._pipelines:
             one.connect([next(left) for _ in one.pools])
 
-    def run(self, payload: tuple[int, Any]) -> Iterator[pa.Table]:
-        """Yields the blocks of a piece."""
-        number, piece = payload
+    def chains(self) -> list[tuple[str, Pipeline]]:
+        """Returns the name of each source, and what follows it."""
+        return list(zip(self._names, self._pipelines, strict=True))
+
+    def run(self, payload: tuple[int, tuple[Any, ...]]) -> Iterator[pa.Table | Word]:
+        """Yields the blocks of a bundle of pieces, and word of what was measured: now and then, and at the end."""
+        number, bundle = payload
         if number not in self._ready:
             self._pipelines[number].setup()
             self._ready.add(number)
-        fusion = self._fusions[number]
-        return sized(
-            first_rows(self._tables(fusion, self._pipelines[number], piece), fusion.give_most), self._block_bytes
-        )
+        fusion, pipeline = self._fusions[number], self._pipelines[number]
+        meters = Meters([pooled for _, pooled in pipeline.metered])
+        tables = self._tables(fusion, pipeline, bundle, meters)
+        for block in sized(first_rows(tables, fusion.give_most), self._block_bytes):
+            # Before the block: who wants no more than that hears no more.
+            if time.monotonic() - self._told_s >= WORD_S:
+                self._told_s = time.monotonic()
+                yield Word(number, meters.packed(write=False))
+            yield block
+            del block
+        yield Word(number, meters.packed(write=False))
 
-    def _tables(self, fusion: Fusion, pipeline: Pipeline, piece: Any) -> Iterator[pa.Table]:
+    def _tables(
+        self, fusion: Fusion, pipeline: Pipeline, bundle: tuple[Any, ...], meters: Meters
+    ) -> Iterator[pa.Table]:
+        left = fusion.read_most
+        for piece in bundle:
+            tally = Tally(BadRowBudget())
+            yield from self._of_piece(fusion, pipeline, piece, left, tally, meters)
+            if left is not None:
+                left -= tally.books.rows_in
+
+    def _of_piece(
+        self, fusion: Fusion, pipeline: Pipeline, piece: Any, most: int | None, tally: Tally, meters: Meters
+    ) -> Iterator[pa.Table]:
         source = fusion.source
-        tally = Tally(BadRowBudget())
         batches = source.read(piece, fusion.view, read_rows(fusion.operators), tally.bad_row)
         try:
-            read = counted(first_rows(batches, fusion.read_most), tally)
-            yield from pipeline.stream(read, tally, Applying(source.label(piece)))
+            read = counted(reading(first_rows(batches, most), meters.read), tally)
+            yield from pipeline.stream(read, tally, Applying(source.shard(piece)), meters.steps)
             tally.close()
         except Exception as error:
             error.add_note(f"while {source.label(piece)} was read")
@@ -127,22 +160,25 @@ def sized(tables: Iterator[pa.Table], block_bytes: int) -> Iterator[pa.Table]:
         yield joined(gathered)
 
 
-def blocks(physical: Physical, how: Options, stopped: Stopped = never, share: int = 1) -> Iterator[pa.Table]:
-    """Yields the blocks of a plan, none empty. Nothing runs before the first is asked for.
+def blocks(
+    physical: Physical, how: Options, stopped: Stopped = never, share: int = 1, run: Run | None = None
+) -> Iterator[pa.Table]:
+    """Yields the blocks of a plan, none empty. Nothing runs before the first is asked for. `run` is told how it goes.
 
     Closing it ends all; so does `stopped`, which is asked while it waits. It is one of `share` streams that are
     consumed at once, and takes no more than its share of CPUs and memory.
     """
+    run = run or Run()
     match physical:
         case Tasks(fusions):
             backend = make_backend(how.backend or "inline")
             try:
                 program = Reading(fusions, how.block_bytes)
-                cpus = task_cpus(one for fusion in fusions for one in fusion.operators)
+                cpus = max((task_cpus(one.operators, one.source.num_cpus) for one in fusions), default=1.0)
                 # Tasks that stand still keep their CPUs: those of one stream must leave some to the others, always.
                 backend.start(Resources(cpus / share), program.pools)
                 most = max(1, backend.slots() // share) if share > 1 else None
-                pieces = ((number, piece) for number, one in enumerate(fusions) for piece in one.source.pieces())
+                pieces = ((number, bundle) for number, one in enumerate(fusions) for bundle in one.source.bundles())
                 yield from stream_blocks(
                     program,
                     pieces,
@@ -150,29 +186,32 @@ def blocks(physical: Physical, how: Options, stopped: Stopped = never, share: in
                     budget_bytes=max(1, (how.memory_budget or MEMORY_BUDGET) // share),
                     policy=replace(STREAM_POLICY, max_in_flight=most),
                     stopped=stopped,
+                    gauges=run.stream(program.chains(), inline=backend.name == "inline"),
                 )
             finally:
                 backend.close()
         case First(input, rows):
-            yield from first_rows(blocks(input, how, stopped, share), rows)
+            yield from first_rows(blocks(input, how, stopped, share, run), rows)
         case Local(input, operators):
             pipeline = Pipeline(operators)
             pipeline.setup()
             # What follows a limit is one shard: there are few rows, and they come in order.
-            made = pipeline.stream(blocks(input, how, stopped, share), Tally(BadRowBudget()), Applying("limited"))
+            meters = run.local(pipeline)
+            below = blocks(input, how, stopped, share, run)
+            made = pipeline.stream(below, Tally(BadRowBudget()), Applying("limited"), meters.steps)
             yield from (table for table in made if table.num_rows)
         case Joined(inputs):
             for one in inputs:
                 if not stopped():
-                    yield from blocks(one, how, stopped, share)
+                    yield from blocks(one, how, stopped, share, run)
         case Kept(plan, path, operators):
-            keep(plan, path, how)
+            keep(plan, path, how, run)
             source = files("read_parquet", Format.PARQUET, [path])
-            yield from blocks(Tasks((fuse(source, operators),)), how, stopped, share)
+            yield from blocks(Tasks((fuse(source, operators),)), how, stopped, share, run)
         case Zipped(inputs, plans):
             # What connects first disconnects last: not the stream that ends first.
             connection = make_backend(how.backend or "inline")
-            streams = [blocks(one, how, stopped, share * len(inputs)) for one in inputs]
+            streams = [blocks(one, how, stopped, share * len(inputs), run) for one in inputs]
             try:
                 connection.start(Resources(num_cpus=0.0))
                 yield from side_by_side(streams, lambda number: rows_of(plans[number]))
@@ -182,12 +221,14 @@ def blocks(physical: Physical, how: Options, stopped: Stopped = never, share: in
                 connection.close()
 
 
-def keep(plan: Plan, path: str, how: Options) -> None:
+def keep(plan: Plan, path: str, how: Options, run: Run) -> None:
     """Writes a plan's rows below `path`, what is not there yet. Raises CheckpointFailed if shards fail."""
-    from curate.dataset.driver import run
+    from curate.dataset import driver
 
     spec, inputs = stage_of(plan, OutputFormat.PARQUET, None)
-    ended = run(spec, RunOptions(inputs=tuple(inputs), output=path, backend=how.backend or "inline"))
+    display = run.write(NoDisplay())
+    options = RunOptions(inputs=tuple(inputs), output=path, backend=how.backend or "inline", display=display)
+    ended = driver.run(spec, options)
     if ended.state is not RunState.COMPLETE:
         raise CheckpointFailed(
             f"the checkpoint {path} is {ended.state.value}: {ended.failed:,} of {ended.total:,} shards failed; see: "

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import cast
+from typing import Any, cast
 
-from curate.dataset.formats import DEFAULT_CODEC, OutputFormat, suffix
+from curate.dataset.formats import DEFAULT_CODEC, OutputFormat, ReadAs, suffix
 from curate.dataset.lazy.made import MadeRows
 from curate.dataset.lazy.operators import Operator
 from curate.dataset.lazy.plan import Apply, Checkpoint, Plan, Union
@@ -13,11 +13,9 @@ from curate.dataset.lazy.rules import First, Fusion, Local, Tasks, Zipped, lower
 from curate.dataset.lazy.sources import Files, Range, Tables
 from curate.dataset.pipeline import Pipeline, read_rows, task_cpus
 from curate.dataset.spec import StageSpec
+from curate.dataset.split import SHARD_BYTES
 from curate.errors import ConfigError
 from curate.runtime.protocol import Resources
-from curate.units import MIB
-
-SHARD_BYTES = 256 * MIB
 
 
 def stage_of(plan: Plan, format: OutputFormat, codec: str | None) -> tuple[StageSpec, Sequence[str]]:
@@ -30,7 +28,7 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None) -> tuple[Stage
     # As they were asked for: how they are rewritten changes no byte, and may change with the next version of curate.
     asked = tuple(_operators(plan))
     name = f"write_{'json' if format is OutputFormat.JSONL else format.value}"
-    identity = {
+    identity: dict[str, Any] = {
         "job": name,
         "version": None,
         "operators": [operator.identity() for operator in asked],
@@ -44,6 +42,8 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None) -> tuple[Stage
     columns: Sequence[str] | None = None
     kept: tuple[StageSpec, str] | None = None
     rows: MadeRows | None = None
+    how: ReadAs | None = None
+    num_cpus: float | None = None
     if isinstance(base, Checkpoint):
         upstream, paths = stage_of(base.input, OutputFormat.PARQUET, None)
         operators, kept = asked, (upstream, base.path)
@@ -53,8 +53,11 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None) -> tuple[Stage
         operators, sources = fusions[0].operators, [one.source for one in fusions]
         if all(isinstance(source, Files) for source in sources):
             first, paths = cast(Files, sources[0]), [path for one in cast(list[Files], sources) for path in one.paths]
-            columns = fusions[0].view.columns or first.wanted
-            identity["columns"] = None if first.wanted is None else list(first.wanted)
+            columns, how = fusions[0].view.columns, first.reading(fusions[0].view)
+            identity["read"] = how.identity()
+            num_cpus = max(
+                (one.num_cpus for one in cast(list[Files], sources) if one.num_cpus is not None), default=None
+            )
         else:
             rows = MadeRows(tuple(cast(list[Range | Tables], sources)))
             identity["rows"] = rows.identity()
@@ -71,7 +74,8 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None) -> tuple[Stage
         shard_bytes=SHARD_BYTES,
         format=format,
         codec=codec,
-        resources=Resources(task_cpus(operators)),
+        resources=Resources(task_cpus(operators, num_cpus)),
+        how=how,
         rows=rows,
         upstream=kept,
     )
@@ -119,6 +123,6 @@ def _fusions(plan: Plan) -> Sequence[Fusion]:
 def _alike(one: Fusion, other: Fusion) -> bool:
     if one is other:
         return True
-    kinds = [source.format if isinstance(source, Files) else None for source in (one.source, other.source)]
+    kinds = [source.how.identity() if isinstance(source, Files) else None for source in (one.source, other.source)]
     asked = [[operator.identity() for operator in fusion.operators] for fusion in (one, other)]
-    return kinds[0] is kinds[1] and one.source.found.equals(other.source.found) and asked[0] == asked[1]
+    return kinds[0] == kinds[1] and one.source.found.equals(other.source.found) and asked[0] == asked[1]

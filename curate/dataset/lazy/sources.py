@@ -1,25 +1,46 @@
-"""Where rows come from, in pieces: each is read by one task, and gives the same batches whenever it is read."""
+"""Where rows come from, in pieces: each is read by one task, and gives the same batches whenever it is read.
+
+A piece is a shard: what a write makes one output of, with the same id. Small ones are bundled: one task reads several,
+one after the other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any, Protocol, Self, TypeVar
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
-from curate.dataset.formats import BadRow, Format, OnBadRow, detect, read, rechunk, sample_schema
-from curate.dataset.formats.hold import plain, widens
-from curate.dataset.inputs import list_inputs, understand
-from curate.errors import ConfigError, CorruptInput
+from curate.dataset.formats import (
+    BadRow,
+    Format,
+    OnBadRow,
+    ReadAs,
+    check_declared,
+    detect,
+    known_schema,
+    read,
+    rechunk,
+    row_groups,
+    sample_schema,
+)
+from curate.dataset.formats.hold import plain, unify, widens
+from curate.dataset.inputs import SCHEMA, list_inputs, understand
+from curate.dataset.split import SHARD_BYTES, bundled, shards_of
+from curate.errors import ConfigError, CorruptInput, SchemaMismatch
 from curate.storage import open_store
 from curate.storage.protocol import Object, Store
-from curate.tasks.shard import SliceKind
-from curate.units import format_bytes
+from curate.tasks.columns import BLOCK_ROWS
+from curate.tasks.shard import Shard, SliceKind
+from curate.units import MIB, format_bytes
 
 SAMPLED = 8
 """Files that are looked into for the schema, until one has rows."""
@@ -27,6 +48,11 @@ READERS = 8
 """Footers that are read at once."""
 RANGE_ROWS = 1 << 20
 """Rows of a range in one piece."""
+TABLE_BYTES = 64 * MIB
+"""Bytes of a table in memory above which it becomes several pieces."""
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 class Source(Protocol):
@@ -42,8 +68,25 @@ class Source(Protocol):
         """The schema of its rows."""
         ...
 
+    @property
+    def num_cpus(self) -> float | None:
+        """CPUs that tasks hold that read it; None: as many as what follows asks for."""
+        ...
+
     def pieces(self) -> Iterator[Any]:
-        """Yields what `read` takes, in the order of the rows."""
+        """Yields what `read` takes, in the order of the rows: shards, and no batch has rows of two of them."""
+        ...
+
+    def bundles(self) -> Iterator[tuple[Any, ...]]:
+        """Yields the pieces that one task reads, one after the other."""
+        ...
+
+    def bare(self) -> Self:
+        """Returns it without what only `pieces` needs: as tasks are given it."""
+        ...
+
+    def shard(self, piece: Any) -> str:
+        """Returns a piece's id, which is that of its output where it is written."""
         ...
 
     def label(self, piece: Any) -> str:
@@ -76,55 +119,97 @@ class Files:
     method: str
     paths: tuple[str, ...]
     """As they were given."""
-    format: Format
-    objects: tuple[Object, ...]
+    how: ReadAs
+    listing: pa.Table = field(repr=False)
+    """The files, as `list_inputs` gives them."""
     schema: pa.Schema
-    wanted: tuple[str, ...] | None = None
-    """The columns that rows of this format have here, where not all."""
+    num_cpus: float | None = None
+    shard_bytes: int = SHARD_BYTES
 
     @property
     def name(self) -> str:
         return f"{self.method}({', '.join(map(repr, self.paths))})"
 
     @property
+    def format(self) -> Format:
+        """The format of all files."""
+        return self.how.format
+
+    @property
     def found(self) -> pa.Schema:
         return self.schema
 
-    def pieces(self) -> Iterator[Object]:
-        yield from self.objects
+    def pieces(self) -> Iterator[Shard]:
+        for shards in ahead(self._shards, self._named(), self._reads_footer):
+            yield from shards
 
-    def label(self, piece: Object) -> str:
-        return piece.uri
+    def bundles(self) -> Iterator[tuple[Shard, ...]]:
+        return bundled(self.pieces())
 
-    def read(self, piece: Object, view: View, batch_rows: int, on_bad_row: OnBadRow) -> Iterator[pa.Table]:
+    def bare(self) -> Self:
+        return replace(self, listing=SCHEMA.empty_table())
+
+    def shard(self, piece: Shard) -> str:
+        return piece.id
+
+    def label(self, piece: Shard) -> str:
+        if piece.kind is SliceKind.WHOLE:
+            return piece.uri
+        return f"{piece.uri}, {piece.kind.value.replace('_', ' ')} {piece.start:,} to {piece.stop:,},"
+
+    def read(self, piece: Shard, view: View, batch_rows: int, on_bad_row: OnBadRow) -> Iterator[pa.Table]:
         store = open_store(piece.uri)
-        encoding = detect(piece.uri)
+        object = Object(piece.uri, piece.object_bytes, piece.generation)
+        encoding = detect(piece.uri, self.reading(view))
         schema = self.schema if view.columns is None else pa.schema([self.schema.field(one) for one in view.columns])
         rest = (schema, batch_rows, on_bad_row)
         if view.predicate is None:
-            yield from read(store, piece, encoding, SliceKind.WHOLE, 0, 0, *rest)
+            yield from read(store, object, encoding, piece.kind, piece.start, piece.stop, *rest)
             return
-        for start, stop in _ranges(_matching_row_groups(store, piece, view.predicate, self.schema)):
-            yield from read(store, piece, encoding, SliceKind.ROW_GROUPS, start, stop, *rest)
+        groups = _matching_row_groups(store, object, view.predicate, self.schema)
+        if piece.kind is not SliceKind.WHOLE:
+            groups = [group for group in groups if piece.start <= group < piece.stop]
+        for start, stop in _ranges(groups):
+            yield from read(store, object, encoding, SliceKind.ROW_GROUPS, start, stop, *rest)
+
+    def reading(self, view: View) -> ReadAs:
+        """Returns how the files are read for a view."""
+        return self.how if view.columns is None else replace(self.how, whole=False)
 
     def count(self) -> int | None:
+        if self.format is Format.BINARY:
+            return int(self.listing.num_rows)
         if self.format is not Format.PARQUET:
             return None
         with ThreadPoolExecutor(READERS) as pool:
-            return sum(pool.map(_rows_in_footer, self.objects))
+            return sum(pool.map(_rows_in_footer, (item for item, _ in self._named())))
 
     def describe(self) -> str:
         """Returns how much there is to read."""
-        return f"{len(self.objects):,} files, {format_bytes(sum(one.size for one in self.objects))}"
+        return f"{self.listing.num_rows:,} files, {format_bytes(pc.sum(self.listing['size']).as_py() or 0)}"
+
+    def _named(self) -> Iterator[tuple[Object, str]]:
+        # Block by block: as Python objects, a million of files would take a gigabyte.
+        for block in self.listing.to_batches(max_chunksize=BLOCK_ROWS):
+            uris, names, sizes, generations = (column.to_pylist() for column in block.columns)
+            yield from zip(map(Object, uris, sizes, generations), names, strict=True)
+
+    def _shards(self, named: tuple[Object, str]) -> list[Shard]:
+        item, name = named
+        return list(shards_of(item, name, detect(item.uri, self.how), self.shard_bytes, _groups_of))
+
+    def _reads_footer(self, named: tuple[Object, str]) -> bool:
+        return self.format is Format.PARQUET and named[0].size > self.shard_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Rows that are in memory, a piece a table."""
+    """Rows that are in memory."""
 
     method: str
     tables: tuple[pa.Table, ...]
     schema: pa.Schema
+    num_cpus: float | None = None
 
     @property
     def name(self) -> str:
@@ -134,14 +219,33 @@ class Tables:
     def found(self) -> pa.Schema:
         return self.schema
 
-    def pieces(self) -> Iterator[tuple[int, pa.Table]]:
-        yield from enumerate(self.tables)
+    def pieces(self) -> Iterator[tuple[int, pa.Table, int]]:
+        """Yields tables, or parts of large ones, with their number and how many there are."""
+        cuts = [(table, range(0, len(table), rows)) for table in self.tables if (rows := _piece_rows(table))]
+        total = sum(len(starts) for _, starts in cuts)
+        number = 0
+        for table, starts in cuts:
+            for start in starts:
+                # A slice would take all of its table to another process.
+                piece = table if len(starts) == 1 else _copied(table.slice(start, starts.step))
+                yield number, piece, total
+                number += 1
 
-    def label(self, piece: tuple[int, pa.Table]) -> str:
+    def bundles(self) -> Iterator[tuple[tuple[int, pa.Table, int], ...]]:
+        for piece in self.pieces():
+            yield (piece,)
+
+    def bare(self) -> Self:
+        return replace(self, tables=())
+
+    def shard(self, piece: tuple[int, pa.Table, int]) -> str:
+        return f"part-{piece[0]:05d}-of-{piece[2]:05d}"
+
+    def label(self, piece: tuple[int, pa.Table, int]) -> str:
         return f"{self.method} table {piece[0]}"
 
     def read(
-        self, piece: tuple[int, pa.Table], view: View, batch_rows: int, on_bad_row: OnBadRow
+        self, piece: tuple[int, pa.Table, int], view: View, batch_rows: int, on_bad_row: OnBadRow
     ) -> Iterator[pa.Table]:
         del view, on_bad_row
         yield from rechunk(iter([piece[1]]), batch_rows)
@@ -155,6 +259,7 @@ class Range:
     """The numbers from 0 on, as the column `id`."""
 
     rows: int
+    num_cpus: float | None = None
 
     @property
     def name(self) -> str:
@@ -168,6 +273,16 @@ class Range:
         for start in range(0, self.rows, RANGE_ROWS):
             yield start, min(start + RANGE_ROWS, self.rows)
 
+    def bundles(self) -> Iterator[tuple[tuple[int, int], ...]]:
+        for piece in self.pieces():
+            yield (piece,)
+
+    def bare(self) -> Self:
+        return self
+
+    def shard(self, piece: tuple[int, int]) -> str:
+        return f"part-{piece[0] // RANGE_ROWS:05d}-of-{-(-self.rows // RANGE_ROWS):05d}"
+
     def label(self, piece: tuple[int, int]) -> str:
         return f"range {piece[0]}-{piece[1]}"
 
@@ -175,47 +290,112 @@ class Range:
         del view, on_bad_row
         for start in range(*piece, batch_rows):
             stop = min(start + batch_rows, piece[1])
-            yield pa.table({"id": pa.array(range(start, stop), pa.int64())})
+            yield pa.table({"id": np.arange(start, stop, dtype=np.int64)})
 
     def count(self) -> int | None:
         return self.rows
 
 
-def files(method: str, format: Format, paths: Sequence[str], wanted: tuple[str, ...] | None = None) -> Files:
-    """Lists files and samples the schema from the first that has rows.
+def files(
+    method: str,
+    format: Format,
+    paths: Sequence[str],
+    how: ReadAs | None = None,
+    num_cpus: float | None = None,
+) -> Files:
+    """Lists files and finds their schema: as it was declared, else that of the first that has rows.
 
-    Raises ConfigError for a path that matches nothing, or a file of another format; CorruptInput if the files that are
-    looked at cannot be read.
+    Raises ConfigError for a path that matches nothing, a file of another format, or a declared schema that the first
+    Parquet file cannot be read as; CorruptInput if the files that are looked at cannot be read.
     """
     if not paths:
         raise ConfigError(f"{method} was given no path")
-    table = list_inputs([understand(path) for path in paths], open_store).table
-    columns = (table[name].to_pylist() for name in ("uri", "size", "generation"))
-    objects = tuple(map(Object, *columns))
-    for one in objects:
-        if detect(one.uri).format is not format:
-            raise ConfigError(
-                f"{method} was given {one.uri!r}, which is {detect(one.uri).format.value}; name only files of "
-                f"{format.value}, with a glob such as 'data/*.{format.value}'"
-            )
-    return Files(method, tuple(paths), format, objects, _sampled(objects, wanted), wanted)
-
-
-def _sampled(objects: Sequence[Object], wanted: tuple[str, ...] | None) -> pa.Schema:
-    declared = None if wanted is None else dict.fromkeys(wanted)
-    problem: CorruptInput | None = None
-    schema = pa.schema([])
-    for one in objects[:SAMPLED]:
+    if num_cpus is not None and (isinstance(num_cpus, bool) or not num_cpus > 0):
+        raise ConfigError(f"{method}(num_cpus={num_cpus!r}): expected a number of CPUs above 0")
+    how = how or ReadAs(format)
+    if how.schema is not None:
+        how = replace(how, schema=check_declared(method, format, how.schema))
+    listing = list_inputs([understand(path) for path in paths], open_store).table
+    for uri in listing["uri"].to_pylist():
         try:
-            schema = sample_schema(open_store(one.uri), one, detect(one.uri), declared)
+            detect(uri, how)
+        except ConfigError as error:
+            raise ConfigError(f"{method} was given {uri!r}: {error}") from error
+    found = Files(method, tuple(paths), how, listing, pa.schema([]), num_cpus)
+    schema, first = _sampled(found)
+    return replace(found, schema=schema, how=how if how.schema is not None else replace(how, first=first))
+
+
+def ahead(make: Callable[[A], B], items: Iterable[A], slow: Callable[[A], bool]) -> Iterator[B]:
+    """Yields what is made of items, in order; those that take long are begun ahead, `READERS` at once.
+
+    >>> list(ahead(abs, [-1, 2, -3], lambda one: one < 0))
+    [1, 2, 3]
+    """
+    begun: deque[B | Future[B]] = deque()
+    waiting = 0
+    with ThreadPoolExecutor(READERS) as pool:
+
+        def ended(one: B | Future[B]) -> B:
+            return one.result() if isinstance(one, Future) else one
+
+        try:
+            for item in items:
+                if not slow(item):
+                    if not begun:
+                        yield make(item)
+                        continue
+                    begun.append(make(item))
+                else:
+                    begun.append(pool.submit(make, item))
+                    waiting += 1
+                while begun and (waiting > READERS or not isinstance(begun[0], Future)):
+                    waiting -= isinstance(begun[0], Future)
+                    yield ended(begun.popleft())
+            while begun:
+                yield ended(begun.popleft())
+        finally:
+            for one in begun:
+                if isinstance(one, Future):
+                    one.cancel()
+
+
+def _sampled(source: Files) -> tuple[pa.Schema, str]:
+    """Returns the schema of all files, and the file that it is from."""
+    how = source.how
+    known = known_schema(how)
+    if known is not None and how.format is not Format.PARQUET:
+        return known, ""
+    problem: CorruptInput | None = None
+    schema, first = pa.schema([]), ""
+    for block in source.listing.slice(0, SAMPLED).to_pylist():
+        one = Object(block["uri"], block["size"], block["generation"])
+        try:
+            schema = sample_schema(open_store(one.uri), one, detect(one.uri, replace(how, schema=None)))
         except CorruptInput as error:
             problem = problem or error
             continue
+        first = one.uri
         if len(schema):
-            return schema.remove_metadata()
-    if problem is not None:
+            break
+    if known is not None:
+        if first:
+            try:
+                unify(first, schema, known, how)
+            except SchemaMismatch as error:
+                raise ConfigError(f"{source.method}(schema=...): {error}") from error
+        return known, ""
+    if problem is not None and not len(schema):
         raise problem
-    return schema
+    return schema.remove_metadata(), first
+
+
+def _groups_of(item: Object) -> list[int] | None:
+    try:
+        return row_groups(open_store(item.uri), item)
+    except CorruptInput:
+        # Reading it as a whole says what is wrong.
+        return None
 
 
 def _rows_in_footer(object: Object) -> int:
@@ -234,9 +414,10 @@ def _matching_row_groups(store: Store, object: Object, predicate: Any, schema: p
             there, groups = fragment.physical_schema, fragment.metadata.num_row_groups
         except pa.ArrowInvalid as error:
             raise CorruptInput(f"{object.uri}: not a whole Parquet file: {error}") from error
-        for field in schema:
-            if there.names.count(field.name) != 1 or not widens(plain(there.field(field.name).type), field.type):
-                # Reading it says what is wrong; a file that is left out would say nothing.
+        for one in schema:
+            if there.names.count(one.name) != 1 or not widens(plain(there.field(one.name).type), one.type):
+                # Reading it says what is wrong, or fills a column that is missing; a file that is left out would say
+                # nothing.
                 return list(range(groups))
         return [group.id for group in fragment.subset(predicate, schema=schema).row_groups]
 
@@ -254,6 +435,19 @@ def _ranges(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
     for _, run in groupby(enumerate(numbers), offset):
         members = [number for _, number in run]
         yield members[0], members[-1] + 1
+
+
+def _piece_rows(table: pa.Table) -> int:
+    """Returns how many rows of a table are a piece: all of a small one."""
+    parts = -(-table.nbytes // TABLE_BYTES)
+    return int(max(1, -(-len(table) // max(1, parts))))
+
+
+def _copied(table: pa.Table) -> pa.Table:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return pa.ipc.open_stream(sink.getvalue()).read_all()
 
 
 __all__ = ["BadRow", "Files", "Range", "Source", "Tables", "View", "files"]
