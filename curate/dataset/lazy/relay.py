@@ -145,9 +145,9 @@ class Relay(Generic[T]):
         return self._stopped
 
     def _has_room(self, outlet: int) -> bool:
-        """Waits for room at an outlet; False when the source is to stop. Behind one that is closed there is room."""
+        """Waits for room at an outlet; False when the source is to stop. Nothing waits at one that is closed."""
         with self._changed:
-            while not self._stopped and outlet in self._open and len(self._waiting[outlet]) >= self._ahead:
+            while not self._stopped and len(self._waiting[outlet]) >= self._ahead:
                 self._changed.wait()
             return not self._stopped
 

@@ -10,9 +10,9 @@ import re
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise, repeat
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from curate.dataset.lazy.plan import schema_of
 from curate.dataset.lazy.relay import Relay, Stopped, prefetched
 from curate.dataset.lazy.rules import lower
 from curate.dataset.lazy.sampling import RandomSample, random_numbers
-from curate.dataset.lazy.splitting import DataIterator, Passes
+from curate.dataset.lazy.splitting import DataIterator, Passes, equal_parts
 from curate.dataset.pipeline import Place
 from curate.dataset.tally import BadRowBudget, Tally
 from curate.runtime.inline import InlineBackend
@@ -321,6 +321,18 @@ class TestAhead:
         assert next(stream) == 1
         assert failed.wait(PATIENCE_S)
         stream.close()
+
+    def test_an_error_of_what_makes_batches(self, closed: list[InlineBackend]) -> None:
+        """All has ended when it is heard of."""
+
+        def form(table: pa.Table) -> None:
+            raise Unusual(f"{table.num_rows} rows")
+
+        how = {"prefetch_batches": 1, "drop_last": False, "batch_size": 5, "form": form}
+        shuffle = {"local_shuffle_buffer_size": None, "local_shuffle_seed": None}
+        with pytest.raises(Unusual, match="5 rows"):
+            next(consuming.iter_batches(curate.range(9)._blocks, **how, **shuffle))  # type: ignore[arg-type]
+        assert len(closed) == 1
 
     def test_an_error_of_closing_is_not_lost(self) -> None:
         """What cannot be let go of is said to whoever stops."""
@@ -637,15 +649,45 @@ class TestStreamingSplit:
 
         assert consumed(found.streaming_split(2), consume) == [[0, 2], [1, 3]]
 
-    def test_a_pass_that_is_not_wanted_any_more(self) -> None:
-        """Who stops while it waits for the others to end their pass does not begin the next."""
-        passes = Passes(lambda _: (numbers(k, k + 1) for k in range(4)), 2, equal=False)
+    def test_the_next_pass_waits_for_all(self) -> None:
+        """Who has ended its pass begins none before the others have, and can stop while it waits for them."""
+        runs: list[int] = []
+
+        def make(_: Stopped) -> Generator[pa.Table]:
+            runs.append(1)
+            for k in range(4):
+                yield numbers(k, k + 1)
+
+        passes = Passes(make, 2, equal=False)
         first = passes.blocks(0, relay.never)
         assert next(first).num_rows == 1
         first.close()
-        # Number 1 has not begun, and the pass goes on for it.
-        assert list(passes.blocks(0, lambda: True)) == []
+        # Number 1 has not begun, and the pass goes on for it: number 0 asks twice whether to wait on.
+        asked = chain([False, True], repeat(True))
+        assert list(passes.blocks(0, lambda: next(asked))) == []
+        assert next(asked)
+        assert runs == [1]
+        assert [table.num_rows for table in passes.blocks(1, relay.never)] == [1, 1]
+        assert next(passes.blocks(0, relay.never)).num_rows == 1
+        assert runs == [1, 1]
         passes.abandon(1)
+
+    def test_parts_close_what_they_are_cut_from(self) -> None:
+        """At once, whoever else holds it."""
+        closed = threading.Event()
+
+        def source() -> Generator[pa.Table]:
+            try:
+                while True:
+                    yield numbers(0, 4)
+            finally:
+                closed.set()
+
+        held = source()
+        parts = equal_parts(held, 2)
+        assert next(parts).num_rows == 2
+        parts.close()
+        assert closed.is_set()
 
     def test_none(self) -> None:
         """Shares are counted from one."""
@@ -704,6 +746,16 @@ class TestRandomSample:
         for shard in range(len(cuts)):
             assert [row for one, rows in found if one == shard for row in rows] == expected[shard]
         assert tally.books.dropped.get("random_sample", 0) == sum(cuts) - sum(map(len, expected.values()))
+
+    def test_numbers_are_the_same_for_ever(self) -> None:
+        """What was written is resumed by them; each shard and each seed has its own."""
+        assert random_numbers(7, "a.parquet", 5, 3).tolist() == [
+            1626426395911225216,
+            4234222063444144097,
+            6850595145088092845,
+        ]
+        others = [(7, "a.parquet"), (8, "a.parquet"), (7, "b.parquet"), (71, ".parquet"), (7, "1.parquet")]
+        assert len({tuple(random_numbers(*one, 0, 4).tolist()) for one in others}) == 5
 
     def test_how_many(self) -> None:
         """The fraction, give or take five deviations; none, and all; more of them with a larger fraction."""
