@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from datetime import UTC, datetime
 from queue import Empty, SimpleQueue
@@ -43,6 +43,9 @@ SHOWN_RUNS = 5
 SHOWN_FAILURES = 10
 SHOWN_REASONS = 10
 SHOWN_COUNTERS = 20
+SHOWN_OPERATORS = 20
+SHOWN_NAME = 40
+"""Characters of an operator's name."""
 SHOWN_CHARS = 400
 """Characters of an error, which may quote whatever it choked on."""
 BAR_COLUMNS = 40
@@ -141,6 +144,20 @@ def _facts(status: JobStatus) -> Iterator[tuple[str, str]]:
             f"{format_bytes(rate['bytes_per_s'])}/s",
         )
         yield "ETA", format_range(status.eta_range_s)
+        yield from _listed("operators", map(_operator, status.operators), SHOWN_OPERATORS)
+
+
+def _operator(one: Mapping[str, Any]) -> str:
+    """Returns what an operator has done, in a line."""
+    text = f"{short(one['name'], SHOWN_NAME)}: "
+    text += f"{one['rows_in']:,} rows in, {one['rows_out']:,} out, " if one["rows_out"] else ""
+    text += f"{format_duration(one['wall_s'])} at work, {format_duration(one['cpu_s'])} of it on a CPU"
+    if "actors" in one:
+        text += (
+            f"; {one['actors']:,} actors {100 * one['busy']:.0f} % busy, {one['queued']:,} calls queued, tasks waited "
+            f"{format_duration(one['wait_s'])} for it"
+        )
+    return text
 
 
 def _failures(status: JobStatus) -> Iterator[tuple[str, str]]:

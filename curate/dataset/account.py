@@ -13,9 +13,11 @@ from curate.clock import Clock
 from curate.dataset.prepare import Prepared
 from curate.dataset.spec import RunOptions
 from curate.log import get_logger
+from curate.runtime.protocol import Backend
 from curate.storage.protocol import Calls
 from curate.tasks.books import Books
 from curate.tasks.failures import Signature, Signatures, failure_event
+from curate.tasks.meters import Capacity, Measured, Meter, Role, add_packed, operated
 from curate.tasks.pace import Pace, middle
 from curate.tasks.progress import Progress
 from curate.tasks.record import ShardRecord
@@ -30,6 +32,8 @@ OTHER_ERRORS = Signature("other errors", "", "")
 DISTURBED = Signature(
     "the output was removed or replaced by others, again and again; the next run does it again", "", ""
 )
+LOOK_AT_POOLS_S = 1.0
+"""How often the run notes how its pools are doing."""
 MOST_WARNINGS = 100
 """Failed tries that are logged one by one: a million shards may fail, and each is in the ledger."""
 
@@ -103,6 +107,13 @@ class Account:
         self._shown_s = started_s
         self._warned = 0
         self._signatures = Signatures()
+        steps = [(name, Role.STEP, pooled) for name, pooled in prepared.spec.operator.metered]
+        self._operators = [("read", Role.READ, False), *steps, ("write", Role.WRITE, False)]
+        self._meters = [Meter() for _ in self._operators]
+        self._capacity = Capacity()
+        self._backend: Backend | None = None
+        self._began_s = self._ticked_s = started_s
+        self._looked_at_pools_s = started_s
         # Totals change in the dispatching thread and are read by the one that writes heartbeats.
         self._lock = threading.Lock()
         self._runlog = RunLog(prepared.ledger, prepared.run_id, clock, self.heartbeat)
@@ -127,6 +138,12 @@ class Account:
                 },
             }
         )
+
+    def begin(self, backend: Backend) -> None:
+        """Measures from now on what the operators have to work with."""
+        self._backend = backend
+        self._began_s = self._ticked_s = self._looked_at_pools_s = self.clock.monotonic()
+        self._capacity.look(self._began_s, backend.slots(), backend.pools())
 
     def close(self, state: RunState) -> None:
         """Writes down the rest, and how the run ended."""
@@ -182,6 +199,8 @@ class Account:
             totals.rows_read += max(books.rows_in, books.rows_out)
             totals.bytes_read += size
             totals.worker_calls = totals.worker_calls.plus(record.calls or Calls())
+            if record.meters:
+                add_packed(self._meters, record.meters)
         if record.different:
             self.log.warning(
                 "another attempt had published different bytes: the job's code is not deterministic",
@@ -263,9 +282,17 @@ class Account:
         with self._lock:
             self._window.add(now_s, self.totals.shards_run, self.totals.rows_read, self.totals.bytes_read)
             self._pace.add(now_s, self.totals.shards_run, self.totals.bytes_read)
+            self._look(now_s, slots)
         if now_s - self._shown_s >= self.options.display.interval_s:
             self._shown_s = now_s
             self.options.display.show(self.progress())
+
+    def _look(self, now_s: float, slots: int) -> None:
+        pools = None
+        if self._backend is not None and now_s - self._looked_at_pools_s >= LOOK_AT_POOLS_S:
+            self._looked_at_pools_s, pools = now_s, self._backend.pools()
+        self._capacity.look(now_s, slots, pools)
+        self._ticked_s = now_s
 
     def _event(self, attempt: int, task: int, record: ShardRecord, outcome: str) -> dict[str, Any]:
         return {
@@ -286,17 +313,28 @@ class Account:
             rate = self._window.rates()
             totals = self.totals
             left = len(self.prepared.scope) - totals.done - totals.failed
+            # As far as the driver knows: one shard a busy slot.
+            running = min(self.scheduler.running_tasks, self._slots)
             return Progress(
                 self.prepared.spec.name,
                 len(self.prepared.scope),
                 totals.done,
-                # As far as the driver knows: one shard a busy slot.
-                min(self.scheduler.running_tasks, self._slots),
+                running,
                 totals.failed,
                 totals.books.rows_in,
                 rate,
                 self._pace.time_left(left, totals.bytes_left),
+                self._measured(running),
             )
+
+    def _measured(self, running: int) -> Measured:
+        return Measured(
+            operated([(self._operators, self._meters)], self._capacity),
+            elapsed_s=self._ticked_s - self._began_s,
+            slot_s=self._capacity.slot_s,
+            running=running,
+            inline=self._backend is not None and self._backend.name == "inline",
+        )
 
     def heartbeat(self) -> dict[str, Any]:
         """Returns the content of `heartbeat.json`: cumulative totals, and how the run is doing."""
@@ -327,6 +365,7 @@ class Account:
                     {"error": group.error, "count": group.count, "shard": group.shard} for group in self._failures()
                 ],
                 "storage_calls": self._calls().as_dict(),
+                **_operators(progress.measured),
             }
 
     def job_summary(self) -> dict[str, Any] | None:
@@ -376,6 +415,11 @@ class Account:
             for alike, count in self.totals.groups.most_common(MOST_GROUPS)
             for error, shard in [self.totals.examples[alike]]
         )
+
+
+def _operators(found: Measured | None) -> dict[str, Any]:
+    """Returns what a heartbeat says of operators, where there is more than one step to tell apart, or a pool."""
+    return {"operators": [one.as_dict() for one in found.operators]} if found is not None and found.several else {}
 
 
 def generation_hash(generation: str) -> int:

@@ -277,6 +277,7 @@ class _Run:
         dispatcher = Dispatcher(
             account.scheduler, backend, payload, size_of, has_output, account, self.clock, interrupts
         )
+        account.begin(backend)
         over = dispatcher.run()
         self._look_for_late_outputs()
         if over:

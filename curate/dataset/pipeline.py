@@ -248,6 +248,7 @@ def _here(
 ) -> Iterator[pa.Table]:
     """Yields what a step makes of tables, in this process."""
     for batch in _batches(step, tables):
+        got(meter, batch)
         made = _applied(step, batch, tally, how, seen.rows)
         while True:
             wall_s, cpu_s = time.perf_counter(), time.thread_time()
@@ -259,7 +260,7 @@ def _here(
             if table is None:
                 break
             yield _given(step, table, seen, meter)
-        _taken(batch, seen, meter)
+        seen.rows += batch.num_rows
 
 
 def _there(
@@ -284,8 +285,9 @@ def _there(
     for batch in _batches(step, tables):
         while calls and (len(calls) >= pool.room or calls[0].ready()):
             yield from answer()
+        got(meter, batch)
         calls.append(pool.call((batch, seen.rows, how)))
-        _taken(batch, seen, meter)
+        seen.rows += batch.num_rows
     while calls:
         yield from answer()
 
@@ -353,11 +355,6 @@ def _batches(step: Step, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
     for table in tables:
         if table.num_rows:
             yield from [table] if rows is None or table.num_rows <= rows else rechunk(iter([table]), rows)
-
-
-def _taken(batch: pa.Table, seen: Seen, meter: Meter) -> None:
-    seen.rows += batch.num_rows
-    got(meter, batch)
 
 
 def _given(step: Step, table: pa.Table, seen: Seen, meter: Meter) -> pa.Table:

@@ -279,6 +279,7 @@ class _Replayable:
                     skip -= 1
                     continue
                 yield item
+                del item
         except Exception as error:  # noqa: BLE001 - whatever user code raises is the consumer's to hear
             yield Raised.of(error)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from curate.runtime.protocol import PoolState
 
@@ -117,6 +117,8 @@ class Operated:
     """The pool that it runs in, as it was last seen; None: it runs in the tasks that read."""
     actor_s: float = 0.0
     """Seconds that actors were there for it, all of them together."""
+    behind: bool = False
+    """Whether it runs in the consumer's process, behind the tasks."""
 
     @property
     def actors(self) -> int:
@@ -127,6 +129,25 @@ class Operated:
     def busy(self) -> float:
         """Share of the time of its actors in which they were at work; 0 without actors."""
         return min(1.0, self.meter.wall_s / self.actor_s) if self.actor_s > 0 else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns what a heartbeat says of it."""
+        said: dict[str, Any] = {
+            "name": self.name,
+            "rows_in": self.meter.rows_in,
+            "rows_out": self.meter.rows_out,
+            "wall_s": round(self.meter.wall_s, 3),
+            "cpu_s": round(self.meter.cpu_s, 3),
+        }
+        if self.pool is not None:
+            said |= {
+                "wait_s": round(self.meter.wait_s, 3),
+                "actors": self.pool.ready,
+                "starting": self.pool.starting,
+                "queued": self.pool.queued,
+                "busy": round(self.pool.busy, 3),
+            }
+        return said
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +187,12 @@ class Measured:
     """Whether all of it runs in one thread of this process."""
     flow: Flow | None = None
     """None where rows are written, and nobody consumes them."""
+
+    @property
+    def several(self) -> bool:
+        """Whether there is more to tell apart than one step in the tasks that read."""
+        steps = [one for one in self.operators if one.role is Role.STEP]
+        return len(steps) > 1 or any(one.pool is not None for one in steps)
 
 
 @dataclass(slots=True)
@@ -226,11 +253,18 @@ def limit_of(found: Measured) -> str:
     candidates = [_tasks(found)]
     if not found.inline:
         candidates += [(one.busy, _pool_sentence(one)) for one in found.operators if one.pool is not None]
+    behind_s = 0.0
+    for one in found.operators:
+        if one.behind:
+            behind_s += one.meter.wall_s
+            part = _share(one.meter.wall_s, found.elapsed_s)
+            says = f"{one.name} limits: it was at work {_percent(part)} of the time, in this process"
+            candidates.append((part, f"{says}; before the limit, or the zip, tasks would share it"))
     if found.flow is not None:
-        consumer = _share(found.flow.consumer_s, found.elapsed_s)
+        consumer = _share(found.flow.consumer_s - behind_s, found.elapsed_s)
         candidates.append((consumer, f"the consumer limits: blocks waited for it {_percent(consumer)} of the time"))
         # While the consumer is busy, tasks stand still because of it.
-        room = _share(found.flow.blocked_s, found.slot_s) - consumer
+        room = _share(found.flow.blocked_s, found.slot_s) - _share(found.flow.consumer_s, found.elapsed_s)
         says = f"memory_budget limits: tasks stood still {_percent(room)} of the time, with blocks for which there was "
         candidates.append((room, f"{says}no room; a larger one would help"))
     busy, sentence = max(candidates, key=lambda one: one[0])
@@ -244,7 +278,7 @@ def limit_of(found: Measured) -> str:
 
 def _tasks(found: Measured) -> tuple[float, str]:
     """Returns how busy the tasks were, and what is said if they limit."""
-    there = [one for one in found.operators if one.pool is None or found.inline]
+    there = [one for one in found.operators if not one.behind and (one.pool is None or found.inline)]
     work_s = sum(one.meter.wall_s for one in there)
     busy = _share(work_s, found.elapsed_s if found.inline else found.slot_s)
     if not work_s:

@@ -52,6 +52,8 @@ class JobStatus:
     """Newest first; of a job with very many, the newest of them."""
     earlier_runs: int = 0
     """Runs before those."""
+    operators: list[dict[str, Any]] = field(default_factory=list)
+    """What each operator has done so far in the run at work, of a job of more than one step, or with a pool."""
 
     @property
     def pending(self) -> int:
@@ -90,6 +92,7 @@ class JobStatus:
 
 
 NO_RATE = {"shards_per_s": 0.0, "rows_per_s": 0.0, "bytes_per_s": 0.0}
+_OF_POOLS = ("actors", "starting", "queued", "busy", "wait_s")
 LEAST_SPAN_S = 1.0
 """Rates are not told from less time than this: a first burst would promise a wonder."""
 
@@ -165,6 +168,22 @@ def job_status(
         failures=list(newest["failures"]) if newest and not complete else [],
         runs=runs,
         earlier_runs=earlier_runs,
+        operators=_operators(newest) if live and newest else [],
+    )
+
+
+def _operators(heartbeat: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns what a heartbeat says of operators, those left out that make no sense."""
+    found = heartbeat.get("operators")
+    return [one for one in found if _tells(one)] if isinstance(found, list) else []
+
+
+def _tells(one: Any) -> bool:
+    return (
+        isinstance(one, dict)
+        and isinstance(one.get("name"), str)
+        and all(isinstance(one.get(name), int | float) for name in ("rows_in", "rows_out", "wall_s", "cpu_s"))
+        and ("actors" not in one or all(isinstance(one.get(name), int | float) for name in _OF_POOLS))
     )
 
 
