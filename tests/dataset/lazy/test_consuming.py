@@ -330,9 +330,10 @@ class TestAhead:
 
         how = {"prefetch_batches": 1, "drop_last": False, "batch_size": 5, "form": form}
         shuffle = {"local_shuffle_buffer_size": None, "local_shuffle_seed": None}
-        with pytest.raises(Unusual, match="5 rows"):
+        with pytest.raises(Unusual, match="5 rows") as caught:
             next(consuming.iter_batches(curate.range(9)._blocks, **how, **shuffle))  # type: ignore[arg-type]
         assert len(closed) == 1
+        assert caught.value.__traceback__ is not None  # it is held, and with it all frames
 
     def test_an_error_of_closing_is_not_lost(self) -> None:
         """What cannot be let go of is said to whoever stops."""
