@@ -7,6 +7,7 @@ quarantined rows their file's name. Memory is bounded as for reading an input.
 
 from __future__ import annotations
 
+import csv
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 
@@ -29,7 +30,7 @@ _STREAM_BYTES = 1 << 20
 
 
 def output_schema(store: Store, object: Object, format: OutputFormat, codec: str) -> pa.Schema | None:
-    """Returns the schema that an output has: the types of JSON lines, which say none, are null.
+    """Returns the schema that an output has: the types of JSON lines and CSV, which say none, are null.
 
     None if there is no row to tell. Raises CorruptInput.
     """
@@ -37,6 +38,9 @@ def output_schema(store: Store, object: Object, format: OutputFormat, codec: str
         with Stored(store, object) as stored, broken(stored):
             return pq.ParquetFile(pa.PythonFile(stored, mode="r"), pre_buffer=False).schema_arrow.remove_metadata()
     with Source(store, object, _codec(codec)) as source:
+        if format is OutputFormat.CSV:
+            names = _Rows(object.uri).names(source.read(BLOCK_BYTES))
+            return pa.schema([(name, pa.null()) for name in names]) if names else None
         for lines in _lines(source):
             for line in lines:
                 return pa.schema([(name, pa.null()) for name in _row(object.uri, 1, line)])
@@ -50,7 +54,8 @@ def count_rows(
     SchemaMismatch for another schema than `held`: columns, and in Parquet types."""
     if format is OutputFormat.PARQUET:
         return _parquet_rows(store, object, held)
-    return _json_rows(store, object, carried, codec, None if held is None else held.names)
+    of_format = _csv_rows if format is OutputFormat.CSV else _json_rows
+    return of_format(store, object, carried, codec, None if held is None else held.names)
 
 
 def count_quarantined(store: Store, object: Object) -> tuple[int, str]:
@@ -140,11 +145,56 @@ def _json_rows(store: Store, object: Object, carried: Carried, codec: str, names
                         f"{object.uri}: row {rows:,} has the columns {', '.join(map(repr, found)) or 'none'}; "
                         f"expected {', '.join(map(repr, names)) or 'none'}"
                     )
+    _check_crc32(object, crc, carried)
+    return rows
+
+
+def _check_crc32(object: Object, crc: _Crc32, carried: Carried) -> None:
     if carried.data_crc32 is not None and (crc.left or crc.value != carried.data_crc32):
         raise CorruptInput(
             f"{object.uri}: the checksum of its rows is {crc.value}, its record says {carried.data_crc32}"
         )
-    return rows
+
+
+def _csv_rows(store: Store, object: Object, carried: Carried, codec: str, names: Sequence[str] | None) -> int:
+    crc = _Crc32(carried.data_bytes)
+    rows = _Rows(object.uri)
+    with Source(store, object, _codec(codec), stored=_Tapped(store, object, crc.update)) as source:
+        while block := source.read(BLOCK_BYTES):
+            if not rows.ends and names is not None and (found := rows.names(block)) != names:
+                raise SchemaMismatch(
+                    f"{object.uri}: its columns are {', '.join(map(repr, found)) or 'none'}; expected "
+                    f"{', '.join(map(repr, names)) or 'none'}"
+                )
+            rows.take(block)
+    _check_crc32(object, crc, carried)
+    if rows.quoted:
+        raise CorruptInput(f"{object.uri}: a quote is not closed")
+    return max(0, rows.ends - 1)
+
+
+class _Rows:
+    """Counts the rows of CSV as it is written: their ends are the line feeds outside of quotes."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self.ends = 0
+        self.quoted = False
+
+    def take(self, block: bytes) -> None:
+        """Counts those of further bytes."""
+        # A quote in a value is two, between which nothing is outside.
+        for index, part in enumerate(block.split(b'"')):
+            self.quoted ^= index > 0
+            if not self.quoted:
+                self.ends += part.count(b"\n")
+
+    def names(self, block: bytes) -> list[str]:
+        """Returns the columns of a file that begins with these bytes. Raises CorruptInput."""
+        try:
+            return next(csv.reader(block.decode(errors="surrogateescape").splitlines(keepends=True), strict=True), [])
+        except csv.Error as error:
+            raise CorruptInput(f"{self._uri}: its header is not CSV: {error}") from error
 
 
 def _row(uri: str, number: int, line: bytes) -> list[str]:

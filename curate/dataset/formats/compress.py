@@ -8,6 +8,7 @@ piece with modification time 0, since Arrow's gzip stream knows only level 9, te
 from __future__ import annotations
 
 import io
+import zlib
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -42,6 +43,19 @@ class Buffer(io.BytesIO):
 
     def close(self) -> None:
         """Arrow closes what it was given; what was written can still be drained."""
+
+
+class Summed:
+    """A sink that hands on what it is given, and keeps its checksum."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self.crc32 = 0
+
+    def write(self, data: bytes) -> None:
+        """Hands on all of `data`."""
+        self.crc32 = zlib.crc32(data, self.crc32)
+        self._sink.write(data)
 
 
 class Compressor:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import datetime
 import decimal
-import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from curate.dataset.formats.compress import Compressor, Sink
+from curate.dataset.formats.compress import Compressor, Sink, Summed
 from curate.dataset.formats.hold import hold
 from curate.dataset.formats.record import gzip_trailer, zstd_trailer
 
@@ -34,7 +33,7 @@ class JsonlOutput:
         self.rows = 0
         self._sink = sink
         self._schema = schema
-        self._stored = _Summed(sink)
+        self._stored = Summed(sink)
         self._compressor = Compressor(self._stored, codec)
         self._trailer = gzip_trailer if codec == "gzip" else zstd_trailer
 
@@ -50,19 +49,6 @@ class JsonlOutput:
         """Writes what is pending, then the record."""
         self._compressor.close()
         self._sink.write(self._trailer(record, self._stored.crc32))
-
-
-class _Summed:
-    """A sink that hands on what it is given, and keeps its checksum."""
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-        self.crc32 = 0
-
-    def write(self, data: bytes) -> None:
-        """Hands on all of `data`."""
-        self.crc32 = zlib.crc32(data, self.crc32)
-        self._sink.write(data)
 
 
 def json_lines(table: pa.Table) -> list[bytes]:

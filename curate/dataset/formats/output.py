@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from curate.dataset.formats.compress import Sink
+from curate.dataset.formats.csv_output import CsvOutput
 from curate.dataset.formats.jsonl_output import JsonlOutput
 from curate.dataset.formats.parquet_output import ParquetOutput
 from curate.dataset.formats.record import OutputFormat
@@ -16,6 +17,7 @@ from curate.errors import ConfigError, did_you_mean
 _SUFFIXES = {
     OutputFormat.PARQUET: {"zstd": ".parquet", "snappy": ".parquet", "none": ".parquet"},
     OutputFormat.JSONL: {"zstd": ".jsonl.zst", "gzip": ".jsonl.gz"},
+    OutputFormat.CSV: {"zstd": ".csv.zst", "gzip": ".csv.gz"},
 }
 DEFAULT_CODEC = "zstd"
 
@@ -51,8 +53,15 @@ def suffix(format: OutputFormat, codec: str = DEFAULT_CODEC) -> str:
 
 
 def make_writer(sink: Sink, schema: pa.Schema, format: OutputFormat, codec: str = DEFAULT_CODEC) -> OutputWriter:
-    """Returns a writer into `sink` (anything with `write`). Raises ConfigError for a codec it is not written with."""
+    """Returns a writer into `sink` (anything with `write`).
+
+    Raises ConfigError for a codec that the format is not written with, and for types that it has no place for.
+    """
     suffix(format, codec)
-    if format is OutputFormat.PARQUET:
-        return ParquetOutput(sink, schema, codec)
-    return JsonlOutput(sink, schema, codec)
+    match format:
+        case OutputFormat.PARQUET:
+            return ParquetOutput(sink, schema, codec)
+        case OutputFormat.JSONL:
+            return JsonlOutput(sink, schema, codec)
+        case OutputFormat.CSV:
+            return CsvOutput(sink, schema, codec)

@@ -9,6 +9,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from curate.dataset.formats.badrow import BadRow
+from curate.dataset.formats.csv import read_csv, sample_csv
 from curate.dataset.formats.encoding import Codec
 from curate.dataset.formats.jsonl_output import json_lines
 from curate.dataset.formats.lines import line_blocks
@@ -33,7 +35,8 @@ def peek(
     """
     if format is OutputFormat.PARQUET:
         return _parquet(store, object, columns)
-    return _jsonl(store, object, "gzip" if codec == "gzip" else "zstd", columns)
+    packed: Codec = "gzip" if codec == "gzip" else "zstd"
+    return (_csv if format is OutputFormat.CSV else _jsonl)(store, object, packed, columns)
 
 
 def _parquet(store: Store, object: Object, columns: Sequence[str] | None) -> Iterator[bytes]:
@@ -65,6 +68,22 @@ def _jsonl(store: Store, object: Object, codec: Codec, columns: Sequence[str] | 
             raise CorruptInput(f"{object.uri}: a row is not JSON: {error}") from error
         _check(object, columns, list(row))
         yield orjson.dumps({name: row[name] for name in columns})
+
+
+def _csv(store: Store, object: Object, codec: Codec, columns: Sequence[str] | None) -> Iterator[bytes]:
+    names = sample_csv(store, object, codec, None).names
+    if not names:
+        return
+    _check(object, columns, names)
+    # CSV says no types: what its first values look like need not hold for those that follow.
+    schema = pa.schema([(name, pa.string()) for name in (names if columns is None else columns)])
+
+    def broken_row(row: BadRow) -> None:
+        raise CorruptInput(f"{object.uri}: row {row.line:,} cannot be read: {row.reason}")
+
+    for table in read_csv(store, object, codec, schema, broken_row):
+        for line in json_lines(table):
+            yield line[:-1]
 
 
 def _check(object: Object, columns: Sequence[str] | None, names: list[str]) -> None:

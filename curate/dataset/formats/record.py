@@ -33,6 +33,7 @@ class OutputFormat(StrEnum):
 
     PARQUET = "parquet"
     JSONL = "jsonl"
+    CSV = "csv"
 
 
 PARQUET_KEY = "curate"

@@ -1,0 +1,94 @@
+"""CSV outputs with a header, compressed, whose bytes depend on the rows alone.
+
+Text is quoted, so that a null, which is empty, is no empty text. Bytes are base64, as in JSON lines; times are written
+as Arrow writes them (`2020-01-02 03:04:05Z`), durations as counts of their unit. Lists, structs and maps have no place.
+
+Uncompressed CSV cannot be written: the record of the shard travels behind compressed data, where readers do not look.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.types as pt
+
+from curate.dataset.formats.compress import Compressor, Sink, Summed
+from curate.dataset.formats.hold import hold
+from curate.dataset.formats.parquet_output import stored_schema
+from curate.dataset.formats.record import gzip_trailer, zstd_trailer
+from curate.errors import ConfigError
+
+_ENCODE_ROWS = 16_384
+_ENCODE_BYTES = 8 << 20
+"""Rows, and about the bytes, rendered at a time."""
+
+
+class CsvOutput:
+    """Writes tables of one schema as compressed CSV; `close` adds the record behind it."""
+
+    def __init__(self, sink: Sink, schema: pa.Schema, codec: str) -> None:
+        """Raises ConfigError for a column of a type that CSV has no place for."""
+        self.rows = 0
+        self._sink = sink
+        self._schema = stored_schema(schema)
+        for field in self._schema:
+            _check(field)
+        self._stored = Summed(sink)
+        self._compressor = Compressor(self._stored, codec)
+        self._trailer = gzip_trailer if codec == "gzip" else zstd_trailer
+        if len(schema):
+            self._compressor.write(_rendered(_shown(self._schema.empty_table()), header=True))
+
+    def write(self, table: pa.Table) -> None:
+        """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema."""
+        table = hold(table, self._schema)
+        self.rows += table.num_rows
+        step = max(1, min(_ENCODE_ROWS, _ENCODE_BYTES * table.num_rows // max(1, table.nbytes)))
+        for at in range(0, table.num_rows, step):
+            self._compressor.write(_lines(_shown(table.slice(at, step))))
+
+    def close(self, record: Mapping[str, Any]) -> None:
+        """Writes what is pending, then the record."""
+        self._compressor.close()
+        self._sink.write(self._trailer(record, self._stored.crc32))
+
+
+def _check(field: pa.Field) -> None:
+    try:
+        _rendered(_shown(pa.schema([field]).empty_table()), header=False)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise ConfigError(
+            f"column {field.name!r} is {field.type}, which CSV has no place for; leave it out, make it text, or write "
+            "parquet or jsonl"
+        ) from error
+
+
+def _shown(table: pa.Table) -> pa.Table:
+    """Returns the table with its bytes as base64."""
+    for index, field in enumerate(table.schema):
+        if pt.is_binary(field.type) or pt.is_large_binary(field.type) or pt.is_fixed_size_binary(field.type):
+            texts = [None if value is None else base64.b64encode(value) for value in table.column(index).to_pylist()]
+            table = table.set_column(index, field.name, pa.array(texts, pa.binary()).cast(pa.string()))
+    return table
+
+
+def _lines(table: pa.Table) -> bytes:
+    data = _rendered(table, header=False)
+    if table.num_columns > 1 or not table.column(0).null_count:
+        return data
+    # Readers pass over blank lines, and a null that is alone in its row would be one.
+    type = table.schema.field(0).type
+    if pt.is_string(type) or pt.is_large_string(type):
+        return _rendered(pa.table([table.column(0).fill_null("")], names=table.column_names), header=False)
+    return b"\n".join(line or b'""' for line in data.split(b"\n")[:-1]) + b"\n"
+
+
+def _rendered(table: pa.Table, header: bool) -> bytes:
+    buffer = io.BytesIO()
+    pa_csv.write_csv(table, buffer, pa_csv.WriteOptions(include_header=header))
+    return buffer.getvalue()
