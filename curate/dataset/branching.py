@@ -5,9 +5,9 @@
               └─▶ ...
 
 A table that the shared steps give goes through the steps of every output before the next one is made, so that nothing
-is kept. The books are those of the main output: a row has one fate. So what is dropped on the way to an extra output is
-booked nowhere, counters count wherever they are counted, and a row can be set aside only by steps that all outputs share
-or those of the main one.
+is kept. The books are those of the main output: a row has one fate. So what is dropped on the way to an extra output
+is booked nowhere, counters count wherever they are counted, and a row can be set aside only by steps that all outputs
+share or those of the main one.
 """
 
 from __future__ import annotations

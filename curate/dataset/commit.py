@@ -38,6 +38,8 @@ class Uncommitted:
     """Outputs of another identity under this job's names, to be done again."""
     stale: list[Object] = field(default_factory=list)
     """Outputs whose input changed, to be done again because that was asked for."""
+    stale_sides: list[Object] = field(default_factory=list)
+    """The extra outputs of those."""
 
     def __bool__(self) -> bool:
         return bool(
@@ -77,8 +79,9 @@ def commit(prepared: Prepared, options: RunOptions) -> None:
     if prepared.listing.summary is not None and not prepared.matched.done.all():
         # It says "complete", which is untrue for a while.
         _take_away(ledger, prepared.listing.summary)
-    for output in todo.stale:
-        # Before the plan names the new input: killed in between, the next run finds a shard that is not done.
+    for output in [*todo.stale, *todo.stale_sides]:
+        # Before the plan names the new input: killed in between, the next run finds a shard that is not done. The extra
+        # ones last: a shard that is done has all of its outputs.
         _take_away(ledger, output)
     if todo.part is not None:
         grown = bool(prepared.listing.plan_parts)

@@ -12,7 +12,7 @@ from curate.dataset.account import Account
 from curate.dataset.commit import LostRaceError, commit
 from curate.dataset.conclude import last_look, late_outputs, publish_summary, sweep_quarantine
 from curate.dataset.prepare import Prepared, describe, prepare
-from curate.dataset.probing import output_schema
+from curate.dataset.probing import output_schemas
 from curate.dataset.rivals import at_work, describe_rivals, refuse_rivals
 from curate.dataset.signals import Signals
 from curate.dataset.spec import RunOptions, StageSpec
@@ -257,11 +257,11 @@ class _Run:
             )
         program = self._program()
         backend.load(program, program.pools, stopped=lambda: bool(interrupts.interrupts or interrupts.terminated))
-        schema = output_schema(self.prepared, backend, interrupts, self.clock)
+        schemas = output_schemas(self.prepared, backend, interrupts, self.clock)
 
         def payload(launch: Launch) -> Piece:
             shards = tuple(zip(launch.shards, plan.shards(launch.shards), strict=True))
-            return Piece(shards, launch.attempt, schema, launch.last)
+            return Piece(shards, launch.attempt, schemas.main, launch.last, schemas.sides)
 
         def size_of(rank: int) -> int:
             return int(plan.sizes[rank])

@@ -12,6 +12,7 @@ import numpy as np
 
 from curate.dataset.blame import ForeignOutputError
 from curate.dataset.formats import OutputFormat, read_record
+from curate.dataset.sides import sides_of_shards
 from curate.dataset.spec import StageSpec
 from curate.dataset.stage import books_of
 from curate.errors import ConfigError, CorruptInput, ObjectNotFound
@@ -130,6 +131,25 @@ def ours(ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched, f
     for rank, written_by_curate in _each(read, np.flatnonzero(matched.done & ~mine)):
         mine[rank] = written_by_curate
     return mine
+
+
+def our_sides(
+    ledger: Ledger, listing: OutputListing, plan: Plan, mine: Any, suffix: str, format: OutputFormat, codec: str
+) -> list[int]:
+    """Returns the rows of the listing that are extra outputs of the plan's shards, and that curate wrote.
+
+    Those of shards whose main output curate wrote, `mine`, are taken for it; the others are looked at.
+    """
+    done = sides_of_shards(listing, plan, suffix, np.flatnonzero(mine))
+    others = sides_of_shards(listing, plan, suffix, np.flatnonzero(~mine))
+
+    def read(row: int) -> bool:
+        try:
+            return read_record(ledger.store, object_at(ledger, listing, row), format, codec) is not None
+        except CorruptInput:
+            return False
+
+    return [*done.tolist(), *(row for row, ours in zip(others.tolist(), _each(read, others), strict=True) if ours)]
 
 
 def object_at(ledger: Ledger, listing: OutputListing, row: int) -> Object:

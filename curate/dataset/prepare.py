@@ -305,8 +305,8 @@ def _scope(plan: Plan, options: RunOptions, among: Any) -> Any:
 def _overwritten(spec: StageSpec, ledger: Ledger, listing: OutputListing) -> tuple[OutputListing, list[Object]]:
     """Returns the listing as it will be without this job's outputs and ledger, and the outputs to remove.
 
-    The outputs are what the plan names and curate wrote; whatever else is there is foreign and stays. Extra outputs come
-    last: a shard that is done has all of its outputs, also if this is cut off and the old job goes on.
+    The outputs are what the plan names and curate wrote; whatever else is there is foreign and stays. Extra outputs
+    come last: a shard that is done has all of its outputs, also if this is cut off and the old job goes on.
     """
     job = ledger.read_job() if listing.has_job else {"format": spec.format, "codec": spec.codec, "suffix": spec.suffix}
     plan = ledger.read_plan(listing)

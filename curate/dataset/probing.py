@@ -1,14 +1,18 @@
-"""The schema of a job's outputs where the job declares none: what the first rows of its plan become. Decided once."""
+"""The schemas of a job's outputs where the job declares none: what the first rows of its plan become. Decided once."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
 
 from curate.clock import Clock
 from curate.dataset.prepare import Prepared
+from curate.dataset.sides import schema_name
 from curate.dataset.stage import Probe, Probed
 from curate.log import get_logger
 from curate.runtime.protocol import Backend, End, Ended, Message
@@ -18,53 +22,83 @@ from curate.tasks.scheduler import LONGEST_BACKOFF_S
 PROBES = 32
 """Shards that are asked for their output's schema, in plan order, before the run goes on without."""
 TYPE_PROBES = 8
-"""Shards that are asked where only the type of a column is unknown, because it was null in all rows so far."""
+"""Shards that are asked where only the type of a column is unknown, because it was null in all rows so far, or only the
+schema of an extra output."""
 MOST_WAITS = 20
 """Times that a run waits, in all, for what the code of its shards says is not there now; then it goes on without."""
 
 
-def output_schema(prepared: Prepared, backend: Backend, interrupts: Interrupts, clock: Clock) -> Any:
-    """Returns the schema of all outputs: as declared, as stored, else asked for and stored; None if no shard tells.
+@dataclass(frozen=True, slots=True)
+class Schemas:
+    """What a job's outputs are held to."""
+
+    main: Any = None
+    """None: no shard tells."""
+    sides: Mapping[str, Any] = field(default_factory=dict)
+    """Those of extra outputs by name, in the order of their names; all of them if there is a main one."""
+
+
+def output_schemas(prepared: Prepared, backend: Backend, interrupts: Interrupts, clock: Clock) -> Schemas:
+    """Returns the schemas of all outputs: as declared, as stored, else asked for and stored; none if no shard tells.
+
+    An extra output of which the first shards have no row has no columns: a shard that gives some fails, and says that
+    the schema is to be declared.
 
     A shard that takes longer than the job's `task_timeout_s` does not tell. One that needs what is not there now (it
     raised RetryLater, the store throttles, its node was lost) is asked again: were the next one asked instead, a
     service that is down for a minute would decide the schema, or fail the job for want of one.
     """
-    if prepared.spec.output_schema is not None:
-        return prepared.spec.output_schema
+    spec, ledger = prepared.spec, prepared.ledger
     problem = ""
-    log = get_logger(job=prepared.spec.name, run=prepared.run_id)
-    asking = _Asking(backend, interrupts, clock, prepared.spec.task_timeout_s, log)
+    log = get_logger(job=spec.name, run=prepared.run_id)
+    asking = _Asking(backend, interrupts, clock, spec.task_timeout_s, log)
+    unknown = tuple(sorted(name for name, schema in spec.sides.items() if schema is None))
 
-    def probe() -> Any:
+    @cache
+    def derived() -> Probed:
         nonlocal problem
-        known, read = Probed(), 0
+        known, read, answered = Probed(spec.output_schema, sides=dict.fromkeys(unknown)), 0, False
         # Always from the start of the plan, whatever the scope: the schema must not depend on --limit or --sample.
         for number, rank in enumerate([*range(min(PROBES, len(prepared.plan))), None]):
             if known.schema is not None and number >= TYPE_PROBES:
                 break
             shard = None if rank is None else prepared.plan.shard(rank)
-            answer = asking.answer(Probe(shard))
+            answer = asking.answer(Probe(shard, unknown))
             if answer is None:
                 raise _InterruptedError
             known = known.filled(answer)
             if known.typed:
                 break
             read += answer.rows
+            answered = answered or not answer.error
             # That an empty table is too much for it says nothing about a job that was seen to drop rows.
             problem = problem if rank is None and read else answer.error or problem
-        if known.schema is None and problem:
+        if problem and (known.schema is None or not (known.known or answered)):
             raise _NoSchemaError
-        # Nothing went wrong and there is no table: a job that only counts has outputs without columns.
-        return pa.schema([]) if known.schema is None else known.schema
+        return known
+
+    def stored(name: str, side: str | None) -> Any:
+        """Returns a schema as the ledger has it, else as it is derived, stored."""
+
+        def make() -> Any:
+            schema = derived().schema if side is None else derived().sides[side]
+            # Nothing went wrong and there is no table: a job that only counts has outputs without columns.
+            return pa.schema([]) if schema is None else schema
+
+        return ledger.create_schema(name, make)
 
     try:
-        return prepared.ledger.create_schema("output", probe)
+        sides = {
+            name: stored(schema_name(name), name) if schema is None else schema
+            for name, schema in sorted(spec.sides.items())
+        }
+        main = stored("output", None) if spec.output_schema is None else spec.output_schema
     except _InterruptedError:
-        return None
+        return Schemas()
     except _NoSchemaError:
         log.warning("no output schema could be derived from the first shards", error=problem)
-        return None
+        return Schemas()
+    return Schemas(main, sides)
 
 
 class _InterruptedError(Exception):

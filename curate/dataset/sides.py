@@ -1,12 +1,28 @@
 """Extra outputs of a job: what they are called, where they lie, and which of them are there.
 
-Beside the main output of a shard, `<output>/<shard><suffix>`, each extra one has `<output>/_side/<name>/<shard><suffix>`,
-of the same format. They are published before the main one, whose existence alone means that the shard is done; so
-whoever finds a shard done finds all of its outputs. The underscore keeps them out of sight of who reads the main output;
+    <output>/<shard><suffix>                the main output of a shard
+    <output>/_side/<name>/<shard><suffix>   an extra one, of the same format
+
+Extra outputs are published before the main one, whose existence alone means that the shard is done; so whoever finds a
+shard done finds all of its outputs. The underscore keeps them out of sight of who reads the main output;
 `<output>/_side/<name>` is itself a plain dataset.
 
-Each carries the record of its shard and, beyond that, its own name as `side`. The books of a shard are those of its main
-output. How many rows an extra one has is the shard's counter `side <name>`.
+Each carries the record of its shard and, beyond that, its own name as `side`. The books of a shard are those of its
+main output. How many rows an extra one has is the shard's counter `side <name>`.
+
+>>> import pyarrow.compute as pc
+>>> from curate.testing import run_local
+>>> class Sorted(curate.Job):
+...     version = "1"
+...     sides = ("short",)
+...     def process(self, batch):
+...         long = pc.greater(pc.utf8_length(batch["text"]), 5)
+...         short = batch.filter(pc.invert(long))
+...         self.drop(len(short), "short")
+...         return {"main": batch.filter(long), "short": short}
+>>> ran = run_local(Sorted, [{"text": "a long one"}, {"text": "tiny"}])
+>>> ran.rows, ran.sides["short"].to_pylist(), ran.summary.books.counters
+([{'text': 'a long one'}], [{'text': 'tiny'}], {'side short': 1})
 """
 
 from __future__ import annotations
@@ -64,7 +80,8 @@ def check_side(owner: str, name: Any) -> str:
     'rejected-2'
     """
     if not isinstance(name, str) or re.fullmatch(_NAME, name) is None or name == MAIN:
-        why = "that is the main output" if name == MAIN else "expected letters, digits, - and _, a letter or digit first"
+        wanted = "expected letters, digits, - and _, of which the first is a letter or a digit"
+        why = "that is the main output" if name == MAIN else wanted
         raise ConfigError(f"{owner}: {name!r} cannot be the name of an extra output: {why}")
     return name
 

@@ -242,10 +242,7 @@ def _typed_as(schema: Any, other: Any) -> Any:
         return other if schema is None else schema
     types = {field.name: field.type for field in other}
     return pa.schema(
-        [
-            field.with_type(types.get(field.name, field.type)) if pt.is_null(field.type) else field
-            for field in schema
-        ]
+        [field.with_type(types.get(field.name, field.type)) if pt.is_null(field.type) else field for field in schema]
     )
 
 

@@ -45,12 +45,15 @@ class Job:
     a null a bad row). None reads all of them."""
     output_schema: ClassVar[Any] = None
     """Schema of every output. None derives it from what the first rows of the plan become, and then holds it."""
+    sides: ClassVar[Any] = ()
+    """Names of extra outputs, below `<output>/_side/<name>/`, or names with the schema of each (None derives it). Part
+    of the identity. Where `build` returns a mapping, that names them, and only schemas need to be said here."""
     batch_size: int = 4096
     """Rows of a batch, at most. Part of the identity."""
     shard_bytes: int = 256 * MIB
     """Stored bytes of a shard, at which inputs that can be split are. Part of the identity."""
     format: str = "parquet"
-    """Format of the outputs: parquet or jsonl. Part of the identity."""
+    """Format of the outputs: parquet, jsonl or csv. Part of the identity."""
     codec: str | None = None
     """Compression of the outputs; None: zstd. Part of the identity."""
     compute: ClassVar[ActorPool | None] = None
@@ -134,6 +137,10 @@ class Job:
     def process(self, batch: Any) -> Any:
         """Returns what a batch (a pyarrow.Table) becomes: a table, an iterable of tables, or None for nothing.
 
+        With extra outputs, which `sides` names, also a mapping of names to such, with "main" among them. Books are
+        those of the main output: rows that go to another one alone are dropped. How many each extra output gets is
+        counted under "side NAME".
+
         Raise BadRow for a row that is bad, RetryLater where a service is down, CorruptInput to give the shard up. After
         a BadRow, and where the job has `quarantine_errors`, it is called again with parts of the batch, whose results
         and bookings go nowhere, and at last with all rows but the bad ones: keep no state from call to call that this
@@ -141,13 +148,32 @@ class Job:
         """
         raise NotImplementedError
 
-    def build(self, ds: Dataset) -> Dataset:
+    def build(self, ds: Dataset) -> Dataset | Mapping[str, Dataset]:
         """Returns what becomes of the rows of the inputs: `ds`, through operators. By default through `process`.
 
         For jobs of more than one step: `super().build(ds)` is the part that is `process`. Nothing runs here. Rows stay
-        in their shards: an input shard becomes one output.
+        in their shards: an input shard becomes one output, or one of each in a mapping of outputs, with "main" among
+        them. Operators that all outputs are derived through run once; pools and checkpoints have to be among those.
+
+        Extra outputs lie below `<output>/_side/<name>/`, as the main one does below `<output>/`, and are published
+        before it. Books are those of the main output: what is dropped on the way to another one is booked nowhere, and
+        how many rows that gets is counted under "side NAME".
+
+        >>> import pyarrow.compute as pc
+        >>> from curate.testing import run_local
+        >>> class Scored(curate.Job):
+        ...     version = "1"
+        ...     def build(self, ds):
+        ...         scored = ds.with_column("chars", pc.utf8_length(pc.field("text")))
+        ...         return {
+        ...             "main": scored.filter(pc.field("chars") > 5, reason="short"),
+        ...             "scores": scored.select_columns(["chars"]),
+        ...         }
+        >>> ran = run_local(Scored, [{"text": "a long one"}, {"text": "tiny"}])
+        >>> ran.rows, ran.sides["scores"].to_pylist()
+        ([{'text': 'a long one', 'chars': 10}], [{'chars': 10}, {'chars': 4}])
         """
-        return ds._then(Process(self, self._hidden, compute_of(self)))
+        return ds._then(Process(self, self._hidden, compute_of(self), tuple(sorted(self.sides))))
 
     # What process may call
 
@@ -259,13 +285,18 @@ class Job:
             "parameters": {name: value for name, value in parameters.items() if self._params[name].identity},
             # As a list: a batch has its columns in this order.
             "columns": None if columns is None else [column_text(name, columns[name], required) for name in columns],
-            "output_schema": None if schema is None else schema.to_string(show_schema_metadata=False),
+            "output_schema": _schema_text(schema),
             "batch_size": self.batch_size,
             "shard_bytes": self.shard_bytes,
             "format": output_format.value,
             "codec": codec,
         }
         *before, last = self._parts(columns)
+        declared = settings["sides"] if isinstance(settings["sides"], Mapping) else {}
+        sides = {name: declared.get(name) for name in last.sides}
+        if sides:
+            # Another output is another job: what is finished without it is not finished with it.
+            identity["sides"] = {name: _schema_text(schema) for name, schema in sides.items()}
         spec = StageSpec(
             name=self.name,
             identity=identity,
@@ -276,6 +307,7 @@ class Job:
             columns=columns,
             required=required,
             output_schema=schema,
+            sides=sides,
             batch_rows=self.batch_size,
             shard_bytes=self.shard_bytes,
             format=output_format,
@@ -315,3 +347,7 @@ class Job:
             setattr(self, one.name, value)
         self._hidden = Secrets(secrets)
         return recorded
+
+
+def _schema_text(schema: Any) -> str | None:
+    return None if schema is None else schema.to_string(show_schema_metadata=False)

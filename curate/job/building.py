@@ -1,19 +1,26 @@
-"""What a job's `build` returns, as the steps of a pipeline over the job's inputs."""
+"""What a job's `build` returns, as the steps of a pipeline over the job's inputs.
+
+Datasets of several outputs are compared by what they were made from: operators that all of them were derived through,
+each called once, run once a shard. What was called again for another output is another operator, even if it is alike.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from curate.dataset import stage
+from curate.dataset.branching import Branching
 from curate.dataset.formats import OutputFormat
 from curate.dataset.lazy.api import Dataset
 from curate.dataset.lazy.operators import Operator
 from curate.dataset.lazy.plan import Apply, Checkpoint, Plan, Scan
 from curate.dataset.pipeline import ActorPool, Compute, Pipeline, task_cpus
+from curate.dataset.sides import MAIN, check_side
 from curate.dataset.spec import StageSpec
 from curate.errors import ConfigError
 from curate.job.operator import Process
@@ -78,37 +85,127 @@ class Part:
     """What a task holds for it."""
     path: str | None = None
     """Where the checkpoint is that it writes; None: it writes the job's output."""
+    sides: tuple[str, ...] = ()
+    """Names of the extra outputs that it has."""
+
+
+Chain = tuple[Operator, ...]
 
 
 def parts_of(job: Job, ds: Dataset, built: Any) -> tuple[Part, ...]:
     """Returns the parts of what `build` made of `ds`, in order: as many as it has checkpoints, and the last one.
 
-    Raises ConfigError for what is no chain of row-wise operators and checkpoints.
+    Raises ConfigError for what is no chain of row-wise operators and checkpoints, or several of them, by output, that
+    have other steps of their own than row-wise ones in the tasks that read.
     """
     owner = f"{type(job).__name__}.build"
-    if not isinstance(built, Dataset):
-        raise ConfigError(f"{owner} gave {type(built).__name__}, expected the Dataset that its input becomes")
-    chains = tuple(_chains(owner, ds._plan, built._plan, None))
-    steps = [step for chain, _ in chains for step in chain]
+    if isinstance(built, Mapping):
+        sides = _sides_of(owner, job, built)
+        paths = {name: _path(owner, ds._plan, built[name]._plan) for name in (MAIN, *sides)}
+        shared = _shared(list(paths.values()))
+        chains = _cut(paths[MAIN][:shared])
+        tails = {name: _tail(owner, name, path[shared:]) for name, path in paths.items()}
+        chains = [(_without_sides(chain), path) for chain, path in chains]
+        tails = {name: _without_sides(tail) for name, tail in tails.items()}
+    elif isinstance(built, Dataset):
+        chains, tails, sides = _cut(_path(owner, ds._plan, built._plan)), {}, ()
+        *before, (last, _) = chains
+        if job.sides:
+            sides = tuple(sorted(job.sides))
+            if not last or not isinstance(last[-1], Process):
+                raise ConfigError(
+                    f"{owner} gave a Dataset that does not end in `process`, and sides names further outputs "
+                    f"({', '.join(sides)}); return a mapping of them: {{{MAIN!r}: ..., {sides[0]!r}: ...}}"
+                )
+            chains = [*((_without_sides(chain), path) for chain, path in before)]
+            chains.append(((*_without_sides(last[:-1]), last[-1]), None))
+    else:
+        raise ConfigError(
+            f"{owner} gave {type(built).__name__}, expected the Dataset that its input becomes, or a mapping of the "
+            f"outputs' names to Datasets, with {MAIN!r} among them"
+        )
+    own = tuple(step for tail in tails.values() for step in tail)
+    steps = [*(step for chain, _ in chains for step in chain), *own]
     if (job.num_gpus or job.resources or job.compute) and not any(isinstance(step, Process) for step in steps):
         raise ConfigError(
             f"{type(job).__name__}: num_gpus, resources and compute are for `process`, which its build does not use; "
             "give them to map_batches"
         )
-    return tuple(Part(Pipeline(chain), resources_of(job, chain), path) for chain, path in chains)
+    *before, (last, _) = chains
+    operator: stage.Operator = Pipeline(last)
+    if sides and tails:
+        operator = Branching(Pipeline(last), Pipeline(tails[MAIN]), {name: Pipeline(tails[name]) for name in sides})
+    return (
+        *(Part(Pipeline(chain), resources_of(job, chain), path) for chain, path in before),
+        Part(operator, resources_of(job, (*last, *own)), None, sides),
+    )
+
+
+def _sides_of(owner: str, job: Job, built: Mapping[Any, Any]) -> tuple[str, ...]:
+    """Returns the names of the extra outputs that `build` gave, in order."""
+    for name, ds in built.items():
+        if name != MAIN:
+            check_side(owner, name)
+        if not isinstance(ds, Dataset):
+            raise ConfigError(f"{owner} gave {type(ds).__name__} for the output {name!r}, expected a Dataset")
+    if MAIN not in built:
+        raise ConfigError(
+            f"{owner} gave the outputs {', '.join(map(repr, built)) or 'of no name'}, and no {MAIN!r}, which is the "
+            "one that says what is done"
+        )
+    sides = tuple(sorted(name for name in built if name != MAIN))
+    if job.sides and set(job.sides) != set(sides):
+        raise ConfigError(
+            f"{owner} gave the extra outputs {', '.join(sides) or 'none'}, and sides names "
+            f"{', '.join(sorted(job.sides))}; name the same, or leave sides out"
+        )
+    return sides
+
+
+def _without_sides(chain: Iterable[Operator]) -> Chain:
+    """Returns steps of which none gives several outputs: what it gives goes on to the next."""
+    return tuple(replace(step, sides=()) if isinstance(step, Process) else step for step in chain)
+
+
+def _shared(paths: Sequence[Sequence[Apply | Checkpoint]]) -> int:
+    """Returns how many nodes of plans, from the start, are the same ones in all of them."""
+    same = (all(node is nodes[0] for node in nodes) for nodes in zip(*paths, strict=False))
+    return sum(1 for _ in takewhile(bool, same))
+
+
+def _tail(owner: str, name: str, path: Sequence[Apply | Checkpoint]) -> Chain:
+    """Returns the steps that one output has for itself. Raises ConfigError for what can only be shared."""
+    steps = []
+    for node in path:
+        what = ""
+        if isinstance(node, Checkpoint):
+            what = f"the checkpoint at {node.path!r}"
+        elif node.operator.compute is not None:
+            what = f"{node.operator.name}, which runs in actors,"
+        if what:
+            raise ConfigError(
+                f"{owner}: {what} is on the way to the output {name!r} alone; put it before the outputs part: derive "
+                "all of them from the dataset that comes out of it"
+            )
+        assert isinstance(node, Apply)
+        steps.append(node.operator)
+    return tuple(steps)
 
 
 def over_checkpoints(spec: StageSpec, before: Sequence[Part]) -> StageSpec:
     """Returns the stage as it is when these parts come before it, each a stage that is written to its checkpoint."""
     kept: tuple[StageSpec, str] | None = None
+    # What becomes of the rows of a checkpoint afterwards is nothing to it.
+    identity = {name: value for name, value in spec.identity.items() if name != "sides"}
     for number, part in enumerate(before):
         assert part.path is not None
         first = replace(
             spec,
             name=f"{spec.name}-checkpoint",
-            identity={**spec.identity, "output_schema": None, **CHECKPOINT, "checkpoint": number},
+            identity={**identity, "output_schema": None, **CHECKPOINT, "checkpoint": number},
             operator=part.operator,
             output_schema=None,
+            sides={},
             format=OutputFormat(CHECKPOINT["format"]),
             codec=CHECKPOINT["codec"],
             resources=part.resources,
@@ -127,21 +224,33 @@ def _reading(spec: StageSpec, kept: tuple[StageSpec, str] | None) -> StageSpec:
     return replace(spec, identity=identity, columns=None, required=frozenset(), upstream=kept)
 
 
-def _chains(owner: str, start: Plan, plan: Plan, path: str | None) -> Iterator[tuple[tuple[Operator, ...], str | None]]:
-    steps: list[Operator] = []
-    while isinstance(plan, Apply):
-        steps.insert(0, plan.operator)
+def _path(owner: str, start: Plan, plan: Plan) -> list[Apply | Checkpoint]:
+    """Returns the operators and checkpoints from `start` to a plan, in the order in which rows come to them."""
+    nodes: list[Apply | Checkpoint] = []
+    while isinstance(plan, Apply | Checkpoint):
+        nodes.append(plan)
         plan = plan.input
-    if isinstance(plan, Checkpoint):
-        yield from _chains(owner, start, plan.input, plan.path)
-    elif plan is not start:
+    if plan is not start:
         if isinstance(plan, Scan):
             raise ConfigError(
                 f"{owner} gave {plan.source.name}, expected what becomes of the dataset that it was given"
             )
         what = type(plan).__name__.lower()
         raise ConfigError(f"{owner}: a job has one output for each shard of its input, so it has no {what}")
-    yield tuple(steps), path
+    return nodes[::-1]
+
+
+def _cut(path: Iterable[Apply | Checkpoint]) -> list[tuple[Chain, str | None]]:
+    """Returns the steps up to each checkpoint, with where that is, and those after the last one."""
+    chains: list[tuple[Chain, str | None]] = []
+    steps: list[Operator] = []
+    for node in path:
+        if isinstance(node, Checkpoint):
+            chains.append((tuple(steps), node.path))
+            steps = []
+        else:
+            steps.append(node.operator)
+    return [*chains, (tuple(steps), None)]
 
 
 def compute_of(job: Job) -> Compute | None:

@@ -47,6 +47,8 @@ def define(cls: type, base: type) -> dict[str, Param]:
     _check_codec(cls)
     if getattr(cls, "_reads_files", False) and inspect.getattr_static(cls, "columns") is not None:
         raise ConfigError(f"{cls.__name__}.columns means nothing: a FileJob reads files, which have no columns")
+    if getattr(cls, "_reads_files", False) and inspect.getattr_static(cls, "sides"):
+        raise ConfigError(f"{cls.__name__}.sides means nothing: a FileJob has one output for each file")
     taken = {*HOOKS, *CALLED, *ENTRIES}
     return collect(cls, SETTINGS, taken)
 

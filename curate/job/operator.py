@@ -11,9 +11,10 @@ import pyarrow as pa
 
 from curate import log
 from curate.dataset.pipeline import Compute, Place
+from curate.dataset.sides import MAIN, SideTable
 from curate.dataset.stage import InputFile
 from curate.dataset.tally import Tally
-from curate.errors import CorruptInput, GenerationMismatch, ObjectNotFound, SchemaMismatch, did_you_mean
+from curate.errors import ConfigError, CorruptInput, GenerationMismatch, ObjectNotFound, SchemaMismatch, did_you_mean
 from curate.job.secrets import Secrets
 from curate.runtime.protocol import Pool, PoolSpec
 
@@ -33,6 +34,8 @@ class Process:
     job: Job
     secrets: Secrets
     compute: Compute | None = None
+    sides: tuple[str, ...] = ()
+    """Extra outputs of which it may give tables."""
     batch_rows: int | None = None
     num_cpus: float | None = None
     one_schema = False
@@ -57,11 +60,11 @@ class Process:
         return replace(self, job=set_up(self.job, self.secrets))
 
     def apply(self, batch: Any, tally: Tally, place: Place) -> Iterator[Any]:
-        """Yields the tables that `process` makes of a batch."""
+        """Yields the tables that `process` makes of a batch, those of extra outputs as a `SideTable`."""
         del place
         self.job._tally = tally
         with self.secrets.hidden():
-            yield from tables_of(self.job.process(batch), self.name)
+            yield from tables_of(self.job.process(batch), self.name, self.sides)
 
     def hide(self, text: str) -> str:
         """Returns text without the values of the job's secrets."""
@@ -130,23 +133,55 @@ def set_up(job: _Job, secrets: Secrets) -> _Job:
     return job
 
 
-def tables_of(result: Any, where: str) -> Iterator[Any]:
-    """Yields the tables that user code returned: one, several, or none.
+def tables_of(result: Any, where: str, sides: Sequence[str] = ()) -> Iterator[Any]:
+    """Yields the tables that user code returned: one, several, or none; those of extra outputs as a `SideTable`.
 
-    Raises TypeError for anything that is no table; SchemaMismatch for a table that has a column twice.
+    Raises TypeError for anything that is no table; SchemaMismatch for a table that has a column twice; ConfigError for
+    an output that is not among `sides`, and for several outputs without the main one.
     """
     if result is None:
         return
     if isinstance(result, pa.Table | pa.RecordBatch):
         yield _table(result, where)
         return
+    if _is_outputs(result, sides):
+        yield from _mapped(result, where, sides)
+        return
     if isinstance(result, str | bytes | Mapping) or not isinstance(result, Iterable) or _is_frame(result):
         raise _wrong_type(where, result, "a pyarrow.Table, an iterable of tables, or None")
     for item in result:
-        if item is not None:
+        if _is_outputs(item, sides):
+            yield from _mapped(item, where, sides)
+        elif item is not None:
             if not isinstance(item, pa.Table | pa.RecordBatch):
                 raise _wrong_type(where, item, "pyarrow.Tables in it", f"a {type(result).__name__} of ")
             yield _table(item, where)
+
+
+def _is_outputs(value: Any, sides: Sequence[str]) -> bool:
+    """Returns whether a value is meant to be tables by output, and no table as a dictionary of columns."""
+    return isinstance(value, Mapping) and (
+        bool(sides) or any(isinstance(one, pa.Table | pa.RecordBatch) for one in value.values())
+    )
+
+
+def _mapped(outputs: Mapping[Any, Any], where: str, sides: Sequence[str]) -> Iterator[Any]:
+    for name in outputs:
+        if name != MAIN and name not in sides:
+            hint = did_you_mean(str(name), sides)
+            raise ConfigError(
+                f"{where} gave a table of {name!r}, which is none of the job's outputs{hint}; they are "
+                f"{', '.join(map(repr, (MAIN, *sides)))}; name further ones in sides"
+            )
+    if MAIN not in outputs:
+        raise ConfigError(
+            f"{where} gave the outputs {', '.join(map(repr, outputs)) or 'of no name'}, and no {MAIN!r}; give it None "
+            "where there are no rows"
+        )
+    yield from tables_of(outputs[MAIN], where)
+    for name in sides:
+        for table in tables_of(outputs.get(name), where):
+            yield SideTable(name, table)
 
 
 def _table(found: pa.Table | pa.RecordBatch, where: str) -> pa.Table:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from curate.dataset.formats import OutputFormat
 from curate.dataset.pipeline import ActorPool
+from curate.dataset.sides import check_side
 from curate.dataset.tally import BadRowBudget
 from curate.errors import ConfigError, did_you_mean
 from curate.job.columns import parse_columns
@@ -76,17 +77,34 @@ def _text(value: str | None) -> str:
     return "expected some text" if value == "" else ""
 
 
+def _sides(value: Any) -> str:
+    for name in value:
+        try:
+            check_side("a name", name)
+        except ConfigError as error:
+            return str(error)
+    if len(set(value)) < len(value):
+        return "a name is there twice"
+    for name, schema in value.items() if isinstance(value, Mapping) else ():
+        if schema is not None and not isinstance(schema, pa.Schema):
+            return f"{name!r} is {type(schema).__name__}, expected a pyarrow.Schema, or None"
+        if problem := _schema(schema):
+            return f"{name!r}: {problem}"
+    return ""
+
+
 _NONE = type(None)
 SETTINGS: dict[str, Setting] = {
     "name": Setting((str,)),
     "version": Setting((str, _NONE), _text),
     "columns": Setting((list, tuple, Mapping, pa.Schema, _NONE)),
     "output_schema": Setting((pa.Schema, _NONE), _schema),
+    "sides": Setting((list, tuple, Mapping), _sides),
     "batch_size": Setting((int,), _counted, "rows of a batch, at most"),
     "shard_bytes": Setting((int,), _counted, "stored bytes of a shard, at which large inputs are split; 64MiB, 1g"),
     "format": Setting((str,), _format, "format of the outputs"),
     "codec": Setting(
-        (str, _NONE), help="compression of the outputs: zstd, snappy or none for parquet, zstd or gzip for jsonl"
+        (str, _NONE), help="compression of the outputs: zstd, snappy or none for parquet, zstd or gzip for jsonl, csv"
     ),
     "compute": Setting((ActorPool, _NONE), changes_bytes=False),
     "num_cpus": Setting((int, float), _held, "CPUs that a task, or an actor, holds", changes_bytes=False),

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from curate.clock import Clock
 from curate.dataset.driver import run
+from curate.dataset.sides import SIDES, schema_name
 from curate.errors import ConfigError
 from curate.job import Job
 from curate.tasks import layout
@@ -38,6 +39,8 @@ class LocalRun:
     """The rows that were set aside, each with its reason."""
     outputs: dict[str, bytes]
     """The outputs as they were published, by name."""
+    sides: dict[str, pa.Table]
+    """The rows of each extra output, by its name, in the order of the names of its objects."""
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -106,20 +109,32 @@ def _parquet(rows: Any) -> bytes:
 
 
 def _read(summary: Summary, output: Path) -> LocalRun:
-    # Not by a store: a test may have put faults under those.
-    stored = output / layout.SCHEMAS / "output.arrow"
-    schema = pa.ipc.read_schema(pa.py_buffer(stored.read_bytes())) if stored.exists() else pa.schema([])
+    schema = _stored_schema(output, "output")
     paths = sorted(path for path in output.rglob("*") if path.is_file())
     names = {path.relative_to(output).as_posix(): path for path in paths}
     outputs = {name: path for name, path in names.items() if not name.startswith(f"{layout.LEDGER}/")}
-    tables = [_table(path, schema) for path in outputs.values()]
+    mains = [path for name, path in outputs.items() if not name.startswith(SIDES)]
+    tables = [_table(path, schema) for path in mains]
     aside = [path for name, path in names.items() if name.startswith(layout.QUARANTINE)]
     return LocalRun(
         summary,
         pa.concat_tables(tables) if tables else schema.empty_table(),
         [orjson.loads(line) for path in aside for line in decompress(path.read_bytes()).splitlines()],
         {name: path.read_bytes() for name, path in outputs.items()},
+        {side.name: _side(output, side) for side in sorted(output.glob(f"{SIDES}*"))},
     )
+
+
+def _side(output: Path, folder: Path) -> pa.Table:
+    schema = _stored_schema(output, schema_name(folder.name))
+    tables = [_table(path, schema) for path in sorted(folder.rglob("*")) if path.is_file()]
+    return pa.concat_tables(tables) if tables else schema.empty_table()
+
+
+def _stored_schema(output: Path, name: str) -> pa.Schema:
+    # Not by a store: a test may have put faults under those.
+    stored = output / layout.SCHEMAS / f"{name}.arrow"
+    return pa.ipc.read_schema(pa.py_buffer(stored.read_bytes())) if stored.exists() else pa.schema([])
 
 
 def _table(path: Path, schema: pa.Schema) -> pa.Table:

@@ -1,0 +1,121 @@
+"""The write side of a shard: the objects that it becomes, filled at once and published one after the other.
+
+Extra outputs come first and the main one last, whose existence alone means that the shard is done. A name that is taken
+by the same bytes is what this attempt, or another, has done already. Taken by other bytes, it is up to the main output:
+
+    there       another attempt has finished the shard; what it published counts
+    not there   the extra output is stale (of an input that was replaced, of a job that was overwritten), or of an
+                attempt at work that will find ours: it is replaced, against the generation that was seen
+
+To replace, the shard is run again first: so the name is free only for the moment between a removal and a publish.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from curate.dataset.formats import OutputFormat, make_writer
+from curate.dataset.formats.output import OutputWriter
+from curate.dataset.sides import MAIN, RECORD_SIDE, SideTable, counter
+from curate.errors import ConfigError, GenerationMismatch, SchemaMismatch
+from curate.storage.protocol import Object, Outcome, Published, Store, Writer
+from curate.tasks.books import Books
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Extra outputs whose names are taken by other bytes. Nothing was published after them."""
+
+    objects: tuple[Object, ...]
+
+
+@dataclass(slots=True)
+class _One:
+    """One object on its way."""
+
+    uri: str
+    schema: Any
+    sink: Writer
+    writer: OutputWriter
+
+    def publish(self, record: Mapping[str, Any]) -> Published:
+        self.writer.close(record)
+        return self.sink.publish()
+
+
+class Outputs:
+    """What a shard becomes, on its way; leaving the block discards what was not published."""
+
+    def __init__(
+        self, store: Store, uris: Mapping[str, str], schemas: Mapping[str, Any], format: OutputFormat, codec: str
+    ) -> None:
+        """`uris` and `schemas` are by name of the output: MAIN, and the extra ones."""
+        self.bytes_out = 0
+        """Stored bytes of what was published."""
+        self._store = store
+        self._open = ExitStack()
+        self._all = {}
+        for name, uri in uris.items():
+            sink = self._open.enter_context(store.writer(uri))
+            self._all[name] = _One(uri, schemas[name], sink, make_writer(sink, schemas[name], format, codec))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    def write(self, table: Any) -> int:
+        """Takes a table, or a `SideTable`; returns how many rows went to the main output. Raises SchemaMismatch."""
+        name, rows = (table.side, table.table) if isinstance(table, SideTable) else (MAIN, table)
+        one = self._all[name]
+        if not len(one.schema) and len(rows.schema):
+            declare = "output_schema" if name == MAIN else f"the schema of {name!r} in sides"
+            raise SchemaMismatch(
+                f"this shard gives a table{'' if name == MAIN else f' for {name!r}'}, and the first shards of the plan "
+                f"gave none: outputs have no columns; declare {declare} in the job"
+            )
+        one.writer.write(rows)
+        return int(rows.num_rows) if name == MAIN else 0
+
+    def count(self, books: Books) -> None:
+        """Books the rows of extra outputs as counters. Raises ConfigError if the job keeps one of that name."""
+        for name, one in self._all.items():
+            if name != MAIN:
+                if counter(name) in books.counters:
+                    raise ConfigError(
+                        f"the job counts {counter(name)!r} itself, which is what curate counts the rows of its output "
+                        f"{name!r} under; choose another name"
+                    )
+                books.counters[counter(name)] = one.writer.rows
+
+    def publish(self, record: Mapping[str, Any], replaced: Mapping[str, str]) -> Published | Taken:
+        """Publishes all of it, each with the record of the shard, and returns what became of the main output.
+
+        `replaced` are generations of extra outputs to remove first, by URI. If others are in the way, those are
+        returned, and the main output is not published.
+        """
+        taken = []
+        for name, one in self._all.items():
+            if name == MAIN:
+                continue
+            if one.uri in replaced:
+                # If it is another one by now, publishing finds that out.
+                with contextlib.suppress(GenerationMismatch):
+                    self._store.delete(one.uri, replaced[one.uri])
+            published = one.publish({**record, RECORD_SIDE: name})
+            self.bytes_out += published.object.size
+            if published.outcome is Outcome.DIFFERENT:
+                taken.append(published.object)
+        if taken:
+            return Taken(tuple(taken))
+        published = self._all[MAIN].publish(record)
+        self.bytes_out += published.object.size
+        return published
