@@ -588,7 +588,15 @@ def check_format(batch_format: str) -> None:
 
 def to_numpy(table: pa.Table) -> dict[str, np.ndarray[Any, Any]]:
     """Returns the columns as arrays; one with nulls is of floats (NaN) or of objects (None)."""
-    return {name: table[name].to_numpy() for name in table.column_names}
+    return {name: _array(table[name]) for name in table.column_names}
+
+
+def _array(column: pa.ChunkedArray) -> np.ndarray[Any, Any]:
+    if isinstance(column.type, pa.FixedShapeTensorType) and not column.null_count:
+        whole = column.combine_chunks()
+        # Of no chunk at all Arrow makes a chunked array again.
+        return whole.to_numpy_ndarray() if isinstance(whole, pa.ExtensionArray) else np.empty((0, *column.type.shape))
+    return column.to_numpy()
 
 
 def need_pandas(what: str) -> None:
