@@ -178,7 +178,8 @@ def iter_torch_batches(
     where = "cpu" if device == "auto" else device
 
     def form(table: pa.Table) -> Any:
-        arrays = to_numpy(table)
+        # A tensor can be written to, also one that shares the memory of an array; that of a block must not be.
+        arrays = {name: one if one.flags.writeable else one.copy() for name, one in to_numpy(table).items()}
         made = collate_fn(arrays) if collate_fn is not None else to_torch(arrays, dtypes)
         return moved(made, where, pin_memory)
 
@@ -192,9 +193,7 @@ def to_torch(columns: Mapping[str, np.ndarray[Any, Any]], dtypes: Any = None) ->
     made: dict[str, Any] = {}
     for name, values in columns.items():
         dtype = dtypes.get(name) if isinstance(dtypes, Mapping) else dtypes
-        found = numeric(name, values)
-        # A tensor can be written to, and what came from Arrow must not be.
-        made[name] = torch.as_tensor(found if found.flags.writeable else found.copy(), dtype=dtype)
+        made[name] = torch.as_tensor(numeric(name, values), dtype=dtype)
     return made
 
 

@@ -498,16 +498,21 @@ class TestTensors:
     def test_batches_are_tensors(self) -> None:
         """Of the types that were asked for, which can be written to."""
         torch = pytest.importorskip("torch")
-        found = curate.range(5).with_column("x", pc.field("id") / 2)
+        found = curate.range(5).with_column("x", pc.field("id") * 0.5).materialize()
         (batch,) = found.iter_torch_batches(dtypes={"x": torch.float16})
         assert batch["id"].tolist() == [0, 1, 2, 3, 4]
         assert (batch["id"].dtype, batch["x"].dtype) == (torch.int64, torch.float16)
         batch["id"] += 1
+        assert found.take(1) == [{"id": 0, "x": 0.0}]
         (both,) = found.iter_torch_batches(dtypes=torch.float32)
         assert {tensor.dtype for tensor in both.values()} == {torch.float32}
         (pair,) = found.iter_torch_batches(collate_fn=lambda arrays: [torch.as_tensor(arrays["x"]), "rest"])
         assert pair[0].tolist() == [0.0, 0.5, 1.0, 1.5, 2.0]
         assert pair[1] == "rest"
+        pair[0] += 1
+        assert found.take(1) == [{"id": 0, "x": 0.0}]
+        with pytest.raises(TypeError, match="column 's' is no tensor"):
+            next(of([2]).iter_torch_batches())
         with pytest.raises(ConfigError, match="give one"):
             found.iter_torch_batches(dtypes=torch.float32, collate_fn=len)
 
