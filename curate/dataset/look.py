@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pyarrow.compute as pc
 
 from curate.dataset.formats import DEFAULT_CODEC, OutputFormat, detect
+from curate.dataset.sides import match_side, side_name, side_rows, sides_of_job
 from curate.errors import ConfigError, ObjectNotFound, did_you_mean
 from curate.storage import normalise, open_store
 from curate.storage.protocol import Object
@@ -57,7 +60,31 @@ class FoundJob:
 
     def output(self, rank: int) -> Object:
         """Returns the output of a shard that is done."""
-        row, listing = int(self.matched.position[rank]), self.listing
+        return self._object(int(self.matched.position[rank]))
+
+    @cached_property
+    def sides(self) -> Mapping[str, Any]:
+        """Of each extra output of the job, by name, the row in the listing of each shard's, -1 where there is none."""
+        names = sides_of_job(self.job)
+        return {name: match_side(name, self.plan, self.listing, self.job["suffix"]) for name in names}
+
+    def side(self, name: str, rank: int) -> Object | None:
+        """Returns the extra output of a shard; None if it is not there."""
+        row = int(self.sides[name][rank])
+        return self._object(row) if row >= 0 else None
+
+    def side_name(self, name: str, rank: int) -> str:
+        """Returns what the extra output of a shard is called, relative to the output prefix."""
+        return side_name(name, self.plan.shard_id(rank) + self.job["suffix"])
+
+    def foreign_sides(self) -> Iterator[str]:
+        """Yields what lies where extra outputs do and is none of a shard of the plan."""
+        known = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *self.sides.values()]))
+        for row in np.setdiff1d(side_rows(self.listing), known).tolist():
+            yield self.listing.names[row].as_py()
+
+    def _object(self, row: int) -> Object:
+        listing = self.listing
         size, generation = listing.sizes[row].as_py(), listing.generations[row].as_py()
         return Object(self.ledger.uri(listing.names[row].as_py()), size, generation)
 

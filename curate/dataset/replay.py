@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, cast
 
 import orjson
+import pyarrow as pa
 
 from curate.clock import Clock
 from curate.dataset.blame import failure_of, is_users
@@ -23,7 +24,9 @@ from curate.dataset.commit import refuse_other_job
 from curate.dataset.failures import JobFailures
 from curate.dataset.formats import detect
 from curate.dataset.formats.peek import peek
-from curate.dataset.pipeline import Applying, Meter
+from curate.dataset.pipeline import Applying
+from curate.dataset.probing import Schemas
+from curate.dataset.sides import schema_name
 from curate.dataset.spec import StageSpec
 from curate.dataset.stage import FileOperator, InputFile, Operator, Piece, Probe, RowOperator, StageProgram
 from curate.dataset.tally import Tally
@@ -32,6 +35,7 @@ from curate.runtime.protocol import Pool, PoolSpec
 from curate.storage import open_store
 from curate.storage.protocol import Object
 from curate.tasks import layout
+from curate.tasks.meters import Meter
 from curate.tasks.record import FailureKind, ShardRecord
 from curate.tasks.runlog import new_run_id
 from curate.tasks.shard import Shard, SliceKind
@@ -81,8 +85,9 @@ def replay(
         # Nobody waits for a debugger's user: no time limit here.
         tried = replace(spec, operator=operator, task_timeout_s=None)
         program = tried.program(run_id, output, _input_schemas(found, spec, shard), scratch)
-        schema = _output_schema(found, spec, program, shard, publish=publish)
-        piece = Piece(((rank, shard),), LATE_ATTEMPT if publish else 1, schema, last=whole)
+        schemas = _output_schemas(found, spec, program, shard, publish=publish)
+        attempt = LATE_ATTEMPT if publish else 1
+        piece = Piece(((rank, shard),), attempt, schemas.main, last=whole, sides=schemas.sides)
         record = _run(program, piece)
         uri = f"{output}/{shard.id}{spec.suffix}"
         done = record.failure is None
@@ -131,12 +136,26 @@ def _input_schemas(found: JobFailures, spec: StageSpec, shard: Shard) -> Mapping
     return {format.value: schema}
 
 
-def _output_schema(found: JobFailures, spec: StageSpec, program: StageProgram, shard: Shard, *, publish: bool) -> Any:
-    """Returns the schema of the outputs. Where no run could derive one: what this shard gives, if it is only shown."""
-    schema = spec.output_schema if spec.output_schema is not None else found.ledger.read_schema("output")
-    if schema is None and not publish:
-        schema = next(iter(program.run(Probe(shard)))).schema
-    return schema
+def _output_schemas(
+    found: JobFailures, spec: StageSpec, program: StageProgram, shard: Shard, *, publish: bool
+) -> Schemas:
+    """Returns the schemas of the outputs. Where no run could derive one: what this shard gives, if it is only shown."""
+
+    def held(declared: Any, name: str) -> Any:
+        return found.ledger.read_schema(name) if declared is None else declared
+
+    main = held(spec.output_schema, "output")
+    sides = {name: held(declared, schema_name(name)) for name, declared in sorted(spec.sides.items())}
+    if main is not None and None not in sides.values():
+        return Schemas(main, sides)
+    if publish:
+        return Schemas()
+    unknown = tuple(name for name, schema in sides.items() if schema is None)
+    shown = next(iter(program.run(Probe(shard, unknown))))
+    for name in unknown:
+        schema = shown.sides.get(name)
+        sides[name] = pa.schema([]) if schema is None else schema
+    return Schemas(shown.schema if main is None else main, sides)
 
 
 def _run(program: StageProgram, piece: Piece) -> ShardRecord:
@@ -161,6 +180,7 @@ class _Watched:
     def __init__(self, inner: Operator) -> None:
         self._inner = inner
         self.reads_files = inner.reads_files
+        self.metered = inner.metered
         # What runs in a pool's actors runs here.
         self.pools: tuple[PoolSpec, ...] = ()
         self.raised: BaseException | None = None

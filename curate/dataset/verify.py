@@ -1,5 +1,6 @@
 """Reads every output of a job and holds it against its record, and all records against each other. Needs no cluster.
 
+Extra outputs are read with the main one of their shard. Where that is not there yet, they are nobody's business.
 An output is read by one of a few threads, a piece at a time; of each, nothing is kept but what it adds to the sums and
 what is off. Outputs that are not there yet make a job incomplete, not damaged.
 """
@@ -19,6 +20,7 @@ import pyarrow as pa
 from curate.dataset.formats.check import count_quarantined, count_rows, output_schema
 from curate.dataset.formats.record import Carried, read_carried
 from curate.dataset.look import FoundJob, find_job, read_summary
+from curate.dataset.sides import RECORD_SIDE, counter, schema_name
 from curate.errors import CorruptInput, ObjectNotFound, SchemaMismatch
 from curate.storage.protocol import Object
 from curate.tasks import layout
@@ -136,6 +138,8 @@ def verify(output: str, progress: Callable[[int, int, int], None] = lambda *_: N
     )
     for name in found.matched.foreign:
         report.add(Finding("foreign", name, "no shard of the plan is called like it"))
+    for name in found.foreign_sides():
+        report.add(Finding("foreign", name, "it is no extra output of a shard of the plan"))
     if report.closed:
         for rank in np.flatnonzero(~found.matched.done).tolist():
             report.add(Finding("missing", _name(found, rank), "the job was complete with it; run the job again"))
@@ -169,7 +173,8 @@ class _Checker:
         self._store = found.ledger.store
         self._format, self._codec = found.written_as
         self._files = set(found.listing.quarantine)
-        self._schema = self._held()
+        self._schema = self._held("output", found.output)
+        self._sides = {name: self._held(schema_name(name), partial(found.side, name)) for name in sorted(found.sides)}
 
     def check(self, rank: int) -> _Read:
         """Returns what the output of a shard turned out to be. Raises StorageError if the store does not answer."""
@@ -185,23 +190,46 @@ class _Checker:
         if wrong:
             return _Read([off("record", wrong)])
         books, file = Books.parse(carried.record["rows"], carried.record["counters"]), carried.record["quarantine"]
-        findings = self._rows(off, object, carried, books)
+        findings = self._rows(off, object, carried, self._schema, books.rows_out)
         if not books.balanced():
             findings.append(off("books", f"in + created is not out + dropped + quarantined: {_rows_text(books)}"))
         if reason := self._quarantine(file, books.quarantined):
             findings.append(off("quarantine", reason))
+        for side in self._sides:
+            findings += self._side(side, rank, name, carried.record)
         return _Read(findings, books, file)
 
-    def _rows(self, off: Callable[..., Finding], object: Object, carried: Carried, books: Books) -> list[Finding]:
+    def _rows(
+        self, off: Callable[..., Finding], object: Object, carried: Carried, schema: pa.Schema | None, expected: Any
+    ) -> list[Finding]:
         try:
-            rows = count_rows(self._store, object, carried, self._format, self._codec, self._schema)
+            rows = count_rows(self._store, object, carried, self._format, self._codec, schema)
         except SchemaMismatch as error:
             return [off("schema", error)]
         except CorruptInput as error:
             return [off("damaged", error)]
-        if rows == books.rows_out:
+        if rows == expected:
             return []
-        return [off("rows", f"it has {rows:,} rows, its record says {books.rows_out:,}")]
+        return [off("rows", f"it has {rows:,} rows, its record says {_number(expected)}")]
+
+    def _side(self, side: str, rank: int, main: str, record: Mapping[str, Any]) -> list[Finding]:
+        """Returns what is off with an extra output of a shard whose main output carries this record."""
+        name, object = self._found.side_name(side, rank), self._found.side(side, rank)
+        if object is None:
+            reason = f"{main} is there, which is published after it; remove that, and run the job again"
+            return [Finding("missing", name, reason)]
+        off = partial(_finding, object=name, uri=object.uri)
+        try:
+            carried = read_carried(self._store, object, self._format, self._codec)
+        except CorruptInput as error:
+            return [off("damaged", error)]
+        if carried is None:
+            return [off("record", "it carries none: something else than curate wrote it, or cut it off")]
+        expected = {**record, RECORD_SIDE: side}
+        differing = sorted(key for key in {*carried.record, *expected} if carried.record.get(key) != expected.get(key))
+        if differing:
+            return [off("record", f"its record is not that of {main}: they differ in {', '.join(differing)}")]
+        return self._rows(off, object, carried, self._sides[side], record["counters"].get(counter(side)))
 
     def _quarantine(self, name: str | None, rows: int) -> str:
         """Returns what is off with the rows that an output says were set aside; empty if nothing is."""
@@ -220,15 +248,18 @@ class _Checker:
             return f"{name} is not what it was: the hash of its bytes is {digest}"
         return "" if found == rows else f"{name} has {found:,} rows, the record says {rows:,}"
 
-    def _held(self) -> pa.Schema | None:
+    def _held(self, stored_as: str, output: Callable[[int], Object | None]) -> pa.Schema | None:
         """Returns the schema that the job holds its outputs to: as stored, else what most of the first outputs have."""
-        schema = self._found.ledger.read_schema("output")
+        schema = self._found.ledger.read_schema(stored_as)
         if schema is not None:
             return schema
         votes: Counter[pa.Schema] = Counter()
         for rank in np.flatnonzero(self._found.matched.done).tolist():
+            object = output(rank)
+            if object is None:
+                continue
             try:
-                schema = output_schema(self._store, self._found.output(rank), self._format, self._codec)
+                schema = output_schema(self._store, object, self._format, self._codec)
             except CorruptInput:
                 continue  # told when its turn comes
             if schema is not None:
@@ -240,6 +271,10 @@ class _Checker:
 
 def _finding(kind: str, reason: object, *, object: str, uri: str) -> Finding:
     return Finding(kind, object, str(reason).removeprefix(f"{uri}: "))
+
+
+def _number(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int | float) else repr(value)
 
 
 def _name(found: FoundJob, rank: int) -> str:
