@@ -213,7 +213,8 @@ class RayBackend:
             self._pools = Pools(pools, self._view, self._resources)
             self._pools.wait(stopped)
         addresses = self._pools.addresses if self._pools else []
-        key, reference = program.key, ray.put(program)
+        # A worker that still has the program of an earlier load has its pools too, which are no more.
+        key, reference = " ".join([program.key, *(one.key for one in addresses)]), ray.put(program)
 
         # Not methods: Ray ships what a remote function refers to, and that must not be this object.
         def run_piece(payload: bytes) -> bytes:

@@ -21,7 +21,7 @@ import platform
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -191,9 +191,10 @@ class Actor:
                 self._event(announced).set()
                 del self._begun[announced]
 
-    async def begun(self, announced: str) -> None:
-        """Returns when a call that was announced begins."""
+    async def begun(self, announced: str) -> Place:
+        """Returns where it is, when a call that was announced begins."""
         await self._event(announced).wait()
+        return Place(platform.node(), os.getpid(), self._node_id)
 
     def _event(self, announced: str) -> asyncio.Event:
         return self._begun.setdefault(announced, asyncio.Event())
@@ -341,9 +342,12 @@ class CalledPool:
             # It, or the answer, may be out of reach for a moment.
             time.sleep(LOOK_AGAIN_S)
         self._look(now=True)
+        begun = _begun(call.began) if call.began else None
+        if begun is not None and not end.pid:
+            end = replace(end, node=begun.node, pid=begun.pid)
         # Not announced, it may be what killed the actor, like all that were sent there.
-        begun = call.began is None or (_arrived(call.began) and not _failed(call.began))
-        if begun and end.end is not End.LOST and call.serial not in self._board.dismissed:
+        suspect = call.began is None or begun is not None
+        if suspect and end.end is not End.LOST and call.serial not in self._board.dismissed:
             call.deaths += 1
         call.ref = call.began = None
         if call.deaths >= MAX_DEATHS or call.sends >= MAX_SENDS:
@@ -434,12 +438,15 @@ def _arrived(ref: Any) -> bool:
     return bool(ray.wait([ref], timeout=0)[0])
 
 
-def _failed(ref: Any) -> bool:
+def _begun(ref: Any) -> Place | None:
+    """Returns where a call that was announced has begun, None if that was not said."""
+    if not _arrived(ref):
+        return None
     try:
-        ray.get(ref)
+        place: Place = ray.get(ref)
     except exceptions.RayError:
-        return True
-    return False
+        return None
+    return place
 
 
 def _size(payload: Any) -> int:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from curate.runtime.protocol import Call, CallLostError, Pool
 
 
@@ -43,7 +45,7 @@ class Serving:
 
 @dataclass
 class Conducting:
-    """A program whose payload is calls of its pool; yields their answers in order, then what room there was at most.
+    """A program whose payload is calls of its pool; yields their answers in order, then what room there was at least.
 
     A call that was lost is answered with how it ended.
     """
@@ -58,15 +60,39 @@ class Conducting:
     def run(self, payload: list[tuple[Any, ...]]) -> Iterator[Any]:
         (pool,) = self.pools
         calls: deque[Call] = deque()
-        most = 0
+        least = pool.room
         for one in payload:
             while calls and (len(calls) >= pool.room or calls[0].ready()):
                 yield answer(calls.popleft())
             calls.append(pool.call(one))
-            most = max(most, len(calls))
+            least = min(least, pool.room)
         while calls:
             yield answer(calls.popleft())
-        yield ("most", most)
+        yield ("room", least)
+
+
+@dataclass
+class Slicing(Conducting):
+    """A program whose payload is how many rows a table has, and how many of them are sent at a time.
+
+    Yields how many bytes the actor held for each, and whether its own came back.
+    """
+
+    key: str = "slicing"
+
+    def run(self, payload: tuple[int, int]) -> Iterator[Any]:
+        (pool,) = self.pools
+        rows, step = payload
+        table = pa.table({"n": range(rows)})
+        for start in range(0, rows, step):
+            part = table.slice(start, step)
+            (back, held), _ = pool.call((held_for, part)).result()
+            yield held, back.equals(part)
+
+
+def held_for(table: pa.Table) -> tuple[pa.Table, int]:
+    """Returns the table, and how many bytes are kept for it."""
+    return table, table.get_total_buffer_size()
 
 
 def answer(call: Call) -> Any:

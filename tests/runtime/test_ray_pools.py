@@ -1,0 +1,316 @@
+"""Pools of actors on a real cluster: order, deaths, poison, growth, cancellation, what is refused."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curate.errors import ConfigError, PoolFailed
+from curate.runtime.protocol import End, Ended, Message, PoolSpec, Resources, Started
+from tests.runtime.calling import Calling, process_while
+from tests.runtime.pooling import Conducting, Serving, Slicing, leave, poison, slowly
+from tests.runtime.test_ray import begun, ends, polled
+
+pytestmark = pytest.mark.slow
+HALF = Resources(num_cpus=0.5)
+
+
+@pytest.fixture(scope="module")
+def backend() -> Iterator[Any]:
+    """A cluster of this process alone, with two CPUs, and a backend on it."""
+    import ray
+
+    from curate.runtime.ray import RayBackend
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+        ray.init("local", num_cpus=2, object_store_memory=80 << 20, include_dashboard=False, log_to_driver=False)
+    made = RayBackend()
+    made.start(HALF)
+    yield made
+    made.close()
+    ray.shutdown()
+
+
+class Pooled:
+    """A pool on the backend, and how to use it."""
+
+    def __init__(self, backend: Any, folder: Path) -> None:
+        self.backend = backend
+        self.folder = folder
+        self.news: list[Any] = []
+        """What was told while one waited for something else."""
+
+    def load(self, fails: str = "", gate: Path | None = None, **spec: Any) -> None:
+        serving = Serving(self.folder, fails, gate)
+        asked = {"resources": HALF, **spec}
+        self.backend.load(Conducting(), [PoolSpec("serving", serving, **asked)])
+
+    def pids(self) -> set[int]:
+        """Returns the processes of all actors that were ever set up."""
+        return {int(path.name) for path in self.folder.iterdir()}
+
+    def answers(self, *tasks: Any, within_s: float = 60.0) -> list[list[Any]]:
+        """Returns the answers to the calls of some tasks."""
+        for task, payload in enumerate(tasks):
+            self.backend.launch(task, payload, 1)
+        return self.told(len(tasks), within_s)
+
+    def told(self, tasks: int, within_s: float = 60.0) -> list[list[Any]]:
+        """Returns what tasks tell that were launched."""
+        news, self.news = self.news, []
+        news += polled(self.backend, lambda more: ends(tasks)(news + more), within_s)
+        assert [one.end for one in news if isinstance(one, Ended)] == [End.RETURNED] * tasks
+        items: dict[int, list[Any]] = {}
+        for one in news:
+            if isinstance(one, Message):
+                items.setdefault(one.task, []).extend(one.items)
+        return [items[task] for task in sorted(items)]
+
+    def until(self, true: Callable[[Any], bool], within_s: float = 60.0) -> None:
+        """Polls until the state of the pool is such."""
+        until_s = time.monotonic() + within_s
+        while not true(state := self.backend.pools()[0]):
+            assert time.monotonic() < until_s, state
+            self.news += self.backend.poll(0.0)
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def pooled(backend: Any, tmp_path: Path) -> Iterator[Pooled]:
+    yield Pooled(backend, tmp_path)
+    backend.cancel()
+    backend.load(Calling())
+
+
+def values(items: list[Any]) -> list[Any]:
+    *answers, (word, _) = items
+    assert word == "room"
+    return [value for value, _ in answers]
+
+
+def test_each_task_gets_its_answers_in_order_from_all_actors(pooled: Pooled) -> None:
+    """Three tasks, two actors: each call is answered once, where it was asked, and no actor is left out."""
+    pooled.load(min_size=2, max_size=2)
+    tasks = [[(slowly, (task, k), 0.001 * (k % 3)) for k in range(100)] for task in range(3)]
+    pooled.until(lambda state: state.ready == 2)
+    told = pooled.answers(*tasks)
+    assert [values(items) for items in told] == [[(task, k) for k in range(100)] for task in range(3)]
+    for items in told:
+        assert {pid for _, pid in items[:-1]} == pooled.pids()
+
+
+def test_a_tables_answer_is_its_own(pooled: Pooled) -> None:
+    """Tables of many megabytes go there and back; of a large one, only the rows that are sent."""
+    spec = PoolSpec("serving", Serving(pooled.folder), HALF)
+    pooled.backend.load(Slicing(), [spec])
+    small, large = pooled.answers((1_000_000, 50_000), (1_000_000, 1_000_000))
+    assert [same for _, same in small] == [True] * 20
+    assert max(held for held, _ in small) < 500_000
+    assert large == [(8_000_000, True)]
+
+
+def test_the_room_is_shared(pooled: Pooled) -> None:
+    """One task may have as many calls on their way as its actors take; of many tasks, each may have two."""
+    pooled.load(min_size=1, max_size=1, max_in_flight=8)
+    (items,) = pooled.answers([(slowly, k, 0.02) for k in range(150)])
+    assert items[-1] == ("room", 8)
+    told = pooled.answers(*([(slowly, k, 0.02) for k in range(40)] for _ in range(8)))
+    assert [items[-1] for items in told] == [("room", 2)] * 8
+
+
+def test_an_actor_is_killed_under_load(pooled: Pooled) -> None:
+    """All answers come, in order, and the actor is replaced; no call is to blame."""
+    pooled.load(min_size=2, max_size=2)
+    pooled.until(lambda state: state.ready == 2)
+    for task in range(2):
+        pooled.backend.launch(task, [(slowly, (task, k), 0.02) for k in range(150)], 1)
+    before = pooled.pids()
+    pooled.until(lambda state: state.queued > 0)
+    os.kill(min(before), signal.SIGKILL)
+    told = pooled.told(2)
+    assert [values(items) for items in told] == [[(task, k) for k in range(150)] for task in range(2)]
+    pooled.until(lambda state: state.ready == 2)
+    assert len(pooled.pids() - before) == 1
+
+
+def test_the_only_actor_is_killed_again_and_again(pooled: Pooled) -> None:
+    """The tasks wait for the next one; they let go of their CPUs, which it may need."""
+    pooled.load(min_size=1, max_size=1, resources=Resources(num_cpus=1.5))
+    for task in range(4):
+        pooled.backend.launch(task, [(slowly, (task, k), 0.02) for k in range(30)], 1)
+    news: list[Any] = []
+    killed: set[int] = set()
+    for _ in range(2):
+        news += polled(pooled.backend, lambda _: bool(pooled.pids() - killed))
+        time.sleep(0.3)
+        (pid,) = pooled.pids() - killed
+        os.kill(pid, signal.SIGKILL)
+        killed.add(pid)
+    news += polled(pooled.backend, lambda more: ends(4)(news + more))
+    items = {one.task: one.items for one in news if isinstance(one, Message)}
+    assert [values(items[task]) for task in range(4)] == [[(task, k) for k in range(30)] for task in range(4)]
+    assert len(pooled.pids()) == 3
+
+
+def test_poison_is_lost_after_three_actors_and_harms_no_other(pooled: Pooled) -> None:
+    """Every other call is answered, those too that were sent to the actors that died: they only waited there."""
+    pooled.load(min_size=2, max_size=2)
+    pooled.until(lambda state: state.ready == 2)
+    tasks = [[(slowly, (task, k), 0.02) for k in range(40)] for task in range(3)]
+    tasks[1][20] = (poison, "bad")
+    told = pooled.answers(*tasks)
+    lost = told[1].pop(20)
+    del tasks[1][20]
+    assert isinstance(lost, Ended)
+    assert (lost.task, lost.end) == (1, End.CRASHED)
+    assert lost.detail.splitlines()[0] == "the actor died: killed, a segmentation fault, or an exit"
+    assert lost.pid in pooled.pids()
+    assert [values(items) for items in told] == [[one[1] for one in task] for task in tasks]
+    pooled.until(lambda state: state.ready == 2)
+    assert len(pooled.pids()) == 2 + 3
+
+
+def test_user_code_that_exits_loses_its_call_and_not_the_actor(pooled: Pooled) -> None:
+    """It is known whose fault it was; what the actor has loaded is kept."""
+    pooled.load()
+    (items,) = pooled.answers([(slowly, 1, 0.0), (leave, 3), (slowly, 2, 0.0)])
+    (pid,) = pooled.pids()
+    assert items[0] == (1, pid)
+    assert (items[1].end, items[1].detail, items[1].pid) == (End.CRASHED, "SystemExit: 3", pid)
+    assert items[2] == (2, pid)
+
+
+def test_what_curate_itself_raises_ends_the_task(pooled: Pooled) -> None:
+    """With the traceback of the actor."""
+    pooled.load()
+    pooled.backend.launch(1, [(int, "no number")], 1)
+    (end,) = (one for one in polled(pooled.backend, ends(1)) if isinstance(one, Ended))
+    assert end.end is End.RAISED
+    assert "invalid literal for int() with base 10: 'no number'" in end.detail
+    assert "pooling.py" in end.detail
+
+
+def test_an_actor_that_cannot_be_set_up_fails_the_run_at_once(pooled: Pooled) -> None:
+    """With its traceback."""
+    began = time.monotonic()
+    with pytest.raises(PoolFailed, match=r"(?s)serving: an actor cannot be set up\n.*in setup.*ValueError: no weights"):
+        pooled.load("raise")
+    assert time.monotonic() - began < 10
+
+
+def test_an_actor_that_dies_while_it_is_set_up_is_tried_three_times(pooled: Pooled) -> None:
+    """Then the run fails: a hang would cost more."""
+    with pytest.raises(
+        PoolFailed, match="serving: an actor cannot be set up, 3 times in a row\nthe actor died: killed"
+    ):
+        pooled.load("kill")
+
+
+def test_a_pool_whose_last_actor_cannot_be_replaced_fails_the_run(pooled: Pooled) -> None:
+    """The tasks that call it would wait for ever."""
+    pooled.load("later")
+    pooled.backend.launch(0, [(slowly, k, 0.02) for k in range(500)], 1)
+    pooled.until(lambda state: state.queued > 0)
+    (pid,) = pooled.pids()
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(PoolFailed, match=r"(?s)serving: an actor cannot be set up\n.*ValueError: the weights are gone"):
+        polled(pooled.backend, ends(1), within_s=20)
+
+
+def test_a_pool_grows_under_load(pooled: Pooled) -> None:
+    """From one to the most it may have; the new one gets calls of tasks that run."""
+    pooled.load(min_size=1, max_size=2)
+    (items,) = pooled.answers([(slowly, k, 0.05) for k in range(250)])
+    assert values(items) == list(range(250))
+    assert len({pid for _, pid in items[-40:-1]}) == 2
+    assert pooled.backend.pools()[0].ready == 2
+
+
+def test_who_stops_does_not_wait_for_a_pool(pooled: Pooled) -> None:
+    """To load a model may take minutes, to get a machine for it an hour."""
+    began = time.monotonic()
+    stop = [False, False, True]
+    pooled.backend.load(
+        Conducting(),
+        [PoolSpec("elsewhere", Serving(pooled.folder), Resources(custom={"moon": 1.0}))],
+        stopped=lambda: stop.pop(0),
+    )
+    assert time.monotonic() - began < 2
+    assert (pooled.backend.pools()[0].ready, pooled.backend.pools()[0].starting) == (0, 1)
+
+
+def test_cancelling_ends_the_actor_that_goes_on(pooled: Pooled, tmp_path: Path) -> None:
+    """Not at once, as most calls end soon; it is replaced, and what waited behind that call is answered."""
+    stuck = tmp_path.parent / f"{tmp_path.name}-stuck"
+    stuck.touch()
+    pooled.load(max_size=1)
+    pooled.backend.launch(7, [(process_while, str(stuck)), (slowly, 0, 0.0)], 1, announce=True)
+    begun(stuck)
+    pooled.backend.launch(8, [(slowly, k, 0.0) for k in range(5)], 1)
+    pooled.backend.cancel(7)
+    news = polled(pooled.backend, ends(2), within_s=30)
+    assert {one.task: one.end for one in news if isinstance(one, Ended)} == {7: End.CANCELLED, 8: End.RETURNED}
+    (items,) = (one.items for one in news if isinstance(one, Message) and one.task == 8)
+    assert values(items) == list(range(5))
+    assert len(pooled.pids()) == 2
+
+
+def test_cancelling_lets_an_actor_live_that_is_soon_done(pooled: Pooled) -> None:
+    """What waits of the task is dropped."""
+    pooled.load(max_size=1)
+    pooled.backend.launch(7, [(slowly, k, 1.0) for k in range(20)], 1, announce=True)
+    polled(pooled.backend, lambda news: any(isinstance(one, Started) for one in news))
+    pooled.until(lambda state: state.queued > 0)
+    pooled.backend.cancel(7)
+    polled(pooled.backend, ends(1))
+    pooled.news.clear()
+    (items,) = pooled.answers([(slowly, 1, 0.0)], within_s=5)
+    assert values(items) == [1]
+    pooled.until(lambda state: state.busy == 0.0)
+    assert len(pooled.pids()) == 1
+
+
+def test_slots_are_those_beside_the_pools(pooled: Pooled) -> None:
+    """Two CPUs hold four tasks of half a CPU, or two and two actors."""
+    assert pooled.backend.slots() == 4
+    pooled.load(min_size=2)
+    assert pooled.backend.slots() == 2
+    pooled.backend.load(Calling())
+    assert pooled.backend.slots() == 4
+
+
+def test_pools_that_leave_no_room_for_a_task_are_refused(pooled: Pooled) -> None:
+    """With the arithmetic, before anything is started."""
+    from curate.runtime.ray import RayBackend
+
+    spec = PoolSpec("embed", Serving(pooled.folder), Resources(num_cpus=1), min_size=2)
+    with pytest.raises(
+        ConfigError, match=r"embed: 2 actors x 1 CPU \+ 1 task x 1 CPU = 3 CPU, but this machine has 2 CPU; lower the"
+    ):
+        RayBackend().start(Resources(num_cpus=1), [spec])
+    with pytest.raises(ConfigError, match=r"embed: 1 actor x 1 GPU = 1 GPU, but this machine has 0 GPU"):
+        RayBackend().start(Resources(num_cpus=1), [PoolSpec("embed", Serving(pooled.folder), Resources(0, num_gpus=1))])
+
+
+def test_actors_and_boards_are_gone_with_their_program(pooled: Pooled) -> None:
+    """The next program has the CPUs, and nothing is left in the cluster's store."""
+    import ray
+    from ray.experimental import internal_kv
+
+    pooled.load(min_size=2)
+    pooled.until(lambda state: state.ready == 2)
+    assert len(internal_kv._internal_kv_list("curate-", namespace="curate")) == 1
+    pooled.backend.load(Calling())
+    assert internal_kv._internal_kv_list("curate-", namespace="curate") == []
+    until_s = time.monotonic() + 20
+    while ray.available_resources().get("CPU") != 2.0 or any(Path(f"/proc/{pid}").exists() for pid in pooled.pids()):
+        assert time.monotonic() < until_s
+        time.sleep(0.05)
