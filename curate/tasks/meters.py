@@ -288,9 +288,10 @@ def _tasks(found: Measured) -> tuple[float, str]:
     on_cpu = _share(most.meter.cpu_s, most.meter.wall_s)
     says = f"{most.name} limits: it took {_percent(part)} of the time of the tasks, which were at work "
     says += f"{_percent(busy)} of the time; "
-    if most.role is not Role.STEP and on_cpu < MOSTLY_CPU:
-        says += f"{_percent(1 - on_cpu)} of that it waited for the store, "
-        return busy, says + ("more tasks at once would help" if not found.inline else 'backend="ray" would help')
+    if on_cpu < MOSTLY_CPU:
+        on = "something else than a CPU" if most.role is Role.STEP else "the store"
+        help_ = "more tasks at once would help: a smaller num_cpus" if not found.inline else 'backend="ray" would help'
+        return busy, f"{says}{_percent(1 - on_cpu)} of that it waited for {on}: {help_}"
     return busy, says + ("more CPUs would help" if not found.inline else 'backend="ray" would use more CPUs')
 
 

@@ -645,7 +645,7 @@ class Dataset:
               range(9)
         physical
           first 1 rows, then stop
-            tasks
+            tasks (1 CPU each)
               range(9)
                 gives at most 1 rows of a piece
                 fused: filter((id > 2))
@@ -661,17 +661,16 @@ class Dataset:
         many actors it has, and how much of their time they were at work; the most memory that a process held which it
         was at work in. Then how blocks went to the consumer, and one sentence that says what limits the pipeline.
 
-        Pieces that have not ended, or were stopped early, say what they did about once a second. What `checkpoint`
-        wrote is told as well. Of a dataset that has not run, it says so.
+        Of pieces that have not ended, or were stopped early, it is what they had done when they last gave a block. What
+        `checkpoint` wrote is told as well. Of a dataset that has not run, it says so.
 
         >>> doubled = curate.range(3).map(lambda row: {"n": row["id"] * 2})
         >>> rows = doubled.take_all()
-        >>> print(doubled.stats())  # doctest: +ELLIPSIS
-        operator  ...rows in  rows out  bytes in  bytes out  a block  largest
-        range(3)  ...               3                 24 B     24 B     24 B
-        map(<lambda>)  ...  3         3      24 B       24 B     24 B     24 B
+        >>> print(doubled.stats())  # doctest: +ELLIPSIS +NORMALIZE_WHITESPACE
+        operator       rows in  rows out  bytes in  bytes out  a block  largest
+        range(3)                       3                 24 B     24 B     24 B
+        map(<lambda>)        3         3      24 B       24 B     24 B     24 B
         ...
-        1 blocks of 24 B, the largest 24 B; ...
         took ...
         """
         return self._ran.told()

@@ -13,12 +13,12 @@ import pyarrow as pa
 from curate.dataset.formats import Format, OutputFormat
 from curate.dataset.lazy.plan import Plan, rows_of, zipped_names
 from curate.dataset.lazy.relay import Stopped, never
-from curate.dataset.lazy.rules import First, Fusion, Joined, Kept, Local, Physical, Tasks, Zipped, fuse
+from curate.dataset.lazy.rules import First, Fusion, Joined, Kept, Local, Physical, Tasks, Zipped, cpus_of, fuse
 from curate.dataset.lazy.sinks import stage_of
 from curate.dataset.lazy.sources import files
 from curate.dataset.lazy.stats import Run
 from curate.dataset.metering import Meters, reading
-from curate.dataset.pipeline import Applying, Pipeline, read_rows, task_cpus
+from curate.dataset.pipeline import Applying, Pipeline, read_rows
 from curate.dataset.spec import RunOptions
 from curate.dataset.stage import counted
 from curate.dataset.streaming import STREAM_POLICY, stream_blocks
@@ -32,7 +32,7 @@ from curate.tasks.progress import NoDisplay
 from curate.tasks.summary import RunState
 
 MEMORY_BUDGET = 512 << 20
-WORD_S = 1.0
+WORD_S = 0.1
 """How often a worker says what it has measured of a piece that has not ended."""
 FIRST_BLOCK_BYTES = 1 << 20
 """Bytes at which what a piece gives first becomes a block."""
@@ -174,7 +174,7 @@ def blocks(
             backend = make_backend(how.backend or "inline")
             try:
                 program = Reading(fusions, how.block_bytes)
-                cpus = max((task_cpus(one.operators, one.source.num_cpus) for one in fusions), default=1.0)
+                cpus = cpus_of(fusions)
                 # Tasks that stand still keep their CPUs: those of one stream must leave some to the others, always.
                 backend.start(Resources(cpus / share), program.pools)
                 most = max(1, backend.slots() // share) if share > 1 else None

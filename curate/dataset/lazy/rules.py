@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +17,8 @@ from curate.dataset.formats import Format
 from curate.dataset.lazy.operators import Drop, FilterExpression, FilterRows, Operator, Rename, Select, WithColumn
 from curate.dataset.lazy.plan import Apply, Checkpoint, Limit, Plan, Scan, Union, Zip
 from curate.dataset.lazy.sources import Files, Source, View
+from curate.dataset.pipeline import Compute, task_cpus
+from curate.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +247,7 @@ def lines(physical: Physical, depth: int = 0) -> Iterator[str]:
             for one in inputs:
                 yield from lines(one, depth + 1)
         case Tasks(fusions):
-            yield f"{indent}tasks"
+            yield f"{indent}tasks ({_amount(cpus_of(fusions), 'CPU')} each)"
             for fusion in fusions:
                 yield from _told(fusion, f"{indent}  ")
 
@@ -256,14 +259,40 @@ def _told(fusion: Fusion, indent: str) -> Iterator[str]:
     if fusion.view.columns is not None:
         whole = len(source.found)
         yield f"{indent}  reads {len(fusion.view.columns)} of {whole} columns: {', '.join(fusion.view.columns)}"
-    if fusion.view.predicate is not None:
-        yield f"{indent}  leaves out row groups by: {fusion.view.predicate}"
+    if fusion.view.predicate is not None and isinstance(source, Files):
+        yield f"{indent}  leaves out row groups by: {fusion.view.predicate}  [{source.pruned(fusion.view)}]"
     if fusion.read_most is not None:
         yield f"{indent}  reads at most {fusion.read_most:,} rows of a piece"
     elif fusion.give_most is not None:
         yield f"{indent}  gives at most {fusion.give_most:,} rows of a piece"
-    if fusion.operators:
-        yield f"{indent}  fused: {_chain(fusion.operators)}"
+    for pooled, neighbours in groupby(fusion.operators, lambda one: one.compute is not None):
+        if not pooled:
+            yield f"{indent}  fused: {_chain(tuple(neighbours))}"
+            continue
+        for operator in neighbours:
+            assert operator.compute is not None
+            yield f"{indent}  {_pool(operator.compute)}: {operator.name}"
+
+
+def _pool(compute: Compute) -> str:
+    """Returns what runs an operator apart from the tasks."""
+    least, most, held = compute.pool.smallest, compute.pool.largest, compute.resources
+    actors = f"{least:,} to {most:,} actors" if most is not None else f"{least:,} or more actors"
+    if least == most:
+        actors = f"{least:,} {'actor' if least == 1 else 'actors'}"
+    amounts = [_amount(held.num_cpus, "CPU"), *([_amount(held.num_gpus, "GPU")] if held.num_gpus else [])]
+    amounts += [format_bytes(held.memory)] if held.memory else []
+    amounts += [f"{amount:g} {name}" for name, amount in held.custom.items()]
+    return f"pool of {actors} ({', '.join(amounts)} each)"
+
+
+def _amount(number: float, what: str) -> str:
+    return f"{number:g} {what}{'' if number <= 1 else 's'}"
+
+
+def cpus_of(fusions: Sequence[Fusion]) -> float:
+    """Returns how many CPUs each task holds that runs these."""
+    return max((task_cpus(one.operators, one.source.num_cpus) for one in fusions), default=1.0)
 
 
 def _chain(operators: Sequence[Operator]) -> str:

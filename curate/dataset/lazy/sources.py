@@ -10,12 +10,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
@@ -185,8 +184,33 @@ class Files:
             return sum(pool.map(_rows_in_footer, (item for item, _ in self._named())))
 
     def describe(self) -> str:
-        """Returns how much there is to read."""
-        return f"{self.listing.num_rows:,} files, {format_bytes(pc.sum(self.listing['size']).as_py() or 0)}"
+        """Returns how much there is to read, as far as the listing tells: files, stored bytes, shards."""
+        sizes = self.listing["size"].to_numpy()
+        large = np.flatnonzero(sizes > self.shard_bytes)
+        split = [int(one) for one in large if detect(self.listing["uri"][int(one)].as_py(), self.how).divisible]
+        shards = len(sizes) + sum(-(-int(sizes[one]) // self.shard_bytes) - 1 for one in split)
+        packed = len(sizes) and detect(self.listing["uri"][0].as_py(), self.how).codec is not None
+        # Where a Parquet file can be cut, its row groups tell.
+        about = "about " if split and self.format is Format.PARQUET else ""
+        return (
+            f"{_counted(len(sizes), 'file')}, {format_bytes(int(sizes.sum()))}{' compressed' if packed else ''}, "
+            f"{about}{_counted(shards, 'shard')}"
+        )
+
+    def pruned(self, view: View) -> str:
+        """Returns how many row groups a view leaves of the first files, whose footers it reads."""
+        if view.predicate is None:
+            return ""
+        items = [item for item, _ in islice(self._named(), READERS)]
+
+        def groups(item: Object) -> tuple[int, int]:
+            left = _matching_row_groups(open_store(item.uri), item, view.predicate, self.schema)
+            return len(left), len(_groups_of(item) or ())
+
+        with ThreadPoolExecutor(READERS) as pool:
+            left, there = map(sum, zip(*pool.map(groups, items), strict=True))
+        where = "" if len(items) == len(self.listing) else f" in the first {_counted(len(items), 'file')}"
+        return f"{left:,} of {_counted(there, 'row group')} left{where}"
 
     def _named(self) -> Iterator[tuple[Object, str]]:
         # Block by block: as Python objects, a million of files would take a gigabyte.
@@ -435,6 +459,15 @@ def _ranges(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
     for _, run in groupby(enumerate(numbers), offset):
         members = [number for _, number in run]
         yield members[0], members[-1] + 1
+
+
+def _counted(number: int, what: str) -> str:
+    """Returns a number of things.
+
+    >>> _counted(1, "file"), _counted(2000, "file")
+    ('1 file', '2,000 files')
+    """
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _piece_rows(table: pa.Table) -> int:
