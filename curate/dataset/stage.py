@@ -14,7 +14,6 @@ from itertools import islice
 from typing import Any, BinaryIO, Protocol, cast
 
 import pyarrow as pa
-import pyarrow.types as pt
 
 from curate import log
 from curate.clock import SystemClock
@@ -30,6 +29,7 @@ from curate.dataset.formats import (
     suffix,
 )
 from curate.dataset.metering import Meters, at_work, got, reading
+from curate.dataset.nulls import filled, is_known
 from curate.dataset.pipeline import Applying
 from curate.dataset.raised import Raised
 from curate.dataset.sides import MAIN, RECORD_SIDE, SideTable, side_name
@@ -219,9 +219,8 @@ class Probed:
     @property
     def typed(self) -> bool:
         """Whether there are schemas that say the type of every column: none had nothing but nulls so far."""
-        return self.known and not any(
-            pt.is_null(field.type) for schema in (self.schema, *self.sides.values()) for field in schema
-        )
+        schemas = (self.schema, *self.sides.values())
+        return self.known and all(is_known(field.type) for schema in schemas for field in schema)
 
     def filled(self, other: Probed) -> Probed:
         """Returns this answer, its columns of unknown type typed as in the other one; that one if there is no schema.
@@ -242,7 +241,7 @@ def _typed_as(schema: Any, other: Any) -> Any:
         return other if schema is None else schema
     types = {field.name: field.type for field in other}
     return pa.schema(
-        [field.with_type(types.get(field.name, field.type)) if pt.is_null(field.type) else field for field in schema]
+        [field.with_type(filled(field.type, types.get(field.name, field.type))) for field in schema]
     )
 
 

@@ -20,6 +20,7 @@ from curate.code import Unhashable, callable_text, value_text
 from curate.dataset.formats import BadRow as BadLine
 from curate.dataset.isolate import row_text
 from curate.dataset.lazy.expressions import columns_of, expression_text, keep, project, type_of, unknown_column
+from curate.dataset.nulls import filled, is_known
 from curate.dataset.pipeline import ActorPool, Compute, Place, Step
 from curate.dataset.tally import Tally
 from curate.errors import BadRow, ConfigError, SchemaMismatch, did_you_mean
@@ -380,10 +381,11 @@ def gathered(where: str, rows: list[Mapping[str, Any]], before: pa.Schema) -> pa
             )
     columns = []
     for name in names:
-        column = pa.array([row[name] for row in rows])
-        if pa.types.is_null(column.type) and name in before.names:
+        values = [row[name] for row in rows]
+        column = pa.array(values)
+        if not is_known(column.type) and name in before.names:
             # Nothing but nulls says nothing about the type; what the column was before does.
-            column = column.cast(before.field(name).type)
+            column = pa.array(values, filled(column.type, before.field(name).type))
         columns.append(column)
     return pa.table(columns, names=names)
 
@@ -593,9 +595,7 @@ def to_numpy(table: pa.Table) -> dict[str, np.ndarray[Any, Any]]:
 
 def _array(column: pa.ChunkedArray) -> np.ndarray[Any, Any]:
     if isinstance(column.type, pa.FixedShapeTensorType) and not column.null_count:
-        whole = column.combine_chunks()
-        # Of no chunk at all Arrow makes a chunked array again.
-        return whole.to_numpy_ndarray() if isinstance(whole, pa.ExtensionArray) else np.empty((0, *column.type.shape))
+        return column.combine_chunks().to_numpy_ndarray()
     return column.to_numpy()
 
 

@@ -1,0 +1,40 @@
+"""Types of which a part is not known, because no value of it was seen: columns of nothing but nulls, at any depth."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+
+def is_known(type: pa.DataType) -> bool:
+    """Returns whether a type says what its values are, at every depth.
+
+    >>> is_known(pa.list_(pa.struct([("a", pa.null())])))
+    False
+    """
+    if pt.is_null(type):
+        return False
+    return all(is_known(type.field(k).type) for k in range(type.num_fields))
+
+
+def filled(type: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """Returns a type with what it does not know taken from another one, where that is alike.
+
+    >>> filled(pa.list_(pa.null()), pa.list_(pa.int64()))
+    ListType(list<item: int64>)
+    >>> filled(pa.struct([("a", pa.null()), ("b", pa.int8())]), pa.struct([("b", pa.int64()), ("a", pa.string())]))
+    StructType(struct<a: string, b: int8>)
+    """
+    if pt.is_null(type):
+        return other
+    if is_known(type) or type.id != other.id:
+        return type
+    if pt.is_struct(type):
+        types = {other.field(k).name: other.field(k).type for k in range(other.num_fields)}
+        fields = [type.field(k) for k in range(type.num_fields)]
+        return pa.struct([one.with_type(filled(one.type, types.get(one.name, one.type))) for one in fields])
+    if pt.is_list(type):
+        return pa.list_(type.value_field.with_type(filled(type.value_type, other.value_type)))
+    if pt.is_large_list(type):
+        return pa.large_list(type.value_field.with_type(filled(type.value_type, other.value_type)))
+    return type
