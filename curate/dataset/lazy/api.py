@@ -9,6 +9,7 @@ import os
 import secrets
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -21,7 +22,7 @@ from curate.dataset.formats import OutputFormat
 from curate.dataset.lazy import consuming, rules
 from curate.dataset.lazy import operators as ops
 from curate.dataset.lazy.consuming import check_rows as check_rows
-from curate.dataset.lazy.execution import Options, blocks, joined
+from curate.dataset.lazy.execution import Options, blocks, connection, joined
 from curate.dataset.lazy.expressions import is_expression
 from curate.dataset.lazy.plan import Apply, Checkpoint, Limit, Plan, Scan, Union, Zip, lines, rows_of, schema_of
 from curate.dataset.lazy.relay import Stopped, never
@@ -442,6 +443,7 @@ class Dataset:
             local_shuffle_buffer_size=local_shuffle_buffer_size,
             local_shuffle_seed=local_shuffle_seed,
             form=consuming.in_format(batch_format),
+            around=partial(connection, self._how),
         )
 
     def iter_torch_batches(
@@ -481,6 +483,7 @@ class Dataset:
             local_shuffle_buffer_size=local_shuffle_buffer_size,
             local_shuffle_seed=local_shuffle_seed,
             pin_memory=pin_memory,
+            around=partial(connection, self._how),
         )
 
     def to_pandas(self, limit: int | None = None) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import secrets
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ import pyarrow as pa
 from curate.dataset.formats import rechunk
 from curate.dataset.lazy.execution import joined
 from curate.dataset.lazy.operators import check_format, formatted, to_numpy
-from curate.dataset.lazy.relay import Make, Stopped, prefetched
+from curate.dataset.lazy.relay import Around, Make, Stopped, prefetched
 from curate.errors import ConfigError
 
 Blocks = Make[pa.Table]
@@ -43,8 +44,12 @@ def iter_batches(
     local_shuffle_buffer_size: int | None,
     local_shuffle_seed: int | None,
     form: Callable[[pa.Table], Any],
+    around: Around = nullcontext,
 ) -> Generator[Any]:
-    """Yields what `form` makes of batches of rows. Nothing runs before the first is asked for. Raises ConfigError."""
+    """Yields what `form` makes of batches of rows, `around` it. Nothing runs before the first is asked for.
+
+    Raises ConfigError.
+    """
     check_rows("prefetch_batches", prefetch_batches, 0)
     if batch_size is not None:
         check_rows("batch_size", batch_size, 1)
@@ -71,7 +76,7 @@ def iter_batches(
         finally:
             stream.close()
 
-    return prefetched(made, prefetch_batches)
+    return prefetched(made, prefetch_batches, around)
 
 
 def in_format(batch_format: str) -> Callable[[pa.Table], Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -210,15 +211,22 @@ def blocks(
             yield from blocks(Tasks((fuse(source, operators),)), how, stopped, share, run)
         case Zipped(inputs, plans):
             # What connects first disconnects last: not the stream that ends first.
-            connection = make_backend(how.backend or "inline")
             streams = [blocks(one, how, stopped, share * len(inputs), run) for one in inputs]
-            try:
-                connection.start(Resources(num_cpus=0.0))
-                yield from side_by_side(streams, lambda number: rows_of(plans[number]))
-            finally:
+            with connection(how), ExitStack() as stack:
                 for stream in streams:
-                    stream.close()  # type: ignore[attr-defined]
-                connection.close()
+                    stack.callback(stream.close)  # type: ignore[attr-defined]
+                yield from side_by_side(streams, lambda number: rows_of(plans[number]))
+
+
+@contextmanager
+def connection(how: Options) -> Iterator[None]:
+    """Stays connected to where tasks run: streams within it neither connect nor disconnect."""
+    backend = make_backend(how.backend or "inline")
+    try:
+        backend.start(Resources(num_cpus=0.0))
+        yield
+    finally:
+        backend.close()
 
 
 def keep(plan: Plan, path: str, how: Options, run: Run) -> None:

@@ -11,7 +11,8 @@ import contextvars
 import threading
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import Generic, TypeVar
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 Stopped = Callable[[], bool]
@@ -20,6 +21,8 @@ Make = Callable[[Stopped], Generator[T]]
 """Makes a source."""
 
 
+Around = Callable[[], AbstractContextManager[Any]]
+"""Makes what is there while a source is."""
 POLL_S = 0.1
 """How often a wait for something asks whether it is still wanted."""
 
@@ -29,16 +32,18 @@ def never() -> bool:
     return False
 
 
-def prefetched(make: Make[T], ahead: int) -> Generator[T]:
+def prefetched(make: Make[T], ahead: int, around: Around = nullcontext) -> Generator[T]:
     """Yields what a source gives, of which a thread makes `ahead` items ahead; 0: none, and no thread.
 
-    Nothing runs before the first item is asked for. What the source raises comes after what it gave before, as it is.
-    To stop early ends the source, and returns when its thread has ended.
+    Nothing runs before the first item is asked for. `around` is entered in the thread of the consumer before the source
+    is made, and left when it has ended. What the source raises comes after what it gave before, as it is. To stop early
+    ends the source, and returns when its thread has ended.
     """
     if ahead:
-        yield from Relay(make, 1, ahead).items(0)
+        yield from Relay(make, 1, ahead, around).items(0)
     else:
-        yield from make(never)
+        with around():
+            yield from make(never)
 
 
 class Relay(Generic[T]):
@@ -49,8 +54,12 @@ class Relay(Generic[T]):
     outlet in any thread, and in the middle of anything.
     """
 
-    def __init__(self, make: Make[T], outlets: int, ahead: int) -> None:
+    def __init__(self, make: Make[T], outlets: int, ahead: int, around: Around = nullcontext) -> None:
         self._make = make
+        self._around = around
+        self._entered = ExitStack()
+        self._unattended = False
+        """Whether nobody waits for the thread, so that it is the one to leave what is around."""
         self._ahead = ahead
         self._waiting: list[deque[T]] = [deque() for _ in range(outlets)]
         self._open = set(range(outlets))
@@ -84,9 +93,11 @@ class Relay(Generic[T]):
                 self._stopped = True
             self._changed.notify_all()
             thread = self._thread if self._stopped else None
-        if thread is None or thread is threading.current_thread():
+            self._unattended = thread is threading.current_thread()
+        if thread is None or self._unattended:
             return
         thread.join()
+        self._entered.close()
         with self._changed:
             # It holds on to the frames that it went through, and so to this.
             self._error = None
@@ -103,6 +114,7 @@ class Relay(Generic[T]):
         """Waits until there is something to take; False if nothing comes any more. Raises what the source raised."""
         with self._changed:
             if self._thread is None:
+                self._entered.enter_context(self._around())
                 # As if it were the consumer's own thread: in its context.
                 context = contextvars.copy_context()
                 self._thread = threading.Thread(target=context.run, args=(self._run,), name="prefetch", daemon=True)
@@ -137,6 +149,8 @@ class Relay(Generic[T]):
                     source.close()
             except BaseException as error:  # noqa: BLE001 - as above
                 self._failed_close = error
+            if self._unattended:
+                self._entered.close()
             with self._changed:
                 self._ended = True
                 self._changed.notify_all()
