@@ -290,8 +290,8 @@ def _tasks(found: Measured) -> tuple[float, str]:
     says += f"{_percent(busy)} of the time; "
     if on_cpu < MOSTLY_CPU:
         on = "something else than a CPU" if most.role is Role.STEP else "the store"
-        help_ = "more tasks at once would help: a smaller num_cpus" if not found.inline else 'backend="ray" would help'
-        return busy, f"{says}{_percent(1 - on_cpu)} of that it waited for {on}: {help_}"
+        helps = "a smaller num_cpus" if not found.inline else 'backend="ray"'
+        return busy, f"{says}{_percent(1 - on_cpu)} of that it waited for {on}; {helps} would run more tasks at once"
     return busy, says + ("more CPUs would help" if not found.inline else 'backend="ray" would use more CPUs')
 
 
