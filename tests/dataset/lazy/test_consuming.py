@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import accumulate, chain, pairwise, repeat
 from pathlib import Path
 from typing import Any
@@ -388,7 +389,13 @@ class TestAhead:
             collected.set()
             yield 2
 
-        stream = prefetched(source, 2)
+        @contextmanager
+        def around() -> Iterator[None]:
+            yield
+            left.append(threading.current_thread())
+
+        left: list[threading.Thread] = []
+        stream = prefetched(source, 2, around)
         next(stream)
         streams.append(stream)
         thread = next(iter(threads()))
@@ -396,6 +403,7 @@ class TestAhead:
         assert collected.wait(PATIENCE_S)
         thread.join(PATIENCE_S)
         assert not thread.is_alive()
+        assert left == [thread]
 
 
 def raise_for(stream: Iterator[Any]) -> None:
