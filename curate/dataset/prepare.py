@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -139,14 +139,21 @@ def prepare(spec: StageSpec, options: RunOptions, run_id: str, clock: Clock | No
     if options.overwrite and (listing.has_job or listing.plan_parts):
         listing, todo.remove = _overwritten(spec, ledger, listing)
     job = _job(spec, ledger, listing)
+    if spec.limit is not None and not listing.has_job:
+        job["limit"] = spec.limit.decide(options.backend)
     if not listing.has_job:
         todo.job = job
     plan = ledger.read_plan(listing)
+    if spec.limit is not None:
+        spec = replace(spec, operator=spec.limit.operator(job["limit"]))
+        inputs = _within(plan, inputs)
     growth = compare(plan, inputs.table)
     if growth.new and not options.allow_incomplete_input:
         _refuse_incomplete([*inputs.incomplete, *enclosing_ledgers(patterns, stores.of)])
     matched = match(plan, listing, spec.suffix)
     todo.part = _grow(spec, plan, inputs, growth, matched, stores)
+    if spec.limit is not None and not len(plan) and todo.part is not None:
+        todo.part = _up_to(todo.part, job["limit"]["shard"])
     if todo.part is not None:
         plan = Plan.of([plan.table, todo.part])
         growth, matched = compare(plan, inputs.table), match(plan, listing, spec.suffix)
@@ -166,6 +173,18 @@ def prepare(spec: StageSpec, options: RunOptions, run_id: str, clock: Clock | No
     )
     _warn(prepared, options)
     return prepared
+
+
+def _within(plan: Plan, inputs: Inputs) -> Inputs:
+    """Returns the inputs that the plan has already, if there is a plan: how far a limit reaches was decided with it."""
+    if not len(plan):
+        return inputs
+    return replace(inputs, table=inputs.table.filter(pc.is_in(inputs.table["uri"], pc.unique(plan.table["uri"]))))
+
+
+def _up_to(part: Any, shard: str) -> Any:
+    """Returns the rows of a new plan up to a shard; the first one, if that is no shard: there are no rows."""
+    return part.slice(0, max(0, pc.index(part["id"], shard).as_py()) + 1)
 
 
 def _refuse_incomplete(incomplete: list[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -13,6 +13,18 @@ from curate.dataset.formats import OutputFormat, ReadAs, suffix
 from curate.dataset.stage import Operator, RowSource, StageProgram
 from curate.runtime.protocol import Resources
 from curate.tasks.progress import Display, NoDisplay
+
+
+class RowLimit(Protocol):
+    """A stage that writes only the first rows of its input, after some of its steps."""
+
+    def decide(self, backend: str) -> Mapping[str, Any]:
+        """Returns the last shard that gives rows, and how many (`shard`, `rows`). Runs steps, writes nothing."""
+        ...
+
+    def operator(self, decided: Mapping[str, Any]) -> Operator:
+        """Returns what then happens to a shard."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +64,8 @@ class StageSpec:
     """Where the rows come from, if not from files; then a run is given no inputs."""
     sides: Mapping[str, Any] = field(default_factory=dict)
     """Schemas of the extra outputs by name, which are part of the identity; None: derived from the first rows."""
+    limit: RowLimit | None = None
+    """What decides how many rows are written, where not all are; its decision is kept in `job.json`."""
     upstream: tuple[StageSpec, str] | None = None
     """The stage that is run first, and its output prefix, which this one reads: a checkpoint."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from curate.dataset.formats import DEFAULT_CODEC, OutputFormat, ReadAs, suffix
 from curate.dataset.lazy.made import MadeRows
 from curate.dataset.lazy.operators import Operator
-from curate.dataset.lazy.plan import Apply, Checkpoint, Plan, Union
+from curate.dataset.lazy.plan import Apply, Checkpoint, Limit, Plan, Union
 from curate.dataset.lazy.rules import First, Fusion, Local, Tasks, Zipped, lower
 from curate.dataset.lazy.sources import Files, Range, Tables
 from curate.dataset.pipeline import Pipeline, read_rows, task_cpus
@@ -38,6 +39,8 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None) -> tuple[Stage
         "codec": codec,
     }
     base = _base(plan)
+    if isinstance(base, Limit):
+        return _limited(base, asked, format, codec)
     paths: Sequence[str] = ()
     columns: Sequence[str] | None = None
     kept: tuple[StageSpec, str] | None = None
@@ -82,6 +85,32 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None) -> tuple[Stage
     return spec, paths
 
 
+def _limited(
+    base: Limit, after: tuple[Operator, ...], format: OutputFormat, codec: str
+) -> tuple[StageSpec, Sequence[str]]:
+    """Returns the stage that writes what `after` makes of the first rows."""
+    from curate.dataset.lazy.quota import FirstRows
+
+    inner, paths = stage_of(base.input, format, codec)
+    if inner.upstream is not None or inner.limit is not None:
+        raise ConfigError(
+            "a limit is written that is over files or rows in memory, not over another limit or a checkpoint: write "
+            "what it is over first, and limit that"
+        )
+    fusions = tuple(_fusions(base.input))
+    told = [operator.identity() for operator in after]
+    spec = replace(
+        inner,
+        identity={**inner.identity, "limit": base.rows, "after": told},
+        parameters={**inner.parameters, "limit": base.rows, "after": [operator.name for operator in after]},
+        resources=Resources(task_cpus((*fusions[0].operators, *after))),
+        # With a limit that is not decided yet: what pools there are is known from it.
+        operator=Pipeline((*fusions[0].operators, *after)),
+        limit=FirstRows(base.rows, fusions, after),
+    )
+    return spec, paths
+
+
 def _base(plan: Plan) -> Plan:
     """Returns what a chain of operators begins with."""
     return _base(plan.input) if isinstance(plan, Apply) else plan
@@ -106,11 +135,6 @@ def _fusions(plan: Plan) -> Sequence[Fusion]:
         raise ConfigError(
             "a zip cannot be written: its rows are put side by side in the consumer's process, and no file of the "
             "input is one of the output; write its to_arrow() with pyarrow"
-        )
-    if isinstance(physical, First | Local):
-        raise ConfigError(
-            "a limit before a write is not resumable yet: which rows each shard gives would have to be decided first; "
-            "filter the rows, or write all and limit what is read"
         )
     if not isinstance(physical, Tasks) or not all(_alike(one, physical.fusions[0]) for one in physical.fusions):
         raise ConfigError(

@@ -92,7 +92,8 @@ class TestWrite:
     @pytest.mark.parametrize(
         ("make", "message"),
         [
-            (lambda ds: ds.limit(3), "limit before a write"),
+            (lambda ds: ds.limit(3).map(lambda row: row).limit(2), "not over another limit"),
+            (lambda ds: ds.union(ds.limit(3)), "union is written if"),
             (lambda ds: ds.union(ds.map(lambda row: row)), "union is written if"),
             (lambda ds: ds.union(curate.range(3)), "union is written if"),
             (lambda ds: ds.zip(ds), "zip cannot be written"),
@@ -205,3 +206,41 @@ class TestRowsOfNoFiles:
         numbers = curate.range(3).union(curate.range(2))
         numbers.write_parquet(tmp_path / "numbers", backend="inline")
         assert curate.read_parquet(tmp_path / "numbers").take_all() == numbers.take_all()
+
+
+class TestLimit:
+    """The first rows are written, by shards that are known from then on."""
+
+    @pytest.mark.parametrize("rows", [0, 1, 5, 10, 13, 10_000])
+    def test_brute_force(self, folder: Path, tmp_path: Path, rows: int) -> None:
+        """They are those that a list has first, with operators before and after that drop some."""
+        ds = curate.read_parquet(folder).filter(pc.field("n") != 3, reason="three").limit(rows)
+        ds = ds.filter(lambda row: row["n"] % 2 == 0, reason="odd")
+        summary = ds.write_parquet(tmp_path / "out", backend="inline")
+        assert (summary.state, summary.books.balanced()) == ("complete", True)
+        found = curate.read_parquet(tmp_path / "out")
+        assert found.take_all() == ds.take_all()
+        assert ds.write_parquet(tmp_path / "out", backend="inline").dispatched == 0
+
+    def test_what_comes_later_changes_nothing(self, folder: Path, tmp_path: Path) -> None:
+        """Files that are there by now are none of its own; what is lost is made again, to the same bytes."""
+        ds = curate.read_parquet(folder).limit(8)
+        ds.write_json(tmp_path / "out", backend="inline")
+        before = outputs(tmp_path / "out")
+        rows = pq.read_table(tmp_path / "0.parquet")
+        pq.write_table(rows, tmp_path / "00.parquet")
+        next(iter(sorted((tmp_path / "out").glob("*.zst")))).unlink()
+        again = curate.read_parquet(folder).limit(8).write_json(tmp_path / "out", backend="inline")
+        assert (again.state, again.dispatched) == ("complete", 1)
+        assert outputs(tmp_path / "out") == before
+
+    def test_no_more_than_needed_is_planned(self, tmp_path: Path) -> None:
+        """A thousand rows of a billion: one shard."""
+        summary = curate.range(10**9).limit(1000).write_parquet(tmp_path / "out", backend="inline")
+        assert (summary.total, summary.books.rows_out) == (1, 1000)
+
+    def test_another_limit_is_another_job(self, folder: Path, tmp_path: Path) -> None:
+        """It is part of the identity."""
+        curate.read_parquet(folder).limit(8).write_json(tmp_path / "out", backend="inline")
+        with pytest.raises(ConfigError, match="another identity"):
+            curate.read_parquet(folder).limit(9).write_json(tmp_path / "out", backend="inline")

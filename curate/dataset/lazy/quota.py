@@ -1,0 +1,116 @@
+"""A limit before a write: which shards give how many rows is decided once, in the order of the input, and stored.
+
+All shards before the last one give all their rows, so what has to be known is the last one, and how many of its rows.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from curate.dataset.lazy.execution import MEMORY_BUDGET, Reading
+from curate.dataset.lazy.operators import Operator, Plain
+from curate.dataset.lazy.rules import Fusion
+from curate.dataset.pipeline import Pipeline, Place, task_cpus
+from curate.dataset.streaming import stream_blocks
+from curate.dataset.tally import Tally
+from curate.runtime import make_backend
+from curate.runtime.protocol import Pool, PoolSpec, Resources
+
+REASON = "limit"
+"""Why rows are dropped that are over it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quota(Plain):
+    """Keeps all rows of shards but one, and of that the first `rows`."""
+
+    shard: str
+    rows: int
+    keeps_rows = False
+
+    @property
+    def name(self) -> str:
+        return "limit"
+
+    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
+        return found
+
+    def identity(self) -> Any:
+        return ["limit"]
+
+    def apply(self, batch: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+        if place.shard != self.shard:
+            yield batch
+            return
+        kept = batch.slice(0, max(0, self.rows - place.row))
+        tally.drop(batch.num_rows - kept.num_rows, REASON)
+        yield kept
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRows:
+    """The first rows of what some sources give: how far into their shards they reach, and what follows."""
+
+    rows: int
+    fusions: tuple[Fusion, ...]
+    after: tuple[Operator, ...]
+
+    def decide(self, backend: str) -> Mapping[str, Any]:
+        """Returns the last shard that gives rows, and how many: counts them, no further than needed, and writes
+        nothing. The last shard of all, if there are fewer rows.
+        """
+        left, last = self.rows, {"shard": "", "rows": 0}
+        for shard, rows in self._counted(backend):
+            last = {"shard": shard, "rows": min(rows, left)}
+            left -= min(rows, left)
+            if not left:
+                break
+        return last
+
+    def operator(self, decided: Mapping[str, Any]) -> Pipeline:
+        """Returns what happens to the rows of a shard."""
+        return Pipeline((*self.fusions[0].operators, Quota(decided["shard"], decided["rows"]), *self.after))
+
+    def _counted(self, name: str) -> Iterator[tuple[str, int]]:
+        """Yields shards in order with how many rows they give, of which no more are counted than the limit."""
+        program = _Counting(Reading(self.fusions, 1), self.fusions, self.rows)
+        backend = make_backend(name)
+        try:
+            backend.start(Resources(task_cpus(self.fusions[0].operators)), program.pools)
+            pieces = ((number, piece) for number, one in enumerate(self.fusions) for piece in one.source.pieces())
+            for table in stream_blocks(program, pieces, backend, budget_bytes=MEMORY_BUDGET):
+                yield table["shard"][0].as_py(), table["rows"][0].as_py()
+        finally:
+            backend.close()
+
+
+class _Counting:
+    """Counts the rows that a shard gives, up to some number."""
+
+    def __init__(self, reading: Reading, fusions: Sequence[Fusion], most: int) -> None:
+        self.key = f"count-{uuid.uuid4().hex}"
+        self._reading = reading
+        self._sources = [one.source.bare() for one in fusions]
+        self._most = most
+
+    @property
+    def pools(self) -> tuple[PoolSpec, ...]:
+        return self._reading.pools
+
+    def connect(self, pools: Sequence[Pool]) -> None:
+        self._reading.connect(pools)
+
+    def run(self, payload: tuple[int, Any]) -> Iterator[pa.Table]:
+        number, piece = payload
+        rows = 0
+        for block in self._reading.run((number, (piece,))):
+            if isinstance(block, pa.Table):
+                rows += block.num_rows
+                if rows >= self._most:
+                    break
+        yield pa.table({"shard": [self._sources[number].shard(piece)], "rows": [rows]})
