@@ -248,6 +248,8 @@ class Backend(Protocol):
     ) -> None:
         """Starts a task over `pieces` pieces of work; `memory` bytes instead of what `start` was told, if given.
 
+        `task` is a number that no other task of this program had.
+
         With `announce`, `poll` tells when it runs (`Started`), where, also of one that dies later, and each message at
         once: of a worker that dies, nothing is left unsaid. Without, messages come in batches.
 

@@ -148,7 +148,7 @@ class Actor:
         began_s = time.monotonic()
         self._program = program
         self._thread = ThreadPoolExecutor(1)
-        self._thread.submit(program.setup).result()
+        self._thread.submit(_set_up, program).result()
         self._setup_s = time.monotonic() - began_s
         self._node_id = ray.get_runtime_context().get_node_id()
         self._queue = 0
@@ -216,6 +216,16 @@ class Actor:
     async def forget(self, tasks: list[int]) -> None:
         """Drops what waits of tasks that are no more."""
         self._forgotten.update(tasks)
+
+
+def _set_up(program: PoolProgram) -> None:
+    try:
+        program.setup()
+    except Exception:
+        raise
+    except BaseException as error:
+        # As such it would end the actor without a word of why.
+        raise RuntimeError(f"setup raised {type(error).__name__}: {error}") from error
 
 
 # The pool in the process of a task

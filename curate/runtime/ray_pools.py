@@ -44,6 +44,8 @@ CANCEL_S = 3.0
 """How long an actor may go on with a call of a task that was cancelled."""
 SILENT_S = 10.0
 """An actor that has not said how it is for that long is taken to be at work on such a call."""
+MAX_DISMISSED = 1000
+"""Actors that are remembered, of those that no call is to blame for."""
 QUEUED_CALLS = 100_000
 """Calls that an actor takes at a time: what is sent is bounded by those who send it."""
 
@@ -140,7 +142,7 @@ class _Pool:
         board = Board(
             tuple(Member(one.serial, one.seen.node_id, one.seen.node, one.seen.pid) for one in ready if one.seen),
             tuple(one.serial for one in self.actors.values() if one.seen is None),
-            frozenset(self.dismissed),
+            frozenset(serial for serial in self.dismissed if serial >= self.started - MAX_DISMISSED),
             self.share,
             refresh_s,
         )

@@ -30,6 +30,8 @@ class Serving:
     def setup(self) -> None:
         if self.fails == "raise":
             raise ValueError("no weights")
+        if self.fails == "exit":
+            raise SystemExit(3)
         if self.fails == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.fails == "later" and list(self.folder.iterdir()):

@@ -198,11 +198,14 @@ def test_what_curate_itself_raises_ends_the_task(pooled: Pooled) -> None:
     assert "pooling.py" in end.detail
 
 
-def test_an_actor_that_cannot_be_set_up_fails_the_run_at_once(pooled: Pooled) -> None:
+@pytest.mark.parametrize(
+    ("fails", "says"), [("raise", "ValueError: no weights"), ("exit", "setup raised SystemExit: 3")]
+)
+def test_an_actor_that_cannot_be_set_up_fails_the_run_at_once(pooled: Pooled, fails: str, says: str) -> None:
     """With its traceback."""
     began = time.monotonic()
-    with pytest.raises(PoolFailed, match=r"(?s)serving: an actor cannot be set up\n.*in setup.*ValueError: no weights"):
-        pooled.load("raise")
+    with pytest.raises(PoolFailed, match=rf"(?s)serving: an actor cannot be set up\n.*in setup.*{says}"):
+        pooled.load(fails)
     assert time.monotonic() - began < 10
 
 

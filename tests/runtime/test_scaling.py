@@ -57,7 +57,7 @@ def test_it_shrinks_after_a_longer_quiet_time() -> None:
 
 
 def test_it_settles_where_the_work_is_done() -> None:
-    """With work for four actors there are soon six, which is what they need to be at work three quarters of the time."""
+    """With work for four there are soon six: those who stay are at work three quarters of the time."""
     pool = sight(20)
     for _ in range(600):
         (wanted,) = scale([replace(pool, busy=min(1.0, 4 / pool.size))], PLENTY, ONE, 1.0)

@@ -1,0 +1,97 @@
+"""What becomes of a pool when nodes drain, die and come: tasks run on the head, each actor on a node of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curate.runtime.protocol import PoolSpec, Resources
+from tests.runtime.calling import Calling
+from tests.runtime.pooling import Conducting, Serving, slowly
+from tests.runtime.test_ray_nodes import Nodes
+from tests.runtime.test_ray_pools import Pooled, values
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+        patch.setenv("RAY_health_check_period_ms", "300")
+        patch.setenv("RAY_health_check_failure_threshold", "3")
+        head = {"num_cpus": 0, "resources": {"task": 4}, "include_dashboard": False}
+        made = Cluster(initialize_head=True, head_node_args=head)
+        patch.setenv("RAY_ADDRESS", made.address)
+        yield made
+        made.shutdown()
+
+
+@pytest.fixture(scope="module")
+def backend(cluster: Any) -> Iterator[Any]:
+    from curate.runtime.ray import RayBackend
+
+    made = RayBackend()
+    assert cluster.address
+    made.start(Resources(num_cpus=0, custom={"task": 1}))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def nodes(cluster: Any, backend: Any) -> Iterator[Nodes]:
+    made = Nodes(cluster, backend)
+    yield made
+    backend.cancel()
+    backend.load(Calling())
+    for node in list(made.made):
+        made.kill(node)
+
+
+def spec(folder: Path, size: int) -> PoolSpec:
+    return PoolSpec("serving", Serving(folder), Resources(num_cpus=1), min_size=size, max_size=size, max_in_flight=2)
+
+
+def test_a_node_is_lost_with_its_actor(nodes: Nodes, backend: Any, tmp_path: Path) -> None:
+    """All answers come, in order, from those that are left, and from the one that a new node brings."""
+    first, _ = nodes.add(), nodes.add()
+    pooled = Pooled(backend, tmp_path)
+    backend.load(Conducting(), [spec(tmp_path, 2)])
+    pooled.until(lambda state: state.ready == 2)
+    backend.launch(0, [(slowly, k, 0.02) for k in range(400)], 1)
+    pooled.until(lambda state: state.queued > 0)
+    nodes.kill(first)
+    pooled.until(lambda state: state.ready == 1)
+    assert (backend.pools()[0].starting, len(pooled.pids())) == (1, 2)
+    nodes.add()
+    (items,) = pooled.told(1)
+    assert values(items) == list(range(400))
+    pooled.until(lambda state: state.ready == 2)
+    assert len(pooled.pids()) == 3
+
+
+def test_a_draining_node_gets_no_calls(nodes: Nodes, backend: Any, tmp_path: Path) -> None:
+    """As soon as another actor is ready; the one there goes on until then, and ends with what it has."""
+    first = nodes.add()
+    pooled = Pooled(backend, tmp_path)
+    backend.load(Conducting(), [spec(tmp_path, 1)])
+    (before,) = pooled.pids()
+    backend.launch(0, [(slowly, k, 0.02) for k in range(700)], 1)
+    pooled.until(lambda state: state.queued > 0)
+    nodes.drain(first)
+    pooled.until(lambda state: state.starting == 1)
+    nodes.add()
+    (items,) = pooled.told(1)
+    assert values(items) == list(range(700))
+    (after,) = pooled.pids() - {before}
+    served = [pid for _, pid in items[:-1]]
+    assert (served[0], served[-1]) == (before, after)
+    # The one there gets none once the other one does.
+    assert served == [before] * served.count(before) + [after] * served.count(after)
+    pooled.until(lambda state: state.ready == 1 and not Path(f"/proc/{before}").exists())
