@@ -33,8 +33,8 @@ def check_image(size: tuple[int, int] | None, mode: str) -> None:
         raise ConfigError("read_images needs pillow, which is not installed: pip install 'curate[images]'")
     if mode not in BANDS:
         raise ConfigError(f"read_images: no mode {mode!r}{did_you_mean(mode, BANDS)}; there are: {', '.join(BANDS)}")
-    whole = size is None or (len(size) == 2 and all(isinstance(one, int) and one > 0 for one in size))
-    if not whole:
+    pair = isinstance(size, tuple | list) and len(size) == 2 and all(isinstance(one, int) and one > 0 for one in size)
+    if size is not None and not pair:
         raise ConfigError(f"read_images: size is {size!r}, expected (height, width), both at least 1")
 
 

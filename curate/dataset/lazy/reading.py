@@ -121,13 +121,13 @@ def read_text(
     [{'text': 'one'}, {'text': 'two'}]
     """
     try:
-        known = codecs.lookup(encoding)
-    except LookupError:
-        known = None
-    # Those that are no encodings of text, such as base64, decode to something else.
-    if known is None or not isinstance(known.decode(b"")[0], str):
-        raise ConfigError(f"read_text(encoding={encoding!r}): Python knows no such encoding of text, such as 'latin-1'")
-    how = ReadAs(Format.TEXT, text_encoding=known.name, drop_empty_lines=bool(drop_empty_lines))
+        # Not codecs.lookup alone: that knows base64, too.
+        "a".encode(encoding)
+    except LookupError as error:
+        raise ConfigError(
+            f"read_text(encoding={encoding!r}): expected one of Python's such as 'latin-1': {error}"
+        ) from error
+    how = ReadAs(Format.TEXT, text_encoding=codecs.lookup(encoding).name, drop_empty_lines=bool(drop_empty_lines))
     return Dataset(Scan(files("read_text", Format.TEXT, _paths(paths), how, num_cpus)))
 
 

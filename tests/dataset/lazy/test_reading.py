@@ -1,0 +1,474 @@
+"""What the functions that make a dataset take, what rows come of it, and what they refuse."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import curate
+from curate import ConfigError
+from curate.dataset.formats.fit import readable
+from curate.errors import SchemaMismatch
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    return tmp_path / "in"
+
+
+# Files that differ
+
+WIDER = {
+    pa.int8(): [pa.int8(), pa.int16(), pa.int64(), pa.float64()],
+    pa.uint8(): [pa.uint8(), pa.uint32(), pa.int16(), pa.int64(), pa.float64()],
+    pa.int64(): [pa.int64(), pa.float64()],
+    pa.float32(): [pa.float32(), pa.float64()],
+    pa.string(): [pa.string(), pa.large_string()],
+    pa.dictionary(pa.int8(), pa.string()): [pa.string()],
+    pa.null(): [pa.int8(), pa.string(), pa.list_(pa.int64())],
+    pa.list_(pa.int8()): [pa.list_(pa.int8()), pa.list_(pa.int64())],
+}
+VALUES = {
+    pa.int8(): st.integers(-128, 127),
+    pa.uint8(): st.integers(0, 255),
+    pa.int64(): st.integers(-(2**50), 2**50),
+    pa.float32(): st.floats(width=32, allow_nan=False),
+    pa.string(): st.text(max_size=4),
+    pa.dictionary(pa.int8(), pa.string()): st.sampled_from("abc"),
+    pa.null(): st.none(),
+    pa.list_(pa.int8()): st.lists(st.integers(-128, 127), max_size=3),
+}
+
+
+@st.composite
+def differing(draw: st.DrawFn) -> tuple[pa.Schema, list[pa.Table]]:
+    """Returns a schema, and tables that each have some of its columns, of types that fit, in any order."""
+    columns = []
+    for name in "abcd"[: draw(st.integers(1, 4))]:
+        held = draw(st.sampled_from([pa.int64(), pa.float64(), pa.string(), pa.list_(pa.int64())]))
+        columns.append((name, held, [one for one, wider in WIDER.items() if held in wider]))
+    tables = []
+    for _ in range(draw(st.integers(0, 3))):
+        rows = draw(st.integers(0, 4))
+        there = draw(st.permutations(columns))[: draw(st.integers(1, len(columns)))]
+        made = {}
+        for name, _, fitting in there:
+            type = draw(st.sampled_from(fitting))
+            values = draw(st.lists(st.none() | VALUES[type], min_size=rows, max_size=rows))
+            made[name] = pa.array(values, type)
+        tables.append(pa.table(made))
+    return pa.schema([(name, held) for name, held, _ in columns]), tables
+
+
+@pytest.mark.parametrize("declared", [True, False])
+@given(differing())
+def test_files_are_unified(tmp_path_factory: pytest.TempPathFactory, declared: bool, found: Any) -> None:
+    """Missing columns are null, types are widened: as in plain Python, whether it is declared or the first's."""
+    schema, tables = found
+    folder = tmp_path_factory.mktemp("in")
+    first = [] if declared else [schema.empty_table()]
+    for number, table in enumerate([*first, *tables] or [schema.empty_table()]):
+        pq.write_table(table, folder / f"{number}.parquet")
+    read = curate.read_parquet(folder, schema=schema if declared else None)
+    expected = [{name: row.get(name) for name in schema.names} for table in tables for row in table.to_pylist()]
+    assert read.schema() == schema
+    assert read.to_arrow().schema == schema
+    assert read.take_all() == expected
+    last = schema.names[-1]
+    assert read.select_columns(last).take_all() == [{last: row[last]} for row in expected]
+    assert read.count() == len(expected)
+
+
+class TestDiffering:
+    @pytest.fixture
+    def folder(self, folder: Path) -> Path:
+        pq.write_table(pa.table({"n": [1], "s": ["a"]}), folder / "0.parquet")
+        return folder
+
+    def refused(self, folder: Path, **options: Any) -> str:
+        with pytest.raises(SchemaMismatch) as caught:
+            curate.read_parquet(folder, **options).take_all()
+        return str(caught.value)
+
+    def test_another_type_is_refused_with_both(self, folder: Path) -> None:
+        """Both schemas, both files, and what to do."""
+        pq.write_table(pa.table({"n": ["x"], "s": ["a"]}), folder / "1.parquet")
+        said = self.refused(folder)
+        assert f"{folder}/1.parquet: column 'n' is string, expected int64. This file has (n: string, s: string)" in said
+        assert f"and {folder}/0.parquet has (n: int64, s: string); declare all columns with schema=" in said
+
+    def test_a_column_of_its_own_is_refused(self, folder: Path) -> None:
+        """Where all are read; not where columns are named, or declared."""
+        pq.write_table(pa.table({"n": [2], "s": ["b"], "score": [0.5]}), folder / "1.parquet")
+        assert "column 'score' is in this file only" in self.refused(folder)
+        assert curate.read_parquet(folder, columns=["n"]).take_all() == [{"n": 1}, {"n": 2}]
+        schema = pa.schema([("score", pa.float64()), ("n", pa.int64())])
+        assert curate.read_parquet(folder, schema=schema).take_all() == [
+            {"score": None, "n": 1},
+            {"score": 0.5, "n": 2},
+        ]
+
+    def test_a_write_unifies_as_well(self, folder: Path, tmp_path: Path) -> None:
+        """It is read in the same way, and what cannot be is a failed shard."""
+        pq.write_table(pa.table({"n": pa.array([2], pa.int8())}), folder / "1.parquet")
+        assert curate.read_parquet(folder).write_parquet(tmp_path / "out", backend="inline").state == "complete"
+        assert curate.read_parquet(tmp_path / "out").take_all() == [{"n": 1, "s": "a"}, {"n": 2, "s": None}]
+        pq.write_table(pa.table({"n": ["x"]}), folder / "2.parquet")
+        summary = curate.read_parquet(folder).write_parquet(tmp_path / "other", backend="inline")
+        assert (summary.failed, summary.done) == (1, 2)
+
+    def test_a_filter_over_a_missing_column(self, folder: Path) -> None:
+        """It is null there, and no file is left out for that."""
+        pq.write_table(pa.table({"n": [2]}), folder / "1.parquet")
+        assert curate.read_parquet(folder, filter=pc.field("s").is_null()).take_all() == [{"n": 2, "s": None}]
+        assert curate.read_parquet(folder, filter=pc.field("s") == "a").take_all() == [{"n": 1, "s": "a"}]
+
+    def test_csv_by_name(self, tmp_path: Path) -> None:
+        """In any order; a column that is missing is null, one too many is refused."""
+        (tmp_path / "0.csv").write_text("n,s\n1,a\n")
+        (tmp_path / "1.csv").write_text("s,n\nb,2\n")
+        (tmp_path / "2.csv").write_text("n\n3\n")
+        found = curate.read_csv(tmp_path)
+        assert found.take_all() == [{"n": 1, "s": "a"}, {"n": 2, "s": "b"}, {"n": 3, "s": None}]
+        (tmp_path / "3.csv").write_text("n,s,x\n4,d,5\n")
+        with pytest.raises(SchemaMismatch, match=r"3.csv: column 'x' is in this file only"):
+            curate.read_csv(tmp_path).take_all()
+
+    def test_csv_without_any_column_of_the_schema(self, tmp_path: Path) -> None:
+        """Its rows are there, and null; a blank file has none."""
+        (tmp_path / "0.csv").write_text("x\n1\n2\n")
+        (tmp_path / "1.csv").write_text("")
+        (tmp_path / "2.csv").write_text("n\n3\n")
+        found = curate.read_csv(tmp_path, schema=pa.schema([("n", pa.int64())]))
+        assert [row["n"] for row in found.take_all()] == [None, None, 3]
+
+    def test_json_keys(self, tmp_path: Path) -> None:
+        """Missing ones are null, others are left out; a declared schema says which."""
+        (tmp_path / "0.jsonl").write_text('{"n": 1}\n')
+        (tmp_path / "1.jsonl").write_text('{"m": 2.5}\n')
+        assert curate.read_json(tmp_path).take_all() == [{"n": 1}, {"n": None}]
+        schema = pa.schema([("m", pa.float32()), ("n", pa.float64())])
+        found = curate.read_json(tmp_path, schema=schema)
+        assert found.schema() == schema
+        assert found.take_all() == [{"m": None, "n": 1.0}, {"m": 2.5, "n": None}]
+
+
+class TestDeclared:
+    def test_nothing_is_read_for_it(self, tmp_path: Path) -> None:
+        """Lines that would not tell a schema are looked at when rows are asked for."""
+        (tmp_path / "0.jsonl").write_text("no json\n")
+        found = curate.read_json(tmp_path, schema=pa.schema([("n", pa.int64())]))
+        assert found.schema().names == ["n"]
+        assert found.take_all() == []
+
+    @pytest.mark.parametrize(
+        ("schema", "message"),
+        [
+            ({"n": "int64"}, "expected a pyarrow.Schema with a column"),
+            (pa.schema([]), "expected a pyarrow.Schema with a column"),
+            (pa.schema([("n", pa.int8()), ("n", pa.int8())]), "column 'n' is there 2 times"),
+            (pa.schema([("n", pa.duration("s"))]), "column 'n' is duration.*, which jsonl cannot hold"),
+        ],
+    )
+    def test_what_is_no_schema_is_refused(self, tmp_path: Path, schema: Any, message: str) -> None:
+        """When the plan is made."""
+        (tmp_path / "0.jsonl").write_text('{"n": 1}\n')
+        assert not readable(pa.duration("s"))
+        with pytest.raises(ConfigError, match=rf"read_json\(schema=.*{message}"):
+            curate.read_json(tmp_path, schema=schema)
+
+    def test_the_first_footer_is_held_against_it(self, tmp_path: Path) -> None:
+        """It is read anyhow."""
+        pq.write_table(pa.table({"n": ["a"]}), tmp_path / "0.parquet")
+        with pytest.raises(ConfigError, match=r"column 'n' is string, expected int64.*declared is \(n: int64\)"):
+            curate.read_parquet(tmp_path, schema=pa.schema([("n", pa.int64())]))
+
+    def test_another_schema_is_another_output(self, tmp_path: Path) -> None:
+        """It is part of the identity, as everything is that decides bytes."""
+        (tmp_path / "0.jsonl").write_text('{"n": 1}\n')
+        for number, type in enumerate([pa.int64(), pa.int64(), pa.float64()]):
+            found = curate.read_json(tmp_path / "0.jsonl", schema=pa.schema([("n", type)]))
+            if number < 2:
+                assert found.write_parquet(tmp_path / "out", backend="inline").state == "complete"
+        with pytest.raises(ConfigError, match="identity"):
+            found.write_parquet(tmp_path / "out", backend="inline")
+
+
+# Text and CSV
+
+
+@given(
+    st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), max_size=6), max_size=12),
+    st.sampled_from(["utf-8", "utf-16", "utf-16-le", "utf-32", "utf-8-sig"]),
+    st.booleans(),
+    st.sampled_from(["\n", "\r\n"]),
+    st.booleans(),
+)
+def test_text_of_any_encoding(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str], encoding: str, drop: bool, end: str, last: bool
+) -> None:
+    """Gives the lines that were written, blank ones on request."""
+    folder = tmp_path_factory.mktemp("in")
+    if lines and lines[0].startswith("\ufeff"):
+        lines[0] = "x"
+    data = "".join(line + end for line in lines)
+    if lines and not last:
+        data = data.removesuffix(end)
+        lines = lines if lines[-1] else lines[:-1]
+    (folder / "a.txt").write_bytes(data.encode(encoding))
+    expected = [line for line in lines if line and not line.isspace()] if drop else lines
+    found = curate.read_text(folder, encoding=encoding, drop_empty_lines=drop)
+    assert [row["text"] for row in found.take_all()] == expected
+
+
+class TestText:
+    def test_a_line_of_another_encoding_is_a_bad_row(self, tmp_path: Path) -> None:
+        """Alone; in Latin-1 every byte is a letter."""
+        (tmp_path / "a.log").write_bytes(b"one\n\xe9\ntwo")
+        assert [row["text"] for row in curate.read_text(tmp_path).take_all()] == ["one", "two"]
+        found = curate.read_text(tmp_path, encoding="latin-1")
+        assert [row["text"] for row in found.take_all()] == ["one", "é", "two"]
+
+    def test_what_cannot_be_read_on_is_corrupt(self, tmp_path: Path) -> None:
+        """A lone surrogate: where the next line begins, nobody knows."""
+        (tmp_path / "a.txt").write_bytes("one\n".encode("utf-16-le") + b"\x00\xd8x\x00")
+        with pytest.raises(curate.CorruptInput, match=r"a.txt: is not text of the encoding utf-16-le"):
+            curate.read_text(tmp_path, encoding="utf-16-le").take_all()
+
+    @pytest.mark.parametrize("encoding", ["utf-9", "base64", "rot13"])
+    def test_no_encoding_of_text(self, tmp_path: Path, encoding: str) -> None:
+        """Refused when the plan is made."""
+        (tmp_path / "a.txt").write_text("x")
+        with pytest.raises(ConfigError, match=f"encoding='{encoding}'"):
+            curate.read_text(tmp_path, encoding=encoding)
+
+    def test_a_write_reads_as_it_was_told(self, folder: Path, tmp_path: Path) -> None:
+        """Encoding and blank lines, not what the suffix says."""
+        (folder / "a.txt").write_bytes("é\n\nx\n".encode("latin-1"))
+        found = curate.read_text(folder, encoding="latin-1", drop_empty_lines=False)
+        assert found.write_json(tmp_path / "out", backend="inline").state == "complete"
+        assert curate.read_json(tmp_path / "out").take_all() == [{"text": "é"}, {"text": ""}, {"text": "x"}]
+
+
+class TestCsv:
+    @pytest.mark.parametrize("delimiter", [";", "\t", "|"])
+    def test_delimiters(self, folder: Path, tmp_path: Path, delimiter: str) -> None:
+        """Also in a file called .tsv, and in a write."""
+        (folder / "a.tsv").write_text(f'n{delimiter}s\n1{delimiter}"a{delimiter}b"\n2{delimiter},\n')
+        found = curate.read_csv(folder, delimiter=delimiter)
+        assert found.take_all() == [{"n": 1, "s": f"a{delimiter}b"}, {"n": 2, "s": ","}]
+        found.write_parquet(tmp_path / "out", backend="inline")
+        assert curate.read_parquet(tmp_path / "out").take_all() == found.take_all()
+
+    @pytest.mark.parametrize("delimiter", ["", ";;", '"', "\n", "é", None])
+    def test_no_delimiter(self, tmp_path: Path, delimiter: Any) -> None:
+        """Refused when the plan is made."""
+        (tmp_path / "a.csv").write_text("n\n1\n")
+        with pytest.raises(ConfigError, match=r"delimiter=.*expected one character"):
+            curate.read_csv(tmp_path, delimiter=delimiter)
+
+
+# Files as rows
+
+
+class TestBinary:
+    @given(st.dictionaries(st.sampled_from(["a.bin", "b.png", "c", "d.jsonl.gz", "e.txt"]), st.binary(max_size=50)))
+    def test_bytes_as_they_are(self, tmp_path_factory: pytest.TempPathFactory, found: dict[str, bytes]) -> None:
+        """Whatever a file is called, in the order of the names; nothing is unpacked."""
+        folder = tmp_path_factory.mktemp("in")
+        (folder / "z").write_bytes(b"")
+        for name, data in found.items():
+            (folder / name).write_bytes(data)
+        rows = [{"bytes": found.get(name, b""), "path": f"{folder}/{name}"} for name in [*sorted(found), "z"]]
+        read = curate.read_binary_files(folder, include_paths=True)
+        assert read.take_all() == rows
+        assert read.count() == len(rows)
+        assert curate.read_binary_files(folder).take_all() == [{"bytes": row["bytes"]} for row in rows]
+
+    def test_a_write_has_an_output_a_file(self, tmp_path: Path) -> None:
+        """Named after all of its name, for a.bin and a.txt may lie together; and it is resumed."""
+        (tmp_path / "in").mkdir()
+        for name in ("a.bin", "a.txt"):
+            (tmp_path / "in" / name).write_text(name)
+        found = curate.read_binary_files(tmp_path / "in")
+        assert found.write_parquet(tmp_path / "out", backend="inline").dispatched == 2
+        assert sorted(path.name for path in (tmp_path / "out").glob("*.parquet")) == ["a.bin.parquet", "a.txt.parquet"]
+        assert curate.read_parquet(tmp_path / "out").take_all() == [{"bytes": b"a.bin"}, {"bytes": b"a.txt"}]
+        assert found.write_parquet(tmp_path / "out", backend="inline").dispatched == 0
+
+    def test_too_large_for_a_value(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Said with what to do, before it is read."""
+        monkeypatch.setattr("curate.dataset.formats.binary.LARGEST_BYTES", 3)
+        (tmp_path / "a").write_bytes(b"1234")
+        with pytest.raises(curate.CorruptInput, match="has 4 bytes, and a value has at most 3; leave it out"):
+            curate.read_binary_files(tmp_path).take_all()
+
+
+class TestImages:
+    @pytest.fixture
+    def pixels(self, folder: Path) -> list[np.ndarray[Any, Any]]:
+        """Three images of other sizes, as png files, with their pixels."""
+        image = pytest.importorskip("PIL.Image")
+        random = np.random.default_rng(0)
+        made = []
+        for number, shape in enumerate([(4, 5, 3), (1, 1, 3), (7, 2, 3)]):
+            made.append(random.integers(0, 256, shape, np.uint8))
+            image.fromarray(made[-1]).save(folder / f"{number}.png")
+        return made
+
+    def test_pixels_are_those_of_the_file(self, folder: Path, pixels: list[np.ndarray[Any, Any]]) -> None:
+        """As lists, each of its own size, where no size was asked for."""
+        rows = curate.read_images(folder, include_paths=True).take_all()
+        assert [row["image"] for row in rows] == [one.tolist() for one in pixels]
+        assert [row["path"] for row in rows] == [f"{folder}/{number}.png" for number in range(3)]
+
+    @pytest.mark.parametrize(("mode", "bands"), [("L", ()), ("RGB", (3,)), ("RGBA", (4,)), ("CMYK", (4,))])
+    @pytest.mark.usefixtures("pixels")
+    def test_one_size_makes_tensors(self, folder: Path, tmp_path: Path, mode: str, bands: tuple[int, ...]) -> None:
+        """Height x width x bands, as pillow resizes and converts them; also in batches of user code, and written."""
+        image = pytest.importorskip("PIL.Image")
+        found = curate.read_images(folder, size=(3, 6), mode=mode)
+        expected = np.stack(
+            [
+                np.asarray(image.open(path).convert(mode).resize((6, 3), image.Resampling.BILINEAR))
+                for path in sorted(folder.glob("*.png"))
+            ]
+        )
+        assert expected.shape == (3, 3, 6, *bands)
+        batch = found.take_batch(10, batch_format="numpy")["image"]
+        assert batch.dtype == np.uint8
+        assert (batch == expected).all()
+        shapes = found.map_batches(shape_of, batch_format="numpy").take_all()
+        assert shapes == [{"shape": [1, 3, 6, *bands]}] * 3
+        found.write_parquet(tmp_path / "out", backend="inline")
+        read = curate.read_parquet(tmp_path / "out")
+        assert read.schema().field("image").type.shape == [3, 6, *bands]
+        assert (read.take_batch(10, batch_format="numpy")["image"] == expected).all()
+
+    @pytest.mark.usefixtures("pixels")
+    def test_a_broken_image_is_a_bad_row(self, folder: Path, tmp_path: Path) -> None:
+        """No image at all, or half of one: it is left out, or set aside by a write, with its path."""
+        whole = (folder / "2.png").read_bytes()
+        (folder / "3.png").write_bytes(b"no image")
+        (folder / "4.jpg").write_bytes(whole[: len(whole) // 2])
+        found = curate.read_images(folder, size=(2, 2))
+        assert len(found.take_all()) == 3
+        summary = found.write_parquet(tmp_path / "out", backend="inline")
+        assert summary.state == "complete"
+        assert (summary.books.rows_out, summary.books.quarantined) == (3, 2)
+
+    def test_what_is_refused(self, tmp_path: Path) -> None:
+        """Another mode, no size, files that are no images."""
+        pytest.importorskip("PIL.Image")
+        (tmp_path / "a.txt").write_text("x")
+        with pytest.raises(ConfigError, match="no mode 'RBG'; there are: L, RGB"):
+            curate.read_images(tmp_path, mode="RBG")
+        for size in [(0, 1), (1,), (1.5, 2), 7]:
+            with pytest.raises(ConfigError, match=r"expected \(height, width\)"):
+                curate.read_images(tmp_path, size=size)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match=r"a.txt' was to be read as image, and by its name it is text"):
+            curate.read_images(tmp_path)
+
+    def test_without_pillow(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It says what to install."""
+        monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+        with pytest.raises(ConfigError, match=r"pip install 'curate\[images\]'"):
+            curate.read_images(tmp_path)
+
+
+def shape_of(batch: dict[str, Any]) -> dict[str, Any]:
+    """Gives the shape of a batch's images."""
+    return {"shape": [list(batch["image"].shape)]}
+
+
+# What is in memory
+
+
+class TestMemory:
+    def test_data_frames(self) -> None:
+        """Without their indexes; NaN is null; several of one schema come one after the other."""
+        pandas = pytest.importorskip("pandas")
+        frame = pandas.DataFrame({"n": [1.5, float("nan")], "s": ["a", None]}, index=[7, 8])
+        rows = [{"n": 1.5, "s": "a"}, {"n": None, "s": None}]
+        assert curate.from_pandas(frame).take_all() == rows
+        assert curate.from_pandas([frame, frame]).take_all() == rows * 2
+        for frames, message in [
+            ([frame, frame[["n"]]], "tables of two schemas"),
+            ([pa.table({"n": [1]})], "takes pandas.DataFrames, found Table"),
+            (pandas.DataFrame([[1, 2]], columns=["a", "a"]), "2 columns called 'a'"),
+            (pandas.DataFrame({"a": [1, "b"]}), "no common type"),
+        ]:
+            with pytest.raises(ConfigError, match=message):
+                curate.from_pandas(frames)
+
+    def test_arrays(self) -> None:
+        """A row for each entry; entries with dimensions are lists."""
+        array = np.arange(12).reshape(3, 2, 2)
+        assert [row["data"] for row in curate.from_numpy(array).take_all()] == array.tolist()
+        assert [row["data"] for row in curate.from_numpy([np.arange(2), np.arange(3)]).take_all()] == [0, 1, 0, 1, 2]
+        with pytest.raises(ConfigError, match="at least one dimension"):
+            curate.from_numpy(np.array(5))
+        with pytest.raises(ConfigError, match="two schemas"):
+            curate.from_numpy([np.arange(2), np.array(["a"])])
+
+
+class TestRefused:
+    def test_cpus(self, tmp_path: Path) -> None:
+        """Something above nothing; it is what a task holds, also of a write."""
+        (tmp_path / "a.txt").write_text("x\n")
+        for wrong in (0, -1, True):
+            with pytest.raises(ConfigError, match=r"num_cpus=.*above 0"):
+                curate.read_text(tmp_path, num_cpus=wrong)
+        assert curate.read_text(tmp_path, num_cpus=0.5).take_all() == [{"text": "x"}]
+
+    def test_a_path_that_is_not_there(self, tmp_path: Path) -> None:
+        """With the one that may be meant."""
+        (tmp_path / "data").mkdir()
+        (tmp_path / "data" / "a.txt").write_text("x\n")
+        with pytest.raises(ConfigError, match="did you mean 'data'"):
+            curate.read_text(tmp_path / "dat")
+
+    @pytest.mark.parametrize(
+        ("read", "name", "expected"),
+        [
+            (
+                curate.read_parquet,
+                "a.csv",
+                r"as parquet, and by its name it is csv; expected a name ending in .parquet",
+            ),
+            (curate.read_parquet, "a.parquet.gz", "by its name it is parquet, gzip"),
+            (curate.read_json, "a.dat", "by its name it is no format that can be read"),
+            (curate.read_csv, "a.txt", "by its name it is text"),
+            (curate.read_text, "a.jsonl", "by its name it is jsonl"),
+            (curate.read_text, "a.png", "no format that can be read"),
+        ],
+    )
+    def test_another_format(self, tmp_path: Path, read: Any, name: str, expected: str) -> None:
+        """By its name, before it is opened; with a name that would do."""
+        (tmp_path / name).write_text("x\n")
+        with pytest.raises(ConfigError, match=expected):
+            read(tmp_path)
+
+    def test_an_unknown_column(self, tmp_path: Path) -> None:
+        """When the plan is made."""
+        (tmp_path / "a.jsonl").write_text(json.dumps({"text": "x"}) + "\n")
+        stream = io.BytesIO()
+        pq.write_table(pa.table({"text": ["x"]}), stream)
+        (tmp_path / "a.parquet").write_bytes(stream.getvalue())
+        with pytest.raises(ConfigError, match="no column 'txt'; did you mean 'text'"):
+            curate.read_parquet(tmp_path / "a.parquet", columns=["txt"])
+        with pytest.raises(ConfigError, match="no column 'txt'; did you mean 'text'"):
+            curate.read_parquet(tmp_path / "a.parquet", filter=pc.field("txt") == "x")
+        with pytest.raises(ConfigError, match="no column 'txt'; did you mean 'text'"):
+            curate.read_json(tmp_path / "a.jsonl").select_columns(["txt"])
