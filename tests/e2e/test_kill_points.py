@@ -29,35 +29,47 @@ from tests.e2e.harness import (
 
 SIZES = (120, 3, 0)
 ROWS = "tests/e2e/jobs/rows.py"
+LENGTHS = "tests/e2e/jobs/lengths.py"
 every = pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])
 
 
 @pytest.mark.parametrize(
-    ("when", "step"),
-    [("before", 2), *(pytest.param(when, 1, marks=pytest.mark.slow) for when in ("before", "after"))],
+    ("when", "step", "job"),
+    [
+        ("before", 2, CURATION),
+        ("before", 4, LENGTHS),
+        *(
+            pytest.param(when, 1, job, marks=pytest.mark.slow)
+            for job in (CURATION, LENGTHS)
+            for when in ("before", "after")
+        ),
+    ],
 )
-def test_killed_at_every_operation_and_run_again(place: Place, tmp_path: Path, when: str, step: int) -> None:
+def test_killed_at_every_operation_and_run_again(place: Place, tmp_path: Path, when: str, step: int, job: str) -> None:
     """Wherever the kill hits: the rerun ends complete with the same bytes, names and books; it attempts each shard that
     has no output once, and no other, and reads no other but for the schema, if that was not there; nothing lies under
-    the output prefix but outputs and the ledger, at no time; and the run after that finds nothing to do."""
+    the output prefix but outputs and the ledger, at no time; and the run after that finds nothing to do. A shard that
+    is done has its extra output, at all times."""
     files = corpus(sizes=SIZES)
     source = place.write("in", files)
     common = ("--backend", "inline", "--json", "--input", source)
     with Zygote(tmp_path / "zygote", place.env) as zygote:
         trace = tmp_path / "trace"
-        whole = zygote.run(CURATION, *common, "--output", f"{place.root}/whole", "--trace", str(trace))
+        whole = zygote.run(job, *common, "--output", f"{place.root}/whole", "--trace", str(trace))
         assert whole.code == 0, whole.err
         expected, kept = place.objects("whole"), totals(whole.json)
         assert balanced(kept["rows"])
         begun = executions(trace).total()
         # A shard without rows begins nothing that leaves a trace.
         shards = {f"{name.partition('.')[0]}.parquet": int(size > 0) for name, size in zip(files, SIZES, strict=True)}
-        operations = zygote.operations(CURATION, *common, "--output", f"{place.root}/count")
+        operations = zygote.operations(job, *common, "--output", f"{place.root}/count")
         assert operations > 30
+        sides = ["_side/lengths/"] if job == LENGTHS else []
+        assert set(outputs(expected)) >= {side + name for name in shards for side in sides}
 
         for number in range(0, operations, step):
             name, trace = f"killed-{number}", tmp_path / f"trace-{number}"
-            argv = (CURATION, *common, "--output", f"{place.root}/{name}", "--trace", str(trace))
+            argv = (job, *common, "--output", f"{place.root}/{name}", "--trace", str(trace))
             where = f"{when} operation {number} of {operations}"
             killed = zygote.run(*argv, kill_operation=number, kill_when=when)
             assert killed.code == -9, f"{where}: {killed.code} {killed.err}"
@@ -65,6 +77,7 @@ def test_killed_at_every_operation_and_run_again(place: Place, tmp_path: Path, w
             assert set(outputs(left).items()) <= set(outputs(expected).items()), where
             assert not strangers(left), where
             undone = set(shards) - set(left)
+            assert {side + name for name in set(shards) - undone for side in sides} <= set(left), where
             looks = 0 if "_curate/schema/output.arrow" in left else 1
             first = executions(trace)
             again = zygote.run(*argv)
