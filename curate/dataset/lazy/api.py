@@ -635,6 +635,22 @@ class Dataset:
         """
         return self._write(path, OutputFormat.JSONL, backend, codec)
 
+    def write_csv(
+        self, path: str | os.PathLike[str], *, backend: str | None = None, codec: str | None = None
+    ) -> Summary:
+        """Writes one CSV file with a header for each input shard below `path`; all else is as for `write_parquet`.
+
+        `codec` is zstd (default) or gzip. A shard with a column that CSV has no way to write, such as a list, fails.
+
+        >>> import gzip, tempfile, pathlib
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> _ = (folder / "in.jsonl").write_text('{"n": 1}\\n')
+        >>> _ = curate.read_json(folder / "in.jsonl").write_csv(folder / "out", backend="inline", codec="gzip")
+        >>> gzip.open(folder / "out" / "in.csv.gz", "rt").read().split()
+        ['"n"', '1']
+        """
+        return self._write(path, OutputFormat.CSV, backend, codec)
+
     # Looking
 
     def explain(self) -> str:
