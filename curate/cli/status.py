@@ -149,14 +149,13 @@ def _facts(status: JobStatus) -> Iterator[tuple[str, str]]:
 
 def _operator(one: Mapping[str, Any]) -> str:
     """Returns what an operator has done, in a line."""
+    rows = [f"{one[key]:,} rows {what}" for key, what in (("rows_in", "in"), ("rows_out", "out")) if one[key]]
     text = f"{short(one['name'], SHOWN_NAME)}: "
-    text += f"{one['rows_in']:,} rows in, {one['rows_out']:,} out, " if one["rows_out"] else ""
+    text += f"{', '.join(rows)}; " if rows else ""
     text += f"{format_duration(one['wall_s'])} at work, {format_duration(one['cpu_s'])} of it on a CPU"
     if "actors" in one:
-        text += (
-            f"; {one['actors']:,} actors {100 * one['busy']:.0f} % busy, {one['queued']:,} calls queued, tasks waited "
-            f"{format_duration(one['wait_s'])} for it"
-        )
+        actors = f"{one['actors']:,} {'actor' if one['actors'] == 1 else 'actors'}"
+        text += f"; {actors} {100 * one['busy']:.0f} % busy, {one['queued']:,} calls queued"
     return text
 
 

@@ -103,9 +103,12 @@ def operator_lines(found: Measured, rates: list[float]) -> Iterator[str]:
         yield f"{line}  {_actors(one)}" if one.pool else line
     if found.flow is not None:
         flow = found.flow
+        if not flow.budget_bytes:
+            yield "starting"
+            return
         yield (
-            f"{found.running:,} tasks, {flow.queued:,} blocks queued, {format_bytes(flow.queued_bytes)} of "
-            f"{format_bytes(flow.budget_bytes)}"
+            f"{_counted(found.running, 'task')}, {_counted(flow.queued, 'block')} queued, "
+            f"{format_bytes(flow.queued_bytes)} of {format_bytes(flow.budget_bytes)}"
         )
 
 
@@ -113,8 +116,12 @@ def _actors(one: Operated) -> str:
     assert one.pool is not None
     pool = one.pool
     starting = f" ({pool.starting:,} starting)" if pool.starting else ""
-    queued = f", {pool.queued:,} calls queued" if pool.queued else ""
-    return f"{pool.ready:,} actors {100 * pool.busy:.0f} %{starting}{queued}"
+    queued = f", {_counted(pool.queued, 'call')} queued" if pool.queued else ""
+    return f"{_counted(pool.ready, 'actor')} {100 * pool.busy:.0f} %{starting}{queued}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 class LiveOperators:

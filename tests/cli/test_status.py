@@ -102,6 +102,32 @@ class Shown:
 # One job
 
 
+def test_operators_of_a_job_at_work(tmp_path: Path, run: Callable[..., tuple[int, str, str]]) -> None:
+    """What each has done, and its actors, while the job runs; what makes no sense is left out."""
+    pool = {"actors": 2, "starting": 0, "queued": 3, "busy": 0.97, "wait_s": 4.0}
+    done = {"rows_in": 0, "rows_out": 0, "wall_s": 75.0, "cpu_s": 4.0}
+    operators = [
+        {**done, "name": "read", "rows_out": 1200},
+        {**done, "name": "map(Model)\x1b[31m", "rows_in": 1200, "rows_out": 1000, **pool},
+        {**done, "name": "half", **pool, "busy": None},
+        {"name": "write"},
+    ]
+    root = f"{tmp_path}/out"
+    make_job(root, total=10, done=4, runs={RUN: running(time.time(), operators=operators)})
+    _, out, _ = run("status", root)
+    lines = out.splitlines()
+    place = next(number for number, line in enumerate(lines) if line.startswith("operators"))
+    assert lines[place] == "operators read: 1,200 rows out; 1 min 15 s at work, 4.0 s of it on a CPU"
+    assert lines[place + 1] == (
+        "          map(Model)\\x1b[31m: 1,200 rows in, 1,000 rows out; 1 min 15 s at work, 4.0 s of it on a CPU; 2 "
+        "actors 97 % busy, 3 calls queued"
+    )
+    assert lines[place + 2].startswith("run ")
+    ended = heartbeat("failed", started=time.time() - 9, updated=time.time(), operators=operators)
+    make_job(f"{tmp_path}/ended", total=10, done=4, runs={RUN: ended})
+    assert "operators read" not in run("status", f"{tmp_path}/ended")[1]
+
+
 def test_json_is_one_object_of_the_promised_shape(root: str, run: Callable[..., tuple[int, str, str]]) -> None:
     """Over every store, while the job runs."""
     failures = [{"error": "ValueError: boom", "count": 1, "shard": "s0000007"}]

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import pyarrow as pa
+import pytest
 import structlog
 
+import curate
 from curate import Job
-from curate.dataset.account import MOST_WARNINGS
+from curate.dataset.account import MOST_WARNINGS, Account
+from curate.tasks.meters import Measured
+from curate.tasks.progress import Progress
 
 
 class Broken(Job):
@@ -35,3 +40,67 @@ def test_a_flood_of_failures_does_not_flood_the_log(tmp_path: Path) -> None:
     assert summary.failed == MOST_WARNINGS + 20
     assert sum(log["event"] == "shard failed" for log in logs) == MOST_WARNINGS
     assert sum(log["event"].startswith("more shards fail") for log in logs) == 1
+
+
+class Stepped(Job):
+    """As many steps as are asked for, in a pool or in tasks."""
+
+    version = "1"
+    steps: int = 1
+    pool: bool = False
+
+    def build(self, ds: curate.Dataset) -> curate.Dataset:
+        for _ in range(self.steps):
+            ds = ds.map_batches(_same, compute=curate.ActorPool(size=1) if self.pool else None)
+        return ds
+
+
+def _same(batch: pa.Table) -> pa.Table:
+    return batch
+
+
+class Shown:
+    """Keeps what it is shown."""
+
+    interval_s = 0.0
+    seen: ClassVar[list[Measured]] = []
+
+    def show(self, progress: Progress) -> None:
+        assert progress.measured is not None
+        self.seen.append(progress.measured)
+
+    def close(self, last: Progress) -> None:
+        self.show(last)
+
+
+@pytest.mark.parametrize(("steps", "pool", "told"), [(1, False, False), (2, False, True), (1, True, True)])
+def test_operators_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, pool: bool, told: bool
+) -> None:
+    """To a display always, shard by shard; in heartbeats where there is a pool, or more than one step."""
+    beats: list[dict[str, Any]] = []
+    heartbeat = Account.heartbeat
+
+    def kept(account: Account) -> dict[str, Any]:
+        beats.append(heartbeat(account))
+        return beats[-1]
+
+    monkeypatch.setattr(Account, "heartbeat", kept)
+    monkeypatch.setattr(Shown, "seen", [])
+    for number in range(3):
+        (tmp_path / f"{number}.jsonl").write_text('{"id": "1"}\n' * 10)
+    Stepped(steps=steps, pool=pool).run(
+        input=f"{tmp_path}/*.jsonl",
+        output=f"{tmp_path}/out",
+        backend="inline",
+        display=Shown(),
+        target_task_seconds=1e-6,
+    )
+    rows = [[one.meter.rows_in + one.meter.rows_out for one in measured.operators] for measured in Shown.seen]
+    assert rows[-1] == [30, *([60] * steps), 30]
+    assert rows == sorted(rows)
+    assert len({tuple(one) for one in rows}) >= 3
+    assert ("operators" in beats[-1]) is told
+    if told:
+        assert [one["name"] for one in beats[-1]["operators"]] == ["read", *(["map_batches(_same)"] * steps), "write"]
+        assert [("actors" in one) for one in beats[-1]["operators"]] == [False, *([pool] * steps), False]

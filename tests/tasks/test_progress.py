@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import sys
+from dataclasses import replace
 
 import pytest
 import structlog
 
-from curate.tasks.progress import LiveDisplay, LogDisplay, NoDisplay, Progress
+from curate.runtime.protocol import PoolState
+from curate.tasks.meters import Flow, Measured, Meter, Operated, Role
+from curate.tasks.progress import LiveDisplay, LogDisplay, NoDisplay, Progress, RowRates, operator_lines
 
 
 def progress(
@@ -61,3 +64,56 @@ def test_on_a_terminal_everything_fits(columns: int, monkeypatch: pytest.MonkeyP
     assert lines[1] == "  16 running, 3 failed, 1,234,567 rows/s, 118 MiB/s, ETA 24-28 h"
     assert max(map(len, lines)) <= columns
     assert out.getvalue() == ""
+
+
+# Operators
+
+
+def operators(rows: int, pool: PoolState | None = None) -> tuple[Operated, ...]:
+    return (
+        Operated("read", Role.READ, Meter(rows_out=rows)),
+        Operated("map_batches(A very long name of a model)", Role.STEP, Meter(rows_in=rows, rows_out=rows), pool),
+        Operated("write", Role.WRITE, Meter(rows_in=rows)),
+    )
+
+
+def test_rates_are_those_of_the_last_seconds() -> None:
+    """Of what was written, the rows in. What went on before the last ten seconds, or so, is forgotten."""
+    rates = RowRates()
+    assert rates.look(0.0, operators(0)) == [0.0, 0.0, 0.0]
+    assert rates.look(2.0, operators(200)) == [100.0, 100.0, 100.0]
+    for second in range(3, 30):
+        last = rates.look(float(second), operators(200))
+    assert last == [0.0, 0.0, 0.0]
+    assert rates.look(30.0, ()) == []
+
+
+@pytest.mark.parametrize(("columns", "pooled"), [(80, True), (120, True), (80, False)])
+def test_a_run_of_several_operators_has_a_line_for_each(
+    columns: int, pooled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below the two, where there is a pool or more than one step; not for a job that is one step in its tasks."""
+    screen = io.StringIO()
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr(sys, "stderr", screen)
+    pool = PoolState("map", 2, 1, 4, 0.97) if pooled else None
+    shown = replace(progress(), measured=Measured(operators(1_234_567_890, pool)))
+    display = LiveDisplay()
+    display.show(shown)
+    display.close(shown)
+    lines = [line.rstrip() for line in screen.getvalue().splitlines() if line.strip()]
+    assert max(map(len, lines)) <= columns
+    assert len(lines) == (5 if pooled else 2)
+    if pooled:
+        assert lines[2] == "  read                        1,234,567,890 rows         0/s"
+        assert lines[3].startswith("  map_batches(A very long...  1,234,567,890 rows         0/s  2 actors 97 %")
+        assert lines[3].endswith("(1 starting), 4 calls queued") is (columns == 120)
+
+
+def test_what_is_on_its_way_to_a_consumer() -> None:
+    """Tasks, blocks and bytes against the budget; before there is a stream, that it starts."""
+    flow = Flow(queued=1, queued_bytes=3 << 20, budget_bytes=512 << 20)
+    assert list(operator_lines(Measured(running=1, flow=flow), [])) == ["1 task, 1 block queued, 3.00 MiB of 512 MiB"]
+    assert list(operator_lines(Measured(flow=Flow()), [])) == ["starting"]
+    assert list(operator_lines(Measured(), [])) == []

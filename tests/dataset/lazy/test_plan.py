@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +104,48 @@ class TestPushed:
         assert "leaves out row groups by: (n > 3)" in text
         assert "fused: filter((n > 3)) -> select_columns('n') -> map(same)" in text
         assert "3 files" in text
+
+    def test_explain_tells_pools_and_tasks(self, folder: Path) -> None:
+        """What runs where, with how much of the cluster; what is in a pool of its own is fused with nothing."""
+        found = (
+            curate.read_parquet(folder)
+            .map_batches(same, num_cpus=2)
+            .map_batches(same, compute=curate.ActorPool(max_size=4), num_cpus=1, num_gpus=1)
+            .map_batches(same, compute=curate.ActorPool(size=2), memory=1 << 30, resources={"tpu": 2})
+            .map_batches(same, compute=curate.ActorPool())
+            .map(same)
+            .map(same)
+        )
+        lines = [line.strip() for line in found.explain().partition("physical\n")[2].splitlines()]
+        assert lines[0] == "tasks (2 CPUs each)"
+        assert lines[1].endswith(", 3 shards]")
+        assert lines[2:] == [
+            "fused: map_batches(same)",
+            "pool of 1 to 4 actors (1 CPU, 1 GPU each): map_batches(same)",
+            "pool of 2 actors (1 CPU, 1.00 GiB, 2 tpu each): map_batches(same)",
+            "pool of 1 or more actors (1 CPU each): map_batches(same)",
+            "fused: map(same) -> map(same)",
+        ]
+
+    def test_explain_tells_what_a_filter_leaves(self, tmp_path: Path) -> None:
+        """Row groups, as the footers of the first eight files say; the others are not looked at."""
+        for number in range(10):
+            table = pa.table({"n": range(number * 100, number * 100 + 100)})
+            pq.write_table(table, tmp_path / f"{number}.parquet", row_group_size=25)
+        found = curate.read_parquet(tmp_path, filter=pc.field("n") >= 150)
+        assert "(n >= 150)  [26 of 32 row groups left in the first 8 files]" in found.explain()
+        (tmp_path / "9.parquet").unlink()
+        found.explain()
+
+    def test_explain_estimates_shards(self, tmp_path: Path) -> None:
+        """From the listing: a file that can be split is as many as its bytes say, a compressed one is one."""
+        (tmp_path / "a.txt").write_text("text\n" * 2000)
+        source = replace(curate.read_text(tmp_path)._plan.source, shard_bytes=3000)  # type: ignore[union-attr]
+        assert source.describe() == "1 file, 9.77 KiB, 4 shards"
+        (tmp_path / "a.txt").unlink()
+        (tmp_path / "a.txt.gz").write_bytes(gzip.compress(os.urandom(5000).hex().encode(), mtime=0))
+        source = replace(curate.read_text(tmp_path)._plan.source, shard_bytes=3000)  # type: ignore[union-attr]
+        assert source.describe().endswith("KiB compressed, 1 shard")
 
     def test_neighbours_are_one_task(self) -> None:
         """A union of chains, and an operator behind it, are one set of tasks."""
