@@ -40,7 +40,7 @@ def run(home: Path, *command: str) -> str:
 def test_the_job_and_its_three_line_test_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The job of the README, saved as a module, passes the README's own tests of it."""
     job, *checks = blocks("python")
-    assert len(checks) == 3
+    assert len(checks) == 4
     (home / "shouting.py").write_text(job)
     monkeypatch.chdir(home)
     monkeypatch.syspath_prepend(str(home))
@@ -48,6 +48,18 @@ def test_the_job_and_its_three_line_test_run(home: Path, monkeypatch: pytest.Mon
 
     for check in checks:
         exec(check, {"Shouting": shouting.Shouting})
+
+
+def test_the_job_of_several_steps_runs(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its books say what each step dropped."""
+    (home / "words.py").write_text(blocks("python")[1])
+    monkeypatch.chdir(home)
+    monkeypatch.syspath_prepend(str(home))
+    import words  # type: ignore[import-not-found]
+
+    books = words.Words().run(input="demo/reddit", output="out/words", backend="inline").books
+    assert books.rows_out
+    assert books.dropped.keys() == {"short", "few words"}
 
 
 def test_the_job_is_a_program(home: Path) -> None:
