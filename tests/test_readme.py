@@ -52,7 +52,8 @@ def test_the_job_and_its_three_line_test_run(home: Path, monkeypatch: pytest.Mon
 
 def test_the_job_of_several_steps_runs(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its books say what each step dropped."""
-    (home / "words.py").write_text(blocks("python")[1])
+    (job,) = (block for block in blocks("python") if "class Words" in block)
+    (home / "words.py").write_text(job)
     monkeypatch.chdir(home)
     monkeypatch.syspath_prepend(str(home))
     import words  # type: ignore[import-not-found]
