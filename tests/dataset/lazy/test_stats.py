@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import sys
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -31,6 +32,14 @@ class Model:
     """What runs in a pool."""
 
     def __call__(self, batch: pa.Table) -> pa.Table:
+        return batch
+
+
+class Sleepy:
+    """A model that takes its time, on something else than this CPU."""
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        time.sleep(0.1)
         return batch
 
 
@@ -315,3 +324,27 @@ def test_a_pickle_of_what_ran_is_empty() -> None:
     ran.begin().stream([], inline=True)
     assert pickle.loads(pickle.dumps(ran)).told() == NOTHING
     assert stats(Measured()) == NOTHING_LEFT
+
+
+@pytest.mark.slow
+def test_stats_on_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of tasks and actors in other processes: every row, their times and memory."""
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    ds = (
+        curate.range(3 << 20)
+        .map_batches(same)
+        .map_batches(Sleepy, compute=curate.ActorPool(size=1), batch_size=1 << 17)
+        .using(backend="ray", block_bytes=1 << 20)
+    )
+    assert sum(batch.num_rows for batch in ds.iter_batches(batch_size=None)) == 3 << 20
+    found = measured(ds)
+    assert [one.meter.rows_out for one in found.operators] == [3 << 20] * 3
+    assert all(one.meter.peak_bytes > 50 << 20 and one.meter.wall_s > 0 for one in found.operators)
+    model = found.operators[2]
+    assert model.meter.wall_s >= 24 * 0.1
+    assert model.meter.wait_s > 0
+    assert 0 < model.busy <= 1
+    assert model.actors == 1
+    assert found.slot_s > 0
+    assert not found.inline
