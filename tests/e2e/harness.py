@@ -27,6 +27,8 @@ from tests.gcs_emulator import GcsEmulator
 
 ROOT = Path(__file__).parents[2]
 CURATION = "tests/e2e/jobs/curation.py"
+LENGTHS = "tests/e2e/jobs/lengths.py"
+"""The same job with an extra output."""
 _LEDGER = re.compile(
     r"_curate/(job\.json|summary\.json|plan/\d{5}\.parquet|schema/[a-z-]+\.arrow|quarantine/[0-9a-f]+\.jsonl\.zst"
     r"|runs/[0-9TZ]+-[0-9a-f]+/(run\.json|heartbeat\.json|events-\d{6}\.jsonl\.zst|failures/\d{6}\.jsonl\.zst"

@@ -16,6 +16,7 @@ from curate.clock import SystemClock
 from curate.dataset.look import look
 from tests.e2e.harness import (
     CURATION,
+    LENGTHS,
     Place,
     Zygote,
     balanced,
@@ -29,7 +30,6 @@ from tests.e2e.harness import (
 
 SIZES = (120, 3, 0)
 ROWS = "tests/e2e/jobs/rows.py"
-LENGTHS = "tests/e2e/jobs/lengths.py"
 every = pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])
 
 
@@ -97,11 +97,12 @@ def test_killed_at_every_operation_and_run_again(place: Place, tmp_path: Path, w
 
 
 @every
-def test_killed_at_every_operation_of_an_overwrite(local: Place, tmp_path: Path, step: int) -> None:
+@pytest.mark.parametrize("job", [CURATION, LENGTHS])
+def test_killed_at_every_operation_of_an_overwrite(local: Place, tmp_path: Path, step: int, job: str) -> None:
     """The next overwrite goes on where the kill hit, and ends with the new outputs alone, beside what is foreign. Run
     without it, the old job is made whole again, or refused because the new one has its place."""
     source = local.write("in", corpus(sizes=SIZES))
-    common = (CURATION, "--backend", "inline", "--json", "--input", source, "--output")
+    common = (job, "--backend", "inline", "--json", "--input", source, "--output")
     root = Path(local.root)
     with Zygote(tmp_path / "zygote") as zygote:
         old = zygote.run(*common, f"{root}/old")

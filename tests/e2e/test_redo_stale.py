@@ -13,7 +13,19 @@ import structlog
 from curate.dataset.driver import dry_run
 from curate.errors import ConfigError
 from curate.tasks.summary import RunState
-from tests.e2e.harness import CURATION, Place, Zygote, corpus, encoded, job_summary, outputs, rows, strangers, totals
+from tests.e2e.harness import (
+    CURATION,
+    LENGTHS,
+    Place,
+    Zygote,
+    corpus,
+    encoded,
+    job_summary,
+    outputs,
+    rows,
+    strangers,
+    totals,
+)
 from tests.e2e.jobs.curation import Curation
 from tests.e2e.test_two_drivers import Meanwhile
 from tests.e2e.workbench import Bench, NoBackend, complete
@@ -144,12 +156,13 @@ def test_parts_of_an_input_are_kept(local: Place, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])
-def test_killed_at_every_operation(local: Place, tmp_path: Path, step: int) -> None:
+@pytest.mark.parametrize("job", [CURATION, LENGTHS])
+def test_killed_at_every_operation(local: Place, tmp_path: Path, step: int, job: str) -> None:
     """The next run, asked for it or not, ends complete. What was removed is done again, of the new input; what was not
     yet is kept as it was and said to be stale, until a run is asked to replace it."""
     root = Path(local.root)
     source = local.write("in", FILES)
-    common = (CURATION, "--backend", "inline", "--json", "--input", source, "--output")
+    common = (job, "--backend", "inline", "--json", "--input", source, "--output")
     with Zygote(tmp_path / "zygote") as zygote:
         assert zygote.run(*common, f"{root}/old").code == 0
         local.write("in", newer(CHANGED, 10) | newer(OTHER, 20))
