@@ -62,7 +62,7 @@ def test_capacity_is_slots_and_actors_over_time() -> None:
     capacity.look(10.0, 2, [PoolState("a", 1, 0, 0, 0.0)])
     capacity.look(12.0, 4, None)
     capacity.look(13.0, 4, [PoolState("a", 3, 0, 0, 0.0)])
-    capacity.look(14.0, 0, None)
+    capacity.look(14.0, 1, None)
     assert capacity.slot_s == 2 * 2 + 4 + 4
     assert capacity.actor_s == [1 * 3 + 3]
 

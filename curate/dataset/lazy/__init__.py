@@ -7,5 +7,6 @@ rules       rewrites: what is read less of, and what is fused
 fused       operators run one after another over a batch: the operator of a stage
 execution   a rewritten plan as a stream of blocks
 sinks       a plan as a stage over files: a run like any job's
+stats       what a run of it took, and what limits it; shown on a terminal by `shown`
 api         Dataset, and what makes one
 """
