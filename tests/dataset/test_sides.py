@@ -693,6 +693,20 @@ class TestWhatBuildMayGive:
             )
 
 
+    def test_nor_are_rows_searched_that_only_an_extra_output_raises_for(self, source: Path, tmp_path: Path) -> None:
+        """With `quarantine_errors` too: what was raised is what is told."""
+
+        def poisoned(batch: pa.Table) -> pa.Table:
+            if 3 in batch["n"].to_pylist():
+                raise ValueError("not three")
+            return batch
+
+        job = built(lambda ds: {"main": ds, "odd": ds.map_batches(poisoned)}, quarantine_errors=True)
+        summary = run_job(job, source, tmp_path / "out")
+        assert (summary.state, summary.failed, summary.done) == ("failed", 1, 2)
+        assert summary.failures[0].error == "ValueError: not three"
+
+
 @dataclass(frozen=True)
 class Placing:
     """A step that keeps what is not divisible, and notes for each row where it was; it gives each row by itself."""
