@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from curate.dataset.formats import Encoding, Format, stem
 from curate.storage.protocol import Object
 from curate.tasks.shard import Shard, SliceKind
 from curate.units import KIB, MIB
+
+Item = TypeVar("Item")
 
 SHARD_BYTES = 256 * MIB
 """Stored bytes of a shard of a dataset, at most, where its input can be split."""
@@ -100,26 +103,27 @@ def shards_of(
         yield from parts(*args, SliceKind.BYTES, ranges, [b - a for a, b in ranges])
 
 
-def bundled(shards: Iterable[Shard], most_bytes: int = BUNDLE_BYTES) -> Iterator[tuple[Shard, ...]]:
+def bundled(
+    items: Iterable[Item], size_of: Callable[[Item], int], most_bytes: int = BUNDLE_BYTES
+) -> Iterator[tuple[Item, ...]]:
     """Yields neighbours together, in order: as many as fit into `most_bytes`, `OPEN_BYTES` counted for each.
 
-    The first two are one shard each, and every second one may be twice as large as those before: the first rows come
-    soon, and few files are several tasks.
+    The first two are one item each, and every second one may be twice as large as those before: the first rows come
+    soon, and few items are several tasks.
 
-    >>> small = [whole(name, name, 1, "") for name in "abcdefghijk"]
-    >>> [len(bundle) for bundle in bundled(small)]
+    >>> [len(bundle) for bundle in bundled("abcdefghijk", lambda _: 1)]
     [1, 1, 1, 1, 3, 3, 1]
     """
-    held: list[Shard] = []
+    held: list[Item] = []
     size = number = 0
-    for shard in shards:
-        weight = shard.size_bytes + OPEN_BYTES
+    for item in items:
+        weight = size_of(item) + OPEN_BYTES
         # Not beyond sixty doublings: there may be millions of bundles.
         if held and size + weight > min(most_bytes, OPEN_BYTES << min(number // 2, 60)):
             yield tuple(held)
             held, size = [], 0
             number += 1
-        held.append(shard)
+        held.append(item)
         size += weight
     if held:
         yield tuple(held)

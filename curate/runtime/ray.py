@@ -66,6 +66,8 @@ from curate.runtime.ray_errors import Place, ended
 from curate.runtime.ray_pools import Pools
 from curate.runtime.scaling import does_not_fit, fits, needs
 
+SYSTEM_CONFIG = {"free_objects_period_milliseconds": 100}
+"""Ray lets go of blocks that were consumed once a second: at a gigabyte a second, twice a budget of 512 MiB."""
 STREAM_INTERVAL_S = 0.25
 """A bundle's messages are sent on at least this often, on a small cluster."""
 STREAM_ITEMS_PER_S = 2000
@@ -164,6 +166,8 @@ class RayBackend:
                 # What workers print stays in Ray's own log files: a million tasks must not talk through one driver.
                 ray.init(
                     address or "local",
+                    # Only a cluster that is made here takes settings.
+                    _system_config=None if address else SYSTEM_CONFIG,
                     include_dashboard=False,
                     log_to_driver=False,
                     logging_level="warning",

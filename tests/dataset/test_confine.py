@@ -17,10 +17,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import curate
 from curate.dataset.confine import Confined
 from curate.dataset.raised import RaisedElsewhere
 from curate.errors import BadRow, ConfigError, RetryLater
 from curate.units import MIB
+from tests.job.inline import quarantined
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 1.0
@@ -84,7 +86,7 @@ def act(row: dict[str, Any]) -> Any:
         case "lock":
             return threading.Lock()
         case "print":
-            print(row["text"], file=getattr(sys, row.get("to", "stdout")))
+            print(row["text"], end=row.get("end", "\n"), file=getattr(sys, row.get("to", "stdout")))
             return os.write(1, row.get("raw", b""))
         case "print and die":
             print(row["text"])  # noqa: T201
@@ -397,6 +399,8 @@ def test_what_is_printed_there_is_printed_here(shared: Confined, capsys: pytest.
     for text in ("first ☃", "x" * 300_000):
         shared.apply_row({"do": "print", "text": text, "raw": b"raw \xff\n"})
         assert capsys.readouterr().out == f"{text}\nraw \ufffd\n"
+    shared.apply_row({"do": "print", "text": "no end of line", "end": ""})
+    assert capsys.readouterr().out == "no end of line"
     shared.apply_row({"do": "print", "text": "wrong", "to": "stderr"})
     assert capsys.readouterr().err == "wrong\n"
     assert told(shared.results([{"do": "print and die", "text": "last words"}])) == [BAD["exit"]]
@@ -455,3 +459,35 @@ if {how == "is killed"}:
     ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60)
     assert ran.returncode == (0 if how == "returns" else -signal.SIGKILL)
     assert all(gone(int(pid)) for pid in (tmp_path / "pids").read_text().split())
+
+
+# As a step of a dataset
+
+
+def square(row: dict[str, Any]) -> dict[str, Any]:
+    """Ends its process for one row, and takes too long for another."""
+    match row["id"]:
+        case 7:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case 13:
+            time.sleep(1000)
+        case 17:
+            raise BadRow("seventeen")
+    return {"id": row["id"], "square": row["id"] ** 2}
+
+
+REASONS = ["seventeen", "the parser's process died: SIGSEGV", "took longer than 1 s"]
+
+
+@pytest.mark.parametrize("backend", ["inline", pytest.param("ray", marks=pytest.mark.slow)])
+def test_rows_that_end_the_parser_are_in_quarantine(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All others are in the output; the run is complete, and nothing is left of it."""
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    ds = curate.range(50).map(square, isolate=True, timeout_s=TIMEOUT_S)
+    summary = ds.write_parquet(tmp_path / "out", backend=backend, max_bad_rows=3)
+    assert (summary.state, summary.books.rows_out, summary.books.quarantined) == ("complete", 47, 3)
+    expected = [{"id": n, "square": n * n} for n in range(50) if n not in (7, 13, 17)]
+    assert curate.read_parquet(tmp_path / "out").take_all() == expected
+    assert sorted(row["reason"] for row in quarantined(tmp_path / "out")) == REASONS

@@ -112,7 +112,8 @@ def slowly(value: Any, wait_s: float) -> Any:
 
 
 def poison(value: Any) -> Any:
-    """Kills the actor."""
+    """Kills the actor, when others have had time to queue."""
+    time.sleep(0.2)
     os.kill(os.getpid(), signal.SIGKILL)
     return value
 

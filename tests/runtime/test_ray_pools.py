@@ -178,6 +178,15 @@ def test_poison_is_lost_after_three_actors_and_harms_no_other(pooled: Pooled) ->
     assert len(pooled.pids()) == 2 + 3
 
 
+def test_what_waits_behind_poison_is_answered(pooled: Pooled) -> None:
+    """It is sent again with the poison, and dies with it each time, and it was not begun."""
+    pooled.load(max_size=1, max_in_flight=16)
+    (items,) = pooled.answers([(poison, "bad"), *((slowly, k, 0.02) for k in range(20))])
+    assert items[0].end is End.CRASHED
+    assert values(items[1:]) == list(range(20))
+    assert len(pooled.pids()) == 1 + 3
+
+
 def test_user_code_that_exits_loses_its_call_and_not_the_actor(pooled: Pooled) -> None:
     """It is known whose fault it was; what the actor has loaded is kept."""
     pooled.load()
@@ -268,7 +277,7 @@ def test_cancelling_ends_the_actor_that_goes_on(pooled: Pooled, tmp_path: Path) 
 
 def test_cancelling_lets_an_actor_live_that_is_soon_done(pooled: Pooled) -> None:
     """What waits of the task is dropped."""
-    pooled.load(max_size=1)
+    pooled.load(max_size=1, max_in_flight=16)
     pooled.backend.launch(7, [(slowly, k, 1.0) for k in range(20)], 1, announce=True)
     polled(pooled.backend, lambda news: any(isinstance(one, Started) for one in news))
     pooled.until(lambda state: state.queued > 0)

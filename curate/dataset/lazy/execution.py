@@ -63,6 +63,10 @@ class Options:
                 raise ConfigError(f"{name} is {value!r}, expected a whole number of bytes, at least 1")
 
 
+RELEASED_BYTES = 8 << 20
+"""Bytes of a block after which memory is given back: for less it is not worth its time."""
+
+
 class Reading:
     """The program of a stream: reads a piece, and runs the operators that are fused to it."""
 
@@ -108,7 +112,11 @@ class Reading:
                 self._told_s = time.monotonic()
                 yield Word(number, meters.packed(write=False))
             yield block
+            large = block.nbytes >= RELEASED_BYTES
             del block
+            if large:
+                # What Arrow keeps for the next one would be memory that no budget knows of.
+                pa.default_memory_pool().release_unused()
         yield Word(number, meters.packed(write=False))
 
     def _tables(

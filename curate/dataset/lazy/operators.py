@@ -594,9 +594,9 @@ def to_numpy(table: pa.Table) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _array(column: pa.ChunkedArray) -> np.ndarray[Any, Any]:
-    if isinstance(column.type, pa.FixedShapeTensorType) and not column.null_count:
-        return column.combine_chunks().to_numpy_ndarray()
-    return column.to_numpy()
+    tensors = isinstance(column.type, pa.FixedShapeTensorType) and not column.null_count
+    found: np.ndarray[Any, Any] = column.combine_chunks().to_numpy_ndarray() if tensors else column.to_numpy()
+    return found
 
 
 def need_pandas(what: str) -> None:

@@ -143,7 +143,7 @@ class Files:
             yield from shards
 
     def bundles(self) -> Iterator[tuple[Shard, ...]]:
-        return bundled(self.pieces())
+        return bundled(self.pieces(), lambda shard: shard.size_bytes)
 
     def bare(self) -> Self:
         return replace(self, listing=SCHEMA.empty_table())
@@ -256,8 +256,7 @@ class Tables:
                 number += 1
 
     def bundles(self) -> Iterator[tuple[tuple[int, pa.Table, int], ...]]:
-        for piece in self.pieces():
-            yield (piece,)
+        return bundled(self.pieces(), lambda piece: int(piece[1].nbytes))
 
     def bare(self) -> Self:
         return replace(self, tables=())

@@ -61,7 +61,8 @@ def ends_of(cuts: list[int], total: int) -> list[int]:
 
 def of(cuts: list[int]) -> Dataset:
     """The same as a dataset, a block for each table."""
-    return curate.from_arrow(tables_of(cuts) or [numbers(0, 0)])
+    # However small, each table is a block.
+    return curate.from_arrow(tables_of(cuts) or [numbers(0, 0)]).using(block_bytes=1)
 
 
 def values(batch: Any) -> list[int]:

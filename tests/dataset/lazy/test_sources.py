@@ -163,7 +163,7 @@ class TestBundles:
     def test_neighbours_in_order_up_to_a_size(self, sizes: list[int]) -> None:
         """Every shard once; none together above the size; and none apart that would have fitted, but at the start."""
         shards = [whole(f"{number}", f"{number}", size, "") for number, size in enumerate(sizes)]
-        bundles = list(bundled(shards))
+        bundles = list(bundled(shards, lambda shard: shard.size_bytes))
         assert [shard for bundle in bundles for shard in bundle] == shards
         assert all(bundles)
         for number, bundle in enumerate(bundles):
