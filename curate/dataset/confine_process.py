@@ -82,7 +82,8 @@ def kill_group(child: int) -> None:
 
 
 def _forked(control: socket.socket, number: int, fn: Callable[[Any], Any], memory_bytes: int | None) -> int:
-    print(end="", flush=True)  # noqa: T201 - or the child has it too
+    # Or the child has it too.
+    _flush()
     with warnings.catch_warnings():
         # Libraries may have started threads when they were imported. They are idle, as nothing was called yet.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -118,7 +119,7 @@ def _run(control: socket.socket, number: int, fn: Callable[[Any], Any], memory_b
         sys.excepthook(*sys.exc_info())
     finally:
         with suppress(OSError, ValueError):
-            print(end="", flush=True)  # noqa: T201
+            _flush()
         os._exit(status & 0xFF)
 
 
@@ -135,7 +136,7 @@ def _serve(link: socket.socket, fn: Callable[[Any], Any], memory_bytes: int | No
             # Nobody wants the rows behind one that raised, and they may take long.
             skipping = kind == RAISED
             # What a row printed is there before its answer.
-            print(end="", flush=True)  # noqa: T201
+            _flush()
             _send(link, kind, answer)
 
 
@@ -155,6 +156,11 @@ def _answer(fn: Callable[[Any], Any], data: bytes, memory_bytes: int | None) -> 
         return BAD, pickle.dumps(f"needed more than {format_bytes(memory_bytes)} of memory")
     except Exception as error:  # noqa: BLE001 - whatever user code raises is the answer
         return RAISED, pickle.dumps(Raised.of(error))
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        print(end="", file=stream, flush=True)  # noqa: T201 - there may be none
 
 
 def _address_space() -> int:

@@ -394,19 +394,24 @@ def test_who_leaves_early_gets_none_of_those_results_later(shared: Confined) -> 
         next(left)
 
 
-def test_what_is_printed_there_is_printed_here(shared: Confined, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_printed_there_is_printed_here(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By Python and beneath it, in order, before the result is there; also what a row said before it died."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    confined = Confined(act)
     for text in ("first ☃", "x" * 300_000):
-        shared.apply_row({"do": "print", "text": text, "raw": b"raw \xff\n"})
+        confined.apply_row({"do": "print", "text": text, "raw": b"raw \xff\n"})
         assert capsys.readouterr().out == f"{text}\nraw \ufffd\n"
-    shared.apply_row({"do": "print", "text": "no end of line", "end": ""})
+    confined.apply_row({"do": "print", "text": "no end of line", "end": ""})
     assert capsys.readouterr().out == "no end of line"
-    shared.apply_row({"do": "print", "text": "wrong", "to": "stderr"})
-    assert capsys.readouterr().err == "wrong\n"
-    assert told(shared.results([{"do": "print and die", "text": "last words"}])) == [BAD["exit"]]
+    confined.apply_row({"do": "print", "text": "wrong", "end": ".", "to": "stderr"})
+    assert capsys.readouterr().err == "wrong."
+    assert told(confined.results([{"do": "print and die", "text": "last words"}])) == [BAD["exit"]]
     assert capsys.readouterr().out == "last words\n"
-    assert told(shared.results([{"do": "kill"}])) == [BAD["kill"]]
+    assert told(confined.results([{"do": "kill"}])) == [BAD["kill"]]
     assert "Fatal Python error: Segmentation fault" in capsys.readouterr().err
+    confined.close()
 
 
 # What is left behind
@@ -486,7 +491,7 @@ def test_rows_that_end_the_parser_are_in_quarantine(
     """All others are in the output; the run is complete, and nothing is left of it."""
     monkeypatch.setenv("RAY_ADDRESS", "local")
     ds = curate.range(50).map(square, isolate=True, timeout_s=TIMEOUT_S)
-    summary = ds.write_parquet(tmp_path / "out", backend=backend, max_bad_rows=3)
+    summary = ds.write_parquet(tmp_path / "out", backend=backend)
     assert (summary.state, summary.books.rows_out, summary.books.quarantined) == ("complete", 47, 3)
     expected = [{"id": n, "square": n * n} for n in range(50) if n not in (7, 13, 17)]
     assert curate.read_parquet(tmp_path / "out").take_all() == expected
