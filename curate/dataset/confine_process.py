@@ -159,8 +159,9 @@ def _answer(fn: Callable[[Any], Any], data: bytes, memory_bytes: int | None) -> 
 
 
 def _flush() -> None:
+    # Either may be None, if user code said so.
     for stream in (sys.stdout, sys.stderr):
-        print(end="", file=stream, flush=True)  # noqa: T201 - there may be none
+        print(end="", file=stream, flush=True)
 
 
 def _address_space() -> int:
