@@ -66,8 +66,8 @@ from curate.runtime.ray_errors import Place, ended
 from curate.runtime.ray_pools import Pools
 from curate.runtime.scaling import does_not_fit, fits, needs
 
-SYSTEM_CONFIG = {"free_objects_period_milliseconds": 100}
-"""Ray lets go of blocks that were consumed once a second: at a gigabyte a second, twice a budget of 512 MiB."""
+SYSTEM_CONFIG = {"free_objects_period_milliseconds": 50}
+"""By itself Ray lets go of blocks that were consumed once a second: at a gigabyte a second, twice a budget of 512 MiB."""
 STREAM_INTERVAL_S = 0.25
 """A bundle's messages are sent on at least this often, on a small cluster."""
 STREAM_ITEMS_PER_S = 2000
@@ -238,6 +238,8 @@ class RayBackend:
                 else:
                     yield _packed(size_bytes)
                     yield item
+                    # Two at a time otherwise: the one that was sent, and the one that is made.
+                    del item
 
         streaming = {**self._options, "num_returns": "streaming"}
         self._functions = {
@@ -361,9 +363,7 @@ class RayBackend:
             yield Ended(task.number, End.RETURNED)
 
     def _died(self, task: _Task, error: ray_errors.RayError) -> Ended:
-        """Returns how a task ended; its pools forget what they have of it."""
-        if self._pools:
-            self._pools.forget([task.number], cancelled=task.cancelled)
+        """Returns how a task, or the worker that held a block of it, ended."""
         return ended(
             task.number,
             error,
@@ -385,9 +385,9 @@ class RayBackend:
                 ray.cancel(ref, force=not (running.blocks and ref.next_ready()))
                 # Its end comes instead of the block.
                 running.offers, running.size_bytes = False, None
+        if self._pools:
+            self._pools.cancelled([one.number for one in self._tasks.values() if one.cancelled])
         if task is None:
-            if self._pools:
-                self._pools.forget([one.number for one in self._tasks.values()], cancelled=True)
             self._tasks.clear()
 
     def close(self) -> None:

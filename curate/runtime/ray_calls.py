@@ -20,6 +20,7 @@ import pickle
 import platform
 import time
 import weakref
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -151,21 +152,19 @@ class Actor:
         self._thread.submit(_set_up, program).result()
         self._setup_s = time.monotonic() - began_s
         self._node_id = ray.get_runtime_context().get_node_id()
-        self._queue = 0
-        """Calls that wait or are worked on."""
+        self._waiting: set[object] = set()
+        """Calls that wait."""
         self._work: tuple[int, float] | None = None
         """The task whose call is worked on, and since when."""
         self._worked_s = 0.0
-        self._forgotten: set[int] = set()
         self._begun: dict[str, asyncio.Event] = {}
 
     async def call(self, task: int, payload: Any, announced: str = "") -> Any:
         """Returns the answer to a payload of a task; says by `begun` when it begins if it is `announced` by a name."""
-        loop = asyncio.get_running_loop()
+        loop, waiting = asyncio.get_running_loop(), object()
 
         def work() -> Any:
-            if task in self._forgotten:
-                return None
+            self._waiting.discard(waiting)
             if announced:
                 loop.call_soon_threadsafe(self._event(announced).set)
                 time.sleep(SAID_S)
@@ -181,13 +180,13 @@ class Actor:
                 self._work = None
                 self._worked_s += time.monotonic() - began_s
 
-        self._queue += 1
+        self._waiting.add(waiting)
         try:
+            # Ray cancels this when the task's worker dies: what has not begun by then never does.
             return await loop.run_in_executor(self._thread, work)
         finally:
-            self._queue -= 1
+            self._waiting.discard(waiting)
             if announced:
-                # Also of one that was dropped: somebody waits for it.
                 self._event(announced).set()
                 del self._begun[announced]
 
@@ -209,13 +208,9 @@ class Actor:
             self._setup_s,
             now,
             self._worked_s + (now - work[1] if work else 0.0),
-            self._queue - (work is not None),
+            len(self._waiting),
             work[0] if work else None,
         )
-
-    async def forget(self, tasks: list[int]) -> None:
-        """Drops what waits of tasks that are no more."""
-        self._forgotten.update(tasks)
 
 
 def _set_up(program: PoolProgram) -> None:
@@ -244,6 +239,8 @@ class _Call:
     pool: CalledPool
     task: int
     payload: Any
+    number: int
+    """Calls are numbered as they are made."""
     ref: Any = None
     """The answer to come; None while there is no actor to send it to."""
     member: Member | None = None
@@ -322,7 +319,7 @@ class CalledPool:
         self._gone: set[int] = set()
         """Serials of actors that were found dead."""
         self._calls: weakref.WeakSet[_Call] = weakref.WeakSet()
-        self._names = itertools.count()
+        self._numbers = itertools.count()
         self._node_id = ray.get_runtime_context().get_node_id()
         self._worker_id = ray.get_runtime_context().get_worker_id()
         # Where there are more actors than calls, not all workers begin with the same one.
@@ -334,15 +331,16 @@ class CalledPool:
         return self._board.share
 
     def call(self, payload: Any) -> Call:
-        call = _Call(self, TaskAtWork.number, ray.put(payload) if _size(payload) >= LARGE_BYTES else payload)
+        sent = ray.put(payload) if _size(payload) >= LARGE_BYTES else payload
+        call = _Call(self, TaskAtWork.number, sent, next(self._numbers))
         self._look()
         self._send(call)
         self._calls.add(call)
         return call
 
     def sent_to(self, serial: int) -> list[_Call]:
-        """Returns the calls that an actor has, as far as is known."""
-        return [call for call in self._calls if call.serial == serial and call.ref is not None]
+        """Returns the calls that an actor has, as far as is known, in the order in which they were made."""
+        return self._in_order(call for call in self._calls if call.serial == serial and call.ref is not None)
 
     def lost(self, call: _Call, end: Ended, *, dead: bool) -> None:
         """Makes a call again that has no answer, or gives it up; `dead` if its actor is gone for good."""
@@ -371,12 +369,19 @@ class CalledPool:
         while call.ref is None and not call.settled:
             self._look(now=True)
             if self._send(call):
+                # The others that had nowhere to go are not to wait until somebody asks for them.
+                for other in self._in_order(one for one in self._calls if one.ref is None and not one.settled):
+                    self._send(other)
                 return
             if time.monotonic() > until_s:
                 what = f"the pool {self._address.name} had no actor for {PATIENCE_S:g} s"
                 call.settle(error=CallLostError(Ended(call.task, End.LOST, what)))
                 return
             time.sleep(LOOK_AGAIN_S)
+
+    @staticmethod
+    def _in_order(calls: Iterable[_Call]) -> list[_Call]:
+        return sorted(calls, key=lambda call: call.number)
 
     def _send(self, call: _Call) -> bool:
         """Sends a call to the best actor; returns False if there is none."""
@@ -392,7 +397,7 @@ class CalledPool:
         name = ""
         # To one that starts, too: it may never get there, which is no call's fault.
         if call.sends > 1 or member is None:
-            name = f"{self._worker_id}-{next(self._names)}"
+            name = f"{self._worker_id}-{call.number}-{call.sends}"
             call.began = actor.begun.remote(name)
         call.ref = actor.call.remote(call.task, call.payload, name)
         return True

@@ -341,16 +341,10 @@ class Pools:
         # What it was at work on before that may be over.
         return actor.seen.task in due and actor.seen_s - self._cancelled[actor.seen.task] >= CANCEL_S
 
-    def forget(self, tasks: Iterable[int], *, cancelled: bool) -> None:
-        """Makes the actors drop what waits of tasks that are no more; ends those that go on with it if `cancelled`."""
-        gone = list(tasks)
-        if not gone:
-            return
-        if cancelled:
-            self._cancelled.update(dict.fromkeys(gone, time.monotonic()))
-        for pool in self._pools:
-            for actor in pool.ready:
-                actor.handle.forget.remote(gone)
+    def cancelled(self, tasks: Iterable[int]) -> None:
+        """Ends the actors that go on with calls of tasks that were cancelled. What waits of those, Ray drops."""
+        for task in tasks:
+            self._cancelled.setdefault(task, time.monotonic())
 
     def left(self, nodes: Iterable[Node]) -> list[dict[str, float]]:
         """Returns what each node that stays has beside the actors there, and beside those that will be."""
