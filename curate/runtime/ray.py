@@ -67,7 +67,7 @@ from curate.runtime.ray_pools import Pools
 from curate.runtime.scaling import does_not_fit, fits, needs
 
 SYSTEM_CONFIG = {"free_objects_period_milliseconds": 50}
-"""By itself Ray lets go of blocks that were consumed once a second: at a gigabyte a second, twice a budget of 512 MiB."""
+"""By itself Ray frees blocks that were consumed once a second: at a gigabyte a second, twice a budget of 512 MiB."""
 STREAM_INTERVAL_S = 0.25
 """A bundle's messages are sent on at least this often, on a small cluster."""
 STREAM_ITEMS_PER_S = 2000
