@@ -23,6 +23,8 @@ from curate.dataset.formats.record import PARQUET_KEY, parquet_record, seal_foot
 GROUP_ROWS = 65_536
 GROUP_BYTES = 64 << 20
 _SMALL_BYTES = 1 << 20
+_SAMPLED_ROWS = 4096
+"""Rows that are looked at for whether a column repeats itself."""
 _PAGE_CHECK_ROWS = 16
 """Rows between two looks at the size of page and dictionary. Arrow's 1,024 would make pages of whole groups, and take
 twice their memory to write and to read, where rows are a megabyte; for small rows this costs nothing."""
@@ -49,13 +51,8 @@ class ParquetOutput:
         self._pending_bytes = 0
         self._sink = sink
         self._buffer = Buffer()
-        self._writer = pq.ParquetWriter(
-            pa.PythonFile(self._buffer, mode="w"),
-            self._schema,
-            compression=codec,
-            write_batch_size=_PAGE_CHECK_ROWS,
-            write_page_checksum=True,
-        )
+        self._codec = codec
+        self._opened: pq.ParquetWriter | None = None
 
     def write(self, table: pa.Table) -> None:
         """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema."""
@@ -72,10 +69,28 @@ class ParquetOutput:
     def close(self, record: Mapping[str, Any]) -> None:
         """Writes what is pending, then the record and the footer."""
         self._write_groups(last=True)
+        if self._opened is None:
+            self._opened = self._open(self._schema.empty_table())
         self._writer.add_key_value_metadata({PARQUET_KEY: parquet_record(record)})
         self._writer.close()
         self._seal()
         self._buffer.drain(self._sink)
+
+    @property
+    def _writer(self) -> Any:
+        assert self._opened is not None
+        return self._opened
+
+    def _open(self, first: pa.Table) -> Any:
+        """Opens the file; its first group says which columns are worth a dictionary."""
+        return pq.ParquetWriter(
+            pa.PythonFile(self._buffer, mode="w"),
+            self._schema,
+            compression=self._codec,
+            use_dictionary=repetitive(first),
+            write_batch_size=_PAGE_CHECK_ROWS,
+            write_page_checksum=True,
+        )
 
     def _seal(self) -> None:
         """Fills in the checksum of the footer, which is still in the buffer."""
@@ -104,7 +119,10 @@ class ParquetOutput:
                     break
                 size = left.num_rows
             group = left.slice(0, size) if size < left.num_rows else left
-            self._writer.write_table(group.combine_chunks(), row_group_size=size)
+            group = group.combine_chunks()
+            if self._opened is None:
+                self._opened = self._open(group)
+            self._writer.write_table(group, row_group_size=size)
             # The small file's only write is the one at the end.
             if not last:
                 self._buffer.drain(self._sink)
@@ -123,6 +141,42 @@ class ParquetOutput:
                 if fitting < head.num_rows:
                     return fitting
         return self._group_rows if table.num_rows >= self._group_rows else None
+
+
+def repetitive(table: pa.Table) -> bool | list[str]:
+    """Returns the paths of the columns to write with a dictionary: True for all of them, where there are few rows.
+
+    Not those whose values are different, mostly, as far as the first rows tell. Arrow would make a dictionary for them,
+    too, find it too large, and go on without: for as long as all else takes that writing a file does, and larger files.
+    """
+    if table.num_rows < _SAMPLED_ROWS:
+        return True
+    sample = table.slice(0, _SAMPLED_ROWS)
+    different = {name for name in table.column_names if _differs(sample[name])}
+    return [path for path, name in _leaves(table.schema) if name not in different] if different else True
+
+
+def _differs(column: pa.ChunkedArray) -> bool:
+    try:
+        return bool(pc.count_distinct(column).as_py() > len(column) // 2)
+    except pa.ArrowNotImplementedError:
+        return False  # lists, structs, tensors, half floats
+
+
+@per_schema
+def _leaves(schema: pa.Schema) -> list[tuple[str, str]]:
+    """Returns the path of each column of the file, and the name of the one that it is a part of."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(schema.empty_table(), sink)
+    stored = pq.ParquetFile(pa.BufferReader(sink.getvalue())).schema
+    names = iter([field.name for field in schema for _ in range(_leaf_count(field.type))])
+    return [(stored.column(k).path, next(names)) for k in range(len(stored))]
+
+
+def _leaf_count(type: pa.DataType) -> int:
+    if not pt.is_nested(type):
+        return 1
+    return sum(_leaf_count(type.field(k).type) for k in range(type.num_fields))
 
 
 @per_schema

@@ -1,0 +1,65 @@
+"""Parquet outputs have dictionaries for columns that repeat themselves, and not for those that do not."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from curate.dataset.formats import OutputFormat, make_writer
+from curate.dataset.formats.rechunk import rechunk
+
+ROWS = 10_000
+
+
+def written(table: pa.Table, batch_rows: int) -> bytes:
+    sink = io.BytesIO()
+    writer = make_writer(sink, table.schema, OutputFormat.PARQUET, "zstd")  # type: ignore[arg-type]
+    for batch in rechunk([table], batch_rows):
+        writer.write(batch)
+    writer.close({})
+    return sink.getvalue()
+
+
+def encoded(data: bytes) -> dict[str, bool]:
+    """Returns for each column whether its first group has a dictionary."""
+    group = pq.ParquetFile(io.BytesIO(data)).metadata.row_group(0)
+    columns = [group.column(k) for k in range(group.num_columns)]
+    return {column.path_in_schema: column.has_dictionary_page for column in columns}
+
+
+TABLE = pa.table(
+    {
+        "id": [f"c{k}" for k in range(ROWS)],
+        "language": ["en", "de"] * (ROWS // 2),
+        "tags": [["a", "b"]] * ROWS,
+        "nothing": pa.nulls(ROWS, pa.string()),
+        "half": pa.array(np.arange(ROWS, dtype="float16")),
+        "score": np.arange(ROWS) / 3,
+    }
+)
+
+
+def test_what_repeats_itself_has_one() -> None:
+    """Nested columns too, and those that cannot be counted."""
+    found = encoded(written(TABLE, 1000))
+    assert found["language"]
+    assert found["tags.list.element"]
+    assert not found["id"]
+    assert not found["score"]
+
+
+def test_small_files_are_not_looked_at() -> None:
+    """All columns have one, as Arrow does it."""
+    assert encoded(written(TABLE.slice(0, 100), 10))["id"]
+
+
+@pytest.mark.parametrize("batch_rows", [1, 7, 4096, 100_000])
+def test_batches_do_not_show(batch_rows: int) -> None:
+    """The same bytes, and the same rows, however they came."""
+    data = written(TABLE.slice(0, 6000), batch_rows)
+    assert data == written(TABLE.slice(0, 6000), 500)
+    assert pq.read_table(io.BytesIO(data)).equals(TABLE.slice(0, 6000))
