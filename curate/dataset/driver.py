@@ -15,7 +15,7 @@ from curate.dataset.prepare import Prepared, describe, prepare
 from curate.dataset.probing import output_schemas
 from curate.dataset.rivals import at_work, describe_rivals, refuse_rivals
 from curate.dataset.signals import Signals
-from curate.dataset.spec import RunOptions, StageSpec
+from curate.dataset.spec import MEMORY_BUDGET, RunOptions, StageSpec
 from curate.dataset.stage import Piece, StageProgram
 from curate.errors import ObjectNotFound, StorageError
 from curate.log import get_logger
@@ -256,6 +256,7 @@ class _Run:
                 next="where a shard is that takes longer, its log says: curate logs",
             )
         program = self._program()
+        program.budget_bytes = (self.prepared.spec.memory_budget or MEMORY_BUDGET) // max(1, backend.slots())
         backend.load(program, program.pools, stopped=lambda: bool(interrupts.interrupts or interrupts.terminated))
         schemas = output_schemas(self.prepared, backend, interrupts, self.clock)
 

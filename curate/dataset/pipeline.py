@@ -137,6 +137,8 @@ class Applying:
     """Whether a row that alone makes a step raise is set aside."""
     hold: bool = True
     """Whether a table goes on only when the whole batch did well."""
+    budget_bytes: int | None = None
+    """Bytes of batches that a task may have sent to a pool and not heard of, but for one; None: as the pool says."""
 
 
 @dataclass(slots=True)
@@ -267,11 +269,16 @@ def _there(
     step: Step, tables: Iterator[pa.Table], tally: Tally, how: Applying, meter: Meter, pool: Pool, seen: Seen
 ) -> Iterator[pa.Table]:
     """Yields what a step makes of tables, in the actors of its pool."""
-    calls: deque[Call] = deque()
+    calls: deque[tuple[Call, int]] = deque()
+    """Those that were not asked for, with the bytes that were sent."""
+    sent_bytes = 0
 
     def answer() -> Iterator[pa.Table]:
+        nonlocal sent_bytes
         waited_s = time.perf_counter()
-        found = calls.popleft().result()
+        call, size = calls.popleft()
+        sent_bytes -= size
+        found = call.result()
         meter.wait_s += time.perf_counter() - waited_s
         if isinstance(found, Raised):
             raise RaisedElsewhere(found)
@@ -283,10 +290,16 @@ def _there(
             yield _given(step, table, seen, meter)
 
     for batch in _batches(step, tables):
-        while calls and (len(calls) >= pool.room or calls[0].ready()):
+        size = batch.nbytes
+        while calls and (
+            len(calls) >= pool.room
+            or calls[0][0].ready()
+            or (how.budget_bytes is not None and sent_bytes + size > how.budget_bytes)
+        ):
             yield from answer()
         got(meter, batch)
-        calls.append(pool.call((batch, seen.rows, how)))
+        calls.append((pool.call((batch, seen.rows, how)), size))
+        sent_bytes += size
         seen.rows += batch.num_rows
     while calls:
         yield from answer()

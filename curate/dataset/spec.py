@@ -13,6 +13,10 @@ from curate.dataset.formats import OutputFormat, ReadAs, suffix
 from curate.dataset.stage import Operator, RowSource, StageProgram
 from curate.runtime.protocol import Resources
 from curate.tasks.progress import Display, NoDisplay
+from curate.units import MIB
+
+MEMORY_BUDGET = 512 * MIB
+"""Bytes of blocks that a run has on their way at a time, where nothing else is said."""
 
 
 class RowLimit(Protocol):
@@ -60,6 +64,8 @@ class StageSpec:
 
     how: ReadAs | None = None
     """How the inputs are read; None: as their suffixes say."""
+    memory_budget: int | None = None
+    """Bytes of batches that all tasks have on their way to and from pools, about; None: `MEMORY_BUDGET`."""
     rows: RowSource | None = None
     """Where the rows come from, if not from files; then a run is given no inputs."""
     sides: Mapping[str, Any] = field(default_factory=dict)

@@ -240,9 +240,7 @@ def _typed_as(schema: Any, other: Any) -> Any:
     if schema is None or other is None:
         return other if schema is None else schema
     types = {field.name: field.type for field in other}
-    return pa.schema(
-        [field.with_type(filled(field.type, types.get(field.name, field.type))) for field in schema]
-    )
+    return pa.schema([field.with_type(filled(field.type, types.get(field.name, field.type))) for field in schema])
 
 
 @dataclass
@@ -269,6 +267,8 @@ class StageProgram:
     """How inputs are read, where their suffixes do not say it all."""
     rows: RowSource | None = None
     """Where rows come from that are in no files."""
+    budget_bytes: int | None = None
+    """Bytes of batches that a task may have sent to a pool and not heard of."""
 
     def __post_init__(self) -> None:
         self._said: WorkerLog | None = None
@@ -401,7 +401,8 @@ class StageProgram:
         if self.operator.reads_files:
             yield from reading(self._file_tables(shard, tally), meters.steps[0])
             return
-        how = Applying(shard.id, errors=errors and self.quarantine_errors, hold=hold)
+        isolate = errors and self.quarantine_errors
+        how = Applying(shard.id, errors=isolate, hold=hold, budget_bytes=self.budget_bytes)
         batches = reading(islice(self._batches(shard, tally), most_batches), meters.read)
         yield from cast(RowOperator, self.operator).stream(counted(batches, tally), tally, how, meters.steps)
 

@@ -18,7 +18,7 @@ from curate.units import format_bytes, parse_bytes
 if TYPE_CHECKING:
     from curate.job.base import Job
 
-_BYTES = ("shard_bytes", "memory")
+_BYTES = ("shard_bytes", "memory", "memory_budget")
 _UNSET_SHOWN = {"max_bad_rows": "0.1%, at least 10", "codec": "zstd"}
 """What None means, for settings of which it can be said."""
 

@@ -67,6 +67,8 @@ class Job:
     """Custom Ray resources that an actor holds, such as {"TPU": 4}."""
     memory: int | None = None
     """Bytes of memory that a task, or an actor, asks for; None leaves it to Ray."""
+    memory_budget: int | None = None
+    """Bytes of batches that all tasks have on their way to and from the actors of pools, about; None: 512 MiB."""
     max_tasks: int | None = None
     """Tasks at once, at most: for a service or a licence."""
     max_bad_rows: str | int | None = None
@@ -313,6 +315,7 @@ class Job:
             format=output_format,
             codec=codec,
             resources=last.resources,
+            memory_budget=self.memory_budget,
             max_tasks=self.max_tasks,
             max_bad_rows=None if self.max_bad_rows is None else str(self.max_bad_rows),
             task_timeout_s=None if self.task_timeout_s is None else float(self.task_timeout_s),

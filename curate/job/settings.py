@@ -113,6 +113,9 @@ SETTINGS: dict[str, Setting] = {
     "memory": Setting(
         (int, _NONE), _counted, "memory that a task, or an actor, asks for; 2g, 512MiB", changes_bytes=False
     ),
+    "memory_budget": Setting(
+        (int, _NONE), _counted, "memory for batches on their way to and from actors; 512MiB, 2g", changes_bytes=False
+    ),
     "max_tasks": Setting((int, _NONE), _counted, "tasks at once, at most", changes_bytes=False),
     "max_bad_rows": Setting(
         (str, int, _NONE), _budget, "rows of a shard that may be quarantined, N or P%", changes_bytes=False

@@ -274,3 +274,25 @@ def test_pools_that_make_no_sense(given: dict[str, Any]) -> None:
     """Refused where they are made."""
     with pytest.raises(ValueError, match="ActorPool"):
         curate.ActorPool(**given)
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=12), st.integers(1, 400))
+def test_what_is_sent_stays_within_the_budget(sizes: list[int], budget_bytes: int) -> None:
+    """The bytes of all batches that were sent and not heard of, but for one that is larger by itself."""
+    steps = [Adding(compute=POOLED)]
+    (pool,) = answering(steps, rooms=[100])
+    sent: list[int] = []
+    most = 0
+    call = pool.call
+
+    def watched(payload: Any) -> Any:
+        nonlocal most
+        sent.append(payload[0].nbytes)
+        answer = call(payload)
+        most = max(most, sum(sent[-pool.open :]) if pool.open > 1 else 0)
+        return answer
+
+    pool.call = watched  # type: ignore[method-assign]
+    done = ran(steps, [list(range(n)) for n in sizes], [pool], Applying("s", budget_bytes=budget_bytes))
+    assert done.rows == [n + 1 for size in sizes for n in range(size)]
+    assert most <= budget_bytes

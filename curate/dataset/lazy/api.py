@@ -719,6 +719,7 @@ class Dataset:
 
         log.ensure_configured()
         spec, inputs = stage_of(self._plan, format, codec)
+        spec = replace(spec, memory_budget=self._how.memory_budget)
         return run(
             spec,
             RunOptions(

@@ -20,7 +20,7 @@ from curate.dataset.lazy.sources import files
 from curate.dataset.lazy.stats import Run
 from curate.dataset.metering import Meters, reading
 from curate.dataset.pipeline import Applying, Pipeline, read_rows
-from curate.dataset.spec import RunOptions
+from curate.dataset.spec import MEMORY_BUDGET, RunOptions
 from curate.dataset.stage import counted
 from curate.dataset.streaming import STREAM_POLICY, stream_blocks
 from curate.dataset.tally import BadRowBudget, Tally
@@ -31,8 +31,8 @@ from curate.runtime.protocol import Pool, PoolSpec, Resources
 from curate.tasks.meters import Word
 from curate.tasks.progress import NoDisplay
 from curate.tasks.summary import RunState
+from curate.units import format_bytes
 
-MEMORY_BUDGET = 512 << 20
 WORD_S = 0.1
 """How often a worker says what it has measured of a piece that has not ended."""
 FIRST_BLOCK_BYTES = 1 << 20
@@ -52,7 +52,8 @@ class Options:
     block_bytes: int = 128 << 20
     """Bytes at which rows on their way to the consumer become a block; the first ones are smaller."""
     memory_budget: int | None = None
-    """Bytes of blocks that are made and not consumed, at most, beside one block a task; None: 512 MiB."""
+    """Bytes of blocks that are made and not consumed, at most, beside one block a task; and of batches that a task has
+    on their way to and from the actors of a pool. None: 512 MiB."""
 
     def __post_init__(self) -> None:
         if self.backend is not None and self.backend not in BACKENDS:
@@ -78,6 +79,8 @@ class Reading:
         self._pipelines = [Pipeline(one.operators) for one in fusions]
         self._names = [one.source.name for one in fusions]
         self._block_bytes = block_bytes
+        self.budget_bytes: int | None = None
+        """Bytes of batches that a task may have sent to a pool and not heard of."""
         self._told_s = float("-inf")
         """When this process last said what it has measured."""
         self._ready: set[int] = set()
@@ -136,7 +139,9 @@ class Reading:
         batches = source.read(piece, fusion.view, read_rows(fusion.operators), tally.bad_row)
         try:
             read = counted(reading(first_rows(batches, most), meters.read), tally)
-            yield from pipeline.stream(read, tally, Applying(source.shard(piece)), meters.steps)
+            yield from pipeline.stream(
+                read, tally, Applying(source.shard(piece), budget_bytes=self.budget_bytes), meters.steps
+            )
             tally.close()
         except Exception as error:
             error.add_note(f"while {source.label(piece)} was read")
@@ -159,7 +164,7 @@ def sized(tables: Iterator[pa.Table], block_bytes: int) -> Iterator[pa.Table]:
     """
     gathered: list[pa.Table] = []
     size, enough = 0, min(FIRST_BLOCK_BYTES, block_bytes)
-    for table in tables:
+    for table in _cut(tables, block_bytes):
         gathered.append(table)
         size += table.nbytes
         if size >= enough:
@@ -167,6 +172,23 @@ def sized(tables: Iterator[pa.Table], block_bytes: int) -> Iterator[pa.Table]:
             gathered, size, enough = [], 0, min(2 * enough, block_bytes)
     if gathered:
         yield joined(gathered)
+
+
+def _cut(tables: Iterator[pa.Table], most_bytes: int) -> Iterator[pa.Table]:
+    """Yields the rows in tables of about `most_bytes` bytes at most, by what their rows have on average; of one row at
+    least. Says once that there is a row that is larger."""
+    warned = False
+    for table in tables:
+        size = table.nbytes
+        rows = max(1, table.num_rows * most_bytes // size) if size > most_bytes else table.num_rows
+        if size > most_bytes and rows == 1 and not warned:
+            warned = True
+            get_logger().warning(
+                "a row is larger than block_bytes, and is a block of its own",
+                row_bytes=format_bytes(size // table.num_rows),
+                block_bytes=format_bytes(most_bytes),
+            )
+        yield from (table.slice(at, rows) for at in range(0, table.num_rows, rows))
 
 
 def blocks(
@@ -186,13 +208,16 @@ def blocks(
                 cpus = cpus_of(fusions)
                 # Tasks that stand still keep their CPUs: those of one stream must leave some to the others, always.
                 backend.start(Resources(cpus / share), program.pools)
-                most = max(1, backend.slots() // share) if share > 1 else None
+                slots = max(1, backend.slots())
+                most = max(1, slots // share) if share > 1 else None
+                budget = max(1, (how.memory_budget or MEMORY_BUDGET) // share)
+                program.budget_bytes = max(1, budget // slots)
                 pieces = ((number, bundle) for number, one in enumerate(fusions) for bundle in one.source.bundles())
                 yield from stream_blocks(
                     program,
                     pieces,
                     backend,
-                    budget_bytes=max(1, (how.memory_budget or MEMORY_BUDGET) // share),
+                    budget_bytes=budget,
                     policy=replace(STREAM_POLICY, max_in_flight=most),
                     stopped=stopped,
                     gauges=run.stream(program.chains(), inline=backend.name == "inline"),

@@ -12,10 +12,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.dataset.lazy.execution import MEMORY_BUDGET, Reading
+from curate.dataset.lazy.execution import Reading
 from curate.dataset.lazy.operators import Operator, Plain
 from curate.dataset.lazy.rules import Fusion
 from curate.dataset.pipeline import Pipeline, Place, task_cpus
+from curate.dataset.spec import MEMORY_BUDGET
 from curate.dataset.streaming import stream_blocks
 from curate.dataset.tally import Tally
 from curate.runtime import make_backend

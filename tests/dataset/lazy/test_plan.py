@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from structlog.testing import capture_logs
 
 import curate
 from curate import ConfigError, Dataset
@@ -273,6 +274,15 @@ class TestConsuming:
         found = curate.range(100_000).using(block_bytes=200_000)
         sizes = [len(block) for block in blocks(lower(found._plan), found._how)]
         assert sizes == [32_768, 32_768, 32_768, 1_696]
+
+    def test_large_rows_are_blocks_of_their_own(self) -> None:
+        """A batch of many is cut; a row that is larger than a block by itself is allowed, and said."""
+        rows = pa.table({"text": ["x" * 1000] * 20 + ["y" * 50_000]})
+        with capture_logs() as logs:
+            blocks = list(curate.from_arrow(rows).using(block_bytes=4_000).iter_batches(batch_size=None))
+        assert sum(map(len, blocks)) == 21
+        assert max(map(len, blocks)) <= 4
+        assert [one["event"] for one in logs] == ["a row is larger than block_bytes, and is a block of its own"]
 
     def test_nothing(self) -> None:
         """An empty source, and a filter that keeps nothing, have their schema."""
