@@ -38,8 +38,8 @@ ROW_BYTES = 148
 RARE = 0.01
 """Share of the rows that the filter keeps."""
 PARQUET_FILES = 4_000
-"""Small files of Parquet, at most: of 10,000, Ray Data's reader made a load of 4,700 of two cores, and was not done with
-the first round after four minutes."""
+"""Small files of Parquet, at most: of 10,000, Ray Data's reader made a load of 4,700 on two cores, and was not done
+with the first round after four minutes."""
 TINY_ROWS = 100
 """Rows of a block of those that go through a function that does nothing."""
 BATCH_ROWS = 1024
