@@ -66,7 +66,7 @@ from curate.runtime.ray_errors import Place, ended
 from curate.runtime.ray_pools import Pools
 from curate.runtime.scaling import does_not_fit, fits, needs
 
-SYSTEM_CONFIG = {"free_objects_period_milliseconds": 50}
+SETTINGS = {"RAY_free_objects_period_milliseconds": "50"}
 """By itself Ray frees blocks that were consumed once a second: at a gigabyte a second, twice a budget of 512 MiB."""
 STREAM_INTERVAL_S = 0.25
 """A bundle's messages are sent on at least this often, on a small cluster."""
@@ -162,12 +162,14 @@ class RayBackend:
             authentication = logging.getLogger(_AUTH_LOGGER)
             level = authentication.level
             authentication.setLevel(logging.ERROR)
+            # Where the processes of a cluster that is made here look for them.
+            added = {
+                name: os.environ.setdefault(name, value) for name, value in SETTINGS.items() if name not in os.environ
+            }
             try:
                 # What workers print stays in Ray's own log files: a million tasks must not talk through one driver.
                 ray.init(
                     address or "local",
-                    # Only a cluster that is made here takes settings.
-                    _system_config=None if address else SYSTEM_CONFIG,
                     include_dashboard=False,
                     log_to_driver=False,
                     logging_level="warning",
@@ -179,6 +181,8 @@ class RayBackend:
                 raise ConfigError(f"cannot join the Ray cluster at {address}: {first_line(error)}") from error
             finally:
                 authentication.setLevel(level)
+                for name in added:
+                    del os.environ[name]
             self._connected = True
             self._unhush = hush()
         self._resources = resources
