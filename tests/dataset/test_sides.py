@@ -692,7 +692,6 @@ class TestWhatBuildMayGive:
                 "a step of the extra output 'odd' alone said that a row is bad (a three)" in summary.failures[0].error
             )
 
-
     def test_nor_are_rows_searched_that_only_an_extra_output_raises_for(self, source: Path, tmp_path: Path) -> None:
         """With `quarantine_errors` too: what was raised is what is told."""
 

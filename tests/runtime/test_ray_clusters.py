@@ -19,7 +19,8 @@ SCRIPT = """
 import sys
 from curate.errors import ConfigError
 from curate.runtime.protocol import Resources
-from curate.runtime.ray import RayBackend, _made_by_this_process
+from curate.runtime.ray import RayBackend
+from curate.runtime.ray_cluster import made_by_this_process
 from tests.runtime.calling import Calling
 
 backend = RayBackend()
@@ -29,7 +30,7 @@ except ConfigError as error:
     print("refused:", error)
 else:
     backend.load(Calling())
-    print(_made_by_this_process(), backend.slots() > 0)
+    print(made_by_this_process(), backend.slots() > 0)
     if backend.slots():
         backend.launch(1, [(abs, -7)], 1)
         print(backend.poll(30.0))
