@@ -61,8 +61,9 @@ def ends_of(cuts: list[int], total: int) -> list[int]:
 
 def of(cuts: list[int]) -> Dataset:
     """The same as a dataset, a block for each table."""
-    # However small, each table is a block.
-    return curate.from_arrow(tables_of(cuts) or [numbers(0, 0)]).using(block_bytes=1)
+    # However small: blocks are made of what one source gives.
+    first, *others = [curate.from_arrow(table) for table in tables_of(cuts) or [numbers(0, 0)]]
+    return first.union(*others)
 
 
 def values(batch: Any) -> list[int]:
