@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from types import TracebackType
@@ -34,10 +35,16 @@ class Signals:
         self._backend: Backend | None = None
         self._grace: threading.Timer | None = None
         self._before: tuple[Any, Any] | None = None
+        self._arrivals: tuple[socket.socket, socket.socket] | None = None
+        """Where the system notes every signal that arrives. Python itself calls a handler once for all that came while
+        it was in the middle of a wait."""
 
     def __enter__(self) -> Self:
         if self._wanted:
             self._before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+            self._arrivals = socket.socketpair()
+            for end in self._arrivals:
+                end.setblocking(False)
             self.install()
         return self
 
@@ -48,6 +55,11 @@ class Signals:
             self._grace.cancel()
         if self._before is None:
             return
+        if self._arrivals is not None:
+            signal.set_wakeup_fd(-1)
+            for end in self._arrivals:
+                end.close()
+            self._arrivals = None
         if self.interrupts.terminated or self.interrupts.interrupts:
             # The program ends now. An exception in the middle of Ray's farewell has ended in a corrupted heap.
             signal.signal(signal.SIGINT, _leave)
@@ -61,6 +73,8 @@ class Signals:
         if self._wanted:
             signal.signal(signal.SIGINT, self._on_interrupt)
             signal.signal(signal.SIGTERM, self._on_terminate)
+            if self._arrivals is not None:
+                signal.set_wakeup_fd(self._arrivals[1].fileno(), warn_on_full_buffer=False)
 
     @contextlib.contextmanager
     def in_order(self, backend: Backend) -> Iterator[None]:
@@ -71,9 +85,22 @@ class Signals:
         finally:
             self._backend = None
 
-    def _on_interrupt(self, *_: Any) -> None:
+    def _on_interrupt(self, *_signal: Any) -> None:
         if self._backend is None:
             raise KeyboardInterrupt
+        for _ in range(self._arrived()):
+            self._interrupted(self._backend)
+
+    def _arrived(self) -> int:
+        """Returns how many SIGINTs came since the last call, one at least."""
+        noted = b""
+        if self._arrivals is not None:
+            with contextlib.suppress(BlockingIOError):
+                while data := self._arrivals[0].recv(4096):
+                    noted += data
+        return max(1, noted.count(signal.SIGINT))
+
+    def _interrupted(self, backend: Backend) -> None:
         self.interrupts.interrupts += 1
         if self.interrupts.interrupts > 2:
             _leave()
@@ -82,7 +109,7 @@ class Signals:
             return
         # From a thread of its own: the main one may be in the middle of a write to the same stream.
         threading.Thread(target=self._say, daemon=True).start()
-        if self._backend.name == "inline":
+        if backend.name == "inline":
             # The dispatcher waits inside a task and cannot look at the clock.
             self._grace = threading.Timer(GRACE_S, os.kill, (os.getpid(), signal.SIGINT))
             self._grace.daemon = True
