@@ -148,7 +148,7 @@ class RayBackend:
         """What that was read from: a version of the view."""
         self._resources = Resources()
         self._options: dict[str, Any] = {}
-        self._functions: dict[tuple[str, int | None], Any] = {}
+        self._functions: dict[tuple[str, int | None, bool], Any] = {}
 
     def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> None:
         """Connects to Ray if nothing is connected yet.
@@ -247,16 +247,25 @@ class RayBackend:
 
         streaming = {**self._options, "num_returns": "streaming"}
         self._functions = {
-            ("piece", None): ray.remote(**self._options)(run_piece),
-            ("bundle", None): ray.remote(**streaming)(run_bundle),
-            ("stream", None): ray.remote(**streaming, _generator_backpressure_num_objects=1)(run_stream),
+            ("piece", None, False): ray.remote(**self._options)(run_piece),
+            ("bundle", None, False): ray.remote(**streaming)(run_bundle),
+            ("stream", None, False): ray.remote(**streaming, _generator_backpressure_num_objects=1)(run_stream),
         }
 
     def _function(self, name: str, memory: int | None) -> Any:
-        """Returns what runs on a worker. Asking for other memory makes no new one of it, and so no new workers."""
-        found = self._functions.get((name, memory))
+        """Returns what runs on a worker. Asking for other memory makes no new one of it, and so no new workers.
+
+        A worker that is done with a task is given the next one of the same kind without asking its node, which may be
+        draining by now. So tasks are of another kind, by how they are placed, once a node was found to drain.
+        """
+        spread = self._view.drains % 2 == 1
+        if memory is None and not spread:
+            return self._functions[name, None, False]
+        found = self._functions.get((name, memory, spread))
         if found is None:
-            found = self._functions[name, memory] = self._functions[name, None].options(memory=memory)
+            asked: dict[str, Any] = {} if memory is None else {"memory": memory}
+            asked |= {"scheduling_strategy": "SPREAD"} if spread else {}
+            found = self._functions[name, memory, spread] = self._functions[name, None, False].options(**asked)
         return found
 
     def pools(self) -> list[PoolState]:

@@ -53,6 +53,9 @@ class View:
         """Changes when the nodes are read."""
         self.names: dict[str, str] = {}
         """Names of nodes, those that died too, by their id, as last read."""
+        self.drains = 0
+        """How often nodes were found to drain that did not before."""
+        self._drained: frozenset[str] = frozenset()
         self.kinds: list[dict[str, float]] = []
         """What the nodes have that the autoscaler may start, as last read."""
 
@@ -66,6 +69,8 @@ class View:
         if now - self._read_s > VIEW_MAX_AGE_S:
             self._read_s = now
             leaving = draining()
+            self.drains += not leaving <= self._drained
+            self._drained |= leaving
             self._nodes = {
                 one["NodeID"]: Node(
                     one["NodeID"],
