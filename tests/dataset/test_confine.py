@@ -423,8 +423,8 @@ def processes(confined: Confined) -> list[int]:
     return [confined._keeper._process.pid, confined.apply_row({"n": 0})["pid"]]
 
 
-def test_nothing_is_left_behind() -> None:
-    """Neither processes nor open files: after `close`, after which it can be used again, and when nobody has it."""
+def leave_nothing_behind() -> None:
+    """Fails where a process or an open file stays: after `close`, after which it can be used again, and unclosed."""
     Confined(act).close()
     before = sorted(os.listdir("/proc/self/fd"))  # noqa: PTH208
     confined = Confined(act)
@@ -439,6 +439,13 @@ def test_nothing_is_left_behind() -> None:
     del confined, results
     assert all(gone(pid) for pid in pids)
     assert sorted(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_nothing_is_left_behind() -> None:
+    """Neither processes nor open files, seen in a process in which nobody else opens any."""
+    program = "from tests.dataset.test_confine import leave_nothing_behind as check; check()"
+    ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
 
 
 @pytest.mark.parametrize("how", ["returns", "is killed", "is killed at work"])
