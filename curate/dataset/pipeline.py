@@ -39,6 +39,8 @@ class Place:
     """The shard's id: the same whenever and wherever its rows are read."""
     row: int
     """Number of the batch's first row."""
+    rank: int = 0
+    """Number of the shard among those that are read; the same as long as there are the same inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,8 @@ class Applying:
 
     shard: str
     """The shard's id."""
+    rank: int = 0
+    """Number of the shard among those that are read."""
     errors: bool = False
     """Whether a row that alone makes a step raise is set aside."""
     hold: bool = True
@@ -354,7 +358,7 @@ class _Placed:
 
 def _applied(step: Step, batch: pa.Table, tally: Tally, how: Applying, row: int) -> Iterator[Any]:
     """Yields what a step makes of a batch without its bad rows; what it raises says where."""
-    placed = _Placed(step, Place(how.shard, row))
+    placed = _Placed(step, Place(how.shard, row, how.rank))
     try:
         yield from applied(placed, batch, tally, errors=how.errors, hold=how.hold)
     except Exception as error:

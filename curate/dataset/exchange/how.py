@@ -1,0 +1,76 @@
+"""What an exchange does, as a protocol: values that the plan holds, and that tasks on both sides call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from curate.dataset.exchange.order import Order
+from curate.dataset.pipeline import Step
+from curate.dataset.tally import Tally
+
+GROUPED = "grouped"
+"""Why rows are dropped that became part of a group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which output of an exchange is made."""
+
+    number: int
+    of: int
+
+
+class Exchange(Protocol):
+    """How rows of one input or more (the sides of a join) change shard."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in plans and errors."""
+        ...
+
+    @property
+    def orders(self) -> tuple[Order, ...]:
+        """The order that rows of each input are sorted in, after `prepare`; as many keys, of the same types, in all."""
+        ...
+
+    @property
+    def aligned(self) -> bool:
+        """Whether rows of equal keys must come to one output."""
+        ...
+
+    @property
+    def count(self) -> int | None:
+        """How many outputs there are; None: by their bytes."""
+        ...
+
+    def identity(self) -> Any:
+        """Returns what decides the bytes of what it makes, as JSON values."""
+        ...
+
+    def schema(self, found: Sequence[pa.Schema | None]) -> pa.Schema | None:
+        """Returns the schema of its rows from those of its inputs; None if unknown. Raises ConfigError for keys that are
+        missing, nested, or of different types in two inputs.
+        """
+        ...
+
+    def prepare(self, side: int) -> tuple[Step, ...]:
+        """Returns what is done to rows of an input before they are sorted: key columns of its own, partial groups. A
+        step of those takes batches as they come, runs in the task, and has an `identity()` like operators.
+        """
+        ...
+
+    def fold(self, side: int, table: pa.Table) -> pa.Table:
+        """Returns fewer rows that stand for those of `table`, in the schema of `table`; or the table. Called on the map
+        side with what was prepared, over and over: of what it gave and what came since.
+        """
+        ...
+
+    def combine(self, tables: Sequence[pa.Table], tally: Tally, part: Part) -> Iterator[pa.Table]:
+        """Yields what the rows of one output become, in order. `tables` has the rows of each input, sorted. Books in
+        `tally` what it drops and creates; the rows of `tables` are booked as read.
+        """
+        ...
