@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import islice
+from itertools import count, islice
 from typing import Any, BinaryIO, Protocol, cast
 
 import pyarrow as pa
@@ -33,7 +33,7 @@ from curate.dataset.nulls import filled, is_known
 from curate.dataset.pipeline import Applying
 from curate.dataset.raised import Raised
 from curate.dataset.sides import MAIN, RECORD_SIDE, SideTable, side_name
-from curate.dataset.tally import BadRowBudget, Tally
+from curate.dataset.tally import BadRowBudget, Tally, counted
 from curate.dataset.writing import Outputs, Taken
 from curate.errors import (
     BadRow,
@@ -136,7 +136,7 @@ class FileOperator(Operator, Protocol):
 
 
 class RowSource(Protocol):
-    """Rows that lie in no files: those of a stage whose shards are made, and not read."""
+    """Rows of shards that are not slices of files: made, or several files together."""
 
     @property
     def schema(self) -> Any:
@@ -147,8 +147,9 @@ class RowSource(Protocol):
         """Returns its shards as a listing of files would: a table of uri, name, size and generation."""
         ...
 
-    def read(self, uri: str, batch_rows: int) -> Iterator[Any]:
-        """Yields the rows of one of them, in tables of `batch_rows` rows, the last one smaller, none empty."""
+    def parts(self, uri: str, batch_rows: int, tally: Tally) -> Iterator[tuple[str, int, Iterator[Any]]]:
+        """Yields what one of them is read from, one after the other: its id, its number among those of all shards, and
+        its rows in tables of `batch_rows` rows at most, none empty, which are booked as read as they are taken."""
         ...
 
 
@@ -402,9 +403,13 @@ class StageProgram:
             yield from reading(self._file_tables(shard, tally), meters.steps[0])
             return
         isolate = errors and self.quarantine_errors
-        how = Applying(shard.id, errors=isolate, hold=hold, budget_bytes=self.budget_bytes)
-        batches = reading(islice(self._batches(shard, tally), most_batches), meters.read)
-        yield from cast(RowOperator, self.operator).stream(counted(batches, tally), tally, how, meters.steps)
+        numbers = count() if most_batches is None else range(most_batches)
+        left = iter(numbers)
+        for name, rank, tables in self._parts(shard, tally):
+            how = Applying(name, rank, errors=isolate, hold=hold, budget_bytes=self.budget_bytes)
+            # The number first: what is not asked for any more is not read.
+            batches = reading((table for _, table in zip(left, tables, strict=False)), meters.read)
+            yield from cast(RowOperator, self.operator).stream(batches, tally, how, meters.steps)
 
     def _file_tables(self, shard: Shard, tally: Tally) -> Iterator[Any]:
         file = InputFile(shard.uri, shard.object_bytes, shard.generation, self._store(shard.uri))
@@ -416,9 +421,13 @@ class StageProgram:
                 "call self.quarantine(row, reason) and go on, or raise CorruptInput to give the file up"
             ) from error
 
-    def _batches(self, shard: Shard, tally: Tally) -> Iterator[Any]:
+    def _parts(self, shard: Shard, tally: Tally) -> Iterator[tuple[str, int, Iterator[Any]]]:
+        """Yields what a shard is read from: id, rank and rows, booked as they are taken."""
         if self.rows is not None:
-            return self.rows.read(shard.uri, self.batch_rows)
+            return self.rows.parts(shard.uri, self.batch_rows, tally)
+        return iter([(shard.id, 0, counted(self._batches(shard, tally), tally))])
+
+    def _batches(self, shard: Shard, tally: Tally) -> Iterator[Any]:
         encoding: Encoding = detect(shard.uri, self.how)
         return read(
             self._store(shard.uri),
@@ -602,13 +611,6 @@ class StageProgram:
         for store in self._stores.values():
             total = total.plus(store.calls)
         return total
-
-
-def counted(batches: Iterator[Any], tally: Tally) -> Iterator[Any]:
-    """Yields batches that are read, and books their rows as they are taken."""
-    for batch in batches:
-        tally.books.rows_in += batch.num_rows
-        yield batch
 
 
 def books_of(store: Store, found: Object, format: OutputFormat, codec: str, fingerprint: str) -> Books:

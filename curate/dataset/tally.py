@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -181,6 +181,13 @@ class Tally:
                 f"more than {MOST_NAMES} different {what} in one shard (such as {next(reversed(list(names)))!r}); "
                 "a name must not hold data of the row"
             )
+
+
+def counted(tables: Iterator[Any], tally: Tally) -> Iterator[Any]:
+    """Yields tables that are read, and books their rows as they are taken."""
+    for table in tables:
+        tally.books.rows_in += table.num_rows
+        yield table
 
 
 @dataclass(frozen=True, slots=True)

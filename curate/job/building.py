@@ -59,6 +59,17 @@ class Given:
     def bundles(self) -> Iterator[tuple[Any, ...]]:
         raise self._not_yet()
 
+    def size(self, piece: Any) -> int:
+        del piece
+        raise self._not_yet()
+
+    def generation(self, piece: Any) -> str:
+        del piece
+        raise self._not_yet()
+
+    def identity(self) -> Any:
+        raise self._not_yet()
+
     def bare(self) -> Given:
         return self
 

@@ -21,7 +21,6 @@ from curate.dataset.lazy.stats import Run
 from curate.dataset.metering import Meters, reading
 from curate.dataset.pipeline import Applying, Pipeline, read_rows
 from curate.dataset.spec import MEMORY_BUDGET, RunOptions
-from curate.dataset.stage import counted
 from curate.dataset.streaming import STREAM_POLICY, stream_blocks
 from curate.dataset.tally import BadRowBudget, Tally
 from curate.errors import CheckpointFailed, ConfigError
@@ -130,15 +129,15 @@ class Reading:
             tally = Tally(BadRowBudget())
             yield from self._of_piece(fusion, pipeline, piece, left, tally, meters)
             if left is not None:
-                left -= tally.books.rows_in
+                left = max(0, left - tally.books.rows_in)
 
     def _of_piece(
         self, fusion: Fusion, pipeline: Pipeline, piece: Any, most: int | None, tally: Tally, meters: Meters
     ) -> Iterator[pa.Table]:
         source = fusion.source
-        batches = source.read(piece, fusion.view, read_rows(fusion.operators), tally.bad_row)
+        batches = source.read(piece, fusion.view, read_rows(fusion.operators), tally)
         try:
-            read = counted(reading(first_rows(batches, most), meters.read), tally)
+            read = reading(first_rows(batches, most), meters.read)
             yield from pipeline.stream(
                 read, tally, Applying(source.shard(piece), budget_bytes=self.budget_bytes), meters.steps
             )

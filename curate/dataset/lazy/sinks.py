@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any, cast
 
 from curate.dataset.formats import DEFAULT_CODEC, OutputFormat, ReadAs, suffix
-from curate.dataset.lazy.made import MadeRows
 from curate.dataset.lazy.operators import Operator
 from curate.dataset.lazy.plan import Apply, Checkpoint, Limit, Plan, Union
 from curate.dataset.lazy.rules import First, Fusion, Local, Tasks, Zipped, lower
-from curate.dataset.lazy.sources import Files, Range, Tables
+from curate.dataset.lazy.shards import SourceRows
+from curate.dataset.lazy.sources import Files
 from curate.dataset.pipeline import Pipeline, read_rows, task_cpus
 from curate.dataset.spec import StageSpec
 from curate.dataset.split import SHARD_BYTES
@@ -44,7 +44,7 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None) -> tuple[Stage
     paths: Sequence[str] = ()
     columns: Sequence[str] | None = None
     kept: tuple[StageSpec, str] | None = None
-    rows: MadeRows | None = None
+    rows: SourceRows | None = None
     how: ReadAs | None = None
     num_cpus: float | None = None
     if isinstance(base, Checkpoint):
@@ -62,8 +62,8 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None) -> tuple[Stage
                 (one.num_cpus for one in cast(list[Files], sources) if one.num_cpus is not None), default=None
             )
         else:
-            rows = MadeRows(tuple(cast(list[Range | Tables], sources)))
-            identity["rows"] = rows.identity()
+            rows = SourceRows(sources, [one.view for one in fusions])
+            identity["rows"] = [source.identity() for source in sources]
     spec = StageSpec(
         name=name,
         identity=identity,

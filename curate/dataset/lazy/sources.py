@@ -6,6 +6,7 @@ one after the other.
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -34,6 +35,7 @@ from curate.dataset.formats import (
 from curate.dataset.formats.hold import plain, unify, widens
 from curate.dataset.inputs import SCHEMA, list_inputs, understand
 from curate.dataset.split import SHARD_BYTES, bundled, shards_of
+from curate.dataset.tally import Tally, counted
 from curate.errors import ConfigError, CorruptInput, SchemaMismatch
 from curate.storage import open_store
 from curate.storage.protocol import Object, Store
@@ -47,6 +49,8 @@ READERS = 8
 """Footers that are read at once."""
 RANGE_ROWS = 1 << 20
 """Rows of a range in one piece."""
+NUMBER_BYTES = 8
+"""Bytes of a number of a range."""
 TABLE_BYTES = 64 * MIB
 """Bytes of a table in memory above which it becomes several pieces."""
 
@@ -92,8 +96,21 @@ class Source(Protocol):
         """Returns what a piece is called in errors."""
         ...
 
-    def read(self, piece: Any, view: View, batch_rows: int, on_bad_row: OnBadRow) -> Iterator[pa.Table]:
-        """Yields the piece's rows in batches of at most `batch_rows` rows, none empty."""
+    def size(self, piece: Any) -> int:
+        """Returns the bytes of a piece: stored ones of a file, in memory of what is there."""
+        ...
+
+    def generation(self, piece: Any) -> str:
+        """Returns what changes whenever the rows of a piece do; empty where its id or the source says it all."""
+        ...
+
+    def identity(self) -> Any:
+        """Returns what decides the rows, as JSON values; of files, how they are read."""
+        ...
+
+    def read(self, piece: Any, view: View, batch_rows: int, tally: Tally) -> Iterator[pa.Table]:
+        """Yields the piece's rows in batches of at most `batch_rows` rows, none empty; books them as read as they are
+        taken, and those that are bad."""
         ...
 
     def count(self) -> int | None:
@@ -156,7 +173,19 @@ class Files:
             return piece.uri
         return f"{piece.uri}, {piece.kind.value.replace('_', ' ')} {piece.start:,} to {piece.stop:,},"
 
-    def read(self, piece: Shard, view: View, batch_rows: int, on_bad_row: OnBadRow) -> Iterator[pa.Table]:
+    def size(self, piece: Shard) -> int:
+        return piece.size_bytes
+
+    def generation(self, piece: Shard) -> str:
+        return piece.generation
+
+    def identity(self) -> Any:
+        return ["files", self.how.identity()]
+
+    def read(self, piece: Shard, view: View, batch_rows: int, tally: Tally) -> Iterator[pa.Table]:
+        return counted(self._read(piece, view, batch_rows, tally.bad_row), tally)
+
+    def _read(self, piece: Shard, view: View, batch_rows: int, on_bad_row: OnBadRow) -> Iterator[pa.Table]:
         store = open_store(piece.uri)
         object = Object(piece.uri, piece.object_bytes, piece.generation)
         encoding = detect(piece.uri, self.reading(view))
@@ -267,11 +296,18 @@ class Tables:
     def label(self, piece: tuple[int, pa.Table, int]) -> str:
         return f"{self.method} table {piece[0]}"
 
-    def read(
-        self, piece: tuple[int, pa.Table, int], view: View, batch_rows: int, on_bad_row: OnBadRow
-    ) -> Iterator[pa.Table]:
-        del view, on_bad_row
-        yield from rechunk(iter([piece[1]]), batch_rows)
+    def size(self, piece: tuple[int, pa.Table, int]) -> int:
+        return int(piece[1].nbytes)
+
+    def generation(self, piece: tuple[int, pa.Table, int]) -> str:
+        return _digest(piece[1])
+
+    def identity(self) -> Any:
+        return ["tables", [_digest(table) for table in self.tables]]
+
+    def read(self, piece: tuple[int, pa.Table, int], view: View, batch_rows: int, tally: Tally) -> Iterator[pa.Table]:
+        del view
+        return counted(rechunk(iter([piece[1]]), batch_rows), tally)
 
     def count(self) -> int | None:
         return sum(map(len, self.tables))
@@ -309,8 +345,20 @@ class Range:
     def label(self, piece: tuple[int, int]) -> str:
         return f"range {piece[0]}-{piece[1]}"
 
-    def read(self, piece: tuple[int, int], view: View, batch_rows: int, on_bad_row: OnBadRow) -> Iterator[pa.Table]:
-        del view, on_bad_row
+    def size(self, piece: tuple[int, int]) -> int:
+        return (piece[1] - piece[0]) * NUMBER_BYTES
+
+    def generation(self, piece: tuple[int, int]) -> str:
+        return ""
+
+    def identity(self) -> Any:
+        return ["range", self.rows]
+
+    def read(self, piece: tuple[int, int], view: View, batch_rows: int, tally: Tally) -> Iterator[pa.Table]:
+        del view
+        return counted(self._read(piece, batch_rows), tally)
+
+    def _read(self, piece: tuple[int, int], batch_rows: int) -> Iterator[pa.Table]:
         for start in range(*piece, batch_rows):
             stop = min(start + batch_rows, piece[1])
             yield pa.table({"id": np.arange(start, stop, dtype=np.int64)})
@@ -473,6 +521,14 @@ def _piece_rows(table: pa.Table) -> int:
     """Returns how many rows of a table are a piece: all of a small one."""
     parts = -(-table.nbytes // TABLE_BYTES)
     return int(max(1, -(-len(table) // max(1, parts))))
+
+
+def _digest(table: pa.Table) -> str:
+    sink = pa.BufferOutputStream()
+    # In one chunk: how rows are cut in memory says nothing about them.
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    return hashlib.sha256(sink.getvalue()).hexdigest()[:32]
 
 
 def _copied(table: pa.Table) -> pa.Table:

@@ -23,6 +23,7 @@ from curate.dataset.lazy import sinks, sources
 from curate.dataset.lazy.plan import Scan
 from curate.dataset.lazy.sources import Files, View, ahead
 from curate.dataset.split import BUNDLE_BYTES, OPEN_BYTES, bundled, whole
+from curate.dataset.tally import BadRowBudget, Tally
 from curate.tasks.plan import SCHEMA
 from curate.tasks.shard import Shard, SliceKind
 from curate.units import MIB
@@ -141,7 +142,8 @@ class TestSplit:
             found = in_parts(curate.read_parquet(tmp_path), shard_bytes)
             source = source_of(found)
             sizes = [
-                sum(len(table) for table in source.read(shard, View(), 7, lambda _: None)) for shard in source.pieces()
+                sum(len(table) for table in source.read(shard, View(), 7, Tally(BadRowBudget())))
+                for shard in source.pieces()
             ]
             seen: list[int] = []
             rows = found.map_batches(lambda batch, seen=seen: seen.append(len(batch)) or batch, batch_size=7).take_all()

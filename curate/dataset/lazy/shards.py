@@ -1,0 +1,122 @@
+"""Sources as the shards of a stage: what is read there, and what it is called.
+
+Where outputs are named after files, a stage reads those itself. All others are made here: ranges, tables in memory, what
+an exchange gives, and the map shards of an exchange, which are bundles of pieces: neighbours together, as many as fit
+into a number of bytes, whatever the cluster is like.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from curate.dataset.inputs import SCHEMA
+from curate.dataset.lazy.sources import Source, View
+from curate.dataset.tally import Tally
+
+
+@dataclass(frozen=True, slots=True)
+class _Shard:
+    """One shard: the pieces that it reads, each with the number of its source and its rank among all pieces."""
+
+    name: str
+    told: str
+    size: int
+    generation: str
+    pieces: tuple[tuple[int, int, Any], ...]
+
+
+class SourceRows:
+    """The pieces of some sources, one after the other: each a shard, or bundles of them."""
+
+    def __init__(self, sources: Sequence[Source], views: Sequence[View], bundle_bytes: int | None = None) -> None:
+        """`bundle_bytes`: bytes of the pieces that are a shard together; None: each is one, called by its own id."""
+        self.sources = tuple(sources)
+        self.views = tuple(views)
+        self._bundle_bytes = bundle_bytes
+        self._made: list[_Shard] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tasks need no listing.
+        return {**self.__dict__, "sources": tuple(one.bare() for one in self.sources), "_made": self._shards}
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the rows: the sources have one."""
+        found, view = self.sources[0].found, self.views[0]
+        return found if view.columns is None else pa.schema([found.field(name) for name in view.columns])
+
+    @property
+    def _shards(self) -> list[_Shard]:
+        if self._made is None:
+            self._made = list(self._singles() if self._bundle_bytes is None else self._bundles(self._bundle_bytes))
+        return self._made
+
+    def inputs(self) -> pa.Table:
+        """Returns the shards as a listing of files would be."""
+        shards = self._shards
+        uris = [f"{one.told} #{number}" for number, one in enumerate(shards)]
+        names, sizes = [one.name for one in shards], [one.size for one in shards]
+        return pa.table([uris, names, sizes, [one.generation for one in shards]], schema=SCHEMA)
+
+    def parts(self, uri: str, batch_rows: int, tally: Tally) -> Iterator[tuple[str, int, Iterator[pa.Table]]]:
+        """Yields the pieces of a shard: id, rank and rows, which are booked as they are taken."""
+        for number, rank, piece in self._shards[int(uri.rpartition("#")[2])].pieces:
+            source = self.sources[number]
+            yield source.shard(piece), rank, self._rows(number, piece, batch_rows, tally)
+
+    def _rows(self, number: int, piece: Any, batch_rows: int, tally: Tally) -> Iterator[pa.Table]:
+        source = self.sources[number]
+        try:
+            yield from source.read(piece, self.views[number], batch_rows, tally)
+        except Exception as error:
+            error.add_note(f"while {source.label(piece)} was read")
+            raise
+
+    def manifest(self) -> Any:
+        """Returns what is read, as JSON values: what a stage is called after that depends on it."""
+        return [[one.name, one.size, one.generation] for one in self._shards]
+
+    def _pieces(self) -> Iterator[tuple[int, int, Any]]:
+        rank = 0
+        for number, source in enumerate(self.sources):
+            for piece in source.pieces():
+                yield number, rank, piece
+                rank += 1
+
+    def _singles(self) -> Iterator[_Shard]:
+        pieces = list(self._pieces())
+        for number, rank, piece in pieces:
+            source = self.sources[number]
+            # Of several sources, each counts its own pieces: here all are counted.
+            name = source.shard(piece) if len(self.sources) == 1 else f"part-{rank:05d}-of-{len(pieces):05d}"
+            size = source.size(piece)
+            yield _Shard(name, source.label(piece), size, source.generation(piece), ((number, rank, piece),))
+
+    def _bundles(self, most_bytes: int) -> Iterator[_Shard]:
+        held: list[tuple[int, int, Any]] = []
+        size = 0
+        for one in self._pieces():
+            more = self.sources[one[0]].size(one[2])
+            if held and size + more > most_bytes:
+                yield self._bundle(held, size)
+                held, size = [], 0
+            held.append(one)
+            size += more
+        if held:
+            yield self._bundle(held, size)
+
+    def _bundle(self, pieces: Sequence[tuple[int, int, Any]], size: int) -> _Shard:
+        ids = [
+            (self.sources[number].shard(piece), self.sources[number].generation(piece)) for number, _, piece in pieces
+        ]
+        first = self.sources[pieces[0][0]].label(pieces[0][2])
+        told = first if len(pieces) == 1 else f"{first} and {len(pieces) - 1:,} more"
+        # By what it reads and not by its number: the same shard is called the same beside others.
+        name = hashlib.sha256(repr([one for one, _ in ids]).encode()).hexdigest()[:16]
+        generation = hashlib.sha256(repr(ids).encode()).hexdigest()[:16]
+        return _Shard(f"map-{name}", told, size, generation, tuple(pieces))
