@@ -108,8 +108,7 @@ class Order:
         """Returns the rows of `table` in this order; rows of equal keys as they were."""
         if not self.keys:
             return table
-        indices = self.indices(table)
-        return pa.table([_take(column, indices) for column in table.columns], schema=table.schema)
+        return take(table, self.indices(table))
 
     def keys_of(self, table: pa.Table) -> pa.Table:
         """Returns the key columns of `table`, in the order of the keys."""
@@ -125,11 +124,15 @@ class Order:
 
     def position(self, table: pa.Table, key: pa.Table, after: bool) -> int:
         """Returns how many rows of `table`, which is sorted, are before `key`; with `after`, how many are not after it.
-        `key` is a table of one row with the key columns. Looks at log2(rows) rows.
+
+        `key` has one row, and the columns of `keys_of` whatever they are called: two sides of a join may call them
+        differently. Looks at log2(rows) rows.
         """
+        if key.num_columns != len(self.keys) or (self.keys and key.num_rows != 1):
+            raise ValueError(f"expected one row of {len(self.keys)} key columns, found {key.num_rows} of {key.schema}")
         columns = [
-            (table.column(one.column), _comparable(key.column(one.column)[0], self.nulls), one.descending)
-            for one in self.keys
+            (table.column(one.column), _comparable(wanted[0], self.nulls), one.descending)
+            for one, wanted in zip(self.keys, key.columns, strict=True)
         ]
 
         def beyond(row: int) -> bool:
@@ -141,6 +144,11 @@ class Order:
             return not after
 
         return bisect.bisect_left(range(table.num_rows), True, key=beyond)
+
+
+def take(table: pa.Table, rows: pa.Array) -> pa.Table:
+    """Returns these rows of `table`, in memory of their own; of any type, also those that Arrow has no take for."""
+    return pa.table([_take(column, rows) for column in table.columns], schema=table.schema)
 
 
 def _ordered(type: pa.DataType) -> bool:
@@ -191,15 +199,14 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column
 
 
-def _take(column: pa.ChunkedArray, indices: pa.UInt64Array) -> pa.ChunkedArray:
-    """Returns these rows of `column`. Arrow has no take for views and runs; those go by another type."""
+def _take(column: pa.ChunkedArray, rows: pa.Array) -> pa.ChunkedArray:
     type = column.type
     if pt.is_run_end_encoded(type):
-        taken = _take(_plain(column), indices).combine_chunks()
+        taken = _take(_plain(column), rows).combine_chunks()
         return pa.chunked_array([pc.run_end_encode(taken, run_end_type=type.run_end_type)])
     if pt.is_string_view(type) or pt.is_binary_view(type):
-        return _plain(column).take(indices).cast(type)
-    return column.take(indices)
+        return _plain(column).take(rows).cast(type)
+    return column.take(rows)
 
 
 def _changes(column: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.bool_]]:
