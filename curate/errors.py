@@ -94,6 +94,22 @@ class CorruptInput(ShardError):
     """The input cannot be read: truncated gzip, a broken Parquet footer, an object that vanished or changed."""
 
 
+class DamagedRun(CorruptInput):
+    """A run file of an exchange, `uri`, is cut, changed or gone: the map shard that wrote it must be run again."""
+
+    def __init__(self, uri: str, problem: str) -> None:
+        super().__init__(uri, problem)
+        self.uri = uri
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"{self.uri}: {self.problem}; delete it, and its map shard is run again"
+
+
+class SumOverflow(ShardError):
+    """The sum of a group of rows does not fit the type of sums of its column."""
+
+
 class TooManyBadRows(ShardError):
     """More rows of a shard were quarantined than its budget (`max_bad_rows`) allows."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from curate.dataset.formats import OutputFormat
+from curate.dataset.formats import OFFERED
 from curate.errors import ConfigError
 from curate.job.asset import Asset
 from curate.job.params import Param
@@ -93,7 +93,7 @@ def setting_option(cls: type[Job], name: str) -> click.Option:
         return click.Option([f"--{option}/--no-{option}", name], default=None, help=SETTINGS[name].help)
     kind: Any = Size() if name in _BYTES else float if float in kinds else kinds[0]
     if name == "format":
-        kind = click.Choice([format.value for format in OutputFormat])
+        kind = click.Choice([format.value for format in OFFERED])
     shown = format_bytes(default).replace(" ", "") if name in _BYTES and default else default
     shown = _UNSET_SHOWN.get(name) if shown is None else shown
     return click.Option(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.dataset.formats import OutputFormat
+from curate.dataset.formats import OFFERED
 from curate.dataset.pipeline import ActorPool
 from curate.dataset.sides import check_side
 from curate.dataset.tally import BadRowBudget
@@ -48,7 +48,7 @@ def _custom(value: Mapping[str, float]) -> str:
 
 
 def _format(value: str) -> str:
-    known = [format.value for format in OutputFormat]
+    known = [format.value for format in OFFERED]
     return "" if value in known else f"expected {' or '.join(known)}{did_you_mean(value, known)}"
 
 

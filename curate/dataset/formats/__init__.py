@@ -30,7 +30,7 @@ from curate.dataset.formats.output import DEFAULT_CODEC, OutputWriter, make_writ
 from curate.dataset.formats.parquet import read_parquet, row_groups, sample_parquet
 from curate.dataset.formats.quarantine import QuarantineWriter
 from curate.dataset.formats.rechunk import rechunk
-from curate.dataset.formats.record import OutputFormat, read_record
+from curate.dataset.formats.record import OFFERED, OutputFormat, read_record
 from curate.dataset.formats.text import LINES_SCHEMA, TEXT_SCHEMA, read_lines, read_text, sample_text
 from curate.errors import ConfigError
 from curate.storage.protocol import Object, Store
@@ -39,6 +39,7 @@ from curate.tasks.shard import SliceKind
 __all__ = [
     "DEFAULT_CODEC",
     "JSON_TEXT",
+    "OFFERED",
     "TEXT_SCHEMA",
     "BadRow",
     "Codec",

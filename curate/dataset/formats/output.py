@@ -11,13 +11,14 @@ from curate.dataset.formats.compress import Sink
 from curate.dataset.formats.csv_output import CsvOutput
 from curate.dataset.formats.jsonl_output import JsonlOutput
 from curate.dataset.formats.parquet_output import ParquetOutput
-from curate.dataset.formats.record import OutputFormat
+from curate.dataset.formats.record import OFFERED, OutputFormat
 from curate.errors import ConfigError, did_you_mean
 
 _SUFFIXES = {
     OutputFormat.PARQUET: {"zstd": ".parquet", "snappy": ".parquet", "none": ".parquet"},
     OutputFormat.JSONL: {"zstd": ".jsonl.zst", "gzip": ".jsonl.gz"},
     OutputFormat.CSV: {"zstd": ".csv.zst", "gzip": ".csv.gz"},
+    OutputFormat.RUN: {"none": ".run"},
 }
 DEFAULT_CODEC = "zstd"
 
@@ -65,3 +66,5 @@ def make_writer(sink: Sink, schema: pa.Schema, format: OutputFormat, codec: str 
             return JsonlOutput(sink, schema, codec)
         case OutputFormat.CSV:
             return CsvOutput(sink, schema, codec)
+        case OutputFormat.RUN:
+            raise ConfigError(f"{format} is what exchanges write; expected one of {', '.join(OFFERED)}")

@@ -3,11 +3,12 @@
     Parquet    key-value metadata "curate"
     .gz        trailing empty gzip members; the record is in their extra field (RFC 1952), subfield "CU"
     .zst       a trailing skippable frame (RFC 8878, 3.1.2)
+    .run       in front of the last bytes, which say where the parts of the file's end are
 
-Both trailers end in their own length, so that one small read of the tail finds them. A record is canonical JSON: its
+These trailers end in their own length, so that one small read of the tail finds them. A record is canonical JSON: its
 bytes depend on its values only. With it come checksums: its own; behind JSON lines that of all stored bytes before it,
 for neither a gzip extra field nor a skippable frame has one, and Arrow's zstd stream writes none; in Parquet that of
-the footer, for pages have theirs.
+the footer, for pages have theirs; in run files none, as theirs are in the index of the pages.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 
 from curate.dataset.formats.source import naming
 from curate.errors import ConfigError, CorruptInput
@@ -34,8 +36,12 @@ class OutputFormat(StrEnum):
     PARQUET = "parquet"
     JSONL = "jsonl"
     CSV = "csv"
+    RUN = "run"
+    """Run files of exchanges: for curate alone, so that no job and no method of a dataset offers them."""
 
 
+OFFERED = (OutputFormat.PARQUET, OutputFormat.JSONL, OutputFormat.CSV)
+"""Formats that outputs can be asked for in."""
 PARQUET_KEY = "curate"
 RECORD_CRC32 = "record_crc32"
 """Checksum of the record without this field."""
@@ -56,6 +62,13 @@ _ZSTD_HEADER = struct.Struct("<II")
 _ZSTD_MAGIC = 0x184D2A5C
 _ZSTD_TAIL = struct.Struct("<I8s")
 _ZSTD_MARK = b"curate\x00\x01"
+
+RUN_VERSION = 1
+_RUN_MARK = b"curateR\x00"
+_RUN_SUMMED = struct.Struct("<QQQI")  # bytes of the index, of the schema and of the record; version
+_RUN_END = struct.Struct("<QI8s")  # checksum of all that the end of the file is made of, before this; zeros; mark
+RUN_TAIL = _RUN_SUMMED.size + _RUN_END.size
+"""Bytes that every run file ends in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +198,48 @@ def _parquet_record(footer: bytes) -> bytes | None:
     return found
 
 
+def run_end(index: bytes, schema: bytes, record: Mapping[str, Any]) -> bytes:
+    """Returns what a run file ends in, behind its pages: index, schema, record, and where they are."""
+    data = encode(record)
+    parts = b"".join((index, schema, data, _RUN_SUMMED.pack(len(index), len(schema), len(data), RUN_VERSION)))
+    return parts + _RUN_END.pack(xxhash.xxh3_64_intdigest(parts), 0, _RUN_MARK)
+
+
+def run_sizes(tail: bytes) -> tuple[int, int, int] | None:
+    """Returns the bytes of index, schema and record of the run file that ends in `tail`; None if it is none.
+
+    Raises ValueError for a version that this curate does not read.
+    """
+    if len(tail) < RUN_TAIL or not tail.endswith(_RUN_MARK):
+        return None
+    index, schema, record, version = _RUN_SUMMED.unpack_from(tail, len(tail) - RUN_TAIL)
+    if version != RUN_VERSION:
+        raise ValueError(f"it is of version {version}, expected {RUN_VERSION}")
+    return index, schema, record
+
+
+def check_run_end(end: bytes) -> None:
+    """Raises ValueError if a whole end of a run file is not what `run_end` made."""
+    expected, zeros, _ = _RUN_END.unpack_from(end, len(end) - _RUN_END.size)
+    found = xxhash.xxh3_64_intdigest(memoryview(end)[: -_RUN_END.size])
+    if found != expected or zeros:
+        raise ValueError(f"the checksum of its index is {found:016x}, expected {expected:016x}")
+
+
+def _run_length(tail: bytes) -> int | None:
+    sizes = run_sizes(tail)
+    return None if sizes is None else sizes[2] + RUN_TAIL
+
+
+def _run_record(trailer: bytes) -> bytes:
+    return trailer[:-RUN_TAIL]
+
+
+def run_record(trailer: bytes) -> dict[str, Any]:
+    """Returns the record at the end of a run file. Raises ValueError if it is broken."""
+    return _decode(_run_record(trailer))[0]
+
+
 def read_record(store: Store, object: Object, format: OutputFormat, codec: str) -> dict[str, Any] | None:
     """Returns the record that an output carries; None if it carries none (somebody else wrote it).
 
@@ -201,6 +256,8 @@ def read_carried(store: Store, object: Object, format: OutputFormat, codec: str)
     record_of: Callable[[bytes], bytes | None]
     if format is OutputFormat.PARQUET:
         length_of, record_of = _parquet_length, _parquet_record
+    elif format is OutputFormat.RUN:
+        length_of, record_of = _run_length, _run_record
     elif codec == "gzip":
         length_of, record_of = _gzip_length, _gzip_record
     elif codec == "zstd":

@@ -1,0 +1,501 @@
+"""Run files: what a map shard becomes, its rows sorted, in pages, with an index of the pages at the end.
+
+    pages     Arrow IPC messages, one record batch each, uncompressed, one behind the other, padded to 64 bytes: what is
+              memory-mapped is used as it lies
+    index     an Arrow IPC stream, one row a page: segment, offset, length, rows, bytes in memory, XXH3 checksum of the
+              `length` bytes at `offset`, and the key of its first row
+    schema    an Arrow IPC message
+    record    canonical JSON, with its own checksum
+    tail      bytes of index, schema and record, version, checksum of all since the index, mark
+
+Rows are gathered into chunks; each is sorted and written as a *segment* of the file, which merges as if it were a file
+of its own. The bytes are a matter of the rows and the order alone, not of the tables that rows come in: chunks, folds
+and pages end where rows say so, measured row by row.
+
+Memory, while rows are gathered: a chunk. While it is sorted: the chunk, what the sort of its keys takes, 16 bytes a
+row, and two pages. While it is folded: the chunk twice, and what `fold` takes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from curate.dataset.exchange.order import Order, take
+from curate.dataset.exchange.settle import held, plain_schema, settled
+from curate.dataset.formats.compress import Sink
+from curate.dataset.formats.parquet_output import row_bytes
+from curate.dataset.formats.record import (
+    RUN_TAIL,
+    OutputFormat,
+    check_run_end,
+    read_record,
+    run_end,
+    run_record,
+    run_sizes,
+)
+from curate.errors import DamagedRun, ObjectNotFound, SchemaMismatch
+from curate.storage import is_local
+from curate.storage.protocol import Object, Store
+
+CHUNK_BYTES = 128 << 20
+"""Bytes of rows that are sorted at once, in memory, with 16 a row for their places."""
+PAGE_BYTES = 256 << 10
+"""Bytes of rows that are read at once, in memory; a row that is larger is a page of its own."""
+PAGE_ROWS = 65_536
+FOLD_ROWS = 262_144
+"""Rows that come between two folds."""
+_PLACE_BYTES = 16
+_PIECE_BYTES = 8 << 20
+"""Bytes of rows that are gathered into one batch. What is smaller would cost a call each for every page; the larger,
+the more is copied at once."""
+_PIECE_TABLES = 1024
+_STEP_ROWS = 65_536
+"""Rows that are measured at a time."""
+_ALIGNMENT = 64
+_TAIL_BYTES = 64 << 10
+"""Bytes of the first read of a file's end: the index of some 500 pages, 128 MiB."""
+_KEY = "key "
+"""Begins the names of key columns in the index, as no other name there does."""
+
+_Int64 = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class RunWriter:
+    """Writes tables of one schema as a run file: sorted by `order`, equal keys as they came.
+
+    `fold` returns fewer rows that stand for those of a table. It is called with all rows of the chunk when 262,144 came
+    since the last time, and before a chunk is written. If it leaves more than half of them, the chunk is not folded
+    again until it is full. A full chunk that a fold leaves half empty is gathered on. With `keys_begin_pages`,
+    every key begins a page, so that the index tells how many rows there are of each: for orders of few keys.
+
+    Raises ConfigError for a column of a type that cannot be put in another order.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        schema: pa.Schema,
+        order: Order,
+        fold: Callable[[pa.Table], pa.Table] | None = None,
+        chunk_bytes: int = CHUNK_BYTES,
+        page_bytes: int = PAGE_BYTES,
+        fold_rows: int = FOLD_ROWS,
+        *,
+        keys_begin_pages: bool = False,
+    ) -> None:
+        self.rows = 0
+        self._sink = sink
+        self._schema = plain_schema(schema)
+        self._order = order
+        self._fold = fold
+        self._chunk_bytes = chunk_bytes
+        self._page_bytes = page_bytes
+        self._fold_rows = fold_rows
+        self._keys_begin_pages = keys_begin_pages
+        self._chunk = _Chunk(self._schema)
+        self._since_fold = 0
+        self._folding = fold is not None
+        self._finished = False
+        self._offset = 0
+        self._segments = 0
+        self._index: list[pa.Table] = []
+
+    def write(self, table: pa.Table) -> None:
+        """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema."""
+        table = held(table, self._schema)
+        if table.num_rows and not len(self._schema):
+            raise SchemaMismatch(f"{table.num_rows} rows have no column; an exchange moves rows by what they hold")
+        self.rows += table.num_rows
+        at = 0
+        while at < table.num_rows:
+            at += self._take(table.slice(at, _STEP_ROWS))
+
+    def finish(self) -> None:
+        """Writes what is pending. Then `rows` is the number of rows in the file: those that folds saved are not."""
+        if not self._finished:
+            self._write_chunk()
+            self._finished = True
+
+    def close(self, record: Mapping[str, Any]) -> None:
+        """Writes what is pending, then index, schema and record; the sink stays open."""
+        self.finish()
+        index = pa.concat_tables(self._index) if self._index else _index_schema(self._schema, self._order).empty_table()
+        stream = pa.BufferOutputStream()
+        with pa.ipc.new_stream(stream, index.schema) as writer:
+            writer.write_table(index.combine_chunks())
+        self._sink.write(run_end(stream.getvalue().to_pybytes(), self._schema.serialize().to_pybytes(), record))
+
+    def _take(self, table: pa.Table) -> int:
+        """Takes rows from the start of `table`, up to where something is to be done; returns how many."""
+        if self._folding:
+            table = table.slice(0, self._fold_rows - self._since_fold)
+        ends = np.cumsum(row_bytes(table) + _PLACE_BYTES)
+        left = self._chunk_bytes - self._chunk.bytes
+        rows = int(np.searchsorted(ends, left, side="right"))
+        if not rows and not self._chunk.rows:
+            rows = 1
+        if rows:
+            self._chunk.add(table.slice(0, rows), int(ends[rows - 1]))
+            self._since_fold += rows
+        if rows < table.num_rows:
+            self._make_room()
+        elif self._folding and self._since_fold == self._fold_rows:
+            self._fold_chunk()
+        return rows
+
+    def _make_room(self) -> None:
+        if self._fold is not None and self._since_fold:
+            self._fold_chunk()
+            if self._chunk.bytes <= self._chunk_bytes // 2:
+                self._folding = True
+                return
+        self._write_chunk()
+
+    def _fold_chunk(self) -> None:
+        assert self._fold is not None
+        before = self._chunk.rows
+        # In one piece: a sum of floats over several goes by how they are cut.
+        folded = held(self._fold(self._chunk.combined()), self._schema)
+        self.rows += folded.num_rows - before
+        self._chunk = _Chunk(self._schema)
+        for at in range(0, folded.num_rows, _STEP_ROWS):
+            part = folded.slice(at, _STEP_ROWS)
+            self._chunk.add(part, int(row_bytes(part).sum()) + _PLACE_BYTES * part.num_rows)
+        self._since_fold = 0
+        self._folding = folded.num_rows < before / 2
+
+    def _write_chunk(self) -> None:
+        if self._fold is not None and self._since_fold:
+            self._fold_chunk()
+        chunk, self._chunk = self._chunk, _Chunk(self._schema)
+        self._folding = self._fold is not None
+        self._since_fold = 0
+        if not chunk.rows:
+            return
+        pieces = chunk.pieces()
+        table = pa.Table.from_batches(pieces, self._schema)
+        places = np.asarray(self._order.indices(table), np.int64)
+        firsts, index = [], _PageIndex(self._segments)
+        starts = (
+            self._order.starts(take(self._order.keys_of(table), pa.array(places))) if self._keys_begin_pages else None
+        )
+        for start, stop in _pages(row_bytes(table), places, self._page_bytes, starts):
+            page = _gather(pieces, places[start:stop])
+            index.add(page, self._offset, *self._write_page(page))
+            self._offset += index.length[-1]
+            firsts.append(start)
+        self._index.append(index.table(self._order.keys_of(table), places[firsts]))
+        self._segments += 1
+
+    def _write_page(self, page: pa.RecordBatch) -> tuple[int, int]:
+        """Returns length and checksum."""
+        message = page.serialize()
+        padding = bytes(-len(message) % _ALIGNMENT)
+        self._sink.write(memoryview(message))
+        if padding:
+            self._sink.write(padding)
+        checksum = xxhash.xxh3_64(message)
+        checksum.update(padding)
+        return len(message) + len(padding), checksum.intdigest()
+
+
+class _Chunk:
+    """Rows that were gathered, in batches of some size that own their memory: what tables are slices of can go."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.rows = 0
+        self.bytes = 0
+        self._schema = schema
+        self._pieces: list[pa.RecordBatch] = []
+        self._tables: list[pa.Table] = []
+        self._table_bytes = 0
+
+    def add(self, table: pa.Table, size: int) -> None:
+        """Takes a table of `size` bytes."""
+        self.rows += table.num_rows
+        self.bytes += size
+        self._tables.append(table)
+        self._table_bytes += size
+        if self._table_bytes >= _PIECE_BYTES or len(self._tables) >= _PIECE_TABLES:
+            self._gather()
+
+    def pieces(self) -> list[pa.RecordBatch]:
+        """Returns the rows, in the order in which they came."""
+        self._gather()
+        return self._pieces
+
+    def combined(self) -> pa.Table:
+        """Returns the rows in one batch, which is all that is held of them then."""
+        pieces, self._pieces = self.pieces(), []
+        table = pa.Table.from_batches(pieces, self._schema)
+        return table if len(pieces) == 1 else table.combine_chunks()
+
+    def _gather(self) -> None:
+        if self._tables:
+            self._pieces += pa.concat_tables(self._tables).combine_chunks().to_batches()
+            self._tables, self._table_bytes = [], 0
+
+
+class _PageIndex:
+    """The index of the pages of one segment."""
+
+    def __init__(self, segment: int) -> None:
+        self._segment = segment
+        self.offset: list[int] = []
+        self.length: list[int] = []
+        self.rows: list[int] = []
+        self.bytes: list[int] = []
+        self.checksum: list[int] = []
+
+    def add(self, page: pa.RecordBatch, offset: int, length: int, checksum: int) -> None:
+        self.offset.append(offset)
+        self.length.append(length)
+        self.rows.append(page.num_rows)
+        self.bytes.append(page.nbytes)
+        self.checksum.append(checksum)
+
+    def table(self, keys: pa.Table, firsts: _Int64) -> pa.Table:
+        """Returns the index as it is stored. The key of each page is that row of `keys`."""
+        columns = [
+            pa.array([self._segment] * len(self.rows), pa.int64()),
+            pa.array(self.offset, pa.int64()),
+            pa.array(self.length, pa.int64()),
+            pa.array(self.rows, pa.int64()),
+            pa.array(self.bytes, pa.int64()),
+            pa.array(self.checksum, pa.uint64()),
+        ]
+        found = [pc.take(_one(column), pa.array(firsts)) for column in keys.columns]
+        return pa.table([*columns, *found], schema=_indexed(keys.schema))
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _indexed(keys: pa.Schema) -> pa.Schema:
+    names = ["segment", "offset", "length", "rows", "bytes"]
+    return pa.schema(
+        [
+            *(pa.field(name, pa.int64()) for name in names),
+            pa.field("checksum", pa.uint64()),
+            *(pa.field(_KEY + field.name, field.type) for field in keys),
+        ]
+    )
+
+
+def _index_schema(schema: pa.Schema, order: Order) -> pa.Schema:
+    return _indexed(order.keys_of(schema.empty_table()).schema)
+
+
+def _pages(sizes: _Int64, places: _Int64, page_bytes: int, starts: _Int64 | None) -> Iterator[tuple[int, int]]:
+    """Yields where pages of sorted rows begin and end: `sizes` has the bytes of rows as they came, `places` how they
+    are sorted. Sorted rows in `starts` begin a page.
+    """
+    at, guess = 0, 64
+    while at < len(places):
+        end = len(places)
+        if starts is not None:
+            following = np.searchsorted(starts, at, side="right")
+            end = int(starts[following]) if following < len(starts) else end
+        most = min(PAGE_ROWS, end - at)
+        ahead = places[at : at + min(guess, most)]
+        rows = int(np.searchsorted(np.cumsum(sizes[ahead]), page_bytes, side="right"))
+        if rows == len(ahead) < most:
+            guess *= 2
+            continue
+        rows = max(1, rows)
+        yield at, at + rows
+        at, guess = at + rows, max(64, 2 * rows)
+
+
+def _gather(pieces: list[pa.RecordBatch], places: _Int64) -> pa.RecordBatch:
+    """Returns these rows of the pieces laid end to end, in this order, in a batch of its own."""
+    if len(pieces) == 1:
+        return settled(pieces[0].take(pa.array(places)))
+    # Arrow's own `take` from several chunks lays them end to end first: the whole chunk, for each page.
+    starts = np.cumsum([0, *(piece.num_rows for piece in pieces)])
+    piece_of = np.searchsorted(starts, places, side="right") - 1
+    by_piece = np.argsort(piece_of.astype(np.min_scalar_type(len(pieces))), kind="stable")
+    bounds = np.searchsorted(piece_of[by_piece], np.arange(len(pieces) + 1))
+    parts = [
+        piece.take(pa.array(places[by_piece[start:stop]] - first))
+        for piece, first, start, stop in zip(pieces, starts, bounds, bounds[1:], strict=False)
+        if start < stop
+    ]
+    back = np.empty_like(by_piece)
+    back[by_piece] = np.arange(len(by_piece))
+    return settled(pa.concat_batches(parts).take(pa.array(back)))
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The pages of a sorted part of a run file; one item each in all of these."""
+
+    keys: pa.Table
+    """The key of each page's first row."""
+    rows: _Int64
+    """Rows of each page."""
+    bytes: _Int64
+    """Bytes of each page in memory."""
+
+
+@dataclass(frozen=True)
+class _Pages:
+    """Where the pages of a segment are."""
+
+    starts: _Int64
+    """The first row of each page, and the number of all rows."""
+    offset: _Int64
+    length: _Int64
+    checksum: np.ndarray[Any, np.dtype[np.uint64]]
+
+
+class RunFile:
+    """A run file that is read: its index, and ranges of its rows.
+
+    Local ones are memory-mapped, and what `read` returns lies in the file; of others the byte ranges of the pages are
+    fetched. Every page is held against its checksum, so that no other row is ever returned than was written.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        fetch: Callable[[int, int], Any],
+        schema: pa.Schema,
+        record: dict[str, Any],
+        index: pa.Table,
+    ) -> None:
+        self.uri = uri
+        self.schema = schema
+        self.record = record
+        self._fetch = fetch
+        self._pages: list[_Pages] = []
+        segments = []
+        numbers = index["segment"].to_numpy()
+        bounds = np.searchsorted(numbers, np.arange(numbers[-1] + 2 if len(numbers) else 1))
+        keys = index.select([name for name in index.column_names if name.startswith(_KEY)])
+        keys = keys.rename_columns([name.removeprefix(_KEY) for name in keys.column_names])
+        for start, stop in itertools.pairwise(bounds):
+            rows = index["rows"].to_numpy()[start:stop]
+            bytes = index["bytes"].to_numpy()[start:stop]
+            segments.append(Segment(keys.slice(start, stop - start), rows, bytes))
+            self._pages.append(
+                _Pages(
+                    np.concatenate([[0], np.cumsum(rows)]),
+                    index["offset"].to_numpy()[start:stop],
+                    index["length"].to_numpy()[start:stop],
+                    index["checksum"].to_numpy()[start:stop],
+                )
+            )
+        self.segments = tuple(segments)
+
+    @classmethod
+    def open(cls, store: Store, object: Object) -> Self:
+        """Opens a run file: no call of the store if it is local, else one read, or two if the index is long.
+
+        Raises DamagedRun if the file is gone, cut or changed, or none of curate.
+        """
+        uri, size = object.uri, object.size
+        fetch = _mapped(uri, size) if is_local(uri) else _ranges(store, uri)
+        tail = fetch(max(0, size - _TAIL_BYTES), size)
+        try:
+            sizes = run_sizes(bytes(tail[-RUN_TAIL:]))
+            if sizes is None:
+                raise ValueError("it does not end as a run file does: it is cut, or another file")
+            length = sum(sizes) + RUN_TAIL
+            if length > size:
+                raise ValueError(f"it says that its last {length} bytes are its index, but has {size}")
+            end = bytes(tail[-length:] if length <= len(tail) else fetch(size - length, size))
+            check_run_end(end)
+            index_end, schema_end = sizes[0], sizes[0] + sizes[1]
+            index = pa.ipc.open_stream(end[:index_end]).read_all()
+            schema = pa.ipc.read_schema(pa.py_buffer(end[index_end:schema_end]))
+            record = run_record(end[schema_end:])
+            pages = index["offset"].to_numpy()[-1] + index["length"].to_numpy()[-1] if index.num_rows else 0
+            if pages != size - length:
+                raise ValueError(f"its pages are {size - length} bytes, expected {pages}")
+        except (ValueError, OSError, pa.ArrowException) as error:
+            raise DamagedRun(uri, f"its end is broken: {error}") from error
+        return cls(uri, fetch, schema, record, index)
+
+    def read(self, segment: int, start_row: int, stop_row: int) -> pa.Table:
+        """Returns rows of a segment, from the pages that they lie in, which are one read.
+
+        Raises DamagedRun, IndexError for rows that the segment does not have.
+        """
+        pages = self._pages[segment]
+        if not 0 <= start_row <= stop_row <= pages.starts[-1]:
+            raise IndexError(
+                f"{self.uri}: segment {segment} has {pages.starts[-1]} rows, not {start_row} to {stop_row}"
+            )
+        if start_row == stop_row:
+            return self.schema.empty_table()
+        first = int(np.searchsorted(pages.starts, start_row, side="right")) - 1
+        last = int(np.searchsorted(pages.starts, stop_row, side="left"))
+        begin = int(pages.offset[first])
+        data = self._fetch(begin, int(pages.offset[last - 1] + pages.length[last - 1]))
+        batches = [self._page(segment, page, data, begin) for page in range(first, last)]
+        table = pa.Table.from_batches(batches, self.schema)
+        return table.slice(start_row - int(pages.starts[first]), stop_row - start_row)
+
+    def _page(self, segment: int, page: int, data: Any, begin: int) -> pa.RecordBatch:
+        pages = self._pages[segment]
+        at = int(pages.offset[page]) - begin
+        stored = data[at : at + int(pages.length[page])]
+        found, expected = xxhash.xxh3_64_intdigest(stored), int(pages.checksum[page])
+        if found != expected:
+            raise DamagedRun(
+                self.uri,
+                f"page {page} of segment {segment}, {len(stored)} bytes at {at + begin}, has the checksum "
+                f"{found:016x}, expected {expected:016x}",
+            )
+        return pa.ipc.read_record_batch(pa.py_buffer(stored), self.schema)
+
+    def position(self, order: Order, segment: int, key: pa.Table, after: bool) -> int:
+        """Returns how many rows of a segment are before `key`; with `after`, how many are not after it.
+
+        Reads the one page in which that is. Raises DamagedRun.
+        """
+        page = order.position(self.segments[segment].keys, key, after) - 1
+        if page < 0:
+            return 0
+        start, stop = (int(row) for row in self._pages[segment].starts[page : page + 2])
+        return start + order.position(self.read(segment, start, stop), key, after)
+
+
+def _mapped(path: str, size: int) -> Callable[[int, int], Any]:
+    """Returns what gives bytes of a memory-mapped file."""
+    try:
+        with pa.memory_map(path) as file:
+            found = file.size()
+            mapped = memoryview(file.read_buffer(found)) if found else memoryview(b"")
+    except FileNotFoundError as error:
+        raise DamagedRun(path, "it is gone") from error
+    if found != size:
+        raise DamagedRun(path, f"it has {found} bytes, expected {size}")
+    return lambda start, stop: mapped[start:stop]
+
+
+def _ranges(store: Store, uri: str) -> Callable[[int, int], Any]:
+    """Returns what fetches bytes of an object."""
+
+    def fetch(start: int, stop: int) -> Any:
+        try:
+            return memoryview(store.read(uri, start, stop))
+        except ObjectNotFound as error:
+            raise DamagedRun(uri, "it is gone") from error
+
+    return fetch
+
+
+def read_run_record(store: Store, object: Object) -> dict[str, Any] | None:
+    """Returns the record that a run file carries; None if it is none of curate. Raises CorruptInput if it is broken."""
+    return read_record(store, object, OutputFormat.RUN, "none")

@@ -1,0 +1,119 @@
+"""Rows as they are stored in run files: equal rows are equal bytes, whatever arrays they came in.
+
+What is only a way of storing (dictionaries, views, run-end encoding) is stored plain. Under a null there may be
+anything; Arrow's `take` leaves zeros there, but for what lies in the fields of a struct that is null.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from curate.dataset.formats.hold import hold
+from curate.dataset.formats.per_schema import per_schema
+from curate.errors import ConfigError
+
+
+@per_schema
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """Returns the schema as it is stored: no metadata, and plain types at any depth.
+
+    Raises ConfigError for a type whose rows Arrow cannot put in another order.
+    """
+    stored = pa.schema([_plain_field(field) for field in schema])
+    for field in stored:
+        try:
+            pc.take(pa.nulls(0, field.type), pa.array([], pa.uint64()))
+        except pa.ArrowNotImplementedError as error:
+            raise ConfigError(
+                f"column {field.name!r} is {field.type}, which no exchange can move; cast or drop it before: {error}"
+            ) from error
+    return stored
+
+
+def _plain_field(field: pa.Field) -> pa.Field:
+    return pa.field(field.name, _plain(field.type), field.nullable)
+
+
+def _plain(type: pa.DataType) -> pa.DataType:
+    if pt.is_dictionary(type) or pt.is_run_end_encoded(type):
+        return _plain(type.value_type)
+    if pt.is_string_view(type):
+        return pa.string()
+    if pt.is_binary_view(type):
+        return pa.binary()
+    if pt.is_struct(type):
+        return pa.struct([_plain_field(field) for field in type.fields])
+    if pt.is_map(type):
+        return pa.map_(_plain_field(type.key_field), _plain_field(type.item_field), keys_sorted=type.keys_sorted)
+    if pt.is_fixed_size_list(type):
+        return pa.list_(_plain_field(type.value_field), type.list_size)
+    if pt.is_list(type) or pt.is_list_view(type):
+        return pa.list_(_plain_field(type.value_field))
+    if pt.is_large_list(type) or pt.is_large_list_view(type):
+        return pa.large_list(_plain_field(type.value_field))
+    return type
+
+
+def held(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Returns the table with exactly `schema`, a `plain_schema`. Raises SchemaMismatch as `hold` does."""
+    for at, field in enumerate(table.schema):
+        plain = _plain_field(field)
+        if not plain.type.equals(field.type):
+            table = table.set_column(at, plain, _made_plain(table.column(at), plain.type))
+    return hold(table, schema)
+
+
+def _made_plain(column: pa.ChunkedArray, plain: pa.DataType) -> pa.ChunkedArray:
+    if pt.is_dictionary(column.type):
+        # Arrow casts no dictionary of nested values.
+        chunks = [chunk.dictionary_decode() for chunk in column.chunks]
+        column = pa.chunked_array(chunks, column.type.value_type)
+    elif pt.is_run_end_encoded(column.type):
+        column = pc.run_end_decode(column)
+    return column if column.type.equals(plain) else column.cast(plain)
+
+
+@per_schema
+def _with_structs(schema: pa.Schema) -> list[int]:
+    """Returns the numbers of the columns in which a struct may be null."""
+    return [at for at, field in enumerate(schema) if _has_struct(field.type)]
+
+
+def _has_struct(type: pa.DataType) -> bool:
+    if isinstance(type, pa.BaseExtensionType):
+        return _has_struct(type.storage_type)
+    return pt.is_struct(type) or any(_has_struct(type.field(at).type) for at in range(type.num_fields))
+
+
+def settled(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Returns the rows of a batch that `take` gave, with zeros under every null."""
+    for at in _with_structs(batch.schema):
+        column = _emptied(batch.column(at)).take(pa.array(np.arange(batch.num_rows)))
+        batch = batch.set_column(at, batch.schema.field(at), column)
+    return batch
+
+
+def _emptied(array: pa.Array) -> pa.Array:
+    """Returns the values, in whose structs fields are null where the struct is."""
+    type = array.type
+    if not _has_struct(type):
+        return array
+    if isinstance(type, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(type, _emptied(array.storage))
+    mask = array.is_null() if array.null_count else None
+    if pt.is_struct(type):
+        if not type.num_fields:
+            return array
+        fields = [_emptied(field) for field in array.flatten()]
+        return pa.StructArray.from_arrays(fields, fields=type.fields, mask=mask)
+    if pt.is_map(type):
+        keys, items = _emptied(array.keys), _emptied(array.items)
+        return pa.MapArray.from_arrays(array.offsets, keys, items, type=type, mask=mask)
+    if pt.is_fixed_size_list(type):
+        return pa.FixedSizeListArray.from_arrays(_emptied(array.values), type=type, mask=mask)
+    if pt.is_list(type) or pt.is_large_list(type):
+        return array.__class__.from_arrays(array.offsets, _emptied(array.values), type=type, mask=mask)
+    return array
