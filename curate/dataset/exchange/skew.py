@@ -50,7 +50,8 @@ def heaviest(order: Order, segments: Sequence[Segment]) -> Heavy | None:
     worst = int(sizes.argmax())
     of_it = full & (group == worst)
     row = take(all.keys, pa.array([int(all.places[starts[worst]])]))
-    return Heavy(row.to_pylist()[0], int(all.rows[of_it].sum()), int(sizes[worst]))
+    key = {name: _python(column[0]) for name, column in zip(row.column_names, row.columns, strict=True)}
+    return Heavy(key, int(all.rows[of_it].sum()), int(sizes[worst]))
 
 
 def refusal(where: str, heavy: Heavy, budget_bytes: int, *, copies: int = 1, instead: str = "") -> str:
@@ -81,6 +82,13 @@ def refusal(where: str, heavy: Heavy, budget_bytes: int, *, copies: int = 1, ins
         f"drop columns that are not needed; or raise memory_budget to {-(-needed // budget_bytes)} times what it is"
         f"{instead and f'; or {instead}'}."
     )
+
+
+def _python(scalar: pa.Scalar) -> Any:
+    try:
+        return scalar.as_py()
+    except (OverflowError, ValueError):  # a time that Python has no value for
+        return f"{scalar.value} in {scalar.type}"
 
 
 def _shown(value: Any) -> str:
