@@ -82,6 +82,10 @@ class CheckpointFailed(CurateError):
     """What is to be written to a checkpoint is not complete, so nothing can be read from there."""
 
 
+class ExchangeFailed(CurateError):
+    """A stage of rows that are consumed failed, so nothing can be read of what follows it."""
+
+
 class PoolFailed(CurateError):
     """A pool of actors cannot be: what its actors run cannot be set up. The message has the traceback."""
 

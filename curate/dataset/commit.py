@@ -5,7 +5,7 @@ In an order in which a kill between any two calls leaves a ledger that the next 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +63,7 @@ def commit(prepared: Prepared, options: RunOptions) -> None:
 
         probe_linking(prepared.stores.scratch)
     if todo.remove is not None:
-        _remove(prepared, options, todo.remove)
+        remove_job(ledger, prepared.spec.name, prepared.run_ids, todo.remove, options)
         prepared.owned.claim(None, prepared.owned.moment())
     if todo.job is not None:
         before = prepared.owned.moment()
@@ -113,28 +113,36 @@ def _retract(ledger: Ledger, fingerprint: str, total: int) -> None:
         return  # whoever replaced it looked at the plan after this run had added to it
 
 
-def _remove(prepared: Prepared, options: RunOptions, outputs: list[Object]) -> None:
-    """Removes outputs and ledger after asking, each as it was seen. Raises ConfigError if others came meanwhile.
+def remove_job(
+    ledger: Ledger,
+    name: str,
+    run_ids: Collection[str],
+    outputs: Sequence[Object],
+    options: RunOptions,
+    kept: Collection[str] = (),
+) -> None:
+    """Removes outputs and ledger after asking, each as it was seen; not the stages of these keys.
 
     The summary goes first, which says that the job is complete; plan and job last: until then they say what there is to
-    remove.
+    remove. Raises ConfigError if others came meanwhile.
     """
-    ledger = prepared.ledger
-    question = f"remove {len(outputs):,} outputs and the ledger of {prepared.spec.name!r} under {ledger.root}?"
+    question = f"remove {len(outputs):,} outputs and the ledger of {name!r} under {ledger.root}?"
     if not options.confirm(question):
         raise ConfigError(f"--overwrite was not confirmed: {question} Answer yes, or add --yes.")
     summary: list[Object] = []
     rest: list[Object] = []
     last: list[Object] = []
     for item in ledger.store.list(ledger.uri(layout.LEDGER + "/")):
-        name = item.uri[len(ledger.root) + 1 :]
-        if (run_id := layout.run_of(name)) is not None and run_id not in prepared.run_ids:
+        called = item.uri[len(ledger.root) + 1 :]
+        if (run_id := layout.run_of(called)) is not None and run_id not in run_ids:
             raise ConfigError(
                 f"another driver began on {ledger.root} while this one asked or started (run {run_id}); nothing was "
                 f"removed. Look at it with: curate status {ledger.root}, and run this again when it has ended"
             )
-        part = name == layout.JOB or name.startswith(layout.PLAN)
-        (summary if name == layout.SUMMARY else last if part else rest).append(item)
+        if layout.stage_of(called) in kept:
+            continue
+        part = called == layout.JOB or called.startswith(layout.PLAN)
+        (summary if called == layout.SUMMARY else last if part else rest).append(item)
     try:
         for item in [*summary, *outputs, *rest, *reversed(last)]:
             ledger.store.delete(item.uri, item.generation)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 
 from curate.clock import Clock, SystemClock
 from curate.dataset.account import Account
@@ -17,6 +17,7 @@ from curate.dataset.rivals import at_work, describe_rivals, refuse_rivals
 from curate.dataset.signals import Signals
 from curate.dataset.spec import MEMORY_BUDGET, RunOptions, StageSpec
 from curate.dataset.stage import Piece, StageProgram
+from curate.dataset.staged import dry_staged, run_staged
 from curate.errors import ObjectNotFound, StorageError
 from curate.log import get_logger
 from curate.runtime import make_backend
@@ -55,13 +56,19 @@ def dry_run(spec: StageSpec, options: RunOptions) -> tuple[Prepared, str]:
 
     Raises ConfigError for every reason not to run, but for a driver that is at work: the text says so.
     """
+    if spec.bind is not None:
+        return dry_staged(spec, options, _dry_stage)
+    return _dry_stage(spec, options)
+
+
+def _dry_stage(spec: StageSpec, options: RunOptions) -> tuple[Prepared, str]:
     clock = SystemClock()
-    if spec.upstream is not None:
-        first, path = spec.upstream
-        prepared, text = dry_run(first, _of_upstream(options, path))
+    for before in spec.before if spec.bind is None else ():
+        assert before.path is not None
+        prepared, text = dry_run(before.spec, _of_upstream(options, before.path))
         if len(prepared.todo):
             return prepared, f"{text}\nthen     {spec.name} over this checkpoint, into {options.output}"
-        options = _after_upstream(options, path)
+        options = _after_upstream(options, before.path)
     prepared = prepare(spec, options, new_run_id(clock.now()), clock)
     rivals = at_work(prepared.ledger, prepared.run_ids, clock, wait=False) if _has_work(prepared) else []
     return prepared, describe(prepared, describe_rivals(rivals))
@@ -75,12 +82,22 @@ def run(spec: StageSpec, options: RunOptions, *, clock: Clock | None = None, bac
     RunStoppedError if the store failed the driver; JobReplacedError if someone else overwrote the job meanwhile.
     """
     clock = clock or SystemClock()
-    if spec.upstream is not None:
-        first, path = spec.upstream
-        ended = run(first, _of_upstream(options, path), clock=clock, backend=backend)
+    if spec.bind is not None:
+        return run_staged(spec, options, clock, partial(run_stage, clock=clock, backend=backend))
+    return run_stage(spec, options, clock=clock, backend=backend)
+
+
+def run_stage(
+    spec: StageSpec, options: RunOptions, *, clock: Clock | None = None, backend: Backend | None = None
+) -> Summary:
+    """Runs one stage, after the checkpoint that it reads."""
+    clock = clock or SystemClock()
+    for before in spec.before if spec.bind is None else ():
+        assert before.path is not None
+        ended = run(before.spec, _of_upstream(options, before.path), clock=clock, backend=backend)
         if ended.state is not RunState.COMPLETE:
             return ended
-        options = _after_upstream(options, path)
+        options = _after_upstream(options, before.path)
     started_s, started = clock.monotonic(), clock.now()
     run_id = new_run_id(started)
     log = get_logger(job=spec.name, run=run_id)

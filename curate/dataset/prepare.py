@@ -116,7 +116,7 @@ def prepare(spec: StageSpec, options: RunOptions, run_id: str, clock: Clock | No
 
     Raises ConfigError for every reason not to run that can be seen before.
     """
-    if not options.inputs and spec.rows is None:
+    if not options.inputs and spec.rows is None and not spec.bind:
         raise ConfigError("no input was given; add --input PATH_OR_GLOB (it can be repeated)")
     if options.limit is not None and options.limit < 1:
         raise ConfigError(f"--limit {options.limit} leaves nothing to do; it is a number of shards, at least 1")
@@ -137,7 +137,7 @@ def prepare(spec: StageSpec, options: RunOptions, run_id: str, clock: Clock | No
     run_ids = frozenset(listing.run_ids) - {run_id}
     todo = Uncommitted()
     if options.overwrite and (listing.has_job or listing.plan_parts):
-        listing, todo.remove = _overwritten(spec, ledger, listing)
+        listing, todo.remove = overwritten(spec, ledger, listing)
     job = _job(spec, ledger, listing)
     if spec.limit is not None and not listing.has_job:
         job["limit"] = spec.limit.decide(options.backend)
@@ -321,7 +321,7 @@ def _scope(plan: Plan, options: RunOptions, among: Any) -> Any:
     return ranks if options.limit is None else ranks[: options.limit]
 
 
-def _overwritten(spec: StageSpec, ledger: Ledger, listing: OutputListing) -> tuple[OutputListing, list[Object]]:
+def overwritten(spec: StageSpec, ledger: Ledger, listing: OutputListing) -> tuple[OutputListing, list[Object]]:
     """Returns the listing as it will be without this job's outputs and ledger, and the outputs to remove.
 
     The outputs are what the plan names and curate wrote; whatever else is there is foreign and stays. Extra outputs

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import orjson
 
 from curate.dataset.formats import OutputFormat, ReadAs, suffix
-from curate.dataset.stage import Operator, RowSource, StageProgram
+from curate.dataset.stage import Operator, RowSource, Runs, StageProgram
 from curate.runtime.protocol import Resources
+from curate.storage.protocol import Object
 from curate.tasks.progress import Display, NoDisplay
 from curate.units import MIB
 
@@ -29,6 +30,15 @@ class RowLimit(Protocol):
     def operator(self, decided: Mapping[str, Any]) -> Operator:
         """Returns what then happens to a shard."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """A stage that is run before another one."""
+
+    spec: StageSpec
+    path: str | None = None
+    """Its output prefix, which outlives the job: a checkpoint. None: one among the job's own stages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +82,15 @@ class StageSpec:
     """Schemas of the extra outputs by name, which are part of the identity; None: derived from the first rows."""
     limit: RowLimit | None = None
     """What decides how many rows are written, where not all are; its decision is kept in `job.json`."""
-    upstream: tuple[StageSpec, str] | None = None
-    """The stage that is run first, and its output prefix, which this one reads: a checkpoint."""
+    runs: Runs | None = None
+    """How its outputs are sorted, if they are run files."""
+    before: tuple[Before, ...] = ()
+    """The stages that are run first, and whose outputs this one reads."""
+    bind: Callable[[StageSpec, Sequence[Sequence[Object]]], StageSpec] | None = None
+    """Returns the stage as it is once their outputs, which it is given, are there: it reads ranges of them. None: it
+    reads them as files are read."""
+    seeded: Callable[[int], StageSpec] | None = None
+    """Returns the stage with a seed, where it has none of its own: one is chosen by its first run, and kept."""
 
     @property
     def fingerprint(self) -> str:
@@ -99,6 +116,7 @@ class StageSpec:
             scratch=scratch,
             how=self.how,
             rows=self.rows,
+            runs=self.runs,
         )
 
     @property
@@ -131,6 +149,8 @@ class RunOptions:
     """Only the shards that failed in earlier runs and have no output."""
     redo_stale: bool = False
     """Replace outputs whose input changed since they were made."""
+    keep_stages: bool = False
+    """Keep what the stages before the last one made, once the job is complete."""
     max_failed_shards: str | None = None
     max_in_flight: int | None = None
     display: Display = field(default_factory=NoDisplay)

@@ -7,7 +7,7 @@ through Ray's object store.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import count, islice
@@ -19,11 +19,16 @@ from curate import log
 from curate.clock import SystemClock
 from curate.dataset.blame import ForeignOutputError
 from curate.dataset.capture import WorkerLog
+from curate.dataset.exchange.how import GROUPED
+from curate.dataset.exchange.order import Order
+from curate.dataset.exchange.runs import RunWriter
 from curate.dataset.formats import (
     Encoding,
     OutputFormat,
+    OutputWriter,
     ReadAs,
     detect,
+    make_writer,
     read,
     read_record,
     suffix,
@@ -135,6 +140,17 @@ class FileOperator(Operator, Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """How the rows of a shard are put in order for an exchange."""
+
+    order: Order
+    fold: Callable[[Any], Any] | None = None
+    """Makes fewer rows of some that stand for them."""
+    keys_begin_pages: bool = False
+    """Whether the index is to tell how many rows there are of each key."""
+
+
 class RowSource(Protocol):
     """Rows of shards that are not slices of files: made, or several files together."""
 
@@ -145,6 +161,14 @@ class RowSource(Protocol):
 
     def inputs(self) -> Any:
         """Returns its shards as a listing of files would: a table of uri, name, size and generation."""
+        ...
+
+    def manifest(self) -> Any:
+        """Returns what is read, as JSON values; None if the identity of the stage says that."""
+        ...
+
+    def listing(self) -> Any:
+        """Returns the files that are read, as a table of uri, size and generation."""
         ...
 
     def parts(self, uri: str, batch_rows: int, tally: Tally) -> Iterator[tuple[str, int, Iterator[Any]]]:
@@ -267,7 +291,9 @@ class StageProgram:
     how: ReadAs | None = None
     """How inputs are read, where their suffixes do not say it all."""
     rows: RowSource | None = None
-    """Where rows come from that are in no files."""
+    """Where rows come from, if not from the file that a shard is of."""
+    runs: Runs | None = None
+    """How outputs are sorted that are run files."""
     budget_bytes: int | None = None
     """Bytes of batches that a task may have sent to a pool and not heard of."""
 
@@ -365,11 +391,15 @@ class StageProgram:
             )
         name = uri[len(self.output) + 1 :]
         uris = {MAIN: uri} | {side: f"{self.output}/{side_name(side, name)}" for side in piece.sides}
-        with Outputs(out, uris, {MAIN: piece.schema, **piece.sides}, self.format, self.codec) as outputs:
+        with Outputs(out, uris, {MAIN: piece.schema, **piece.sides}, self._writer) as outputs:
             for table in tables:
                 got(meters.write, table)
                 with at_work(meters.write):
                     tally.books.rows_out += outputs.write(table)
+            with at_work(meters.write):
+                folded = tally.books.rows_out - outputs.settle(tally.books.rows_out)
+            tally.books.rows_out -= folded
+            tally.drop(folded, GROUPED)
             tally.close()
             outputs.count(tally.books)
             with at_work(meters.write):
@@ -387,6 +417,11 @@ class StageProgram:
             bytes_out=published.object.size,
             meters=meters.packed(write=True),
         )
+
+    def _writer(self, sink: Any, schema: Any) -> OutputWriter:
+        if self.runs is not None:
+            return RunWriter(sink, schema, self.runs.order, self.runs.fold, keys_begin_pages=self.runs.keys_begin_pages)
+        return make_writer(sink, schema, self.format, self.codec)
 
     def _tables(
         self,

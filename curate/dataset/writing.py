@@ -13,13 +13,13 @@ To replace, the shard is run again first: so the name is free only for the momen
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from curate.dataset.formats import OutputFormat, make_writer
+from curate.dataset.exchange.runs import RunWriter
 from curate.dataset.formats.output import OutputWriter
 from curate.dataset.sides import MAIN, RECORD_SIDE, SideTable, counter
 from curate.errors import ConfigError, GenerationMismatch, SchemaMismatch
@@ -52,9 +52,14 @@ class Outputs:
     """What a shard becomes, on its way; leaving the block discards what was not published."""
 
     def __init__(
-        self, store: Store, uris: Mapping[str, str], schemas: Mapping[str, Any], format: OutputFormat, codec: str
+        self,
+        store: Store,
+        uris: Mapping[str, str],
+        schemas: Mapping[str, Any],
+        make_writer: Callable[[Writer, Any], OutputWriter],
     ) -> None:
-        """`uris` and `schemas` are by name of the output: MAIN, and the extra ones."""
+        """`uris` and `schemas` are by name of the output: MAIN, and the extra ones; `make_writer` is given a sink and a
+        schema."""
         self.bytes_out = 0
         """Stored bytes of what was published."""
         self._store = store
@@ -62,7 +67,7 @@ class Outputs:
         self._all = {}
         for name, uri in uris.items():
             sink = self._open.enter_context(store.writer(uri))
-            self._all[name] = _One(uri, schemas[name], sink, make_writer(sink, schemas[name], format, codec))
+            self._all[name] = _One(uri, schemas[name], sink, make_writer(sink, schemas[name]))
 
     def __enter__(self) -> Self:
         return self
@@ -84,6 +89,14 @@ class Outputs:
             )
         one.writer.write(rows)
         return int(rows.num_rows) if name == MAIN else 0
+
+    def settle(self, rows: int) -> int:
+        """Returns how many rows the main output has, that was given `rows`: less where a writer puts rows together."""
+        writer = self._all[MAIN].writer
+        if not isinstance(writer, RunWriter):
+            return rows
+        writer.finish()
+        return writer.rows
 
     def count(self, books: Books) -> None:
         """Books the rows of extra outputs as counters. Raises ConfigError if the job keeps one of that name."""

@@ -21,7 +21,7 @@ from curate.dataset.lazy.operators import Operator
 from curate.dataset.lazy.plan import Apply, Checkpoint, Plan, Scan
 from curate.dataset.pipeline import ActorPool, Compute, Pipeline, task_cpus
 from curate.dataset.sides import MAIN, check_side
-from curate.dataset.spec import StageSpec
+from curate.dataset.spec import Before, StageSpec
 from curate.errors import ConfigError
 from curate.job.operator import Process
 from curate.runtime.protocol import Resources
@@ -205,7 +205,7 @@ def _tail(owner: str, name: str, path: Sequence[Apply | Checkpoint]) -> Chain:
 
 def over_checkpoints(spec: StageSpec, before: Sequence[Part]) -> StageSpec:
     """Returns the stage as it is when these parts come before it, each a stage that is written to its checkpoint."""
-    kept: tuple[StageSpec, str] | None = None
+    kept: Before | None = None
     # What becomes of the rows of a checkpoint afterwards is nothing to it.
     identity = {name: value for name, value in spec.identity.items() if name != "sides"}
     for number, part in enumerate(before):
@@ -223,16 +223,16 @@ def over_checkpoints(spec: StageSpec, before: Sequence[Part]) -> StageSpec:
             # What makes the job again makes all of it.
             origin={},
         )
-        kept = _reading(first, kept), part.path
+        kept = Before(_reading(first, kept), part.path)
     return _reading(spec, kept)
 
 
-def _reading(spec: StageSpec, kept: tuple[StageSpec, str] | None) -> StageSpec:
+def _reading(spec: StageSpec, kept: Before | None) -> StageSpec:
     """Returns the stage as one that reads a checkpoint."""
     if kept is None:
         return spec
-    identity = {**spec.identity, "upstream": kept[0].fingerprint}
-    return replace(spec, identity=identity, columns=None, required=frozenset(), upstream=kept)
+    identity = {**spec.identity, "upstream": kept.spec.fingerprint}
+    return replace(spec, identity=identity, columns=None, required=frozenset(), before=(kept,))
 
 
 def _path(owner: str, start: Plan, plan: Plan) -> list[Apply | Checkpoint]:

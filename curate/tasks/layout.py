@@ -10,6 +10,8 @@ runs/<run-id>/failures/000001.jsonl.zst ...    every failed attempt, whole
 runs/<run-id>/logs/<worker>-000001.jsonl.zst ...   what workers logged and printed
 summary.json                  totals; exists if and only if the job is complete
 quarantine/<hash>.jsonl.zst   rows set aside; named by the output's record
+inputs.parquet                the inputs of a job with an exchange, as it began with them
+stages/<key>/                 stages before the last one, each an output with a ledger of its own
 tmp/<attempt>/                temporaries of a local store
 """
 
@@ -26,6 +28,8 @@ SCHEMAS = f"{LEDGER}/schema/"
 ACCEPTED = f"{LEDGER}/accepted/"
 QUARANTINE = f"{LEDGER}/quarantine/"
 TMP = f"{LEDGER}/tmp/"
+INPUTS = f"{LEDGER}/inputs.parquet"
+STAGES = f"{LEDGER}/stages/"
 
 FORMAT_VERSION = 1
 """Version of everything under `_curate/`. A ledger of another version is refused."""
@@ -103,6 +107,15 @@ def run_id_of(name: str) -> str:
     '20240101T000000Z-abc123'
     """
     return name[len(RUNS) :].partition("/")[0]
+
+
+def stage_of(name: str) -> str | None:
+    """Returns the key of the stage that a file is part of; None if it is of none.
+
+    >>> stage_of("_curate/stages/0a1b/part-00000-of-00002.run"), stage_of("_curate/job.json")
+    ('0a1b', None)
+    """
+    return name[len(STAGES) :].partition("/")[0] if name.startswith(STAGES) else None
 
 
 def is_events_segment(name: str) -> bool:

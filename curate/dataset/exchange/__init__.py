@@ -8,12 +8,12 @@
     reduce   an output reads its ranges of all run files (memory-mapped where they are local), puts them in order, and
              goes on with the operators that follow
 
-The design drew a sample of the keys first, which runs everything before the exchange twice: a model that scores the rows
-that are then sorted by score would score them twice. Here the index of a run file is the sample, drawn from rows that are
-there anyway, and of all of them. It costs to sort a map shard and not only to partition it; the rows are then put in
-order the faster for it, as Arrow's sort is quick to merge what is in order already.
+The design drew a sample of the keys first, which runs everything before the exchange twice: a model that scores the
+rows that are then sorted by score would score them twice. Here the index of a run file is the sample, drawn from rows
+that are there anyway, and of all of them. It costs to sort a map shard and not only to partition it; the rows are then
+put in order the faster for it, as Arrow's sort is quick to merge what is in order already.
 
 Everything is a sort. Groups, joins and distinct rows are sorted by their key, with cuts that part no two equal keys; a
-shuffle is sorted by a random key; repartitioning keeps the order that there is. So what comes out is in order of its key,
-and one mechanism is to be trusted.
+shuffle is sorted by a random key; repartitioning keeps the order that there is. So what comes out is in order of its
+key, and one mechanism is to be trusted.
 """

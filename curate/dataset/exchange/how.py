@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from curate.dataset.exchange.order import Order
-from curate.dataset.pipeline import Step
 from curate.dataset.tally import Tally
 
 GROUPED = "grouped"
@@ -22,6 +21,10 @@ class Part:
 
     number: int
     of: int
+    skip: int = 0
+    """Rows at the start of what is made that are another output's."""
+    take: int | None = None
+    """Rows after those that are this output's; None: all."""
 
 
 class Exchange(Protocol):
@@ -47,20 +50,43 @@ class Exchange(Protocol):
         """How many outputs there are; None: by their bytes."""
         ...
 
+    @property
+    def even(self) -> bool:
+        """Whether outputs have as many rows each, to one; then all rows of a key part of which is theirs come to them,
+        and `Part` says which rows of what they make are theirs. Else they are about as large.
+        """
+        ...
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether there come out as many rows as went in."""
+        ...
+
+    @property
+    def plain(self) -> bool:
+        """Whether what comes out is the rows, sorted, and nothing else: `combine` is not called."""
+        ...
+
     def identity(self) -> Any:
         """Returns what decides the bytes of what it makes, as JSON values."""
         ...
 
     def schema(self, found: Sequence[pa.Schema | None]) -> pa.Schema | None:
-        """Returns the schema of its rows from those of its inputs; None if unknown. Raises ConfigError for keys that are
-        missing, nested, or of different types in two inputs.
+        """Returns the schema of its rows from those of its inputs; None if unknown.
+
+        Raises ConfigError for keys that are missing, nested, or of different types in two inputs.
         """
         ...
 
-    def prepare(self, side: int) -> tuple[Step, ...]:
-        """Returns what is done to rows of an input before they are sorted: key columns of its own, partial groups. A
-        step of those takes batches as they come, runs in the task, and has an `identity()` like operators.
+    def prepare(self, side: int) -> tuple[Any, ...]:
+        """Returns what is done to rows of an input before they are sorted: key columns of its own, partial groups.
+
+        These are operators like those of the plan, which take batches as they come and run in the task.
         """
+        ...
+
+    def folds(self, side: int) -> bool:
+        """Returns whether `fold` makes fewer rows."""
         ...
 
     def fold(self, side: int, table: pa.Table) -> pa.Table:

@@ -18,17 +18,31 @@ import pyarrow as pa
 from rich.console import Console
 
 from curate import log
+from curate.dataset.exchange.order import Order, SortKey
 from curate.dataset.formats import OutputFormat
 from curate.dataset.lazy import consuming, rules
 from curate.dataset.lazy import operators as ops
 from curate.dataset.lazy.consuming import check_rows as check_rows
 from curate.dataset.lazy.execution import Options, blocks, connection, joined
 from curate.dataset.lazy.expressions import is_expression
-from curate.dataset.lazy.plan import Apply, Checkpoint, Limit, Plan, Scan, Union, Zip, lines, rows_of, schema_of
+from curate.dataset.lazy.ordering import Repartitioned, Sorted, check_seed
+from curate.dataset.lazy.plan import (
+    Apply,
+    Checkpoint,
+    Exchanged,
+    Limit,
+    Plan,
+    Scan,
+    Union,
+    Zip,
+    lines,
+    rows_of,
+    schema_of,
+)
 from curate.dataset.lazy.relay import Stopped, never
 from curate.dataset.lazy.sampling import RandomSample
 from curate.dataset.lazy.shown import terminal_display, watched
-from curate.dataset.lazy.sinks import stage_of
+from curate.dataset.lazy.sinks import shuffled, stage_of
 from curate.dataset.lazy.sources import Tables
 from curate.dataset.lazy.splitting import DataIterator, Passes
 from curate.dataset.lazy.stats import Ran
@@ -307,6 +321,62 @@ class Dataset:
             seed = secrets.randbits(64)
         check_rows("seed", seed, 0)
         return self._then(RandomSample(float(fraction), seed))
+
+    # Exchanges
+
+    def sort(
+        self, key: str | Sequence[str], descending: bool | Sequence[bool] = False, *, nulls: str = "at_end"
+    ) -> Dataset:
+        """Puts the rows in order of one column, or of several; rows of equal keys stay as they came.
+
+        `descending` is for all keys, or one for each. Nulls are at the end, or with `nulls="at_start"` at the start,
+        whichever way a key goes; NaN is beside them. Raises ConfigError for a column that is not there, is nested, or
+        of a type that has no order.
+
+        >>> curate.from_items([{"n": 2}, {"n": None}, {"n": 1}]).sort("n").take_all()
+        [{'n': 1}, {'n': 2}, {'n': None}]
+        """
+        keys = _columns("sort", key)
+        ways = [descending] * len(keys) if isinstance(descending, bool) else list(descending)
+        if not keys or len(ways) != len(keys):
+            raise ConfigError(
+                f"sort: {len(keys)} keys and {len(ways)} of descending; give one for each, or one for all"
+            )
+        order = Order(tuple(SortKey(name, bool(way)) for name, way in zip(keys, ways, strict=True)), nulls)
+        return self._exchanged(Sorted(order))
+
+    def random_shuffle(self, *, seed: int | None = None, num_shards: int | None = None) -> Dataset:
+        """Puts the rows in random order: every order is as likely, and the same for the same input and seed.
+
+        Written, there are `num_shards` outputs of as many rows each, to one (None: by their bytes). Without a seed, a
+        write chooses one, and keeps it for its reruns; rows that are consumed come in another order each time. Raises
+        ConfigError for numbers below 1, or a seed below 0.
+
+        >>> curate.range(5).random_shuffle(seed=1).take_all() == curate.range(5).random_shuffle(seed=1).take_all()
+        True
+        """
+        if seed is not None:
+            check_seed(seed)
+        if num_shards is not None:
+            check_rows("num_shards", num_shards, 1)
+        return replace(self, _plan=shuffled(self._plan, seed, num_shards))
+
+    def repartition(self, num_shards: int, *, shuffle: bool = False, seed: int | None = None) -> Dataset:
+        """Makes a write have `num_shards` outputs of as many rows each, to one, in the order that there is; with
+        `shuffle` in random order, by `seed`. Raises ConfigError for numbers below 1.
+
+        >>> curate.range(3).repartition(2).count()
+        3
+        """
+        check_rows("num_shards", num_shards, 1)
+        if shuffle:
+            return self.random_shuffle(seed=seed, num_shards=num_shards)
+        return self._exchanged(Repartitioned(num_shards))
+
+    def _exchanged(self, how: Any) -> Dataset:
+        plan = Exchanged((self._plan,), how)
+        schema_of(plan)
+        return replace(self, _plan=plan)
 
     def using(self, options: Options | None = None, **changes: Any) -> Dataset:
         """Says how rows are made: with these `Options`, or with the ones there are and these fields of them changed.

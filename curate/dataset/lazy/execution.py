@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
 
 from curate.dataset.formats import Format, OutputFormat
-from curate.dataset.lazy.plan import Plan, rows_of, zipped_names
+from curate.dataset.lazy.plan import Exchanged, Plan, rows_of, zipped_names
 from curate.dataset.lazy.relay import Stopped, never
-from curate.dataset.lazy.rules import First, Fusion, Joined, Kept, Local, Physical, Tasks, Zipped, cpus_of, fuse
+from curate.dataset.lazy.rules import First, Fusion, Joined, Kept, Local, Physical, Spread, Tasks, Zipped, cpus_of, fuse
+from curate.dataset.lazy.shards import SourceRows
 from curate.dataset.lazy.sinks import stage_of
-from curate.dataset.lazy.sources import files
+from curate.dataset.lazy.sources import Source, files
 from curate.dataset.lazy.stats import Run
 from curate.dataset.metering import Meters, reading
 from curate.dataset.pipeline import Applying, Pipeline, read_rows
-from curate.dataset.spec import MEMORY_BUDGET, RunOptions
+from curate.dataset.spec import MEMORY_BUDGET, RunOptions, StageSpec
+from curate.dataset.staged import run_before, scratch_root
 from curate.dataset.streaming import STREAM_POLICY, stream_blocks
 from curate.dataset.tally import BadRowBudget, Tally
-from curate.errors import CheckpointFailed, ConfigError
+from curate.errors import CheckpointFailed, ConfigError, ExchangeFailed
 from curate.log import get_logger
 from curate.runtime import BACKENDS, make_backend
 from curate.runtime.protocol import Pool, PoolSpec, Resources
 from curate.tasks.meters import Word
 from curate.tasks.progress import NoDisplay
-from curate.tasks.summary import RunState
+from curate.tasks.summary import RunState, Summary
 from curate.units import format_bytes
 
 WORD_S = 0.1
@@ -241,6 +245,10 @@ def blocks(
             keep(plan, path, how, run)
             source = files("read_parquet", Format.PARQUET, [path])
             yield from blocks(Tasks((fuse(source, operators),)), how, stopped, share, run)
+        case Spread(exchanged, operators):
+            with connection(how), TemporaryDirectory(prefix="curate-", dir=scratch_root()) as root:
+                rows = exchanged_source(exchanged, root, how, run)
+                yield from blocks(Tasks((fuse(rows, operators),)), how, stopped, share, run)
         case Zipped(inputs, plans):
             # What connects first disconnects last: not the stream that ends first.
             streams = [blocks(one, how, stopped, share * len(inputs), run) for one in inputs]
@@ -274,6 +282,28 @@ def keep(plan: Plan, path: str, how: Options, run: Run) -> None:
             f"the checkpoint {path} is {ended.state.value}: {ended.failed:,} of {ended.total:,} shards failed; see: "
             f"curate failures {path}"
         )
+
+
+def exchanged_source(plan: Exchanged, root: str, how: Options, run: Run) -> Source:
+    """Writes the run files of an exchange below `root`, and returns what reads them. Raises ExchangeFailed."""
+    from curate.dataset import driver
+
+    spec, _ = stage_of(plan, OutputFormat.PARQUET, None)
+    if spec.seeded is not None:
+        spec = spec.seeded(secrets.randbits(63))
+
+    def write(stage: StageSpec, options: RunOptions) -> Summary | None:
+        ended = driver.run_stage(stage, replace(options, display=run.write(NoDisplay())))
+        return None if ended.state is RunState.COMPLETE else ended
+
+    ready = run_before(spec, root, RunOptions(inputs=(), output=root, backend=how.backend or "inline"), write)
+    if not isinstance(ready, StageSpec):
+        failed = "; ".join(group.error for group in ready.failures)
+        raise ExchangeFailed(
+            f"{ready.job} is {ready.state.value}: {ready.failed:,} of {ready.total:,} shards failed: {failed}"
+        )
+    assert isinstance(ready.rows, SourceRows)
+    return ready.rows.sources[0]
 
 
 def side_by_side(streams: Sequence[Iterator[pa.Table]], rows: Callable[[int], int | None]) -> Iterator[pa.Table]:

@@ -8,6 +8,7 @@ from itertools import count
 
 import pyarrow as pa
 
+from curate.dataset.exchange.how import Exchange
 from curate.dataset.lazy.operators import Operator
 from curate.dataset.lazy.sources import Source
 
@@ -57,7 +58,15 @@ class Checkpoint:
     path: str
 
 
-Plan = Scan | Apply | Limit | Union | Zip | Checkpoint
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """The rows of plans in other shards: sorted, grouped, joined, shuffled."""
+
+    inputs: tuple[Plan, ...]
+    how: Exchange
+
+
+Plan = Scan | Apply | Limit | Union | Zip | Checkpoint | Exchanged
 
 
 def schema_of(plan: Plan) -> pa.Schema | None:
@@ -72,6 +81,8 @@ def schema_of(plan: Plan) -> pa.Schema | None:
         case Union(inputs):
             schemas = [schema_of(one) for one in inputs]
             return schemas[0] if all(one is not None and one.equals(schemas[0]) for one in schemas) else None
+        case Exchanged(inputs, how):
+            return how.schema([schema_of(one) for one in inputs])
         case Zip(inputs):
             known = [one for one in map(schema_of, inputs) if one is not None]
             if len(known) < len(inputs):
@@ -96,6 +107,8 @@ def rows_of(plan: Plan) -> int | None:
         case Union(inputs):
             counts = [rows_of(one) for one in inputs]
             return None if None in counts else sum(one for one in counts if one is not None)
+        case Exchanged(inputs, how):
+            return rows_of(inputs[0]) if how.keeps_rows else None
         case Zip(inputs):
             lengths = {rows_of(one) for one in inputs}
             return lengths.pop() if len(lengths) == 1 else None
@@ -129,6 +142,10 @@ def lines(plan: Plan, depth: int = 0) -> Iterator[str]:
         case Limit(input, most):
             yield f"{indent}limit({most})"
             yield from lines(input, depth + 1)
+        case Exchanged(inputs, how):
+            yield f"{indent}{how.name}"
+            for one in inputs:
+                yield from lines(one, depth + 1)
         case Zip(inputs):
             yield f"{indent}zip"
             for one in inputs:

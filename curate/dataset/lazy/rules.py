@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from curate.dataset.formats import Format
 from curate.dataset.lazy.operators import Drop, FilterExpression, FilterRows, Operator, Rename, Select, WithColumn
-from curate.dataset.lazy.plan import Apply, Checkpoint, Limit, Plan, Scan, Union, Zip
+from curate.dataset.lazy.plan import Apply, Checkpoint, Exchanged, Limit, Plan, Scan, Union, Zip
 from curate.dataset.lazy.sources import Files, Source, View
 from curate.dataset.pipeline import Compute, task_cpus
 from curate.units import format_bytes
@@ -82,7 +82,15 @@ class Kept:
     operators: tuple[Operator, ...]
 
 
-Physical = Tasks | First | Local | Joined | Zipped | Kept
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """What the rows of an exchange become: its inputs are written to run files first, and read from there."""
+
+    plan: Exchanged
+    operators: tuple[Operator, ...]
+
+
+Physical = Tasks | First | Local | Joined | Zipped | Kept | Spread
 
 
 def lower(plan: Plan, operators: tuple[Operator, ...] = ()) -> Physical:
@@ -97,6 +105,8 @@ def lower(plan: Plan, operators: tuple[Operator, ...] = ()) -> Physical:
             return Local(first, operators) if operators else first
         case Checkpoint(input, path):
             return Kept(input, path, operators)
+        case Exchanged():
+            return Spread(plan, operators)
         case Zip(inputs):
             zipped = Zipped(tuple(lower(one) for one in inputs), inputs)
             return Local(zipped, operators) if operators else zipped
@@ -113,7 +123,7 @@ def lower(plan: Plan, operators: tuple[Operator, ...] = ()) -> Physical:
 
 def _limited(input: Physical, rows: int) -> Physical:
     match input:
-        case Kept():
+        case Kept() | Spread():
             return input
         case Tasks(fusions):
             return Tasks(tuple(_at_most(one, rows) for one in fusions))
@@ -235,6 +245,11 @@ def lines(physical: Physical, depth: int = 0) -> Iterator[str]:
             yield f"{indent}reads {path}{f', then: {_chain(operators)}' if operators else ''}"
             yield f"{indent}  which is written first, and kept"
             yield from lines(lower(plan), depth + 2)
+        case Spread(exchanged, operators):
+            yield f"{indent}{exchanged.how.name}: reads run files{f', then: {_chain(operators)}' if operators else ''}"
+            for side, below in enumerate(exchanged.inputs):
+                yield f"{indent}  which are written first, in order"
+                yield from lines(lower(below, exchanged.how.prepare(side)), depth + 2)
         case Local(input, operators):
             yield f"{indent}in this process: {_chain(operators)}"
             yield from lines(input, depth + 1)

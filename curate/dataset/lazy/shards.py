@@ -1,8 +1,8 @@
 """Sources as the shards of a stage: what is read there, and what it is called.
 
-Where outputs are named after files, a stage reads those itself. All others are made here: ranges, tables in memory, what
-an exchange gives, and the map shards of an exchange, which are bundles of pieces: neighbours together, as many as fit
-into a number of bytes, whatever the cluster is like.
+Where outputs are named after files, a stage reads those itself. All others are made here: ranges, tables in memory,
+what an exchange gives, and the map shards of an exchange, which are bundles of pieces: neighbours together, as many as
+fit into a number of bytes, whatever the cluster is like.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from typing import Any
 import pyarrow as pa
 
 from curate.dataset.inputs import SCHEMA
-from curate.dataset.lazy.sources import Source, View
+from curate.dataset.lazy.sources import Files, Source, View
 from curate.dataset.tally import Tally
+
+LISTED = pa.schema([SCHEMA.field(name) for name in ("uri", "size", "generation")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,11 @@ class SourceRows:
     def manifest(self) -> Any:
         """Returns what is read, as JSON values: what a stage is called after that depends on it."""
         return [[one.name, one.size, one.generation] for one in self._shards]
+
+    def listing(self) -> pa.Table:
+        """Returns the files that are read: uri, size and generation."""
+        tables = [one.listing.select(LISTED.names) for one in self.sources if isinstance(one, Files)]
+        return pa.concat_tables([LISTED.empty_table(), *tables])
 
     def _pieces(self) -> Iterator[tuple[int, int, Any]]:
         rank = 0

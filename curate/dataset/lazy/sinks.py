@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
+from curate.dataset.exchange.how import Exchange
 from curate.dataset.formats import DEFAULT_CODEC, OutputFormat, ReadAs, suffix
 from curate.dataset.lazy.operators import Operator
-from curate.dataset.lazy.plan import Apply, Checkpoint, Limit, Plan, Union
-from curate.dataset.lazy.rules import First, Fusion, Local, Tasks, Zipped, lower
+from curate.dataset.lazy.ordering import Shuffled, buckets_for
+from curate.dataset.lazy.plan import Apply, Checkpoint, Exchanged, Limit, Plan, Scan, Union, Zip, schema_of
+from curate.dataset.lazy.ranges import LEAST_BYTES, MOST_BYTES, PARTS, ranges_of
+from curate.dataset.lazy.rules import First, Fusion, Local, Spread, Tasks, Zipped, lower
 from curate.dataset.lazy.shards import SourceRows
-from curate.dataset.lazy.sources import Files
+from curate.dataset.lazy.sources import NUMBER_BYTES, Files, Range, Source, Tables, View
 from curate.dataset.pipeline import Pipeline, read_rows, task_cpus
-from curate.dataset.spec import StageSpec
+from curate.dataset.spec import Before, StageSpec
 from curate.dataset.split import SHARD_BYTES
+from curate.dataset.stage import Runs
 from curate.errors import ConfigError
 from curate.runtime.protocol import Resources
+from curate.storage.protocol import Object
+from curate.units import GIB, MIB
+
+MAPS, LEAST_MAP_BYTES, MOST_MAP_BYTES = 32, 32 * MIB, 2 * GIB
+"""A map shard reads one part in 32 of the input, within these bounds: stored bytes, and nothing else, decide."""
+NOT_RUN = "none"
+"""The codec of run files, which are not compressed: they are mapped into memory."""
+REDUCE_MEMORY = 3
+"""Times the bytes of the rows of an output that a task needs to make it: as they are read, in order, and written."""
 
 
 def stage_of(plan: Plan, format: OutputFormat, codec: str | None) -> tuple[StageSpec, Sequence[str]]:
@@ -28,61 +42,237 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None) -> tuple[Stage
     suffix(format, codec)
     # As they were asked for: how they are rewritten changes no byte, and may change with the next version of curate.
     asked = tuple(_operators(plan))
-    name = f"write_{'json' if format is OutputFormat.JSONL else format.value}"
-    identity: dict[str, Any] = {
-        "job": name,
-        "version": None,
-        "operators": [operator.identity() for operator in asked],
-        "batch_size": read_rows(asked),
-        "shard_bytes": SHARD_BYTES,
-        "format": format.value,
-        "codec": codec,
-    }
     base = _base(plan)
     if isinstance(base, Limit):
         return _limited(base, asked, format, codec)
-    paths: Sequence[str] = ()
-    columns: Sequence[str] | None = None
-    kept: tuple[StageSpec, str] | None = None
-    rows: SourceRows | None = None
-    how: ReadAs | None = None
-    num_cpus: float | None = None
+    read = _Read(operators=asked)
+    identity: dict[str, Any] = {}
     if isinstance(base, Checkpoint):
-        upstream, paths = stage_of(base.input, OutputFormat.PARQUET, None)
-        operators, kept = asked, (upstream, base.path)
+        upstream, read.paths = stage_of(base.input, OutputFormat.PARQUET, None)
+        read.before = (Before(upstream, base.path),)
         identity["checkpoint"] = upstream.fingerprint
+    elif isinstance(base, Exchanged):
+        read.exchange = base
+        sides = map_stages(base)
+        read.before = tuple(Before(spec) for spec, _ in sides)
+        read.sides = tuple(side for _, side in sides)
+        identity["exchange"] = [base.how.identity(), [spec.fingerprint for spec, _ in sides]]
     else:
-        fusions = _fusions(plan)
-        operators, sources = fusions[0].operators, [one.source for one in fusions]
-        if all(isinstance(source, Files) for source in sources):
-            first, paths = cast(Files, sources[0]), [path for one in cast(list[Files], sources) for path in one.paths]
-            columns, how = fusions[0].view.columns, first.reading(fusions[0].view)
-            identity["read"] = how.identity()
-            num_cpus = max(
-                (one.num_cpus for one in cast(list[Files], sources) if one.num_cpus is not None), default=None
-            )
-        else:
-            rows = SourceRows(sources, [one.view for one in fusions])
-            identity["rows"] = [source.identity() for source in sources]
+        read = _reading(plan, runs=format is OutputFormat.RUN)
+        identity |= {"read": read.how.identity()} if read.how else {"rows": [one.identity() for one in read.sources]}
     spec = StageSpec(
-        name=name,
-        identity=identity,
+        name=f"write_{'json' if format is OutputFormat.JSONL else format.value}",
+        identity={
+            "job": f"write_{'json' if format is OutputFormat.JSONL else format.value}",
+            "version": None,
+            "operators": [operator.identity() for operator in asked],
+            "batch_size": read_rows(asked),
+            "shard_bytes": SHARD_BYTES,
+            "format": format.value,
+            "codec": codec,
+            **identity,
+        },
         code_digest="",
         parameters={"operators": [operator.name for operator in asked]},
-        operator=Pipeline(operators),
-        columns=None if columns is None else dict.fromkeys(columns),
+        operator=Pipeline(read.operators),
+        columns=None if read.columns is None else dict.fromkeys(read.columns),
         required=frozenset(),
         output_schema=None,
-        batch_rows=read_rows(operators),
+        batch_rows=read_rows(read.operators),
         shard_bytes=SHARD_BYTES,
         format=format,
         codec=codec,
-        resources=Resources(task_cpus(operators, num_cpus)),
-        how=how,
-        rows=rows,
-        upstream=kept,
+        resources=Resources(task_cpus(read.operators, read.num_cpus)),
+        how=read.how,
+        rows=read.rows,
+        before=read.before,
+        bind=None if read.exchange is None else partial(_bound, read.exchange.how, read.sides),
+        seeded=partial(_seeded, plan, format, codec) if _lacks_seed(plan) else None,
     )
-    return spec, paths
+    return spec, read.paths
+
+
+@dataclass
+class _Read:
+    """Where the rows of a stage come from."""
+
+    operators: tuple[Operator, ...]
+    paths: Sequence[str] = ()
+    columns: Sequence[str] | None = None
+    how: ReadAs | None = None
+    rows: SourceRows | None = None
+    sources: Sequence[Source] = ()
+    num_cpus: float | None = None
+    before: tuple[Before, ...] = ()
+    exchange: Exchanged | None = None
+    sides: tuple[int, ...] = ()
+    """The side of the exchange that each stage before is of."""
+
+
+def _reading(plan: Plan, *, runs: bool) -> _Read:
+    """Returns how files, or rows in memory, are read: file by file, or for an exchange in bundles."""
+    fusions = _fusions(plan)
+    sources: list[Any] = [one.source for one in fusions]
+    asked = [one.num_cpus for one in sources if one.num_cpus is not None]
+    read = _Read(fusions[0].operators, sources=sources, num_cpus=max(asked, default=None))
+    if runs:
+        size = map_bytes(sum(map(size_of, sources)))
+        cut = [replace(one, shard_bytes=min(size, SHARD_BYTES)) if isinstance(one, Files) else one for one in sources]
+        read.rows = SourceRows(cut, [one.view for one in fusions], size)
+    elif all(isinstance(source, Files) for source in sources):
+        first, read.paths = cast(Files, sources[0]), [path for one in sources for path in one.paths]
+        read.columns, read.how = fusions[0].view.columns, first.reading(fusions[0].view)
+    else:
+        read.rows = SourceRows(sources, [one.view for one in fusions])
+    return read
+
+
+def size_of(source: Source) -> int:
+    """Returns the bytes of a source: stored ones of files, in memory of what is there."""
+    match source:
+        case Files():
+            return int(sum(source.listing["size"].to_pylist()))
+        case Tables():
+            return sum(int(one.nbytes) for one in source.tables)
+        case Range():
+            return source.rows * NUMBER_BYTES
+    return 0
+
+
+def map_bytes(total: int) -> int:
+    """Returns the bytes of a map shard of an input of `total` bytes.
+
+    >>> map_bytes(1 << 20) >> 20, map_bytes(16 << 30) >> 20, map_bytes(100 << 40) >> 20
+    (32, 512, 2048)
+    """
+    return min(max(total // MAPS, LEAST_MAP_BYTES), MOST_MAP_BYTES)
+
+
+# Exchanges
+
+
+def map_stages(plan: Exchanged) -> list[tuple[StageSpec, int]]:
+    """Returns the stages that write the run files of an exchange, in merge order, each with the side that it is of."""
+    how = plan.how
+    found = []
+    for side, below in enumerate(plan.inputs):
+        for operator in how.prepare(side):
+            below = Apply(below, operator)
+        for branch in _branches(below):
+            spec, _ = stage_of(branch, OutputFormat.RUN, NOT_RUN)
+            order = how.orders[side]
+            fold = partial(how.fold, side) if how.folds(side) else None
+            spec = replace(
+                spec,
+                name=f"{how.name}: map",
+                # What becomes of its rows afterwards is nothing to it, but for how they are put in order and together.
+                identity={
+                    **spec.identity,
+                    "job": "map",
+                    "order": order.identity(),
+                    "fold": how.identity() if how.folds(side) else None,
+                },
+                output_schema=schema_of(branch),
+                runs=Runs(order, fold, how.even),
+            )
+            found.append((spec, side))
+    return found
+
+
+def _branches(plan: Plan) -> list[Plan]:
+    """Returns a plan as parts that are stages, in order: those of a union whose parts are read or done differently."""
+    base = _base(plan)
+    if not isinstance(base, Union):
+        return [plan]
+    try:
+        _fusions(plan)
+    except ConfigError:
+        return [found for one in base.inputs for found in _branches(_rebased(plan, one))]
+    return [plan]
+
+
+def _rebased(plan: Plan, base: Plan) -> Plan:
+    """Returns the operators of a plan over another base."""
+    return Apply(_rebased(plan.input, base), plan.operator) if isinstance(plan, Apply) else base
+
+
+def _bound(how: Exchange, sides: Sequence[int], spec: StageSpec, stages: Sequence[Sequence[Object]]) -> StageSpec:
+    """Returns the stage that reads an exchange, once the run files of its stages before are there."""
+    of: list[list[Object]] = [[] for _ in how.orders]
+    for side, objects in zip(sides, stages, strict=True):
+        of[side] += objects
+    source = ranges_of(how, None, of)
+    most = max((piece.size for piece in source.made), default=0)
+    return replace(
+        spec,
+        rows=SourceRows([source], [View()]),
+        resources=replace(spec.resources, memory=REDUCE_MEMORY * most if most > LEAST_BYTES else None),
+    )
+
+
+def _lacks_seed(plan: Plan) -> bool:
+    return any(isinstance(one.how, Shuffled) and one.how.seed is None for one in exchanges_of(plan))
+
+
+def exchanges_of(plan: Plan) -> Iterator[Exchanged]:
+    """Yields the exchanges of a plan, the last one first; not those before a checkpoint, which is a job of its own."""
+    match plan:
+        case Exchanged(inputs, _):
+            yield plan
+            for one in inputs:
+                yield from exchanges_of(one)
+        case Apply(input, _) | Limit(input, _):
+            yield from exchanges_of(input)
+        case Union(inputs) | Zip(inputs):
+            for one in inputs:
+                yield from exchanges_of(one)
+
+
+def _seeded(plan: Plan, format: OutputFormat, codec: str, seed: int) -> StageSpec:
+    spec, _ = stage_of(plan, format, codec)
+    with_seed, _ = stage_of(seeded(plan, seed), format, codec)
+    # Who asked for no seed asks for none the next time, and it is the same job.
+    return replace(with_seed, identity=spec.identity)
+
+
+def seeded(plan: Plan, seed: int) -> Plan:
+    """Returns a plan whose shuffles have a seed: those that had none, this one."""
+    match plan:
+        case Exchanged(inputs, how):
+            inputs = tuple(seeded(one, seed) for one in inputs)
+            if isinstance(how, Shuffled) and how.seed is None:
+                how = replace(how, seed=seed)
+            return Exchanged(inputs, how)
+        case Apply(input, operator):
+            return Apply(seeded(input, seed), operator)
+        case Limit(input, rows):
+            return Limit(seeded(input, seed), rows)
+        case Union(inputs):
+            return Union(tuple(seeded(one, seed) for one in inputs))
+        case Zip(inputs):
+            return Zip(tuple(seeded(one, seed) for one in inputs))
+        case Scan() | Checkpoint():
+            return plan
+
+
+def shuffled(input: Plan, seed: int | None, count: int | None) -> Plan:
+    """Returns the rows of a plan in random order, thrown into as many buckets as suit the bytes that are read."""
+    outputs = count or min(PARTS, max(1, sum(map(size_of, _sources(input))) // LEAST_BYTES))
+    return Exchanged((input,), Shuffled(seed, buckets_for(outputs), count))
+
+
+def _sources(plan: Plan) -> Iterator[Source]:
+    match plan:
+        case Scan(source):
+            yield source
+        case Apply(input, _) | Limit(input, _) | Checkpoint(input, _):
+            yield from _sources(input)
+        case Union(inputs) | Zip(inputs) | Exchanged(inputs, _):
+            for one in inputs:
+                yield from _sources(one)
+
+
+# Limits, and what reads files
 
 
 def _limited(
@@ -92,10 +282,10 @@ def _limited(
     from curate.dataset.lazy.quota import FirstRows
 
     inner, paths = stage_of(base.input, format, codec)
-    if inner.upstream is not None or inner.limit is not None:
+    if inner.before or inner.limit is not None:
         raise ConfigError(
-            "a limit is written that is over files or rows in memory, not over another limit or a checkpoint: write "
-            "what it is over first, and limit that"
+            "a limit is written that is over files or rows in memory, not over another limit, a checkpoint or an "
+            "exchange: write what it is over first, and limit that"
         )
     fusions = tuple(_fusions(base.input))
     told = [operator.identity() for operator in after]
@@ -150,3 +340,6 @@ def _alike(one: Fusion, other: Fusion) -> bool:
     kinds = [source.how.identity() if isinstance(source, Files) else None for source in (one.source, other.source)]
     asked = [[operator.identity() for operator in fusion.operators] for fusion in (one, other)]
     return kinds[0] == kinds[1] and one.source.found.equals(other.source.found) and asked[0] == asked[1]
+
+
+__all__ = ["MOST_BYTES", "Spread", "exchanges_of", "map_stages", "seeded", "shuffled", "stage_of"]

@@ -349,6 +349,7 @@ class Range:
         return (piece[1] - piece[0]) * NUMBER_BYTES
 
     def generation(self, piece: tuple[int, int]) -> str:
+        del piece
         return ""
 
     def identity(self) -> Any:

@@ -1,0 +1,202 @@
+"""Exchanges that change the order of rows, or only where they are: sort, shuffle, repartition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from curate.dataset.exchange.hashing import check_seed as check_seed
+from curate.dataset.exchange.hashing import random_keys
+from curate.dataset.exchange.how import Part
+from curate.dataset.exchange.order import Order, SortKey
+from curate.dataset.lazy.operators import Plain
+from curate.dataset.pipeline import Place
+from curate.dataset.tally import Tally
+from curate.errors import ConfigError
+
+BUCKET = "__bucket"
+"""The column that a shuffle sorts by; rows do not have it before, nor after."""
+BUCKETS = 1 << 16
+"""Most buckets that a shuffle throws rows into."""
+BUCKETS_PER_OUTPUT = 8
+"""An output reads the buckets whole that it begins and ends in."""
+
+
+class OneInput:
+    """The usual answers of an exchange of one input whose rows stay as they are."""
+
+    __slots__ = ()
+    aligned = False
+    count: int | None = None
+    even = False
+    keeps_rows = True
+    plain = True
+
+    def schema(self, found: Sequence[pa.Schema | None]) -> pa.Schema | None:
+        return found[0]
+
+    def prepare(self, side: int) -> tuple[Any, ...]:
+        del side
+        return ()
+
+    def folds(self, side: int) -> bool:
+        del side
+        return False
+
+    def fold(self, side: int, table: pa.Table) -> pa.Table:
+        del side
+        return table
+
+    def combine(self, tables: Sequence[pa.Table], tally: Tally, part: Part) -> Iterator[pa.Table]:
+        del tally, part
+        yield from tables
+
+
+@dataclass(frozen=True, slots=True)
+class Sorted(OneInput):
+    """Rows by keys; those of equal keys as they came. A heavy key goes on in the next output."""
+
+    order: Order
+
+    @property
+    def name(self) -> str:
+        keys = (f"{one.column} descending" if one.descending else one.column for one in self.order.keys)
+        return f"sort({', '.join(keys)})"
+
+    @property
+    def orders(self) -> tuple[Order, ...]:
+        return (self.order,)
+
+    def schema(self, found: Sequence[pa.Schema | None]) -> pa.Schema | None:
+        if found[0] is not None:
+            self.order.check("sort", found[0])
+        return found[0]
+
+    def identity(self) -> Any:
+        return ["sort", self.order.identity()]
+
+
+@dataclass(frozen=True, slots=True)
+class Repartitioned(OneInput):
+    """Rows as they came, in as many outputs, of as many rows each."""
+
+    count: int
+    even = True
+
+    @property
+    def name(self) -> str:
+        return f"repartition({self.count})"
+
+    @property
+    def orders(self) -> tuple[Order, ...]:
+        return (Order(),)
+
+    def identity(self) -> Any:
+        return ["repartition", self.count]
+
+
+@dataclass(frozen=True, slots=True)
+class Bucketed(Plain):
+    """Adds the bucket that a row is thrown into: by its seed, its shard and its number there."""
+
+    seed: int | None
+    buckets: int
+    keeps_rows = True
+
+    @property
+    def name(self) -> str:
+        return "bucket"
+
+    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
+        if found is None:
+            return None
+        if BUCKET in found.names:
+            raise ConfigError(f"random_shuffle: there is a column {BUCKET!r} already, which it sorts by; rename it")
+        return found.append(pa.field(BUCKET, pa.uint16()))
+
+    def identity(self) -> Any:
+        return ["bucket", self.seed, self.buckets]
+
+    def apply(self, batch: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+        del tally
+        self.schema(batch.schema)
+        assert self.seed is not None
+        keys = random_keys(self.seed, place.shard, place.row, batch.num_rows)
+        # The upper bits of a product: as even as the keys, for any number of buckets.
+        buckets = ((keys >> np.uint64(32)) * np.uint64(self.buckets)) >> np.uint64(32)
+        yield batch.append_column(BUCKET, pa.array(buckets.astype(np.uint16)))
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffled(OneInput):
+    """Rows in random order: each is thrown into a bucket, and those of a bucket are permuted.
+
+    A row's bucket depends on the seed and on where it was read; the permutation, on the seed and the bucket. So the
+    order is uniform, and the same whatever the schedule.
+    """
+
+    seed: int | None
+    """None: the first run chooses one."""
+    buckets: int
+    count: int | None
+    plain = False
+    even = True
+
+    @property
+    def name(self) -> str:
+        return f"random_shuffle(seed={self.seed})"
+
+    @property
+    def orders(self) -> tuple[Order, ...]:
+        return (Order((SortKey(BUCKET),)),)
+
+    def identity(self) -> Any:
+        return ["random_shuffle", self.seed, self.count, self.buckets]
+
+    def prepare(self, side: int) -> tuple[Any, ...]:
+        del side
+        return (Bucketed(self.seed, self.buckets),)
+
+    def combine(self, tables: Sequence[pa.Table], tally: Tally, part: Part) -> Iterator[pa.Table]:
+        (rows,) = tables
+        if not rows.num_rows:
+            return
+        assert self.seed is not None
+        buckets = rows[BUCKET].to_numpy()
+        starts = np.flatnonzero(np.r_[True, buckets[1:] != buckets[:-1]])
+        order = np.concatenate(
+            [
+                start + permutation(self.seed, int(buckets[start]), stop - start)
+                for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(buckets)], strict=True)
+            ]
+        )
+        own = order[part.skip : None if part.take is None else part.skip + part.take]
+        # Those of the neighbours were read beside them, and are not this output's.
+        tally.books.rows_in -= len(order) - len(own)
+        plain = rows.drop_columns([BUCKET])
+        for start in range(0, len(own), SLICE_ROWS):
+            yield plain.take(pa.array(own[start : start + SLICE_ROWS]))
+
+
+SLICE_ROWS = 1 << 16
+"""Rows that are taken at a time."""
+
+
+def permutation(seed: int, bucket: int, rows: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Returns the numbers below `rows` in random order, the same for the same seed and bucket."""
+    keys = random_keys(seed, f"bucket {bucket}", 0, rows)
+    return np.argsort(keys, kind="stable")
+
+
+def buckets_for(outputs: int) -> int:
+    """Returns how many buckets are used where there will be about as many outputs.
+
+    >>> buckets_for(1), buckets_for(100), buckets_for(1_000_000)
+    (64, 1024, 65536)
+    """
+    wanted = max(64, outputs * BUCKETS_PER_OUTPUT)
+    return min(BUCKETS, 1 << (wanted - 1).bit_length())

@@ -1,0 +1,231 @@
+"""The reduce side of an exchange as a source: each piece is what one output reads of all run files.
+
+Where the ranges begin is decided here, from the indexes of the run files alone, and nothing else: the same run files
+give the same outputs on any cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from curate.dataset.exchange.cuts import Cut, cuts, place
+from curate.dataset.exchange.even import Even, evenly
+from curate.dataset.exchange.how import Exchange, Part
+from curate.dataset.exchange.runs import RunFile, Segment
+from curate.dataset.formats import rechunk
+from curate.dataset.lazy.sources import View
+from curate.dataset.tally import Tally
+from curate.errors import CorruptInput, ObjectNotFound
+from curate.storage import open_store
+from curate.storage.protocol import Object
+from curate.units import GIB, MIB
+
+READERS = 8
+"""Indexes of run files that are read at once."""
+LEAST_BYTES, MOST_BYTES, PARTS = 32 * MIB, 4 * GIB, 64
+"""An output reads a sixty-fourth of the rows, within these bounds: bytes as they are in memory, and nothing else,
+decide how many there are."""
+SLICE_ROWS = 1 << 16
+"""Rows that are put in order at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one output reads."""
+
+    number: int
+    starts: Any = field(repr=False)
+    """The first row of each segment, in merge order."""
+    stops: Any = field(repr=False)
+    size: int
+    """Bytes in memory, about."""
+    skip: int = 0
+    take: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """The rows of an exchange whose run files are there."""
+
+    how: Exchange
+    schema: pa.Schema
+    files: tuple[Object, ...] = field(repr=False)
+    """Run files in merge order."""
+    segments: tuple[tuple[int, int, int], ...] = field(repr=False)
+    """Of each segment, in merge order: the side that it is of, its file, and its number there."""
+    made: tuple[Piece, ...] = field(repr=False)
+    """What the outputs read; tasks are given none but their own."""
+    of: int
+    """How many outputs there are."""
+    num_cpus: float | None = None
+
+    @property
+    def name(self) -> str:
+        return self.how.name
+
+    @property
+    def found(self) -> pa.Schema:
+        return self.schema
+
+    def pieces(self) -> Iterator[Piece]:
+        yield from self.made
+
+    def bundles(self) -> Iterator[tuple[Piece, ...]]:
+        for one in self.made:
+            yield (one,)
+
+    def bare(self) -> Self:
+        return replace(self, made=())
+
+    def shard(self, piece: Piece) -> str:
+        return f"part-{piece.number:05d}-of-{self.of:05d}"
+
+    def label(self, piece: Piece) -> str:
+        return f"output {piece.number} of {self.how.name}"
+
+    def size(self, piece: Piece) -> int:
+        return piece.size
+
+    def generation(self, piece: Piece) -> str:
+        del piece
+        return ""
+
+    def identity(self) -> Any:
+        return ["exchange", self.how.identity()]
+
+    def count(self) -> int | None:
+        return None
+
+    def read(self, piece: Piece, view: View, batch_rows: int, tally: Tally) -> Iterator[pa.Table]:
+        del view
+        return rechunk(self._rows(piece, tally), batch_rows)
+
+    def _rows(self, piece: Piece, tally: Tally) -> Iterator[pa.Table]:
+        sides = []
+        for side, order in enumerate(self.how.orders):
+            tables = [
+                _opened(self.files[file]).read(segment, int(start), int(stop))
+                for (of, file, segment), start, stop in zip(self.segments, piece.starts, piece.stops, strict=True)
+                if of == side and stop > start
+            ]
+            if not tables:
+                sides.append(self._empty(side))
+                continue
+            rows = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+            tally.books.rows_in += rows.num_rows
+            if self.how.plain:
+                yield from _sorted(rows, order, len(tables))
+                return
+            sides.append(order.sort(rows) if len(tables) > 1 and order.keys else rows)
+        if not self.how.plain:
+            part = Part(piece.number, self.of, piece.skip, piece.take)
+            yield from self.how.combine(sides, tally, part)
+
+    def _empty(self, side: int) -> pa.Table:
+        for of, file, _ in self.segments:
+            if of == side:
+                return _opened(self.files[file]).schema.empty_table()
+        return pa.table({})
+
+
+def _sorted(rows: pa.Table, order: Any, runs: int) -> Iterator[pa.Table]:
+    if runs == 1 or not order.keys:
+        yield rows
+        return
+    indices = order.indices(rows)
+    for start in range(0, rows.num_rows, SLICE_ROWS):
+        yield rows.take(indices.slice(start, SLICE_ROWS))
+
+
+@lru_cache(maxsize=4096)
+def _opened(file: Object) -> RunFile:
+    """Returns a run file, which stays open in this process: every output reads of every file."""
+    try:
+        return RunFile.open(open_store(file.uri), file)
+    except ObjectNotFound as error:
+        raise CorruptInput(
+            f"{file.uri}, in which rows of this output are, is gone; run the job again: what made it runs again"
+        ) from error
+
+
+def ranges_of(how: Exchange, schema: pa.Schema | None, sides: Sequence[Sequence[Object]]) -> Ranges:
+    """Returns the source over the run files of each side of an exchange, in merge order; reads their indexes.
+
+    `schema` is that of the rows, if it is known; else it is that of the first run file, for those that are plain.
+    """
+    files = tuple(item for objects in sides for item in objects)
+    with ThreadPoolExecutor(READERS) as pool:
+        opened = list(pool.map(_opened, files))
+    side_of = [side for side, objects in enumerate(sides) for _ in objects]
+    segments: list[tuple[int, int, int]] = []
+    indexes: list[Segment] = []
+    for number, file in enumerate(opened):
+        for segment, index in enumerate(file.segments):
+            segments.append((side_of[number], number, segment))
+            indexes.append(index)
+    pieces = _pieces_by_rows if how.even else _pieces_by_bytes
+    made = tuple(pieces(how, opened, segments, indexes))
+    if schema is None:
+        schema = opened[0].schema if opened else pa.schema([])
+    return Ranges(how, schema, files, tuple(segments), made, len(made))
+
+
+def _pieces_by_bytes(
+    how: Exchange, files: Sequence[RunFile], segments: Sequence[tuple[int, int, int]], indexes: Sequence[Segment]
+) -> Iterator[Piece]:
+    total = sum(int(one.bytes.sum()) for one in indexes)
+    target = min(max(total // PARTS, LEAST_BYTES), MOST_BYTES)
+    # Keys of all sides are compared with one another: what they are called says nothing.
+    order = how.orders[0]
+    named = [
+        index
+        if side == 0
+        else replace(index, keys=index.keys.rename_columns(order.keys_of(indexes[0].keys).column_names))
+        for (side, _, _), index in zip(segments, indexes, strict=True)
+    ]
+    made: list[Cut] = cuts(
+        order, named, target_bytes=None if how.count else target, count=how.count, aligned=how.aligned
+    )
+    rows = np.array([int(one.rows.sum()) for one in indexes], dtype=np.int64)
+    edges = [np.zeros(len(rows), dtype=np.int64)]
+    for cut in made:
+        edges.append(
+            np.array(
+                [
+                    place(cut, number, _position(files[file], how.orders[side], segment))
+                    for number, (side, file, segment) in enumerate(segments)
+                ],
+                dtype=np.int64,
+            )
+        )
+    edges.append(rows)
+    weights = [one.bytes.sum() / max(1, row) for one, row in zip(indexes, rows.tolist(), strict=True)]
+    for number, (start, stop) in enumerate(pairwise(edges)):
+        yield Piece(number, start, stop, int(np.dot(stop - start, weights)) if len(rows) else 0)
+
+
+def _position(file: RunFile, order: Any, segment: int) -> Any:
+    def position(key: pa.Table, after: bool) -> int:
+        named = key.rename_columns([one.column for one in order.keys])
+        return file.position(order, segment, named, after)
+
+    return position
+
+
+def _pieces_by_rows(
+    how: Exchange, files: Sequence[RunFile], segments: Sequence[tuple[int, int, int]], indexes: Sequence[Segment]
+) -> Iterator[Piece]:
+    del files, segments
+    total = sum(int(one.bytes.sum()) for one in indexes)
+    target = min(max(total // PARTS, LEAST_BYTES), MOST_BYTES)
+    parts: Sequence[Even] = evenly(how.orders[0], indexes, how.count or max(1, -(-total // target)))
+    for number, part in enumerate(parts):
+        yield Piece(number, part.starts, part.stops, part.bytes, part.skip, part.take)
