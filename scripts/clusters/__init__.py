@@ -1,0 +1,1 @@
+"""What scripts/cluster is made of: parameters, the files made from them, their checks, and Ray's own commands."""

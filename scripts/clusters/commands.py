@@ -1,0 +1,123 @@
+"""Ray's own commands: shown, then run, or with `--dry-run` only shown."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+
+from clusters.connect import ConnectionLost
+from clusters.problems import Refused
+
+TUNNEL_S = 45.0
+"""In which a tunnel stands: it asks Google for the head's address and starts an ssh."""
+
+
+def ray_command() -> str:
+    """Returns the path of the `ray` of this Python, whatever is first on PATH."""
+    return str(Path(sys.executable).parent / "ray")
+
+
+@dataclass
+class Shell:
+    """Runs commands and shows each on standard error; dry, shows them on standard output and runs nothing."""
+
+    dry: bool = False
+    env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+
+    def run(self, *words: str, quiet: bool = False) -> int:
+        """Returns the command's exit code. What a quiet one printed is shown if it fails."""
+        self._show(words)
+        if self.dry:
+            return 0
+        if not quiet:
+            return subprocess.run(self._argv(words), env=self.env, check=False).returncode
+        ended = subprocess.run(self._argv(words), env=self.env, check=False, capture_output=True, text=True)
+        if ended.returncode:
+            click.echo((ended.stdout + ended.stderr).rstrip(), err=True)
+        return ended.returncode
+
+    def start(self, *words: str, log: Path) -> subprocess.Popen[bytes]:
+        """Starts a command that goes on beside this process; what it prints goes to a file."""
+        self._show(words)
+        with log.open("wb") as out:
+            return subprocess.Popen(
+                self._argv(words),
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+
+    def _show(self, words: Sequence[str]) -> None:
+        click.echo(f"$ {shlex.join(words)}", err=not self.dry)
+
+    def _argv(self, words: Sequence[str]) -> list[str]:
+        return [ray_command() if words[0] == "ray" else words[0], *words[1:]]
+
+
+class Tunnel:
+    """The head's dashboard at a port of this machine, by `ray dashboard`; made anew when it broke."""
+
+    def __init__(self, shell: Shell, file: str) -> None:
+        self._shell = shell
+        self._file = file
+        self._process: subprocess.Popen[bytes] | None = None
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            self._port: int = found.getsockname()[1]
+        self._log = Path(tempfile.mkdtemp(prefix="curate-tunnel-")) / "log"
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    def open(self) -> None:
+        """Ends the tunnel that there is, and returns when a new one stands. Raises ConnectionLost if none comes."""
+        self.close()
+        words = ("ray", "dashboard", self._file, "--port", str(self._port))
+        self._process = self._shell.start(*words, log=self._log)
+        until = time.monotonic() + TUNNEL_S
+        while time.monotonic() < until:
+            with socket.socket() as probe:
+                probe.settimeout(1)
+                if probe.connect_ex(("127.0.0.1", self._port)) == 0:
+                    return
+            if self._process.poll() is not None:
+                break
+            time.sleep(0.2)
+        self.close()
+        raise ConnectionLost(f"`ray dashboard` made no tunnel: {self._said()}")
+
+    def close(self) -> None:
+        """Ends the tunnel, and what it started."""
+        if self._process is not None:
+            # `ray dashboard` and its ssh have a session of their own.
+            subprocess.run(["kill", "--", f"-{self._process.pid}"], check=False, capture_output=True)
+            self._process.wait()
+            self._process = None
+
+    def _said(self) -> str:
+        lines = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
+        return lines[-1].strip() if lines else "it printed nothing"
+
+
+def needs_google() -> None:
+    """Raises Refused where `ray up` cannot speak to Google Cloud from here."""
+    from importlib.util import find_spec
+
+    if find_spec("googleapiclient") is None:
+        raise Refused(
+            "`ray up` needs google-api-python-client on this machine: "
+            ".venv/bin/python -m pip install google-api-python-client"
+        )

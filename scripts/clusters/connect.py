@@ -1,0 +1,124 @@
+"""Whether a cluster answers, takes the token, and has the Ray and Python that are here: in a line, within seconds."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http.client import HTTPException
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import ProxyHandler, Request, build_opener
+
+from clusters.problems import Refused
+
+TIMEOUT_S = 4.0
+"""Of one request; two of them make the check."""
+
+
+class ConnectionLost(Exception):
+    """The cluster did not answer."""
+
+
+@dataclass(frozen=True)
+class Api:
+    """The job API of one cluster."""
+
+    address: str
+    """http://host:port of the dashboard."""
+    token: str | None
+
+    def get(self, path: str) -> Any:
+        """Returns the answer to a request. Raises HTTPError for a refusal, ConnectionLost where there is none."""
+        headers = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
+        request = Request(f"{self.address}{path}", headers=headers)
+        # A proxy would be told the token, and does not reach a tunnel.
+        opener = build_opener(ProxyHandler({}))
+        try:
+            with opener.open(request, timeout=TIMEOUT_S) as answer:
+                return json.load(answer)
+        except HTTPError:
+            raise
+        except (URLError, OSError, HTTPException) as error:
+            raise ConnectionLost(str(getattr(error, "reason", error)) or type(error).__name__) from error
+
+
+@dataclass(frozen=True)
+class Versions:
+    """What has to agree."""
+
+    ray: str
+    python: str
+    """Major, minor and patch."""
+
+    @classmethod
+    def here(cls) -> Versions:
+        """Returns those of this process."""
+        from importlib.metadata import version
+
+        return cls(version("ray"), platform.python_version())
+
+
+def versions_of(api: Api) -> Versions:
+    """Returns what the cluster has. Raises Refused, with the next step, if it does not answer or let one in."""
+    try:
+        ray = api.get("/api/version")["ray_version"]
+        python = api.get("/api/v0/cluster_metadata")["data"]["pythonVersion"]
+    except HTTPError as error:
+        raise Refused(_refusal(api, error.code)) from error
+    except ConnectionLost as error:
+        raise Refused(
+            f"no cluster answers at {api.address} ({error}): `scripts/cluster status` shows whether it is up, "
+            "`scripts/cluster up` brings it up, and --address names another one"
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise Refused(f"what answers at {api.address} is no Ray dashboard: --address wants its URL") from error
+    return Versions(ray, python)
+
+
+def _refusal(api: Api, code: int) -> str:
+    if code == 401:
+        return (
+            f"the cluster at {api.address} asks for a token, and none was found: ask its keeper for it, and name the "
+            "file with RAY_AUTH_TOKEN_PATH"
+        )
+    if code == 403:
+        return (
+            f"the cluster at {api.address} does not take this token: it was rotated, or is another cluster's; ask its "
+            "keeper, and name the file with RAY_AUTH_TOKEN_PATH"
+        )
+    return f"what answers at {api.address} is no Ray dashboard (status {code}): --address wants its URL"
+
+
+def agree(here: Versions, there: Versions) -> None:
+    """Raises Refused where versions differ: Ray's by any digit, Python's by the minor version."""
+    if here.ray != there.ray:
+        raise Refused(
+            f"Ray is {here.ray} here and {there.ray} on the cluster: install this checkout's requirements.lock "
+            "(scripts/test does), or bring the cluster to it with scripts/cluster image, render and up"
+        )
+    if _minor(here.python) != _minor(there.python):
+        raise Refused(
+            f"Python is {here.python} here and {there.python} on the cluster: make .venv with Python "
+            f"{_minor(there.python)}, or set `python` in infra/parameters.yaml and bring the cluster to it"
+        )
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def details(api: Api, submission: str) -> Mapping[str, Any] | None:
+    """Returns what the cluster knows of a job; None if it knows none of that name. Raises ConnectionLost."""
+    try:
+        found: Mapping[str, Any] = api.get(f"/api/jobs/{submission}")
+    except HTTPError as error:
+        if error.code == 404:
+            return None
+        if error.code in (401, 403):
+            raise Refused(_refusal(api, error.code)) from error
+        raise ConnectionLost(f"status {error.code}") from error
+    except ValueError as error:
+        raise ConnectionLost("no JSON in the answer") from error
+    return found

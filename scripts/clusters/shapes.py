@@ -1,0 +1,94 @@
+"""What machines there are, as far as that can be known without asking: CPUs of a name, chips of a TPU, zones."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_FAMILIES: dict[str, tuple[int, ...]] = {
+    "e2": (2, 4, 8, 16, 32),
+    "n1": (1, 2, 4, 8, 16, 32, 64, 96),
+    "n2": (2, 4, 8, 16, 32, 48, 64, 80, 96, 128),
+    "n2d": (2, 4, 8, 16, 32, 48, 64, 80, 96, 128, 224),
+    "c2": (4, 8, 16, 30, 60),
+    "c2d": (2, 4, 8, 16, 32, 56, 112),
+    "c3": (4, 8, 22, 44, 88, 176),
+    "c3d": (4, 8, 16, 30, 60, 90, 180, 360),
+    "n4": (2, 4, 8, 16, 32, 48, 64, 80),
+    "t2d": (1, 2, 4, 8, 16, 32, 48, 60),
+}
+"""CPUs of the predefined sizes of each family, from the tables of machine types in Compute Engine's documentation. Not
+every class of a family has every size."""
+_MACHINE = re.compile(r"([a-z][a-z0-9]*)-(standard|highmem|highcpu)-([0-9]+)")
+_TPU = re.compile(r"(v[0-9]+[a-z]*)-([0-9]+)")
+
+
+@dataclass(frozen=True)
+class _Tpu:
+    chips: dict[int, int]
+    """Chips of each size that is one host, by the number in its name: versions count cores or chips there."""
+    host_cpus: int
+    zones: tuple[str, ...]
+
+
+_TPUS = {
+    "v4": _Tpu({8: 4}, 240, ("us-central2-b",)),
+    "v5p": _Tpu({8: 4}, 208, ("us-central1-a", "us-east5-a", "europe-west4-b")),
+    "v5litepod": _Tpu({1: 1, 4: 4, 8: 8}, 224, ("us-central1-a", "us-south1-a", "us-west4-a", "europe-west4-b")),
+    "v6e": _Tpu({1: 1, 4: 4, 8: 8}, 180, ("us-central1-b", "us-east1-d", "us-east5-b", "europe-west4-a")),
+}
+"""From the tables of TPU versions and of TPU regions in Cloud TPU's documentation. CPUs are those of a whole host."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What one node has."""
+
+    cpus: int
+    chips: int = 0
+
+
+def machine(name: str) -> Shape | str:
+    """Returns what a machine type has, or what is wrong with its name.
+
+    >>> machine("n2-standard-8")
+    Shape(cpus=8, chips=0)
+    >>> machine("n2-standard-9")
+    'n2 machines have 2, 4, 8, 16, 32, 48, 64, 80, 96 or 128 CPUs, not 9'
+    """
+    found = _MACHINE.fullmatch(name)
+    if found is None:
+        return f"{name!r} is no machine type (expected e.g. n2-standard-8)"
+    family, cpus = found[1], int(found[3])
+    sizes = _FAMILIES.get(family)
+    if sizes is None:
+        return f"{name!r} is of an unknown family of machines; known are: {', '.join(_FAMILIES)}"
+    if cpus not in sizes:
+        return f"{family} machines have {', '.join(map(str, sizes[:-1]))} or {sizes[-1]} CPUs, not {cpus}"
+    return Shape(cpus)
+
+
+def tpu(name: str, zone: str) -> Shape | str:
+    """Returns what a TPU of one host has, or why there is none such.
+
+    >>> tpu("v4-8", "us-central2-b")
+    Shape(cpus=240, chips=4)
+    >>> tpu("v4-16", "us-central2-b")
+    'v4-16 is more than one host, and its hosts would have to run in step; one host is v4-8'
+    >>> tpu("v4-8", "us-east1-d")
+    'there is no v4 in us-east1-d; there is in us-central2-b'
+    """
+    found = _TPU.fullmatch(name)
+    kind = _TPUS.get(found[1]) if found else None
+    if found is None or kind is None:
+        return f"{name!r} is no TPU type (expected a version, {', '.join(_TPUS)}, and a size: v4-8)"
+    size, largest = int(found[2]), max(kind.chips)
+    if size > largest:
+        return (
+            f"{name} is more than one host, and its hosts would have to run in step; one host is {found[1]}-{largest}"
+        )
+    if size not in kind.chips:
+        return f"{name!r} is no size of {found[1]}; one host is {found[1]}-{largest}"
+    if zone not in kind.zones:
+        return f"there is no {found[1]} in {zone}; there is in {', '.join(kind.zones)}"
+    return Shape(kind.host_cpus, kind.chips[size])
