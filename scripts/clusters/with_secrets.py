@@ -45,12 +45,15 @@ def fetch(where: str) -> str:
     if where.startswith("/"):
         return Path(where).read_text().rstrip("\n")
     import google.auth
+    from google.auth.exceptions import GoogleAuthError
     from google.auth.transport.requests import AuthorizedSession
 
-    credentials, _ = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
-    url = f"https://secretmanager.googleapis.com/v1/{where}:access"
-    session = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
-    answer = session.get(url, timeout=TIMEOUT_S)
+    try:
+        credentials, _ = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
+        session = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
+        answer = session.get(f"https://secretmanager.googleapis.com/v1/{where}:access", timeout=TIMEOUT_S)
+    except GoogleAuthError as error:
+        raise OSError(f"no access to Secret Manager: {error}") from error
     if answer.status_code != 200:
         raise OSError(f"Secret Manager answered {answer.status_code}; roles/secretmanager.secretAccessor is needed")
     return base64.b64decode(answer.json()["payload"]["data"]).decode().rstrip("\n")
