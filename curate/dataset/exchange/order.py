@@ -21,6 +21,9 @@ from curate.errors import ConfigError, did_you_mean
 
 _PLACES = ("at_end", "at_start")
 
+_COUNTED = 1 << 16
+"""Integers over a range below this are counted by Arrow and not compared, which nothing is faster than."""
+
 
 @dataclass(frozen=True, slots=True)
 class SortKey:
@@ -96,6 +99,9 @@ class Order:
         columns = [(column, descending) for column, descending in columns if not pt.is_null(column.type)]
         if not columns:
             return pa.array(np.arange(table.num_rows, dtype=np.uint64))
+        numbers = [_numbers(column, descending, alone=len(columns) == 1) for column, descending in columns]
+        if all(one is not None for one in numbers):
+            return pa.array(_sorted([one for one in numbers if one is not None]), pa.uint64())
         # Names of their own: Arrow takes a name that begins with a dot for a path.
         names = [str(number) for number in range(len(columns))]
         ways = ["descending" if descending else "ascending" for _, descending in columns]
@@ -207,6 +213,46 @@ def _take(column: pa.ChunkedArray, rows: pa.Array) -> pa.ChunkedArray:
     if pt.is_string_view(type) or pt.is_binary_view(type):
         return _plain(column).take(rows).cast(type)
     return column.take(rows)
+
+
+def _numbers(column: pa.ChunkedArray, descending: bool, alone: bool) -> np.ndarray[Any, Any] | None:
+    """Returns numbers that ascend as the column is to be sorted; None where Arrow is to sort it.
+
+    Those are columns of other types, with nulls or NaN, and such of integers close together that are sorted by `alone`.
+    """
+    type = column.type
+    whole = pt.is_integer(type) or pt.is_temporal(type)
+    if not (whole or pt.is_floating(type)) or type.bit_width < 32 or column.null_count or not len(column):
+        return None
+    if pt.is_temporal(type):
+        column = column.cast(pa.int32() if type.bit_width == 32 else pa.int64())
+    values: np.ndarray[Any, Any] = column.to_numpy()
+    if whole and alone and int(values.max()) - int(values.min()) < _COUNTED:
+        return None
+    if not whole and np.isnan(values.max()):
+        return None
+    if descending:
+        return ~values if whole else -values
+    return values
+
+
+def _sorted(keys: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    """Returns the stable order by keys of numbers, one after the other.
+
+    NumPy's quick sort, which uses vector instructions, is not stable: what it found to be equal is put right by sorting
+    the numbers of groups and rows as one. That is several times faster than a stable sort of the values.
+    """
+    rows = np.arange(len(keys[0]))
+    for key in reversed(keys):
+        values = key if key is keys[-1] else key[rows]
+        order = np.argsort(values)
+        values = values[order]
+        new = values[1:] != values[:-1]
+        if not new.all():
+            group = np.append(0, np.cumsum(new))
+            order = np.sort(group * len(order) + order) % len(order)
+        rows = rows[order]
+    return rows
 
 
 def _changes(column: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.bool_]]:
