@@ -11,13 +11,14 @@ from typing import Any
 
 import jsonschema
 
-from clusters import kuberay, yamls
-from clusters.lock import Lock
-from clusters.parameters import Parameters
-from clusters.problems import Problem, shown
-from clusters.render import INFRA, NAMES, container, render_file, stale
-from clusters.shapes import Shape, machine, tpu
 from curate.errors import did_you_mean
+
+from . import kuberay, yamls
+from .lock import Lock
+from .parameters import Parameters
+from .problems import Problem, shown
+from .render import INFRA, NAMES, container, render_file, stale
+from .shapes import Shape, machine, tpu
 
 COMPUTE_FIELDS = frozenset(
     str.split(
@@ -156,7 +157,7 @@ def _letting_in(found: yamls.Document) -> Iterator[Problem]:
     """Yields what would let others in."""
     if found.get("provider", "use_internal_ips") is not True:
         text = "use_internal_ips must be true: without it nodes are reached by public addresses"
-        yield found.problem(("provider",), text)
+        yield found.problem(("provider", "use_internal_ips"), text)
     options = found.get("docker", "run_options", default=[])
     if not any("RAY_AUTH_MODE=token" in str(option) for option in options):
         text = "run_options must hold `--env RAY_AUTH_MODE=token`: without it whoever reaches a port runs code"
@@ -226,7 +227,7 @@ def _address(found: yamls.Document, where: yamls.Where, *, is_tpu: bool) -> Iter
     if is_tpu:
         if node.get("networkConfig", {}).get("enableExternalIps") is not False:
             text = "networkConfig must say enableExternalIps: false, or Ray asks for public addresses"
-            yield found.problem((*where, "node_config", "networkConfig"), text)
+            yield found.problem((*where, "node_config", "networkConfig", "enableExternalIps"), text)
         return
     interfaces = node.get("networkInterfaces")
     if not interfaces:

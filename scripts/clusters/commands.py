@@ -15,8 +15,8 @@ from pathlib import Path
 
 import click
 
-from clusters.connect import ConnectionLost
-from clusters.problems import Refused
+from .connect import ConnectionLost
+from .problems import Refused
 
 TUNNEL_S = 45.0
 """In which a tunnel stands: it asks Google for the head's address and starts an ssh."""

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import ProxyHandler, Request, build_opener
 
-from clusters.problems import Refused
+from .problems import Refused
 
 TIMEOUT_S = 4.0
 """Of one request; two of them make the check."""

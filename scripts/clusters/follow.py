@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Protocol
 
-from clusters.connect import Api, ConnectionLost, details
+from .connect import Api, ConnectionLost, details
 
 POLL_S = 3.0
 """Between two looks at the job's state. A look fails in time; a log in a dead connection is silent for ever."""

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from clusters.problems import Problem
-from clusters.yamls import Document, Where
 from curate.errors import did_you_mean
+
+from .problems import Problem
+from .yamls import Document, Where
 
 _ANY = "any"
 _MAP = "map of strings"
@@ -173,7 +174,7 @@ def check(documents: Sequence[Document], image: str, ray: str) -> list[Problem]:
             problems += _cluster(one, ("spec", "rayClusterSpec"), image, ray)
         elif (named := one.get("spec", "clusterSelector", "ray.io/cluster")) not in clusters:
             text = f"selects the cluster {named!r}{did_you_mean(str(named), clusters)}, which is not in this file"
-            problems.append(one.problem(("spec", "clusterSelector"), text))
+            problems.append(one.problem(("spec", "clusterSelector", "ray.io/cluster"), text))
     return problems
 
 
@@ -219,7 +220,7 @@ def _cluster(found: Document, spec: Where, image: str, ray: str) -> Iterator[Pro
     head = (*spec, "headGroupSpec")
     if found.get(*head, "rayStartParams", "num-cpus") != "0":
         text = 'the head must have num-cpus: "0": what runs there takes memory from all drivers'
-        yield found.problem((*head, "rayStartParams"), text)
+        yield found.problem((*head, "rayStartParams", "num-cpus"), text)
     if found.get(*head, "serviceType", default="ClusterIP") != "ClusterIP" or found.get(*head, "enableIngress"):
         text = "the head must be seen in the cluster's own network only: serviceType: ClusterIP, enableIngress: false"
         yield found.problem((*head, "serviceType"), text)
@@ -229,7 +230,7 @@ def _cluster(found: Document, spec: Where, image: str, ray: str) -> Iterator[Pro
         least, now, most = group.get("minReplicas", 0), group.get("replicas", 0), group.get("maxReplicas", 2**31)
         if not least <= now <= most:
             text = f"replicas is {now}, and minReplicas to maxReplicas is {least} to {most}"
-            yield found.problem((*where, "replicas"), text)
+            yield found.problem((*where, "maxReplicas" if now > most else "replicas"), text)
         yield from _requests(found, where)
     pods = [head, *((*spec, "workerGroupSpecs", number) for number in range(len(groups)))]
     for pod in pods:

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusters.problems import Refused, shown
+from .problems import Refused, shown
 
 _RAY = re.compile(r"^ray==([0-9][0-9a-z.]*)", re.MULTILINE)
 

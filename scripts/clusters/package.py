@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusters.problems import Refused
 from curate.units import format_bytes
+
+from .problems import Refused
 
 EXCLUDES = ("/tests", "/infra")
 """What no job needs, beside what .gitignore names."""

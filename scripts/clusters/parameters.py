@@ -8,10 +8,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from clusters import yamls
-from clusters.problems import ROOT, Problem, shown
-from clusters.shapes import machine, tpu
 from curate.errors import did_you_mean
+
+from . import yamls
+from .problems import ROOT, Problem, shown
+from .shapes import machine, tpu
 
 PARAMETERS = ROOT / "infra/parameters.yaml"
 EXAMPLE_PROJECT = "my-project"

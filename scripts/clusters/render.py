@@ -6,10 +6,10 @@ import string
 from dataclasses import asdict
 from pathlib import Path
 
-from clusters.lock import Lock
-from clusters.parameters import Parameters
-from clusters.problems import ROOT, Problem, shown
-from clusters.shapes import tpu
+from .lock import Lock
+from .parameters import Parameters
+from .problems import ROOT, Problem, shown
+from .shapes import tpu
 
 INFRA = ROOT / "infra"
 TEMPLATES = INFRA / "templates"

@@ -16,11 +16,12 @@ from typing import Any
 
 import click
 
-from clusters.commands import Shell
-from clusters.follow import Source, follow
-from clusters.problems import Refused
-from clusters.with_secrets import reference
 from curate.errors import CurateError
+
+from .commands import Shell
+from .follow import Source, follow
+from .problems import Refused
+from .with_secrets import reference
 
 WRAPPER = "scripts/clusters/with_secrets.py"
 LOOK_S = 10.0

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from clusters.problems import Problem, shown
+from .problems import Problem, shown
 
 Where = tuple[Hashable, ...]
 """The keys and positions that lead to a value."""
