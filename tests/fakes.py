@@ -126,8 +126,8 @@ class FlakyStore:
     def open(self, object: Object) -> BinaryIO:
         return self.inner.open(object)
 
-    def writer(self, uri: str) -> Writer:
-        return self.inner.writer(uri)
+    def writer(self, uri: str, *, durable: bool = True) -> Writer:
+        return self.inner.writer(uri, durable=durable)
 
     def publish(self, uri: str, data: bytes) -> Published:
         return self._write(uri, lambda: self.inner.publish(uri, data))

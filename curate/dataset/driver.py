@@ -258,7 +258,8 @@ class _Run:
     def _tidy(self) -> None:
         if is_local(self.prepared.output):
             # A run's directories reach the disk before it says how it ended: a crash of the machine loses none.
-            sync_directories(self.prepared.output)
+            if self.prepared.spec.runs is None:
+                sync_directories(self.prepared.output)
             remove_scratch(self.prepared.stores.scratch)
 
     def _program(self) -> StageProgram:

@@ -125,9 +125,9 @@ class OwnedStore:
     def open(self, object: Object) -> BinaryIO:
         return self._inner.open(object)
 
-    def writer(self, uri: str) -> Writer:
+    def writer(self, uri: str, *, durable: bool = True) -> Writer:
         self._before_write()
-        return self._inner.writer(uri)
+        return self._inner.writer(uri, durable=durable)
 
     def publish(self, uri: str, data: bytes) -> Published:
         self._before_write()

@@ -391,7 +391,9 @@ class StageProgram:
             )
         name = uri[len(self.output) + 1 :]
         uris = {MAIN: uri} | {side: f"{self.output}/{side_name(side, name)}" for side in piece.sides}
-        with Outputs(out, uris, {MAIN: piece.schema, **piece.sides}, self._writer) as outputs:
+        schemas = {MAIN: piece.schema, **piece.sides}
+        # What an exchange reads is checked then, and made again where it is not what it was.
+        with Outputs(out, uris, schemas, self._writer, durable=self.runs is None) as outputs:
             for table in tables:
                 got(meters.write, table)
                 with at_work(meters.write):

@@ -57,16 +57,18 @@ class Outputs:
         uris: Mapping[str, str],
         schemas: Mapping[str, Any],
         make_writer: Callable[[Writer, Any], OutputWriter],
+        *,
+        durable: bool = True,
     ) -> None:
         """`uris` and `schemas` are by name of the output: MAIN, and the extra ones; `make_writer` is given a sink and a
-        schema."""
+        schema; `durable` is as for stores."""
         self.bytes_out = 0
         """Stored bytes of what was published."""
         self._store = store
         self._open = ExitStack()
         self._all = {}
         for name, uri in uris.items():
-            sink = self._open.enter_context(store.writer(uri))
+            sink = self._open.enter_context(store.writer(uri, durable=durable))
             self._all[name] = _One(uri, schemas[name], sink, make_writer(sink, schemas[name]))
 
     def __enter__(self) -> Self:

@@ -197,7 +197,8 @@ class GCSStore:
     def open(self, object: Object) -> BinaryIO:
         return range_stream(lambda start, stop: self._read_generation(object, start, stop), object.size)
 
-    def writer(self, uri: str) -> GCSWriter:
+    def writer(self, uri: str, *, durable: bool = True) -> GCSWriter:
+        del durable  # all of it is
         bucket_and_key(uri, "gs")
         return GCSWriter(self, uri)
 

@@ -137,8 +137,8 @@ class LocalStore:
             raise mismatch(object.uri, object.generation, found)
         return file
 
-    def writer(self, uri: str) -> LocalWriter:
-        return LocalWriter(self, _path(uri))
+    def writer(self, uri: str, *, durable: bool = True) -> LocalWriter:
+        return LocalWriter(self, _path(uri), durable)
 
     def publish(self, uri: str, data: bytes) -> Published:
         temporary, status = self._written(_path(uri), data, nameless=True)
@@ -275,8 +275,9 @@ class LocalStore:
 class LocalWriter(BaseWriter):
     """Bytes collected in a temporary until they are published."""
 
-    def __init__(self, store: LocalStore, uri: str) -> None:
+    def __init__(self, store: LocalStore, uri: str, durable: bool) -> None:
         self._store = store
+        self._durable = durable
         self._temporary = store._temporary(uri, nameless=True)
         # Its descriptor outlives this buffer: a nameless file is linked through it.
         self._file = open(self._temporary.descriptor, "wb", buffering=WRITE_BUFFER_BYTES, closefd=False)  # noqa: SIM115
@@ -291,7 +292,7 @@ class LocalWriter(BaseWriter):
     def _finish(self) -> Published:
         try:
             self._file.flush()
-            status = _settled(self._temporary.descriptor)
+            status = _settled(self._temporary.descriptor, self._durable)
             self._file.close()
         except OSError as error:
             self._discard()
@@ -463,15 +464,16 @@ def _generation(status: os.stat_result) -> str:
     return f"{status.st_mtime_ns}-{status.st_size}"
 
 
-def _settled(descriptor: int) -> os.stat_result:
-    """Syncs a written file and returns its final status.
+def _settled(descriptor: int, durable: bool = True) -> os.stat_result:
+    """Syncs a written file, if it is to be durable, and returns its final status.
 
     The kernel stamps files with the time of its last tick, milliseconds ago; the exact time keeps two contents of the
     same size, written one after the other under one name, at different generations.
     """
     now_ns = time.time_ns()
     os.utime(descriptor, ns=(now_ns, now_ns))
-    os.fsync(descriptor)
+    if durable:
+        os.fsync(descriptor)
     return os.fstat(descriptor)
 
 

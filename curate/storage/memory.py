@@ -62,7 +62,8 @@ class MemoryStore:
             raise mismatch(object.uri, object.generation, seen.generation)
         return io.BytesIO(content)
 
-    def writer(self, uri: str) -> MemoryWriter:
+    def writer(self, uri: str, *, durable: bool = True) -> MemoryWriter:
+        del durable  # none of it is
         return MemoryWriter(self, uri)
 
     def publish(self, uri: str, data: bytes) -> Published:

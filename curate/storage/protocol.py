@@ -152,8 +152,12 @@ class Store(Protocol):
         """
         ...
 
-    def writer(self, uri: str) -> Writer:
-        """Returns a writer whose `publish` is create-only."""
+    def writer(self, uri: str, *, durable: bool = True) -> Writer:
+        """Returns a writer whose `publish` is create-only.
+
+        What is not `durable` may be lost, or cut, when the machine crashes: for what is checked when it is read, and
+        can be made again.
+        """
         ...
 
     def publish(self, uri: str, data: bytes) -> Published:

@@ -79,8 +79,8 @@ class FaultyStore:
 
         return self._call("open", object.uri, lambda: self.inner.open(object), torn)
 
-    def writer(self, uri: str) -> Writer:
-        return _FaultyWriter(self, uri)
+    def writer(self, uri: str, *, durable: bool = True) -> Writer:
+        return _FaultyWriter(self, uri, durable)
 
     def publish(self, uri: str, data: bytes) -> Published:
         return self._call("publish", uri, lambda: self.inner.publish(uri, data))
@@ -118,9 +118,9 @@ class FaultyStore:
 class _FaultyWriter(BaseWriter):
     """The writer beneath, with a publish that can fail, and that can be made again."""
 
-    def __init__(self, store: FaultyStore, uri: str) -> None:
+    def __init__(self, store: FaultyStore, uri: str, durable: bool) -> None:
         self._store = store
-        self._inner = store.inner.writer(uri)
+        self._inner = store.inner.writer(uri, durable=durable)
         self._done: Published | None = None
         super().__init__(uri)
 

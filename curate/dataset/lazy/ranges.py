@@ -140,6 +140,8 @@ def _sorted(rows: pa.Table, order: Any, runs: int) -> Iterator[pa.Table]:
     if runs == 1 or not order.keys:
         yield rows
         return
+    # Arrow lays texts of several chunks end to end for each `take`.
+    rows = rows.combine_chunks()
     indices = order.indices(rows)
     for start in range(0, rows.num_rows, SLICE_ROWS):
         yield rows.take(indices.slice(start, SLICE_ROWS))
