@@ -12,8 +12,8 @@ Rows are gathered into chunks; each is sorted and written as a *segment* of the 
 of its own. The bytes are a matter of the rows and the order alone, not of the tables that rows come in: chunks, folds
 and pages end where rows say so, measured row by row.
 
-Memory, while rows are gathered: a chunk. While it is sorted: the chunk, what the sort of its keys takes, 16 bytes a
-row, and two pages. While it is folded: the chunk twice, and what `fold` takes.
+Memory, while rows are gathered: a chunk and 32 MiB. While it is sorted: the chunk, what the sort of its keys takes, 16
+bytes a row, and two pages. While it is folded: the chunk twice, and what `fold` takes.
 """
 
 from __future__ import annotations
@@ -53,9 +53,8 @@ PAGE_ROWS = 65_536
 FOLD_ROWS = 262_144
 """Rows that come between two folds."""
 _PLACE_BYTES = 16
-_PIECE_BYTES = 8 << 20
-"""Bytes of rows that are gathered into one batch. What is smaller would cost a call each for every page; the larger,
-the more is copied at once."""
+_PIECE_BYTES = 32 << 20
+"""Bytes of rows that are gathered into one batch: each is a call for every page, and copies as much at once."""
 _PIECE_TABLES = 1024
 _STEP_ROWS = 65_536
 """Rows that are measured at a time."""
@@ -137,13 +136,14 @@ class RunWriter:
         """Takes rows from the start of `table`, up to where something is to be done; returns how many."""
         if self._folding:
             table = table.slice(0, self._fold_rows - self._since_fold)
-        ends = np.cumsum(row_bytes(table) + _PLACE_BYTES)
+        sizes = row_bytes(table)
+        ends = np.cumsum(sizes + _PLACE_BYTES)
         left = self._chunk_bytes - self._chunk.bytes
         rows = int(np.searchsorted(ends, left, side="right"))
         if not rows and not self._chunk.rows:
             rows = 1
         if rows:
-            self._chunk.add(table.slice(0, rows), int(ends[rows - 1]))
+            self._chunk.add(table.slice(0, rows), sizes[:rows])
             self._since_fold += rows
         if rows < table.num_rows:
             self._make_room()
@@ -168,7 +168,7 @@ class RunWriter:
         self._chunk = _Chunk(self._schema)
         for at in range(0, folded.num_rows, _STEP_ROWS):
             part = folded.slice(at, _STEP_ROWS)
-            self._chunk.add(part, int(row_bytes(part).sum()) + _PLACE_BYTES * part.num_rows)
+            self._chunk.add(part, row_bytes(part))
         self._since_fold = 0
         self._folding = folded.num_rows < before / 2
 
@@ -187,16 +187,16 @@ class RunWriter:
         starts = (
             self._order.starts(take(self._order.keys_of(table), pa.array(places))) if self._keys_begin_pages else None
         )
-        for start, stop in _pages(row_bytes(table), places, self._page_bytes, starts):
-            page = _gather(pieces, places[start:stop])
-            index.add(page, self._offset, *self._write_page(page))
+        for start, stop in _pages(chunk.sizes(), places, self._page_bytes, starts):
+            page = _gather(pieces, places[start:stop], self._schema)
+            index.add(self._offset, *self._write_page(page))
             self._offset += index.length[-1]
             firsts.append(start)
         self._index.append(index.table(self._order.keys_of(table), places[firsts]))
         self._segments += 1
 
-    def _write_page(self, page: pa.RecordBatch) -> tuple[int, int]:
-        """Returns length and checksum."""
+    def _write_page(self, page: pa.RecordBatch) -> tuple[pa.RecordBatch, int, int]:
+        """Returns the page as it will be read, its length in the file, and its checksum."""
         message = page.serialize()
         padding = bytes(-len(message) % _ALIGNMENT)
         self._sink.write(memoryview(message))
@@ -204,7 +204,8 @@ class RunWriter:
             self._sink.write(padding)
         checksum = xxhash.xxh3_64(message)
         checksum.update(padding)
-        return len(message) + len(padding), checksum.intdigest()
+        # Its bytes in memory are a matter of what is stored; those of `page`, of the arrays that rows came in, too.
+        return pa.ipc.read_record_batch(message, self._schema), len(message) + len(padding), checksum.intdigest()
 
 
 class _Chunk:
@@ -216,12 +217,15 @@ class _Chunk:
         self._schema = schema
         self._pieces: list[pa.RecordBatch] = []
         self._tables: list[pa.Table] = []
+        self._sizes: list[_Int64] = []
         self._table_bytes = 0
 
-    def add(self, table: pa.Table, size: int) -> None:
-        """Takes a table of `size` bytes."""
+    def add(self, table: pa.Table, sizes: _Int64) -> None:
+        """Takes a table whose rows are of these sizes."""
+        size = int(sizes.sum()) + _PLACE_BYTES * table.num_rows
         self.rows += table.num_rows
         self.bytes += size
+        self._sizes.append(sizes)
         self._tables.append(table)
         self._table_bytes += size
         if self._table_bytes >= _PIECE_BYTES or len(self._tables) >= _PIECE_TABLES:
@@ -231,6 +235,10 @@ class _Chunk:
         """Returns the rows, in the order in which they came."""
         self._gather()
         return self._pieces
+
+    def sizes(self) -> _Int64:
+        """Returns the bytes of each row."""
+        return np.concatenate(self._sizes)
 
     def combined(self) -> pa.Table:
         """Returns the rows in one batch, which is all that is held of them then."""
@@ -255,7 +263,7 @@ class _PageIndex:
         self.bytes: list[int] = []
         self.checksum: list[int] = []
 
-    def add(self, page: pa.RecordBatch, offset: int, length: int, checksum: int) -> None:
+    def add(self, offset: int, page: pa.RecordBatch, length: int, checksum: int) -> None:
         self.offset.append(offset)
         self.length.append(length)
         self.rows.append(page.num_rows)
@@ -316,10 +324,10 @@ def _pages(sizes: _Int64, places: _Int64, page_bytes: int, starts: _Int64 | None
         at, guess = at + rows, max(64, 2 * rows)
 
 
-def _gather(pieces: list[pa.RecordBatch], places: _Int64) -> pa.RecordBatch:
+def _gather(pieces: list[pa.RecordBatch], places: _Int64, schema: pa.Schema) -> pa.RecordBatch:
     """Returns these rows of the pieces laid end to end, in this order, in a batch of its own."""
     if len(pieces) == 1:
-        return settled(pieces[0].take(pa.array(places)))
+        return settled(pieces[0].take(pa.array(places)), schema)
     # Arrow's own `take` from several chunks lays them end to end first: the whole chunk, for each page.
     starts = np.cumsum([0, *(piece.num_rows for piece in pieces)])
     piece_of = np.searchsorted(starts, places, side="right") - 1
@@ -332,7 +340,7 @@ def _gather(pieces: list[pa.RecordBatch], places: _Int64) -> pa.RecordBatch:
     ]
     back = np.empty_like(by_piece)
     back[by_piece] = np.arange(len(by_piece))
-    return settled(pa.concat_batches(parts).take(pa.array(back)))
+    return settled(pa.concat_batches(parts).take(pa.array(back)), schema)
 
 
 @dataclass(frozen=True)
@@ -399,12 +407,14 @@ class RunFile:
 
     @classmethod
     def open(cls, store: Store, object: Object) -> Self:
-        """Opens a run file: no call of the store if it is local, else one read, or two if the index is long.
+        """Opens a run file: one read, or two if the index is long; if it is local, a look at its generation.
+
+        Elsewhere a file that was replaced by another whole one of the same size is noticed by its record alone.
 
         Raises DamagedRun if the file is gone, cut or changed, or none of curate.
         """
         uri, size = object.uri, object.size
-        fetch = _mapped(uri, size) if is_local(uri) else _ranges(store, uri)
+        fetch = _mapped(store, object) if is_local(uri) else _ranges(store, uri)
         tail = fetch(max(0, size - _TAIL_BYTES), size)
         try:
             sizes = run_sizes(bytes(tail[-RUN_TAIL:]))
@@ -471,16 +481,18 @@ class RunFile:
         return start + order.position(self.read(segment, start, stop), key, after)
 
 
-def _mapped(path: str, size: int) -> Callable[[int, int], Any]:
+def _mapped(store: Store, object: Object) -> Callable[[int, int], Any]:
     """Returns what gives bytes of a memory-mapped file."""
     try:
-        with pa.memory_map(path) as file:
-            found = file.size()
-            mapped = memoryview(file.read_buffer(found)) if found else memoryview(b"")
-    except FileNotFoundError as error:
-        raise DamagedRun(path, "it is gone") from error
-    if found != size:
-        raise DamagedRun(path, f"it has {found} bytes, expected {size}")
+        # The file is mapped before it is looked at: what is looked at later is no older.
+        with pa.memory_map(object.uri) as file:
+            size = file.size()
+            mapped = memoryview(file.read_buffer(size)) if size else memoryview(b"")
+        found = store.stat(object.uri)
+    except (FileNotFoundError, ObjectNotFound) as error:
+        raise DamagedRun(object.uri, "it is gone") from error
+    if found != object or size != object.size:
+        raise DamagedRun(object.uri, f"it is at generation {found.generation}, expected {object.generation}")
     return lambda start, stop: mapped[start:stop]
 
 

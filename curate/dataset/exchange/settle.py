@@ -6,6 +6,8 @@ anything; Arrow's `take` leaves zeros there, but for what lies in the fields of 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,11 +22,13 @@ from curate.errors import ConfigError
 def plain_schema(schema: pa.Schema) -> pa.Schema:
     """Returns the schema as it is stored: no metadata, and plain types at any depth.
 
-    Raises ConfigError for a type whose rows Arrow cannot put in another order.
+    Raises ConfigError for unions, views of lists, and what else Arrow cannot put in another order.
     """
     stored = pa.schema([_plain_field(field) for field in schema])
     for field in stored:
         try:
+            if _has(field.type, _is_unmovable):
+                raise pa.ArrowNotImplementedError("its rows have no size of their own")
             pc.take(pa.nulls(0, field.type), pa.array([], pa.uint64()))
         except pa.ArrowNotImplementedError as error:
             raise ConfigError(
@@ -50,9 +54,9 @@ def _plain(type: pa.DataType) -> pa.DataType:
         return pa.map_(_plain_field(type.key_field), _plain_field(type.item_field), keys_sorted=type.keys_sorted)
     if pt.is_fixed_size_list(type):
         return pa.list_(_plain_field(type.value_field), type.list_size)
-    if pt.is_list(type) or pt.is_list_view(type):
+    if pt.is_list(type):
         return pa.list_(_plain_field(type.value_field))
-    if pt.is_large_list(type) or pt.is_large_list_view(type):
+    if pt.is_large_list(type):
         return pa.large_list(_plain_field(type.value_field))
     return type
 
@@ -79,18 +83,24 @@ def _made_plain(column: pa.ChunkedArray, plain: pa.DataType) -> pa.ChunkedArray:
 @per_schema
 def _with_structs(schema: pa.Schema) -> list[int]:
     """Returns the numbers of the columns in which a struct may be null."""
-    return [at for at, field in enumerate(schema) if _has_struct(field.type)]
+    return [at for at, field in enumerate(schema) if _has(field.type, pt.is_struct)]
 
 
-def _has_struct(type: pa.DataType) -> bool:
+def _has(type: pa.DataType, is_wanted: Callable[[pa.DataType], bool]) -> bool:
+    """Returns whether it, or a type in it, is one of those."""
     if isinstance(type, pa.BaseExtensionType):
-        return _has_struct(type.storage_type)
-    return pt.is_struct(type) or any(_has_struct(type.field(at).type) for at in range(type.num_fields))
+        return _has(type.storage_type, is_wanted)
+    return is_wanted(type) or any(_has(type.field(at).type, is_wanted) for at in range(type.num_fields))
 
 
-def settled(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns the rows of a batch that `take` gave, with zeros under every null."""
-    for at in _with_structs(batch.schema):
+def _is_unmovable(type: pa.DataType) -> bool:
+    # Arrow takes rows of a view of lists with all values, and casts views that have nulls to broken lists.
+    return bool(pt.is_union(type) or pt.is_list_view(type) or pt.is_large_list_view(type))
+
+
+def settled(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Returns the rows of a batch of `schema` that `take` gave, with zeros under every null."""
+    for at in _with_structs(schema):
         column = _emptied(batch.column(at)).take(pa.array(np.arange(batch.num_rows)))
         batch = batch.set_column(at, batch.schema.field(at), column)
     return batch
@@ -99,7 +109,7 @@ def settled(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _emptied(array: pa.Array) -> pa.Array:
     """Returns the values, in whose structs fields are null where the struct is."""
     type = array.type
-    if not _has_struct(type):
+    if not _has(type, pt.is_struct):
         return array
     if isinstance(type, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(type, _emptied(array.storage))
