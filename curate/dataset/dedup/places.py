@@ -1,0 +1,77 @@
+"""Places of rows as one number each, and marks: what is known of rows that are read again, by their places.
+
+    place    the rank of the row's shard in the upper bits, its number in what the step got of the shard in the lower 36
+
+So rows are in input order by place, and the marks of a shard are a range.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from curate.dataset.exchange.order import Order, SortKey
+from curate.dataset.pipeline import Place
+from curate.errors import ConfigError
+
+PLACE = "__place"
+"""The column of marks that says which row they are about; or, its lower bits zero, which shard."""
+ROW_BITS = 36
+_MOST_SHARDS = 1 << (63 - ROW_BITS)
+
+Places = npt.NDArray[np.int64]
+
+BY_PLACE = Order((SortKey(PLACE),))
+"""What all marks are sorted by first."""
+
+
+class Marks(Protocol):
+    """What is known of the rows of each shard."""
+
+    def of(self, rank: int) -> pa.Table:
+        """Returns the marks of a shard's rows, sorted by the order of who uses them; without rows if there are none."""
+        ...
+
+
+class TableMarks:
+    """Marks that are in memory, as one table."""
+
+    def __init__(self, table: pa.Table, order: Order) -> None:
+        self._table = order.sort(table).combine_chunks()
+        self._places = self._table[PLACE].to_numpy()
+
+    def of(self, rank: int) -> pa.Table:
+        """Returns the marks of a shard's rows, sorted."""
+        start, stop = np.searchsorted(self._places, [first_place(rank), first_place(rank + 1)])
+        return self._table.slice(start, stop - start)
+
+
+def first_place(rank: int) -> int:
+    """Returns the place of a shard's first row.
+
+    >>> first_place(2) >> ROW_BITS
+    2
+    """
+    return rank << ROW_BITS
+
+
+def places(place: Place, rows: int) -> Places:
+    """Returns the places of the rows of a batch. Raises ConfigError beyond what a place can say.
+
+    >>> (places(Place("a", 5, rank=1), 2) - first_place(1)).tolist()
+    [5, 6]
+    """
+    if place.rank >= _MOST_SHARDS or place.row + rows > 1 << ROW_BITS:
+        raise ConfigError(
+            f"shard {place.rank:,}, row {place.row + rows:,}: rows are told apart up to shard {_MOST_SHARDS:,} and row "
+            f"{1 << ROW_BITS:,} of each; write the input in fewer, or smaller, files"
+        )
+    return first_place(place.rank) + place.row + np.arange(rows, dtype=np.int64)
+
+
+def ranks(found: Places) -> Places:
+    """Returns the ranks of the shards that places are in."""
+    return found >> ROW_BITS
