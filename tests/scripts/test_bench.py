@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from scripts.benches import common, map, memory
+from scripts.benches import common, dedup, exchange, map, memory
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "bench"
 
@@ -141,6 +141,237 @@ def test_peaks_of_one_time_are_no_sum_of_peaks() -> None:
     peaks.add({"a": 1, "b": 4})
     assert peaks.most == {"a": 5, "b": 4}
     assert peaks.together == 6
+
+
+def in_folder(folder: Path, *tables: pa.Table) -> Path:
+    """Writes each table as a Parquet file, named in this order."""
+    for number, one in enumerate(tables):
+        pq.write_table(one, folder / f"{number}.parquet")
+    return folder
+
+
+class TestSortedRows:
+    """What a sort is compared with: the rows, sorted, by a key that no two rows have."""
+
+    def check(self, folder: Path, *found: pa.Table) -> None:
+        exchange.sorted_rows(table(9), "id")(in_folder(folder, *found), None)
+
+    def test_files_are_put_together_by_their_first_keys(self, tmp_path: Path) -> None:
+        """Ray Data names files by chance; empty ones have no place, and large strings are strings."""
+        large = table(9).set_column(1, "text", table(9)["text"].cast("large_string"))
+        self.check(tmp_path, large.slice(6), table(9).slice(0, 4), table(0), table(9).slice(4, 2))
+
+    @pytest.mark.parametrize(
+        ("found", "problem"),
+        [
+            ([table(8)], "number of rows is 8, expected 9"),
+            ([table(9).select(["id"])], "columns"),
+            ([table(9).take([0, 1, 2, 3, 5, 4, 6, 7, 8])], "not in order"),
+            ([table(9).take([0, 1, 4, 5]), table(9).take([2, 3, 6, 7, 8])], "not in order"),
+            ([table(9).take([0, 1, 2, 3, 4, 5, 6, 7, 7])], "not in order"),
+            ([table(9).set_column(1, "text", table(9)["text"].take([0, 1, 2, 3, 4, 5, 6, 8, 7]))], "'text'"),
+        ],
+    )
+    def test_no_sort_is_found_out(self, tmp_path: Path, found: list[pa.Table], problem: str) -> None:
+        """Rows out of order, in a file or from file to file, lost ones, and values of other rows end the bench."""
+        with pytest.raises(click.ClickException, match=problem):
+            self.check(tmp_path, *found)
+
+
+class TestShuffledRows:
+    @pytest.mark.parametrize("kept", [0, 0.5, 1])
+    def test_what_is_in_order_is_no_shuffle(self, tmp_path: Path, kept: float) -> None:
+        """Rows that are where they were, or half of them, are not shuffled; a permutation is."""
+        rows = 20_000
+        places = np.random.default_rng(1).permutation(rows)
+        order = np.where(np.arange(rows) < kept * rows, np.arange(rows), 0)
+        order[int(kept * rows) :] = places[places >= kept * rows]
+        check = exchange.shuffled_rows(table(rows))
+        in_folder(tmp_path, table(rows).take(pa.array(order)))
+        if kept:
+            with pytest.raises(click.ClickException, match="correlate by"):
+                check(tmp_path, None)
+        else:
+            check(tmp_path, None)
+
+    def test_rows_are_compared(self, tmp_path: Path) -> None:
+        """A random order of other rows is none of these."""
+        in_folder(tmp_path, table(10).take([3, 9, 1, 0, 4, 2, 7, 8, 6, 6]))
+        with pytest.raises(click.ClickException, match="not that of the same work"):
+            exchange.shuffled_rows(table(10))(tmp_path, None)
+
+
+class TestSums:
+    @pytest.mark.parametrize(
+        ("groups", "sums", "problem"),
+        [([2, 1], [5, 4], None), ([1, 2], [5, 4], "all sums"), ([1], [4], "groups is 1"), ([1, 1], [4, 4], "all sums")],
+    )
+    def test_sums_are_those_of_their_groups(
+        self, tmp_path: Path, groups: list[int], sums: list[int], problem: str | None
+    ) -> None:
+        """In any order, in a column of any name."""
+        in_folder(tmp_path, pa.table({"group": groups, "sum(value)": sums}))
+        check = exchange.same_sums({1: 4, 2: 5})
+        if problem is None:
+            check(tmp_path, None)
+        else:
+            with pytest.raises(click.ClickException, match=problem):
+                check(tmp_path, None)
+
+    def test_files_are_counted(self, tmp_path: Path) -> None:
+        """As many files as were asked for, whatever rows they have."""
+        in_folder(tmp_path, table(2), table(3))
+        exchange.in_files(lambda *_: None, 2)(tmp_path, None)
+        with pytest.raises(click.ClickException, match="number of files is 2, expected 3"):
+            exchange.in_files(lambda *_: None, 3)(tmp_path, None)
+
+
+def test_objects_are_counted_without_ledgers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Run files and outputs are what there is one of for each map and each part; any other file of data is too many."""
+    stage = tmp_path / "_curate/stages/0123"
+    (stage / "_curate/runs").mkdir(parents=True)
+    for path in (stage / "a.run", stage / "b.run", stage / "_curate/runs/run.json", tmp_path / "_curate/job.json"):
+        path.touch()
+    in_folder(tmp_path, table(1), table(1), table(1))
+    report = common.Report()
+    exchange.count_objects(report, "a sort", tmp_path)
+    assert report.missed == 0
+    assert (
+        "objects of a sort: 5 (target 2 maps + 3 outputs = 5; a file for each pair would be 6)"
+        in capsys.readouterr().out
+    )
+    (stage / "pair-0-0.bin").touch()
+    exchange.count_objects(report, "a sort", tmp_path)
+    assert report.missed == 1
+
+
+class TestCorpus:
+    def test_the_truth_is_that_of_the_texts(self) -> None:
+        """Texts are the same where the truth says so, and nowhere else; near copies are alike, others not at all."""
+        made = dedup.corpus(300, seed=3)
+        texts = made.table["text"].to_pylist()
+        shingles = [
+            {tuple(words[k : k + 5]) for k in range(len(words) - 4)} for words in (text.split() for text in texts)
+        ]
+        for one in range(300):
+            for other in range(one):
+                alike = len(shingles[one] & shingles[other]) / len(shingles[one] | shingles[other])
+                assert (texts[one] == texts[other]) == (made.exact[one] == made.exact[other])
+                if made.near[one] != made.near[other]:
+                    assert alike < 0.1
+                else:
+                    # Two near copies of one text may have twice the edits; each is near enough to the text.
+                    assert alike > 0.8
+        assert len(set(made.exact.tolist())) == 240
+        assert len(set(made.near.tolist())) == 210
+
+    @pytest.mark.parametrize("seed", range(20))
+    def test_what_is_kept_is_judged_by_the_truth(self, seed: int) -> None:
+        """Recall is of the copies that are not kept; a text is lost if none of it is kept: counted one by one."""
+        random = np.random.default_rng(seed)
+        truth = random.integers(0, 8, 20)
+        kept = [k for k in range(20) if random.random() < 0.5]
+        left = [truth[k] for k in kept]
+        lost = [text for text in set(truth.tolist()) if text not in left]
+        spare = sum(left.count(text) - 1 for text in set(left))
+        texts = len(set(truth.tolist()))
+        found = dedup.judged([f"d{k:08d}" for k in kept], truth)
+        assert found.recall == pytest.approx(1 - spare / (20 - texts))
+        assert found.lost == pytest.approx(len(lost) / texts)
+
+    @pytest.mark.parametrize("near", [False, True])
+    def test_copies_that_stay_and_texts_that_go_end_the_bench(self, tmp_path: Path, near: bool) -> None:
+        """Of exact copies all are found and no text is lost; of near ones, one in a hundred may be."""
+        made = dedup.corpus(2000)
+        truth = made.near if near else made.exact
+        first = np.unique(truth, return_index=True)[1]
+        check = dedup.deduplicated(2000, near=near)
+
+        def kept(ids: list[int]) -> Path:
+            return in_folder(tmp_path, pa.table({"id": [f"d{k:08d}" for k in ids]}))
+
+        check(kept(first.tolist()), None)
+        if near:
+            check(kept(first.tolist()[5:]), None)
+        with pytest.raises(click.ClickException, match="texts are lost"):
+            check(kept(first.tolist()[20 if near else 1 :]), None)
+        with pytest.raises(click.ClickException, match="copies were found"):
+            check(kept(list(range(2000))), None)
+        with pytest.raises(click.ClickException, match="there twice is 1"):
+            check(kept([*first.tolist(), int(first[0])]), None)
+
+
+def test_mapped_files_are_not_anonymous(tmp_path: Path) -> None:
+    """Pages of a file that a process has touched are in what it holds, and not in what it has allocated."""
+    file = tmp_path / "file"
+    file.write_bytes(bytes(60 << 20))
+    program = (
+        f"import mmap, sys; own = bytearray(90 << 20); file = open({str(file)!r}, 'rb'); "
+        "shared = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ); sum(shared[k] for k in range(0, len(shared), 4096))"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", f"{program}; print('ready', flush=True); sys.stdin.read()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert 90 << 20 <= memory.anonymous_bytes(child.pid) < 120 << 20
+        assert memory.private_bytes(child.pid) >= 150 << 20
+        child.kill()
+    assert memory.anonymous_bytes(child.pid) == 0
+
+
+class TestRowsOf:
+    def test_order_does_not_matter_and_rows_do(self, tmp_path: Path) -> None:
+        """The same rows in other files and another order are the same; another row, or one twice, is not."""
+        folders = [tmp_path / name for name in "abcd"]
+        for folder in folders:
+            folder.mkdir()
+        wanted = memory.rows_of(in_folder(folders[0], table(9)), ["id", "text"])
+        assert wanted.count == 9
+        assert memory.rows_of(in_folder(folders[1], table(9).slice(5), table(9).slice(0, 5)), ["id", "text"]) == wanted
+        assert memory.rows_of(in_folder(folders[2], table(9).take([*range(8), 7])), ["id", "text"]) != wanted
+        other = table(9).set_column(1, "text", table(9)["text"].take([1, 0, *range(2, 9)]))
+        assert memory.rows_of(in_folder(folders[3], other), ["id", "text"]) != wanted
+
+    @pytest.mark.parametrize("parts", [[[0, 1, 3, 2], [4]], [[0, 1, 2], [4], [3]]])
+    def test_order_is_checked_in_and_across_files(self, tmp_path: Path, parts: list[list[int]]) -> None:
+        """A row that comes after a greater one, of its file or of the one before, ends the bench."""
+        in_folder(tmp_path, *(table(5).take(part) for part in parts))
+        with pytest.raises(click.ClickException, match="not in order"):
+            memory.rows_of(tmp_path, ["id"], "id")
+        assert memory.rows_of(tmp_path, ["id"]).count == 5
+
+
+@pytest.mark.slow
+def test_exchange_at_tiny_sizes(tmp_path: Path) -> None:
+    """Every exchange is done by all, checked and judged; objects are counted; drivers are killed and run again."""
+    code, said = bench("exchange", "--rows", "20000", "--rounds", "1", "--scratch", str(tmp_path))
+    assert said.count("curate, to Ray Data") == len(exchange.CONTESTS)
+    assert said.count("objects of ") == 2
+    assert said.count("what was left, to the whole: ") == 1
+    assert code == int("MISSED" in said)
+    assert [path for path in tmp_path.iterdir() if path.name.startswith("runs-")] == []
+
+
+@pytest.mark.slow
+def test_dedup_at_tiny_sizes(tmp_path: Path) -> None:
+    """datatrove gets an environment of its own, and both find the copies that there are."""
+    code, said = bench("dedup", "--documents", "300", "--rounds", "1", "--scratch", str(tmp_path))
+    assert said.count("documents/s") == 4
+    assert said.count("curate, to datatrove: ") == 1
+    assert code == int("MISSED" in said)
+
+
+@pytest.mark.slow
+def test_memory_of_a_small_sort(tmp_path: Path) -> None:
+    """A sort of a gigabyte is looked at, and its rows are compared."""
+    code, said = bench("memory", "--sort", "--gigabytes", "1", "--scratch", str(tmp_path))
+    for name in ("object store", "this process", "worker", "with the pages of mapped files"):
+        assert f"\n  {name}" in said
+    assert code == int("MISSED" in said)
 
 
 @pytest.mark.slow
