@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import bisect
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from curate.dataset.exchange.sorting import arrow_is_faster, changes, keys_of, sorted_rows
 from curate.errors import ConfigError, did_you_mean
 
 _PLACES = ("at_end", "at_start")
-
-_COUNTED = 1 << 16
-"""Integers over a range below this are counted by Arrow and not compared, which nothing is faster than."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +96,11 @@ class Order:
         columns = [(_plain(table.column(key.column)), key.descending) for key in self.keys]
         # A column of the null type is equal all through, and no sort can be by it alone.
         columns = [(column, descending) for column, descending in columns if not pt.is_null(column.type)]
-        if not columns:
+        if not columns or not table.num_rows:
             return pa.array(np.arange(table.num_rows, dtype=np.uint64))
-        numbers = [_numbers(column, descending, alone=len(columns) == 1) for column, descending in columns]
-        if all(one is not None for one in numbers):
-            return pa.array(_sorted([one for one in numbers if one is not None]), pa.uint64())
+        if len(columns) > 1 or not arrow_is_faster(columns[0][0]):
+            keys = chain.from_iterable(keys_of(column, descending, self.nulls) for column, descending in columns)
+            return pa.array(sorted_rows(table.num_rows, keys), pa.uint64())
         # Names of their own: Arrow takes a name that begins with a dot for a path.
         names = [str(number) for number in range(len(columns))]
         ways = ["descending" if descending else "ascending" for _, descending in columns]
@@ -125,7 +124,7 @@ class Order:
         new = np.zeros(table.num_rows, dtype=bool)
         new[:1] = True
         for key in self.keys:
-            new[1:] |= _changes(_plain(table.column(key.column)))
+            new[1:] |= changes(_plain(table.column(key.column)))
         return np.flatnonzero(new).astype(np.int64)
 
     def position(self, table: pa.Table, key: pa.Table, after: bool) -> int:
@@ -213,59 +212,6 @@ def _take(column: pa.ChunkedArray, rows: pa.Array) -> pa.ChunkedArray:
     if pt.is_string_view(type) or pt.is_binary_view(type):
         return _plain(column).take(rows).cast(type)
     return column.take(rows)
-
-
-def _numbers(column: pa.ChunkedArray, descending: bool, alone: bool) -> np.ndarray[Any, Any] | None:
-    """Returns numbers that ascend as the column is to be sorted; None where Arrow is to sort it.
-
-    Those are columns of other types, with nulls or NaN, and such of integers close together that are sorted by `alone`.
-    """
-    type = column.type
-    whole = pt.is_integer(type) or pt.is_temporal(type)
-    if not (whole or pt.is_floating(type)) or type.bit_width < 32 or column.null_count or not len(column):
-        return None
-    if pt.is_temporal(type):
-        column = column.cast(pa.int32() if type.bit_width == 32 else pa.int64())
-    values: np.ndarray[Any, Any] = column.to_numpy()
-    if whole and alone and int(values.max()) - int(values.min()) < _COUNTED:
-        return None
-    if not whole and np.isnan(values.max()):
-        return None
-    if descending:
-        return ~values if whole else -values
-    return values
-
-
-def _sorted(keys: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-    """Returns the stable order by keys of numbers, one after the other.
-
-    NumPy's quick sort, which uses vector instructions, is not stable: what it found to be equal is put right by sorting
-    the numbers of groups and rows as one. That is several times faster than a stable sort of the values.
-    """
-    rows = np.arange(len(keys[0]))
-    for key in reversed(keys):
-        values = key if key is keys[-1] else key[rows]
-        order = np.argsort(values)
-        values = values[order]
-        new = values[1:] != values[:-1]
-        if not new.all():
-            group = np.append(0, np.cumsum(new))
-            order = np.sort(group * len(order) + order) % len(order)
-        rows = rows[order]
-    return rows
-
-
-def _changes(column: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Returns for each row but the first whether its value is not that of the row before."""
-    if len(column) < 2 or pt.is_null(column.type):
-        return np.zeros(max(len(column) - 1, 0), dtype=bool)
-    before, here = column.slice(0, len(column) - 1), column.slice(1)
-    differs = pc.not_equal(before, here)
-    if pt.is_floating(column.type):
-        differs = pc.and_not(differs, pc.and_(pc.is_nan(before), pc.is_nan(here)))
-    if column.null_count:
-        differs = pc.coalesce(differs, pc.xor(pc.is_null(before), pc.is_null(here)))
-    return np.asarray(differs.to_numpy(), dtype=bool)
 
 
 def _comparable(scalar: pa.Scalar, nulls: str) -> tuple[int, Any]:

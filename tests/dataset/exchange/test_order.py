@@ -21,6 +21,7 @@ from curate.dataset.exchange.order import Order, SortKey, take
 from curate.errors import ConfigError
 
 NAN = float("nan")
+LONG = "text that is the same over more bytes than are compared as numbers, which is what Arrow is there for: "
 TEXT = [
     "",
     "a",
@@ -30,8 +31,11 @@ TEXT = [
     "ä",
     "€",
     "\U0001f600",
-    "a longer text that begins like",
-    "a longer text that begins as",
+    "a longer text",
+    "a longer text that",
+    LONG,
+    LONG + "a",
+    LONG + "b",
 ]
 BYTES = [text.encode() for text in TEXT] + [b"\xff", b"\x00"]
 DAY = dt.datetime(2020, 2, 29, 12, 30, 15, 123456)
