@@ -123,16 +123,17 @@ def groups_of(order: Order, table: pa.Table) -> Groups | None:
     """Returns the groups of equal keys of a table in any order; None where a key is of a type that cannot be numbered
     without sorting.
     """
-    groups = Groups(np.zeros(table.num_rows, np.int64), min(1, table.num_rows))
+    groups = None
     for key in order.keys:
         found = _numbered(one_chunk(table.column(key.column)))
-        if found is None:
-            return None
-        if groups.count > 1:
+        if found is not None and groups is not None:
             # As many numbers as there are rows at most, of each: 64 bits hold the product.
             found = _numbered(pa.array(groups.ids * found.count + found.ids))
-            assert found is not None
+        if found is None:
+            return None
         groups = found
+    if groups is None:
+        groups = Groups(np.zeros(table.num_rows, np.int64), min(1, table.num_rows))
     return Groups(groups.ids, groups.count, _teller(order, table))
 
 
@@ -148,13 +149,13 @@ def _numbered(values: pa.Array) -> Groups | None:
         values = pa.array(numbers, mask=~_valid(values))
     elif pt.is_integer(type) and not values.null_count and len(values):
         numbers = values.to_numpy()
-        numbers = numbers if pt.is_uint64(type) else numbers.astype(np.int64)
-        least = numbers.min()
-        if int(numbers.max()) - int(least) < DIRECT * len(numbers):
-            places = (numbers - least).astype(np.int64)
-            there = np.zeros(int(places.max()) + 1, bool)
+        numbers = numbers if pt.is_uint64(type) else numbers.astype(np.int64, copy=False)
+        least, most = numbers.min(), numbers.max()
+        if int(most) - int(least) < DIRECT * len(numbers):
+            places = (numbers - least).astype(np.int64, copy=False)
+            there = np.zeros(int(most) - int(least) + 1, bool)
             there[places] = True
-            return Groups((np.cumsum(there) - 1)[places], int(there.sum()))
+            return Groups((np.cumsum(there) - 1).take(places), int(there.sum()))
     elif not (pt.is_primitive(type) or pt.is_null(type) or _is_bytes(type)) or pt.is_float16(type):
         return None
     try:

@@ -50,6 +50,10 @@ class Regrouping:
     reason = GROUPED
     """Why rows are dropped that `fold` makes others stand for."""
 
+    def folds(self, side: int) -> bool:
+        del side
+        return False
+
 
 def order_by(keys: Sequence[str]) -> Order:
     """Returns the order of groups: ascending, NaN and then null last."""
@@ -170,6 +174,10 @@ class Grouped(Regrouping):
         del side
         return (self._partials,)
 
+    def folds(self, side: int) -> bool:
+        del side
+        return all(one.merges for one in self.aggregates)
+
     def fold(self, side: int, table: pa.Table) -> pa.Table:
         del side
         if not all(one.merges for one in self.aggregates):
@@ -180,8 +188,8 @@ class Grouped(Regrouping):
         found: list[pa.Array] = []
         for one, states in self._states(table):
             found += one.merge(groups, states)
-        firsts = pa.array(groups.firsts())
-        keys = [one_chunk(table.column(key)).take(firsts) for key in self.keys]
+        rows = pa.array(groups.lasts())
+        keys = [one_chunk(table.column(key)).take(rows) for key in self.keys]
         return pa.table([*keys, *found], schema=table.schema)
 
     def combine(self, tables: Sequence[pa.Table], tally: Tally, part: Part) -> Iterator[pa.Table]:
