@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.dataset.dedup import normalise
-from curate.dataset.dedup.places import PLACE, Marks, first_place, places, ranks
+from curate.dataset.dedup.places import PLACE, Marks, first_place, places, ranks, rows_where
 from curate.dataset.exchange import hashing
 from curate.dataset.exchange.hashing import Words, digest_rows
 from curate.dataset.exchange.how import GROUPED, Part
@@ -249,7 +249,8 @@ class DropCopies(Plain):
     marks: Marks | None = None
     """None where it is planned, not run."""
     order = Order((SortKey(PLACE), SortKey(DIGEST)))
-    """What marks are sorted by."""
+    """What marks are sorted by: the shard that they are for, and the digest."""
+    folds = False
     keeps_rows = False
 
     @property
@@ -260,6 +261,9 @@ class DropCopies(Plain):
     def sides(self) -> tuple[str, ...]:
         """The extra outputs that it has."""
         return (DUPLICATES,) if self.same.id_column is not None else ()
+
+    def fold(self, marks: pa.Table) -> pa.Table:
+        return marks
 
     def marked(self, marks: Marks) -> DropCopies:
         """Returns the step with its marks."""
@@ -280,16 +284,16 @@ class DropCopies(Plain):
             yield from self._told(batch, None)
             return
         digest, check = self.same.digests(batch)
-        marks = self.marks.of(place.rank)
+        marks = self.marks.of(first_place(place.rank), first_place(place.rank + 1))
         at = pc.index_in(_wide(digest, check), value_set=_wide(marks[DIGEST].to_numpy(), marks[CHECK].to_numpy()))
         marked = at.is_valid().to_numpy(zero_copy_only=False)
         kept = marks[KEPT].take(at.fill_null(0)).to_numpy() if marks.num_rows else np.zeros(0, np.int64)
         dropped = marked.copy()
         dropped[marked] = kept[marked] != places(place, batch.num_rows)[marked] if marks.num_rows else False
         tally.drop(int(dropped.sum()), DUPLICATE)
-        yield batch.filter(pa.array(~dropped)) if dropped.any() else batch
+        yield rows_where(batch, ~dropped)
         if dropped.any():
-            yield from self._told(batch.filter(pa.array(dropped)), marks.take(at.filter(pa.array(dropped))))
+            yield from self._told(rows_where(batch, dropped), marks.take(at.filter(pa.array(dropped))))
 
     def _told(self, batch: pa.Table, marks: pa.Table | None) -> Iterator[SideTable]:
         if self.same.id_column is None or self.same.id_column not in batch.column_names:

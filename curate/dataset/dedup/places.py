@@ -7,13 +7,13 @@ So rows are in input order by place, and the marks of a shard are a range.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curate.dataset.exchange.order import Order, SortKey
+from curate.dataset.exchange.order import Order, SortKey, take
 from curate.dataset.pipeline import Place
 from curate.errors import ConfigError
 
@@ -29,10 +29,34 @@ BY_PLACE = Order((SortKey(PLACE),))
 
 
 class Marks(Protocol):
-    """What is known of the rows of each shard."""
+    """What is known of rows, by their places."""
 
-    def of(self, rank: int) -> pa.Table:
-        """Returns the marks of a shard's rows, sorted by the order of who uses them; without rows if there are none."""
+    def of(self, start: int, stop: int) -> pa.Table:
+        """Returns the marks with places from `start` to before `stop`, sorted as who uses them says, in one chunk;
+        without rows if there are none.
+        """
+        ...
+
+
+class Marking(Protocol):
+    """A step over rows that are read again, with marks: an operator of the plan, once it has them."""
+
+    @property
+    def order(self) -> Order:
+        """What its marks are sorted by: their places first."""
+        ...
+
+    @property
+    def folds(self) -> bool:
+        """Whether `fold` makes fewer marks."""
+        ...
+
+    def fold(self, marks: pa.Table) -> pa.Table:
+        """Returns fewer marks that stand for these; or these."""
+        ...
+
+    def marked(self, marks: Marks) -> Any:
+        """Returns the step with its marks. What it is given of a shard are the rows that the places were taken of."""
         ...
 
 
@@ -43,10 +67,10 @@ class TableMarks:
         self._table = order.sort(table).combine_chunks()
         self._places = self._table[PLACE].to_numpy()
 
-    def of(self, rank: int) -> pa.Table:
-        """Returns the marks of a shard's rows, sorted."""
-        start, stop = np.searchsorted(self._places, [first_place(rank), first_place(rank + 1)])
-        return self._table.slice(start, stop - start)
+    def of(self, start: int, stop: int) -> pa.Table:
+        """Returns the marks of these places, sorted."""
+        first, last = np.searchsorted(self._places, [start, stop])
+        return self._table.slice(first, last - first)
 
 
 def first_place(rank: int) -> int:
@@ -75,3 +99,8 @@ def places(place: Place, rows: int) -> Places:
 def ranks(found: Places) -> Places:
     """Returns the ranks of the shards that places are in."""
     return found >> ROW_BITS
+
+
+def rows_where(batch: pa.Table, chosen: npt.NDArray[np.bool_]) -> pa.Table:
+    """Returns some rows of a batch, also of types that Arrow has no filter for."""
+    return batch if chosen.all() else take(batch, pa.array(np.flatnonzero(chosen)))

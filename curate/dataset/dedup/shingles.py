@@ -82,6 +82,18 @@ def distinct(found: Shingles) -> Shingles:
     return Shingles(hashes[first], _ends(counts))
 
 
+def gathered(sets: Shingles, which: Offsets) -> Shingles:
+    """Returns the n-grams of these texts, by number, each as often as it is asked for.
+
+    >>> gathered(Shingles(np.array([5, 6, 7], np.uint64), np.array([0, 1, 3])), np.array([1, 0, 1])).hashes.tolist()
+    [6, 7, 5, 6, 7]
+    """
+    counts = sets.counts[which]
+    offsets = _ends(counts)
+    at = np.repeat(sets.offsets[which] - offsets[:-1], counts) + np.arange(offsets[-1])
+    return Shingles(sets.hashes[at], offsets)
+
+
 def jaccard(a: Words, b: Words) -> float:
     """Returns how alike two sets are: how many are in both, to how many are in either; both without repetition.
 
