@@ -42,12 +42,13 @@ async def follow(
     say: Callable[[str], None],
     *,
     now: Callable[[], float] = time.time,
-    poll_s: float = POLL_S,
+    poll_s: float | None = None,
 ) -> Mapping[str, Any] | None:
     """Shows a job's log until the job has ended; returns what the cluster says of it, None if it lost the job.
 
     A connection that breaks is made anew, for as long as it takes.
     """
+    poll_s = POLL_S if poll_s is None else poll_s
     log = _Log(show)
     failures = 0
     while True:

@@ -184,3 +184,5 @@ def test_ray_up(cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert os.environ["HOME"] == str(tmp_path)
     assert "ProxyCommand=gcloud compute start-iap-tunnel" in ran
     assert "--privileged" not in ran
+    # rsync takes its remote shell apart at blanks and quotes, and knows no escapes.
+    assert not any('\\"' in one for one in ssh.commands if one.startswith("rsync"))
