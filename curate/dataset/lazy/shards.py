@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from curate.dataset.inputs import SCHEMA
-from curate.dataset.lazy.sources import Files, Source, View
+from curate.dataset.lazy.sources import Listed, Source, View
 from curate.dataset.tally import Tally
 
 LISTED = pa.schema([SCHEMA.field(name) for name in ("uri", "size", "generation")])
@@ -85,7 +85,7 @@ class SourceRows:
 
     def listing(self) -> pa.Table:
         """Returns the files that are read: uri, size and generation."""
-        tables = [one.listing.select(LISTED.names) for one in self.sources if isinstance(one, Files)]
+        tables = [one.listing.select(LISTED.names) for one in self.sources if isinstance(one, Listed)]
         return pa.concat_tables([LISTED.empty_table(), *tables])
 
     def _pieces(self) -> Iterator[tuple[int, int, Any]]:

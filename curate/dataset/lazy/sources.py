@@ -128,19 +128,30 @@ class View:
     """Rows for which this is not true may be left out. Pushed into Parquet only."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A source of files."""
+
+    listing: pa.Table = field(repr=False)
+    """The files, as `list_inputs` gives them."""
+    shard_bytes: int = SHARD_BYTES
+    """Stored bytes of a piece, at most, where a file can be split."""
+
+    def in_pieces(self, shard_bytes: int) -> Self:
+        """Returns it with pieces of at most as many stored bytes."""
+        return replace(self, shard_bytes=shard_bytes)
+
+
 @dataclass(frozen=True, slots=True)
-class Files:
+class Files(Listed):
     """The rows of files of one format."""
 
     method: str
     paths: tuple[str, ...]
     """As they were given."""
     how: ReadAs
-    listing: pa.Table = field(repr=False)
-    """The files, as `list_inputs` gives them."""
     schema: pa.Schema
     num_cpus: float | None = None
-    shard_bytes: int = SHARD_BYTES
 
     @property
     def name(self) -> str:
@@ -393,7 +404,7 @@ def files(
             detect(uri, how)
         except ConfigError as error:
             raise ConfigError(f"{method} was given {uri!r}: {error}") from error
-    found = Files(method, tuple(paths), how, listing, pa.schema([]), num_cpus)
+    found = Files(method, tuple(paths), how, pa.schema([]), num_cpus, listing=listing)
     schema, first = _sampled(found)
     return replace(found, schema=schema, how=how if how.schema is not None else replace(how, first=first))
 
