@@ -27,6 +27,24 @@ class ObjectNotFound(StorageError):
     """The object does not exist (or not at the generation that was asked for)."""
 
 
+class DiskFull(StorageError):
+    """A file cannot be written: the disk, or the quota of who writes, is full."""
+
+    def __init__(self, uri: str, written: int | None, free: int) -> None:
+        """`written`: bytes of the file when that was found, those included that did not fit; None: not known."""
+        super().__init__(uri, written, free)
+        self.uri = uri
+        self.written = written
+        self.free = free
+
+    def __str__(self) -> str:
+        needed = "" if self.written is None else f"this file needs {self.written:,} bytes or more, "
+        return (
+            f"{self.uri} cannot be written: the disk or its quota is full; free space and run again ({needed}"
+            f"{self.free:,} are free)"
+        )
+
+
 class PermissionDenied(StorageError):
     """The store refused the call: credentials are missing or lack the right."""
 

@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from types import CodeType, TracebackType
 
-from curate.errors import ConfigError, RetryLater, ShardError, StorageError, TransientStorageError
+from curate.errors import ConfigError, DiskFull, RetryLater, ShardError, StorageError, TransientStorageError
 from curate.tasks.record import Failure, FailureKind
 
 MAX_TRACEBACK = 8000
@@ -28,7 +28,13 @@ MAX_TRACEBACK = 8000
 long, and its end, where the error is."""
 MAX_ERROR = 1000
 PASSING = frozenset(
-    {FailureKind.RETRY_LATER, FailureKind.THROTTLED, FailureKind.STORAGE, FailureKind.OUT_OF_MEMORY},
+    {
+        FailureKind.RETRY_LATER,
+        FailureKind.THROTTLED,
+        FailureKind.STORAGE,
+        FailureKind.DISK_FULL,
+        FailureKind.OUT_OF_MEMORY,
+    },
 )
 """Kinds that say nothing about the data: the same rows may do well another time."""
 LONGEST_WAIT_S = 86_400.0
@@ -103,6 +109,7 @@ def _own_kind(error: BaseException) -> FailureKind:
         (ShardError, FailureKind.CORRUPT),
         (ConfigError, FailureKind.MISCONFIGURED),
         (TransientStorageError, FailureKind.THROTTLED),
+        (DiskFull, FailureKind.DISK_FULL),
         (StorageError, FailureKind.STORAGE),
     ):
         if isinstance(error, type_):

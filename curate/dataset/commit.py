@@ -134,13 +134,13 @@ def remove_job(
     last: list[Object] = []
     for item in ledger.store.list(ledger.uri(layout.LEDGER + "/")):
         called = item.uri[len(ledger.root) + 1 :]
-        if (run_id := layout.run_of(called)) is not None and run_id not in run_ids:
+        if layout.stage_of(called) in kept:
+            continue
+        if (run_id := layout.run_of(layout.in_stage(called))) is not None and run_id not in run_ids:
             raise ConfigError(
                 f"another driver began on {ledger.root} while this one asked or started (run {run_id}); nothing was "
                 f"removed. Look at it with: curate status {ledger.root}, and run this again when it has ended"
             )
-        if layout.stage_of(called) in kept:
-            continue
         part = called == layout.JOB or called.startswith(layout.PLAN)
         (summary if called == layout.SUMMARY else last if part else rest).append(item)
     try:

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial, reduce
+from functools import partial
 
 from curate.clock import Clock, SystemClock
 from curate.dataset.account import Account
 from curate.dataset.commit import LostRaceError, commit
 from curate.dataset.conclude import last_look, late_outputs, publish_summary, sweep_quarantine
-from curate.dataset.prepare import Prepared, describe, prepare
+from curate.dataset.prepare import Prepared, Seen, describe, prepare
 from curate.dataset.probing import output_schemas
 from curate.dataset.rivals import at_work, describe_rivals, refuse_rivals
 from curate.dataset.signals import Signals
-from curate.dataset.spec import MEMORY_BUDGET, RunOptions, StageSpec
+from curate.dataset.spec import MEMORY_BUDGET, Before, RunOptions, StageSpec
 from curate.dataset.stage import Piece, StageProgram
-from curate.dataset.staged import dry_staged, run_staged
+from curate.dataset.staged import WorkLeftError, dry_staged, run_staged
 from curate.errors import ObjectNotFound, StorageError
 from curate.log import get_logger
 from curate.runtime import make_backend
 from curate.runtime.protocol import Backend
-from curate.storage import Calls, is_local
+from curate.storage import is_local
 from curate.storage.local import remove_scratch, sweep_scratch, sync_directories
 from curate.tasks import layout, registry
 from curate.tasks.dispatcher import Dispatcher
 from curate.tasks.runlog import new_run_id
 from curate.tasks.scheduler import LEAST_WINDOW, Launch, Policy, Scheduler, max_failed_shards
-from curate.tasks.summary import RunState, Summary
+from curate.tasks.summary import RunState, Summary, together
 
 LEFTOVER_S = 86_400.0
 """Temporaries that nobody touched for a day are swept; a zombie may still be writing to younger ones."""
@@ -56,8 +55,10 @@ def dry_run(spec: StageSpec, options: RunOptions) -> tuple[Prepared, str]:
 
     Raises ConfigError for every reason not to run, but for a driver that is at work: the text says so.
     """
+    if spec.from_inputs is not None:
+        spec = spec.from_inputs(options)
     if spec.bind is not None:
-        return dry_staged(spec, options, _dry_stage)
+        return dry_staged(spec, options, SystemClock(), _dry_stage)
     return _dry_stage(spec, options)
 
 
@@ -65,7 +66,7 @@ def _dry_stage(spec: StageSpec, options: RunOptions) -> tuple[Prepared, str]:
     clock = SystemClock()
     for before in spec.before if spec.bind is None else ():
         assert before.path is not None
-        prepared, text = dry_run(before.spec, _of_upstream(options, before.path))
+        prepared, text = dry_run(before.spec, _of_upstream(options, before))
         if len(prepared.todo):
             return prepared, f"{text}\nthen     {spec.name} over this checkpoint, into {options.output}"
         options = _after_upstream(options, before.path)
@@ -82,57 +83,85 @@ def run(spec: StageSpec, options: RunOptions, *, clock: Clock | None = None, bac
     RunStoppedError if the store failed the driver; JobReplacedError if someone else overwrote the job meanwhile.
     """
     clock = clock or SystemClock()
+    if spec.from_inputs is not None:
+        spec = spec.from_inputs(options)
+    with Signals(options.handle_signals, get_logger(job=spec.name)) as signals:
+        return _run(spec, options, clock, backend, signals)
+
+
+def _run(spec: StageSpec, options: RunOptions, clock: Clock, backend: Backend | None, signals: Signals) -> Summary:
+    run_one = partial(run_stage, clock=clock, backend=backend, signals=signals)
     if spec.bind is not None:
-        return run_staged(spec, options, clock, partial(run_stage, clock=clock, backend=backend))
-    return run_stage(spec, options, clock=clock, backend=backend)
+        return run_staged(spec, options, clock, run_one, signals, backend)
+    return run_one(spec, options)
 
 
 def run_stage(
-    spec: StageSpec, options: RunOptions, *, clock: Clock | None = None, backend: Backend | None = None
+    spec: StageSpec,
+    options: RunOptions,
+    *,
+    clock: Clock | None = None,
+    backend: Backend | None = None,
+    signals: Signals | None = None,
+    seen: Seen | None = None,
 ) -> Summary:
-    """Runs one stage, after the checkpoint that it reads."""
+    """Runs one stage, after the checkpoint that it reads.
+
+    `signals` is what a run of several stages hears of them. With `seen`, which says that nothing is left to do, raises
+    WorkLeftError if there is.
+    """
     clock = clock or SystemClock()
+    if signals is None:
+        with Signals(options.handle_signals, get_logger(job=spec.name)) as signals:
+            return run_stage(spec, options, clock=clock, backend=backend, signals=signals, seen=seen)
     for before in spec.before if spec.bind is None else ():
         assert before.path is not None
-        ended = run(before.spec, _of_upstream(options, before.path), clock=clock, backend=backend)
+        ended = _run(before.spec, _of_upstream(options, before), clock, backend, signals)
         if ended.state is not RunState.COMPLETE:
             return ended
+        if signals.interrupts.interrupts or signals.interrupts.terminated:
+            raise KeyboardInterrupt
         options = _after_upstream(options, before.path)
     started_s, started = clock.monotonic(), clock.now()
     run_id = new_run_id(started)
     log = get_logger(job=spec.name, run=run_id)
-    with Signals(options.handle_signals, log) as signals:
-        rounds: list[Summary] = []
-        while True:
-            prepared = prepare(spec, options, run_id, clock)
-            if _has_work(prepared) and not rounds:
-                refuse_rivals(
-                    prepared.ledger,
-                    prepared.run_ids,
-                    clock,
-                    allow_concurrent=options.allow_concurrent,
-                    overwrite=prepared.uncommitted.remove is not None,
-                )
-            todo = prepared.todo
-            scheduler = Scheduler(todo, prepared.plan.sizes[todo], _policy(spec, options, len(prepared.scope)))
-            account = Account(prepared, options, scheduler, clock, started_s, started)
-            last = len(rounds) == MOST_ROUNDS
-            try:
-                ended = _Run(prepared, options, account, clock, signals, last).execute(backend)
-                return _all_rounds([*rounds, ended])
-            except LostRaceError:
-                log.info("another driver wrote to the ledger first; planning again")
-                # What this run had to remove is gone. What is there now, the other driver made.
-                options = replace(options, overwrite=False)
-            except _DisturbedError as disturbed:
-                rounds.append(disturbed.summary)
-                # All of the job was done, so that whatever is not done now is what is to be done again.
-                options = replace(options, overwrite=False, retry_failed=False, limit=None, sample=None)
+    rounds: list[Summary] = []
+    while True:
+        prepared = prepare(spec, options, run_id, clock, seen)
+        if seen is not None and len(prepared.todo):
+            raise WorkLeftError
+        if _has_work(prepared) and not rounds:
+            refuse_rivals(
+                prepared.ledger,
+                prepared.run_ids,
+                clock,
+                allow_concurrent=options.allow_concurrent,
+                overwrite=prepared.uncommitted.remove is not None,
+            )
+        todo = prepared.todo
+        scheduler = Scheduler(todo, prepared.plan.sizes[todo], _policy(spec, options, len(prepared.scope)))
+        account = Account(prepared, options, scheduler, clock, started_s, started)
+        last = len(rounds) == MOST_ROUNDS
+        try:
+            ended = _Run(prepared, options, account, clock, signals, last).execute(backend)
+            return together([*rounds, ended])
+        except LostRaceError:
+            log.info("another driver wrote to the ledger first; planning again")
+            # What this run had to remove is gone. What is there now, the other driver made.
+            options = replace(options, overwrite=False)
+        except _DisturbedError as disturbed:
+            rounds.append(disturbed.summary)
+            # All of the job was done, so that whatever is not done now is what is to be done again.
+            options = replace(options, overwrite=False, retry_failed=False, limit=None, sample=None)
+        # What was seen before is no more.
+        seen = None
 
 
-def _of_upstream(options: RunOptions, path: str) -> RunOptions:
+def _of_upstream(options: RunOptions, before: Before) -> RunOptions:
     """Returns how to run the stage whose output is a checkpoint: it outlives what reads it, and is reused."""
-    return replace(options, output=path, overwrite=False, retry_failed=False)
+    assert before.path is not None
+    inputs = before.inputs or options.inputs
+    return replace(options, inputs=inputs, output=before.path, overwrite=False, retry_failed=False)
 
 
 def _after_upstream(options: RunOptions, path: str) -> RunOptions:
@@ -145,17 +174,6 @@ def _after_upstream(options: RunOptions, path: str) -> RunOptions:
 def _has_work(prepared: Prepared) -> bool:
     """Returns whether a run has something to do or to remove; then another driver at work is in its way."""
     return bool(len(prepared.todo) or prepared.uncommitted)
-
-
-def _all_rounds(rounds: Sequence[Summary]) -> Summary:
-    """Returns the summary of a run that did again what was disturbed: the last one, with the work of all of them."""
-    return replace(
-        rounds[-1],
-        skipped=rounds[0].skipped,
-        dispatched=sum(one.dispatched for one in rounds),
-        attempts=sum(one.attempts for one in rounds),
-        calls=reduce(Calls.plus, (one.calls for one in rounds)),
-    )
 
 
 def _policy(spec: StageSpec, options: RunOptions, scope: int) -> Policy:
@@ -301,7 +319,9 @@ class _Run:
         self._look_for_late_outputs()
         if over:
             return RunState.FAILED if account.totals.failed else RunState.COMPLETE
-        return RunState.INTERRUPTED if interrupts.interrupts or interrupts.terminated else RunState.ABORTED
+        if interrupts.interrupts or interrupts.terminated:
+            return RunState.INTERRUPTED
+        return RunState.FAILED if account.scheduler.disk_full else RunState.ABORTED
 
     def _look_for_late_outputs(self) -> None:
         """Books what was given up, and has been published since, as done; unless somebody wants the run to end."""

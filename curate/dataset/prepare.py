@@ -64,6 +64,17 @@ class Stores:
         return total
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A listing of an output that was just made."""
+
+    moment: tuple[float, float]
+    """Before it was: a `moment` of an `OwnedStore`."""
+    listing: OutputListing
+    stores: Stores
+    """Those that it was made with, whose calls are to be counted."""
+
+
 @dataclass
 class Prepared:
     """A run that may start: what is there and what is left to do."""
@@ -111,8 +122,11 @@ def resolve_output(text: str, environ: Mapping[str, str] = os.environ) -> str:
     return normalise(text).rstrip("/")
 
 
-def prepare(spec: StageSpec, options: RunOptions, run_id: str, clock: Clock | None = None) -> Prepared:
-    """Lists inputs and outputs once each and decides what is to be done. Writes nothing.
+def prepare(
+    spec: StageSpec, options: RunOptions, run_id: str, clock: Clock | None = None, seen: Seen | None = None
+) -> Prepared:
+    """Lists inputs and outputs once each, these if they were not `seen`, and decides what is to be done. Writes
+    nothing.
 
     Raises ConfigError for every reason not to run that can be seen before.
     """
@@ -127,18 +141,17 @@ def prepare(spec: StageSpec, options: RunOptions, run_id: str, clock: Clock | No
     output = resolve_output(options.output)
     patterns = [understand(text) for text in options.inputs]
     refuse_overlap(patterns, output)
-    stores = Stores(f"{output}/{layout.TMP}{run_id}")
+    stores = seen.stores if seen else Stores(f"{output}/{layout.TMP}{run_id}")
     owned = OwnedStore(stores.of(output), output, clock or SystemClock())
     ledger = Ledger(owned, output)
     inputs = list_inputs(patterns, stores.of) if spec.rows is None else Inputs(spec.rows.inputs())
-    before = owned.moment()
-    listing = ledger.list()
+    before, listing = (seen.moment, seen.listing) if seen else (owned.moment(), ledger.list())
     owned.claim(listing.job_generation or None, before)
     run_ids = frozenset(listing.run_ids) - {run_id}
     todo = Uncommitted()
     if options.overwrite and (listing.has_job or listing.plan_parts):
         listing, todo.remove = overwritten(spec, ledger, listing)
-    job = _job(spec, ledger, listing)
+    job = job_of(spec, ledger, listing)
     if spec.limit is not None and not listing.has_job:
         job["limit"] = spec.limit.decide(options.backend)
     if not listing.has_job:
@@ -149,7 +162,7 @@ def prepare(spec: StageSpec, options: RunOptions, run_id: str, clock: Clock | No
         inputs = _within(plan, inputs)
     growth = compare(plan, inputs.table)
     if growth.new and not options.allow_incomplete_input:
-        _refuse_incomplete([*inputs.incomplete, *enclosing_ledgers(patterns, stores.of)])
+        refuse_incomplete([*inputs.incomplete, *enclosing_ledgers(patterns, stores.of)])
     matched = match(plan, listing, spec.suffix)
     todo.part = _grow(spec, plan, inputs, growth, matched, stores)
     if spec.limit is not None and not len(plan) and todo.part is not None:
@@ -166,7 +179,7 @@ def prepare(spec: StageSpec, options: RunOptions, run_id: str, clock: Clock | No
     todo.foreign = list(history.foreign.values())
     todo.accepted = _accepted_code(spec, options, ledger, listing, job, finished=matched.count == len(plan))
     undone = plan.table["uri"].take(scope[~matched.done[scope]]).to_pylist()
-    schemas = _input_schemas(spec, ledger, inputs, undone, stores, stored=listing.has_job)
+    schemas = input_schemas(spec, ledger if listing.has_job else None, inputs, undone, stores)
     prepared = Prepared(
         *(spec, output, run_id, stores, ledger, listing, inputs, plan, matched, growth, history, scope, schemas),
         *(owned, run_ids, todo),
@@ -187,7 +200,8 @@ def _up_to(part: Any, shard: str) -> Any:
     return part.slice(0, max(0, pc.index(part["id"], shard).as_py()) + 1)
 
 
-def _refuse_incomplete(incomplete: list[str]) -> None:
+def refuse_incomplete(incomplete: list[str]) -> None:
+    """Raises ConfigError if one of the inputs is the output of a job that is not complete."""
     if incomplete:
         raise ConfigError(
             f"input {incomplete[0]!r} is the output of a job that is not complete; finish that job first "
@@ -195,7 +209,7 @@ def _refuse_incomplete(incomplete: list[str]) -> None:
         )
 
 
-def _job(spec: StageSpec, ledger: Ledger, listing: OutputListing) -> dict[str, Any]:
+def job_of(spec: StageSpec, ledger: Ledger, listing: OutputListing) -> dict[str, Any]:
     """Returns `job.json`: as it is there, refused if it is another job's, or as it is to be."""
     if listing.has_job:
         job = ledger.read_job()
@@ -376,8 +390,8 @@ def _next_for_stale(prepared: Prepared, options: RunOptions) -> str:
     return "run again with --redo-stale to replace them"
 
 
-def _input_schemas(
-    spec: StageSpec, ledger: Ledger, inputs: Inputs, undone: list[str], stores: Stores, *, stored: bool
+def input_schemas(
+    spec: StageSpec, ledger: Ledger | None, inputs: Inputs, undone: list[str], stores: Stores
 ) -> dict[str, Any]:
     """Returns the schema of the rows of each format in `undone`: as stored, else sampled from the first such inputs.
 
@@ -395,7 +409,7 @@ def _input_schemas(
             rows.append(row)
     schemas: dict[str, Any] = {}
     for format, rows in by_format.items():
-        schema = ledger.read_schema(f"input-{format.value}") if stored else None
+        schema = None if ledger is None else ledger.read_schema(f"input-{format.value}")
         schemas[format.value] = _sample(spec, inputs, stores, rows) if schema is None else schema
     return schemas
 

@@ -39,6 +39,10 @@ class Before:
     spec: StageSpec
     path: str | None = None
     """Its output prefix, which outlives the job: a checkpoint. None: one among the job's own stages."""
+    inputs: tuple[str, ...] = ()
+    """The files that a checkpoint is made of, as they were named; empty: what the run is given, or `spec.rows`."""
+    listing: Any = None
+    """Those files once they were listed: uri, size and generation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,8 @@ class StageSpec:
     reads them as files are read."""
     seeded: Callable[[int], StageSpec] | None = None
     """Returns the stage with a seed, where it has none of its own: one is chosen by its first run, and kept."""
+    from_inputs: Callable[[RunOptions], StageSpec] | None = None
+    """Returns the stage as it is for the inputs of a run, where they decide what stages there are; None: they do not."""
 
     @property
     def fingerprint(self) -> str:

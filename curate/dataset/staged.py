@@ -1,14 +1,19 @@
 """A job of several stages: what comes before is run first, and kept for as long as the job can go on from it.
 
-    <output>/_curate/inputs.parquet       the inputs, as the job began with them
-    <output>/_curate/stages/<key>/        a stage before the last one, with a ledger of its own
+    <output>/_curate/inputs/<hash>.parquet   the inputs, as the job began with them
+    <output>/_curate/stages/<key>/           a stage before the last one, with a ledger of its own
 
 A stage's key is made of what it does and of what it reads, so that a stage that is there is the right one: a run that
 comes later, or another job with the same beginning that overwrites this one, goes on from it. When the job is complete,
 they are removed.
 
 What an exchange gives depends on all of the inputs. So these are frozen when the job begins: a run that finds others
-refuses, and says what is new, gone and changed.
+refuses, and says what is new, gone and changed. `job.json`, which is create-only, names them and has the seed: of two
+drivers that begin at once, one adopts what the other wrote.
+
+Whoever finds a run file that is damaged removes it (see `lazy.ranges`). What needed it fails. Then the stages are
+looked at again: of each, the shards run that have no output, and after them what failed. Nothing else remembers what
+was lost.
 """
 
 from __future__ import annotations
@@ -17,11 +22,12 @@ import hashlib
 import io
 import os
 import secrets
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
 
 import orjson
 import pyarrow as pa
@@ -29,29 +35,51 @@ import pyarrow.parquet as pq
 
 from curate.clock import Clock
 from curate.dataset.commit import refuse_other_job, remove_job
+from curate.dataset.inputs import list_inputs, understand
 from curate.dataset.ownership import OwnedStore
-from curate.dataset.prepare import EXAMPLES, Prepared, Stores, overwritten, resolve_output
-from curate.dataset.spec import RunOptions, StageSpec
-from curate.errors import ConfigError, ObjectNotFound
+from curate.dataset.prepare import EXAMPLES, Prepared, Seen, Stores, job_of, overwritten, resolve_output
+from curate.dataset.rivals import refuse_rivals
+from curate.dataset.signals import Signals
+from curate.dataset.spec import Before, RunOptions, StageSpec
+from curate.errors import ConfigError, DamagedRun, DiskFull, GenerationMismatch, ObjectNotFound, StorageError
 from curate.log import get_logger
 from curate.runtime import make_backend
-from curate.runtime.protocol import Resources
+from curate.runtime.protocol import Backend, Resources
+from curate.storage import is_local
+from curate.storage.local import remove_scratch
 from curate.storage.protocol import Object, Outcome, Store
 from curate.tasks import layout
 from curate.tasks.ledger import Ledger
-from curate.tasks.outputs import match
+from curate.tasks.outputs import OutputListing, match
 from curate.tasks.plan import Plan
-from curate.tasks.summary import RunState, Summary
+from curate.tasks.summary import RunState, Summary, together
+from curate.units import format_bytes
 
 MANIFEST = pa.schema([("uri", pa.string()), ("size", pa.int64()), ("generation", pa.string())])
 MOST_MENDED = 3
-"""How often a run makes again what the last stage found damaged or gone."""
+"""How often a run makes again what a later stage found damaged or gone."""
 SCRATCH = "CURATE_SCRATCH"
-"""Environment variable: where stages are kept of rows that are consumed, not written."""
+"""Environment variable: where files are kept that only this machine reads."""
 
 A = TypeVar("A")
 RunStage = Callable[[StageSpec, RunOptions], A | None]
 """Does a stage; returns None if all of it is done then, else what is to be said about that."""
+
+
+class Runner(Protocol):
+    """Runs one stage to its end."""
+
+    def __call__(self, spec: StageSpec, options: RunOptions, *, seen: Seen | None = None) -> Summary:
+        """Returns its summary. With `seen`, which says that nothing is left to do, raises WorkLeftError if that is
+        not so."""
+        ...
+
+
+class WorkLeftError(Exception):
+    """Something is to be done after all."""
+
+
+# What stages are called, and where they are
 
 
 def key_of(spec: StageSpec) -> str:
@@ -62,8 +90,14 @@ def key_of(spec: StageSpec) -> str:
 
 def _reads(spec: StageSpec) -> Any:
     if spec.before:
-        return [before.path or key_of(before.spec) for before in spec.before]
+        return [key_of(one.spec) if one.path is None else _checkpoint(one) for one in spec.before]
     return spec.rows.manifest() if spec.rows is not None else None
+
+
+def _checkpoint(before: Before) -> Any:
+    # By what it is made of: where it lies, there may be another one by then.
+    files = None if before.listing is None else before.listing.to_pylist()
+    return [before.spec.fingerprint, _reads(before.spec), files]
 
 
 def stages_of(spec: StageSpec) -> Iterator[StageSpec]:
@@ -74,15 +108,66 @@ def stages_of(spec: StageSpec) -> Iterator[StageSpec]:
             yield before.spec
 
 
+def listed(spec: StageSpec, known: dict[tuple[str, ...], Any]) -> StageSpec:
+    """Returns a stage with the files listed that its checkpoints are made of; each of `known` is listed once."""
+
+    def of(before: Before) -> Before:
+        if before.inputs and before.inputs not in known:
+            patterns = [understand(text) for text in before.inputs]
+            known[before.inputs] = list_inputs(patterns, Stores("").of).table.select(MANIFEST.names)
+        return replace(before, spec=listed(before.spec, known), listing=known.get(before.inputs))
+
+    return replace(spec, before=tuple(map(of, spec.before))) if spec.before else spec
+
+
+def manifest_of(spec: StageSpec) -> Any:
+    """Returns the files that the first stages of a job read, in their order: uri, size and generation."""
+    tables = [MANIFEST.empty_table()]
+    for before in spec.before:
+        tables.append(manifest_of(before.spec))
+        if before.listing is not None:
+            tables.append(before.listing.cast(MANIFEST))
+    if spec.rows is not None:
+        tables.append(spec.rows.listing())
+    return pa.concat_tables(tables)
+
+
+def scratch_root() -> str:
+    """Returns where files are kept that only this machine reads: $CURATE_SCRATCH, else a folder in that of the system
+    for temporaries. It exists then.
+    """
+    root = os.environ.get(SCRATCH) or os.path.join(tempfile.gettempdir(), "curate")  # noqa: PTH118
+    os.makedirs(root, exist_ok=True)  # noqa: PTH103
+    return os.path.abspath(root)  # noqa: PTH100
+
+
+def stages_root(output: str, *, alone: bool) -> str:
+    """Returns the folder of a job's stages; `alone`: all tasks run on this machine."""
+    return _scratch_of(output) if alone and _may_be_scratch(output) else f"{output}/{layout.STAGES.rstrip('/')}"
+
+
+def _may_be_scratch(output: str) -> bool:
+    return output.startswith("gs://")
+
+
+def _scratch_of(output: str) -> str:
+    return f"{scratch_root()}/{hashlib.sha256(output.encode()).hexdigest()[:16]}"
+
+
+# Running them
+
+
 def run_before(spec: StageSpec, root: str, options: RunOptions, run_stage: RunStage[A]) -> StageSpec | A:
     """Runs the stages before this one, each in a folder of its own below `root`; what is there is not made again.
 
-    Returns the stage as it reads them; or what is said about the first of them that is not done then.
+    Returns the stage as it reads them; or what is said about the first of them that is not done then. Raises DamagedRun
+    if the end of a run file is damaged, which is removed.
     """
     found: list[Sequence[Object]] = []
     for before in spec.before:
         own = f"{root}/{key_of(before.spec)}"
-        ready = run_before(before.spec, root, options, run_stage) if before.spec.before else before.spec
+        bound = before.spec.bind is not None
+        ready = run_before(before.spec, root, options, run_stage) if bound else before.spec
         if not isinstance(ready, StageSpec):
             return ready
         ended = run_stage(ready, _of_stage(options, own))
@@ -108,95 +193,190 @@ def _of_stage(options: RunOptions, output: str) -> RunOptions:
 
 
 def _outputs(spec: StageSpec, output: str) -> list[Object]:
-    """Returns the outputs of a stage that is complete, in the order of its plan."""
+    """Returns the outputs of a stage, in the order of its plan. Raises DamagedRun if one is gone."""
     ledger = Ledger(Stores("").of(output), output)
     listing = ledger.list()
     plan = ledger.read_plan(listing)
-    position = match(plan, listing, spec.suffix).position
+    matched = match(plan, listing, spec.suffix)
+    for rank in (~matched.done).nonzero()[0][:1].tolist():
+        raise DamagedRun(ledger.uri(plan.shard_id(rank) + spec.suffix), "it is gone")
     names, sizes, generations = (
-        column.take(pa.array(position)).to_pylist() for column in (listing.names, listing.sizes, listing.generations)
+        column.take(pa.array(matched.position)).to_pylist()
+        for column in (listing.names, listing.sizes, listing.generations)
     )
     return [Object(ledger.uri(name), size, own) for name, size, own in zip(names, sizes, generations, strict=True)]
 
 
 def run_staged(
-    spec: StageSpec, options: RunOptions, clock: Clock, run_stage: Callable[[StageSpec, RunOptions], Summary]
+    spec: StageSpec,
+    options: RunOptions,
+    clock: Clock,
+    run_stage: Runner,
+    signals: Signals,
+    backend: Backend | None = None,
 ) -> Summary:
     """Runs a job of several stages until every shard is done or has failed, and returns the summary of the last stage,
-    or of the one that did not end well.
+    or of the one that did not end well. Nothing is started, and no stage looked at, if the job is complete.
     """
     output = resolve_output(options.output)
-    root = f"{output}/{layout.STAGES.rstrip('/')}"
-    with _connected(options.backend):
-        spec, options, plan = _frozen(spec, options, output, clock)
-        if plan is not None:
-            ended = run_stage(replace(spec, rows=_Planned(plan)), options)
+    job = _look(spec, options, output, clock)
+    if job.done:
+        try:
+            # It was not asked for what is there; and there is nothing else.
+            ended = run_stage(replace(job.spec, rows=_Planned(job.plan)), options, seen=job.seen)
+        except WorkLeftError:
+            pass
         else:
-            ended = _all(spec, options, root, run_stage)
-    if ended.state is RunState.COMPLETE and not options.keep_stages and ended.output == output:
-        sweep(Stores("").of(output), root)
+            if ended.state is RunState.COMPLETE and not options.keep_stages:
+                sweep(job.stores.of(output), output, known=job.listing.stages)
+            return ended
+    with _connected(options.backend, backend, signals) as alone:
+        spec, options = _begin(job, options, clock)
+        root = stages_root(output, alone=alone)
+        ended = _all(spec, options, root, run_stage, signals, job)
+    if ended.output == output and ended.state is RunState.COMPLETE and not options.keep_stages and _is_complete(job):
+        sweep(job.stores.of(output), output)
     return ended
 
 
-def _all(
-    spec: StageSpec, options: RunOptions, root: str, run_stage: Callable[[StageSpec, RunOptions], Summary]
-) -> Summary:
-    """Runs all stages; again, where the last one found files of another damaged, or gone."""
-
-    def run(stage: StageSpec, how: RunOptions) -> Summary | None:
-        ended = run_stage(stage, how)
-        return None if ended.state is RunState.COMPLETE else ended
-
+def _all(spec: StageSpec, options: RunOptions, root: str, run_stage: Runner, signals: Signals, job: _Job) -> Summary:
+    """Runs all stages; again, where a later one found files of an earlier one damaged, or gone."""
+    log = get_logger(job=spec.name)
+    rounds: list[Summary] = []
     for left in range(MOST_MENDED, -1, -1):
-        ready = run_before(spec, root, options, run)
-        if not isinstance(ready, StageSpec):
-            return ready
-        ended = run_stage(ready, options)
-        if ended.state is not RunState.FAILED or not left or _whole(spec, root):
-            return ended
-        get_logger(job=spec.name).warning(
-            "files of an earlier stage were damaged or gone; what made them runs again", stages=root
-        )
+        done: list[tuple[StageSpec, str]] = []
+
+        def run(stage: StageSpec, how: RunOptions, done: list[tuple[StageSpec, str]] = done) -> Summary | None:
+            ended = run_stage(stage, how)
+            if ended.state is not RunState.COMPLETE:
+                return ended
+            if signals.interrupts.interrupts or signals.interrupts.terminated:
+                # It came while the last of this stage ran. The next one would hear of it no more.
+                raise KeyboardInterrupt
+            done.append((stage, how.output))
+            return None
+
+        try:
+            ready = run_before(spec, root, options, run)
+            if isinstance(ready, StageSpec):
+                _refuse_other_shards(ready, job)
+                ended = run_stage(ready, options)
+                rounds.append(ended)
+            else:
+                ended = ready
+        except DamagedRun as error:
+            if not left:
+                raise StorageError(_hopeless(root)) from error
+            problem = str(error)
+        else:
+            _tell_if_full(ended, spec)
+            if rounds and ended is rounds[-1]:
+                ended = together(rounds)
+            if ended.state not in (RunState.FAILED, RunState.ABORTED) or not (lost := _lost(done)):
+                return ended
+            problem = f"{lost[0]} is gone" + (f", and {len(lost) - 1:,} more" if len(lost) > 1 else "")
+            if not left:
+                log.error(_hopeless(root), problem=problem)
+                return ended
+        log.warning("files of an earlier stage were damaged or gone; what made them runs again", problem=problem)
+        if _complete_now(job):
+            # Another driver was quicker, and has removed the stages.
+            return run_stage(replace(spec, rows=_Planned(job.plan)), options, seen=job.seen)
     raise AssertionError("the last round returns")
 
 
-def _whole(spec: StageSpec, root: str) -> bool:
-    """Returns whether all outputs of all stages are there."""
-    for stage in stages_of(spec):
-        ledger = Ledger(Stores("").of(root), f"{root}/{key_of(stage)}")
+def _hopeless(root: str) -> str:
+    return (
+        f"files of earlier stages below {root} were found damaged or gone {MOST_MENDED + 1} times in a row, each time "
+        "after they had been made again: that disk loses what is written, or somebody removes it. Look at it, or have "
+        f"them elsewhere ({SCRATCH}, or another --output), and run this again"
+    )
+
+
+def _lost(done: Sequence[tuple[StageSpec, str]]) -> list[str]:
+    """Returns the outputs that are gone of stages that were complete."""
+    lost = []
+    for stage, output in done:
+        ledger = Ledger(Stores("").of(output), output)
         listing = ledger.list()
         plan = ledger.read_plan(listing)
-        if match(plan, listing, stage.suffix).count < len(plan):
-            return False
-    return True
+        missing = (~match(plan, listing, stage.suffix).done).nonzero()[0]
+        lost += [ledger.uri(plan.shard_id(rank) + stage.suffix) for rank in missing.tolist()]
+    return lost
+
+
+def _refuse_other_shards(spec: StageSpec, job: _Job) -> None:
+    """Raises ConfigError if the last stage has other outputs than its plan says: outputs of both would be mixed."""
+    if not len(job.plan):
+        return
+    assert spec.rows is not None
+    now, then = set(spec.rows.inputs()["name"].to_pylist()), set(job.plan.ids.to_pylist())
+    if now != then:
+        raise ConfigError(
+            f"{job.ledger.root} was planned as {len(then):,} outputs, and this curate makes other ones of the same "
+            f"rows, {len(now):,} of them; go on with the version that began it, or start over with --overwrite"
+        )
+
+
+def _tell_if_full(ended: Summary, spec: StageSpec) -> None:
+    """Says how much room a stage would have needed that has failed because a disk was full."""
+    if not any(group.error.startswith(f"{DiskFull.__name__}:") for group in ended.failures):
+        return
+    ledger = Ledger(Stores("").of(ended.output), ended.output)
+    listing = ledger.list()
+    plan = ledger.read_plan(listing)
+    stage = next((one for one in stages_of(spec) if ended.output.endswith(f"/{key_of(one)}")), spec)
+    matched = match(plan, listing, stage.suffix)
+    read = int(plan.sizes[matched.done].sum())
+    written = sum(listing.sizes.take(pa.array(matched.position[matched.done])).to_pylist())
+    left = int(plan.sizes[~matched.done].sum())
+    # What was written of what was read, if that is known; else as if nothing grew.
+    needed = round(left * (written / read if read else 1.0))
+    free = shutil.disk_usage(_existing(ended.output)).free if is_local(ended.output) else 0
+    get_logger(job=spec.name).error(
+        "the disk is full",
+        where=ended.output,
+        written=format_bytes(written),
+        needs=f"about {format_bytes(needed)} more",
+        free=format_bytes(free),
+        next=f"make room there, or give another place ({SCRATCH}, or --output), and run this again: it goes on",
+    )
+
+
+def _existing(path: str) -> str:
+    while not os.path.exists(path):  # noqa: PTH110
+        path = os.path.dirname(path)  # noqa: PTH120
+    return path
 
 
 @contextmanager
-def _connected(backend: str) -> Iterator[None]:
-    """Stays connected to where tasks run, so that the stages do not each begin with that."""
-    held = make_backend(backend)
+def _connected(name: str, given: Backend | None, signals: Signals) -> Iterator[bool]:
+    """Stays connected to where tasks run, so that the stages do not each begin with that; tells whether that is this
+    machine alone."""
+    held = given or make_backend(name)
     try:
-        held.start(Resources(num_cpus=0.0))
-        yield
+        try:
+            held.start(Resources(num_cpus=0.0))
+        except SystemExit as error:
+            # Ray's handler of SIGTERM, while it starts.
+            raise KeyboardInterrupt from error
+        finally:
+            signals.install()
+        yield held.alone()
     finally:
-        held.close()
+        if not signals.interrupts.terminated:
+            held.close()
 
 
 def dry_staged(
-    spec: StageSpec, options: RunOptions, look: Callable[[StageSpec, RunOptions], tuple[Prepared, str]]
+    spec: StageSpec, options: RunOptions, clock: Clock, look: Callable[[StageSpec, RunOptions], tuple[Prepared, str]]
 ) -> tuple[Prepared, str]:
     """Returns what a run would begin with, and in words what it would do. Writes nothing."""
     output = resolve_output(options.output)
-    ledger = Ledger(Stores("").of(output), output)
-    listing = ledger.list()
-    if listing.has_job and not options.overwrite:
-        job = ledger.read_job()
-        refuse_other_job(spec, ledger, job)
-        _refuse_other_inputs(ledger, manifest_of(spec))
-        spec = _with_seed(spec, job)
-        plan = ledger.read_plan(listing)
-        if len(plan) and match(plan, listing, spec.suffix).done.all():
-            return look(replace(spec, rows=_Planned(plan)), options)
+    job = _look(spec, options, output, clock)
+    spec = _with_seed(job, 0) if job.job is None else job.spec
+    if job.done:
+        return look(replace(spec, rows=_Planned(job.plan)), options)
     done = 0
 
     def unfinished(stage: StageSpec, how: RunOptions) -> tuple[Prepared, str] | None:
@@ -208,11 +388,13 @@ def dry_staged(
         return None
 
     total = len(list(stages_of(spec))) + 1
-    ready = run_before(spec, f"{output}/{layout.STAGES.rstrip('/')}", options, unfinished)
-    if isinstance(ready, StageSpec):
-        prepared, text = look(ready, options)
-    else:
-        prepared, text = ready
+    # Where a run would have them it knows once it is connected; here, where they are.
+    alone = _may_be_scratch(output) and os.path.isdir(_scratch_of(output))  # noqa: PTH112
+    try:
+        ready = run_before(spec, stages_root(output, alone=alone), options, unfinished)
+    except DamagedRun as error:
+        raise ConfigError(f"{error}: run this without --dry-run") from error
+    prepared, text = look(ready, options) if isinstance(ready, StageSpec) else ready
     return prepared, f"stage    {done + 1} of {total}\n{text}"
 
 
@@ -244,76 +426,145 @@ class _Planned:
         return MANIFEST.empty_table()
 
 
-def _frozen(
-    spec: StageSpec, options: RunOptions, output: str, clock: Clock
-) -> tuple[StageSpec, RunOptions, Plan | None]:
-    """Begins the job, or finds that it was begun: with the same identity, inputs and seed.
+@dataclass
+class _Job:
+    """A job as it was found."""
 
-    Returns the stage with its seed, how to run it, and its plan if all that it names is there. Raises ConfigError.
-    """
-    stores = Stores(f"{output}/{layout.TMP}begin")
+    spec: StageSpec
+    """The last stage; with its seed, if the job has one already."""
+    owned: OwnedStore
+    ledger: Ledger
+    seen: Seen
+    manifest: Any
+    """The files that it reads now."""
+    known: dict[tuple[str, ...], Any]
+    """What was listed for that."""
+    job: dict[str, Any] | None
+    """`job.json`; None: there is none, or it is to be removed."""
+    plan: Plan
+    """The outputs; empty if they are not planned yet."""
+    done: bool
+    """Whether all of them are there."""
+
+    @property
+    def listing(self) -> OutputListing:
+        return self.seen.listing
+
+    @property
+    def stores(self) -> Stores:
+        return self.seen.stores
+
+
+def _look(spec: StageSpec, options: RunOptions, output: str, clock: Clock) -> _Job:
+    """Looks at the job, one listing and a few small reads. Raises ConfigError if it is another one, or its inputs are
+    not those that it began with."""
+    stores = Stores(f"{output}/{layout.TMP}begin-{secrets.token_hex(4)}")
     owned = OwnedStore(stores.of(output), output, clock)
     ledger = Ledger(owned, output)
+    known: dict[tuple[str, ...], Any] = {}
+    spec = listed(spec, known)
+    manifest = manifest_of(spec)
+    _refuse_own_output(manifest, output)
+    moment = owned.moment()
     listing = ledger.list()
-    found = manifest_of(spec)
-    job: dict[str, Any] | None = None
-    if listing.has_job and options.overwrite:
-        kept = {key_of(one) for one in stages_of(spec)} if spec.seeded is None else set()
-        remove_job(ledger, spec.name, listing.run_ids, overwritten(spec, ledger, listing)[1], options, kept)
+    owned.claim(listing.job_generation or None, moment)
+    seen = Seen(moment, listing, stores)
+    found = _Job(spec, owned, ledger, seen, manifest, known, None, Plan.of([]), False)
+    if options.overwrite:
+        return found
+    told = job_of(spec, ledger, listing)
+    if listing.has_job:
+        _refuse_other_inputs(ledger, told, manifest)
+        found.job = told
+        found.spec = _with_seed(found, told.get("seed", 0))
+        found.plan = ledger.read_plan(listing)
+        found.done = len(found.plan) > 0 and bool(match(found.plan, listing, spec.suffix).done.all())
+    return found
+
+
+def _complete_now(job: _Job) -> bool:
+    """Returns whether all outputs are there by now, as another driver may have made them; looks again."""
+    moment = job.owned.moment()
+    job.seen = Seen(moment, job.ledger.list(), job.stores)
+    job.plan = job.ledger.read_plan(job.listing)
+    return len(job.plan) > 0 and bool(match(job.plan, job.listing, job.spec.suffix).done.all())
+
+
+def _is_complete(job: _Job) -> bool:
+    """Returns whether every output is there, and not only those that this run was asked for."""
+    try:
+        job.ledger.store.stat(job.ledger.uri(layout.SUMMARY))
+    except ObjectNotFound:
+        return False
+    return True
+
+
+def _begin(job: _Job, options: RunOptions, clock: Clock) -> tuple[StageSpec, RunOptions]:
+    """Begins the job, or adopts how another driver began it. Returns its last stage, with its seed, and how to run it.
+
+    In an order in which a kill between any two calls leaves what the next run can go on from. Raises ConfigError.
+    """
+    spec, ledger = job.spec, job.ledger
+    if options.overwrite:
+        if job.listing.has_job or job.listing.plan_parts:
+            _overwrite(job, options, clock)
         options = replace(options, overwrite=False)
-    elif listing.has_job:
-        job = ledger.read_job()
-        refuse_other_job(spec, ledger, job)
-        _refuse_other_inputs(ledger, found)
-    if job is None:
-        job = {
-            "format_version": layout.FORMAT_VERSION,
-            "job": spec.name,
-            "fingerprint": spec.fingerprint,
-            "identity": dict(spec.identity),
-            "parameters": dict(spec.parameters),
-            "code_digest": spec.code_digest,
-            "format": spec.format.value,
-            "codec": spec.codec,
-            "suffix": spec.suffix,
-        }
-        if spec.seeded is not None:
-            job["seed"] = secrets.randbits(63)
-        _publish_inputs(ledger, found)
-        published = ledger.store.publish(ledger.uri(layout.JOB), orjson.dumps(job, option=orjson.OPT_INDENT_2))
-        if published.outcome is Outcome.DIFFERENT:
-            job = ledger.read_job()
-            refuse_other_job(spec, ledger, job)
-        _refuse_other_inputs(ledger, found)
-        return _with_seed(spec, job), options, None
-    plan = ledger.read_plan(listing)
-    done = len(plan) and match(plan, listing, spec.suffix).done.all()
-    return _with_seed(spec, job), options, plan if done else None
+    if not job.listing.plan_parts:
+        # What has failed was a stage before: of this one nothing was tried yet.
+        options = replace(options, retry_failed=False)
+    if job.job is not None:
+        return spec, options
+    try:
+        return _with_seed(job, _publish_job(job).get("seed", 0)), options
+    finally:
+        if is_local(ledger.root):
+            remove_scratch(job.stores.scratch)
 
 
-def _with_seed(spec: StageSpec, job: dict[str, Any]) -> StageSpec:
-    return spec if spec.seeded is None else spec.seeded(job["seed"])
+def _publish_job(job: _Job) -> dict[str, Any]:
+    """Writes down what the job is, and what it reads; returns that, or what another driver wrote. Raises ConfigError."""
+    spec, ledger = job.spec, job.ledger
+    told = job_of(spec, ledger, OutputListing(None, None, None))
+    if spec.seeded is not None:
+        told["seed"] = secrets.randbits(63)
+    told["inputs"] = _publish_inputs(ledger, job.manifest)
+    published = ledger.store.publish(ledger.uri(layout.JOB), orjson.dumps(told, option=orjson.OPT_INDENT_2))
+    if published.outcome is Outcome.DIFFERENT:
+        told = ledger.read_job()
+        refuse_other_job(spec, ledger, told)
+        _refuse_other_inputs(ledger, told, job.manifest)
+    return told
 
 
-def manifest_of(spec: StageSpec) -> Any:
-    """Returns the files that the first stages of a job read, in their order: uri, size and generation."""
-    tables = [stage.rows.listing() for stage in (*stages_of(spec), spec) if stage.rows is not None]
-    return pa.concat_tables([MANIFEST.empty_table(), *tables])
+def _with_seed(job: _Job, seed: int) -> StageSpec:
+    spec = job.spec
+    return spec if spec.seeded is None else listed(spec.seeded(seed), job.known)
 
 
-def _publish_inputs(ledger: Ledger, found: Any) -> None:
+def _publish_inputs(ledger: Ledger, found: Any) -> str:
+    """Writes down the inputs; returns the name. Named by its content: one that no job names decides nothing."""
     sink = io.BytesIO()
     pq.write_table(found, sink, compression="zstd")
-    ledger.store.publish(ledger.uri(layout.INPUTS), sink.getvalue())
+    name = layout.inputs_of(hashlib.sha256(sink.getvalue()).hexdigest()[:16])
+    ledger.store.publish(ledger.uri(name), sink.getvalue())
+    return name
 
 
-def _refuse_other_inputs(ledger: Ledger, found: Any) -> None:
+def _refuse_own_output(manifest: Any, output: str) -> None:
+    """Raises ConfigError if the job reads what it writes."""
+    for uri in manifest["uri"].to_pylist():
+        if uri.startswith(f"{output}/"):
+            raise ConfigError(f"the input {uri} lies below the output {output}: choose another output")
+
+
+def _refuse_other_inputs(ledger: Ledger, job: dict[str, Any], found: Any) -> None:
     """Raises ConfigError unless the inputs are those that the job began with."""
+    name = job.get("inputs", layout.inputs_of("?"))
     try:
-        data = ledger.store.read(ledger.uri(layout.INPUTS))
+        data = ledger.store.read(ledger.uri(name))
     except ObjectNotFound as error:
         raise ConfigError(
-            f"{ledger.uri(layout.INPUTS)} is missing, which says what the job began with; the ledger was damaged from "
+            f"{ledger.uri(name)} is missing, which says what the job began with; the ledger was damaged from "
             "outside: choose another --output, or start over with --overwrite"
         ) from error
     before = dict(_rows(pq.read_table(io.BytesIO(data))))
@@ -345,14 +596,65 @@ def _rows(table: Any) -> Iterator[tuple[str, tuple[int, str]]]:
 # The end of it
 
 
-def sweep(store: Store, root: str) -> int:
-    """Removes what stages made; returns how many objects that were."""
-    removed = 0
-    for item in list(store.list(f"{root}/")):
-        removed += store.delete(item.uri)
-    return removed
+def _overwrite(job: _Job, options: RunOptions, clock: Clock) -> None:
+    """Removes the job that is there; not the stages that the new one has too. Raises ConfigError if another driver is
+    at work on it, or on one of its stages."""
+    spec, ledger, listing = job.spec, job.ledger, job.listing
+    refuse_rivals(ledger, listing.run_ids, clock, allow_concurrent=False, overwrite=True)
+    running = set(listing.run_ids)
+    for root in _roots(ledger.root, listing.stages):
+        for key, run_ids in _runs_of_stages(job.stores.of(root), root).items():
+            refuse_rivals(
+                Ledger(job.stores.of(root), f"{root}/{key}"), run_ids, clock, allow_concurrent=False, overwrite=True
+            )
+            running |= run_ids
+    kept = {key_of(one) for one in stages_of(spec)} if spec.seeded is None else set()
+    outputs = overwritten(spec, ledger, listing)[1]
+    remove_job(ledger, spec.name, running, outputs, options, kept)
+    job.owned.claim(None, job.owned.moment())
+    if _may_be_scratch(ledger.root):
+        for path in _folders(_scratch_of(ledger.root)):
+            if os.path.basename(path) not in kept:  # noqa: PTH119
+                remove_scratch(path)
 
 
-def scratch_root() -> str:
-    """Returns where stages are kept of rows that are consumed: below $CURATE_SCRATCH, else the system's folder."""
-    return os.environ.get(SCRATCH) or tempfile.gettempdir()
+def _roots(output: str, stages: set[str]) -> Iterator[str]:
+    """Yields where there are stages of a job."""
+    if stages:
+        yield stages_root(output, alone=False)
+    if _may_be_scratch(output) and os.path.isdir(_scratch_of(output)):  # noqa: PTH112
+        yield _scratch_of(output)
+
+
+def _runs_of_stages(store: Store, root: str) -> dict[str, set[str]]:
+    """Returns the runs that stages know, by the stage's key."""
+    found: dict[str, set[str]] = {}
+    for item in store.list(f"{root}/"):
+        key, _, name = item.uri[len(root) + 1 :].partition("/")
+        if run_id := layout.run_of(name):
+            found.setdefault(key, set()).add(run_id)
+    return found
+
+
+def _folders(root: str) -> list[str]:
+    try:
+        with os.scandir(root) as entries:
+            return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
+
+
+def sweep(store: Store, output: str, known: set[str] | None = None) -> None:
+    """Removes what stages made, wherever. `known`: stages of which something is in the output's store; None: that was
+    not looked at."""
+    root = stages_root(output, alone=False)
+    if is_local(root):
+        remove_scratch(root)
+    elif known is None or known:
+        for item in list(store.list(f"{root}/")):
+            try:
+                store.delete(item.uri, item.generation)
+            except GenerationMismatch:
+                continue  # another driver makes it anew, and removes it at its own end
+    if _may_be_scratch(output):
+        remove_scratch(_scratch_of(output))

@@ -146,6 +146,10 @@ class InlineBackend:
         """Returns None: this process has what it has."""
         return None
 
+    def alone(self) -> bool:
+        """Returns True."""
+        return True
+
     def launch(
         self,
         task: int,

@@ -236,6 +236,10 @@ class Backend(Protocol):
         """Returns the most bytes that one task can ask for on a node that lives or can be started, None if unknown."""
         ...
 
+    def alone(self) -> bool:
+        """Returns whether all tasks run on this machine, now and later."""
+        ...
+
     def launch(
         self,
         task: int,

@@ -299,6 +299,10 @@ class RayBackend:
             self._largest_memory = max((int(has["memory"]) for has in able if has.get("memory")), default=None)
         return self._largest_memory
 
+    def alone(self) -> bool:
+        """Returns whether this process made the cluster. One that was joined may have other nodes, or get them."""
+        return made_by_this_process()
+
     def launch(
         self,
         task: int,

@@ -28,7 +28,7 @@ import time
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from curate.errors import ConfigError, ObjectNotFound, PermissionDenied, StorageError
+from curate.errors import ConfigError, DiskFull, ObjectNotFound, PermissionDenied, StorageError
 from curate.storage.protocol import LIST_PAGE, Calls, Object, Outcome, Published, clip, mismatch
 from curate.storage.writer import BaseWriter
 
@@ -184,7 +184,7 @@ class LocalStore:
         except BaseException as error:
             temporary.discard()
             if isinstance(error, OSError):
-                raise _translated(error, uri) from error
+                raise _translated(error, uri, len(data)) from error
             raise
 
     def _temporary(self, uri: str, *, nameless: bool) -> _Temporary:
@@ -287,7 +287,7 @@ class LocalWriter(BaseWriter):
         try:
             return self._file.write(data)
         except OSError as error:
-            raise _translated(error, self._uri) from error
+            raise _translated(error, self._uri, self._size + memoryview(data).nbytes) from error
 
     def _finish(self) -> Published:
         try:
@@ -296,7 +296,7 @@ class LocalWriter(BaseWriter):
             self._file.close()
         except OSError as error:
             self._discard()
-            raise _translated(error, self._uri) from error
+            raise _translated(error, self._uri, self._size) from error
         return self._store._link(self._temporary, self._uri, status)
 
     def _discard(self) -> None:
@@ -528,8 +528,21 @@ def _same_bytes(theirs: BinaryIO, ours: BinaryIO) -> bool:
             return True
 
 
-def _translated(error: OSError, uri: str) -> StorageError:
-    """Returns the error of this layer that an error of the operating system stands for."""
+def _free_bytes(path: str) -> int:
+    """Returns what is free where a path is, or will be, for who is not root; 0 if that cannot be told."""
+    while path != "/" and not os.path.exists(path):
+        path = os.path.dirname(path)
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return 0
+    return found.f_bavail * found.f_frsize
+
+
+def _translated(error: OSError, uri: str, size: int | None = None) -> StorageError:
+    """Returns the error of this layer that an error of the operating system stands for. `size`: bytes of the file so
+    far, those that were about to be written included, if that is known.
+    """
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return ObjectNotFound(f"{uri} does not exist")
     if isinstance(error, PermissionError):
@@ -538,7 +551,7 @@ def _translated(error: OSError, uri: str) -> StorageError:
             f"look at the rights with: ls -ld {os.path.dirname(uri)}"
         )
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StorageError(f"{uri} cannot be written: the disk or its quota is full; free space and run again")
+        return DiskFull(uri, size, _free_bytes(uri))
     if error.errno in _NO_LINKS:
         return StorageError(
             f"{uri} cannot be published from its scratch directory ({error.strerror}); "

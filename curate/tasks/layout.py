@@ -10,9 +10,14 @@ runs/<run-id>/failures/000001.jsonl.zst ...    every failed attempt, whole
 runs/<run-id>/logs/<worker>-000001.jsonl.zst ...   what workers logged and printed
 summary.json                  totals; exists if and only if the job is complete
 quarantine/<hash>.jsonl.zst   rows set aside; named by the output's record
-inputs.parquet                the inputs of a job with an exchange, as it began with them
-stages/<key>/                 stages before the last one, each an output with a ledger of its own
+inputs/<hash>.parquet         the inputs of a job with an exchange, as it began with them; named by `job.json`
+stages/<key>/                 stages before the last one, each an output with a ledger of its own; see below
 tmp/<attempt>/                temporaries of a local store
+
+Stages are files that only this job reads, and that are removed when it is complete. They are kept where all of its
+tasks get at them, and the next run finds them: below the output, if that is local, or if there are several machines, or
+may be; else, for one in a bucket, in `$CURATE_SCRATCH/<hash of the output's URI>/<key>/`, by default below `curate` in
+the system's folder for temporaries, so that no row goes to the bucket and back.
 """
 
 from __future__ import annotations
@@ -28,7 +33,7 @@ SCHEMAS = f"{LEDGER}/schema/"
 ACCEPTED = f"{LEDGER}/accepted/"
 QUARANTINE = f"{LEDGER}/quarantine/"
 TMP = f"{LEDGER}/tmp/"
-INPUTS = f"{LEDGER}/inputs.parquet"
+INPUTS = f"{LEDGER}/inputs/"
 STAGES = f"{LEDGER}/stages/"
 
 FORMAT_VERSION = 1
@@ -109,6 +114,15 @@ def run_id_of(name: str) -> str:
     return name[len(RUNS) :].partition("/")[0]
 
 
+def inputs_of(digest: str) -> str:
+    """Returns the name of the inputs that a job began with.
+
+    >>> inputs_of("0a1b")
+    '_curate/inputs/0a1b.parquet'
+    """
+    return f"{INPUTS}{digest}.parquet"
+
+
 def stage_of(name: str) -> str | None:
     """Returns the key of the stage that a file is part of; None if it is of none.
 
@@ -116,6 +130,15 @@ def stage_of(name: str) -> str | None:
     ('0a1b', None)
     """
     return name[len(STAGES) :].partition("/")[0] if name.startswith(STAGES) else None
+
+
+def in_stage(name: str) -> str:
+    """Returns what a file is called within the stage that it is part of; its name, if it is of none.
+
+    >>> in_stage("_curate/stages/0a1b/_curate/job.json"), in_stage("_curate/job.json")
+    ('_curate/job.json', '_curate/job.json')
+    """
+    return name[len(STAGES) :].partition("/")[2] if name.startswith(STAGES) else name
 
 
 def is_events_segment(name: str) -> bool:

@@ -35,6 +35,8 @@ class OutputListing:
     quarantine: list[str] = field(default_factory=list)
     """Files of quarantined rows, named by outputs or left by a kill."""
     run_ids: list[str] = field(default_factory=list)
+    stages: set[str] = field(default_factory=set)
+    """Keys of the stages of which something is there."""
     accepted: set[str] = field(default_factory=set)
     """Code digests accepted under an unfinished job."""
     has_job: bool = False
@@ -71,6 +73,8 @@ def sort_listing(objects: Iterable[Object], root: str) -> OutputListing:
             found.run_ids.append(run_id)
         elif name.startswith(layout.ACCEPTED):
             found.accepted.add(name[len(layout.ACCEPTED) :])
+        elif stage := layout.stage_of(name):
+            found.stages.add(stage)
         elif name == layout.JOB:
             found.has_job, found.job_generation = True, item.generation
         elif name == layout.SUMMARY:

@@ -156,6 +156,7 @@ class Policy:
         return {
             FailureKind.THROTTLED: self.throttle_limit,
             FailureKind.STORAGE: self.storage_retries,
+            FailureKind.DISK_FULL: self.storage_retries,
             FailureKind.LOST: self.loss_limit,
             FailureKind.CRASHED: self.crash_limit - 1,
             FailureKind.OUT_OF_MEMORY: self.memory_limit - 1,
@@ -313,7 +314,7 @@ class SchedulerState(StrEnum):
     STOPPING = "stopping"
     """Nothing new is launched; running tasks may end."""
     ABORTED = "aborted"
-    """Too many shards failed; running tasks are to be cancelled."""
+    """Too many shards failed, or there is no room for outputs; running tasks are to be cancelled."""
     FINISHED = "finished"
 
 
@@ -368,6 +369,8 @@ class Scheduler:
         self.total = len(todo)
         self.done = 0
         self.failed = 0
+        self.disk_full = False
+        """Whether a shard was given up because there was no room for its output: there is none for others either."""
         self.launched = 0
         """Tasks launched so far."""
         self.attempts = 0
@@ -450,7 +453,8 @@ class Scheduler:
         if self.state in (SchedulerState.ABORTED, SchedulerState.FINISHED):
             return actions
         self._handlers[type(event)](event, now_s, actions)
-        if self.policy.max_failed is not None and self.failed > self.policy.max_failed:
+        too_many = self.policy.max_failed is not None and self.failed > self.policy.max_failed
+        if too_many or (self.disk_full and self.unfinished):
             self.state = SchedulerState.ABORTED
             actions.append(Finish(self.state))
             return actions
@@ -741,6 +745,7 @@ class Scheduler:
         if hopeless or strikes[kind] > self.policy.limit(kind):
             self._move(shard, Move.GIVE_UP)
             self.failed += 1
+            self.disk_full |= kind is FailureKind.DISK_FULL
             del self._strikes[shard]
             self._memory.pop(shard, None)
             return Outcome.FAILED

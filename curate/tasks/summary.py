@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import reduce
 from typing import Any
 
 from curate.storage.protocol import Calls
@@ -85,3 +87,14 @@ class Summary:
             "seconds": round(self.seconds, 3),
             "storage_calls": self.calls.as_dict(),
         }
+
+
+def together(rounds: Sequence[Summary]) -> Summary:
+    """Returns the summary of a run that did again what was disturbed: the last one, with the work of all of them."""
+    return replace(
+        rounds[-1],
+        skipped=rounds[0].skipped,
+        dispatched=sum(one.dispatched for one in rounds),
+        attempts=sum(one.attempts for one in rounds),
+        calls=reduce(Calls.plus, (one.calls for one in rounds)),
+    )

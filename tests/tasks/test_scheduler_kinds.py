@@ -44,6 +44,7 @@ DOUBLING = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, *(60.0,) * 14)
 TABLE = {
     K.THROTTLED: Row(21, DOUBLING),
     K.STORAGE: Row(4, DOUBLING[:3]),
+    K.DISK_FULL: Row(4, DOUBLING[:3]),
     K.LOST: Row(21, AT_ONCE, task=True),
     K.CRASHED: Row(3, DOUBLING[:2], task=True),
     K.OUT_OF_MEMORY: Row(3, AT_ONCE[:2], task=True),
@@ -96,6 +97,25 @@ def test_a_shard_that_always_fails_is_given_up_after_its_budget(kind: FailureKin
     assert [(one.outcome, one.kind) for one in driven.took()] == [(RETRY, kind)] * (row.tries - 1) + [(FAILED, kind)]
     assert driven.finished == [SchedulerState.FINISHED]
     assert (driven.scheduler.failed, driven.scheduler.attempts) == (1, row.tries)
+
+
+def test_a_full_disk_ends_the_run() -> None:
+    """Once one shard was given up for it: there is no room for the others either, and none of them is launched."""
+    driven = make(50, max_in_flight=1)
+    for number in range(4):
+        (launch,) = driven.flying.values()
+        driven.failed(launch, launch.shards[0], K.DISK_FULL)
+        assert bool(driven.finished) == (number == 3)
+        if number < 3:
+            driven.ended(launch)
+            due_s = driven.scheduler.next_event_s()
+            while launch.shards[0] not in [one.shards[0] for one in driven.flying.values()]:
+                for other in list(driven.flying.values()):
+                    driven.finish(other)
+                driven.at(due_s)
+    assert driven.finished == [SchedulerState.ABORTED]
+    assert driven.scheduler.failed == 1
+    assert driven.scheduler.unfinished > 0
 
 
 def test_each_kind_has_its_own_count() -> None:

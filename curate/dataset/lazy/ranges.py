@@ -23,7 +23,8 @@ from curate.dataset.exchange.runs import RunFile, Segment
 from curate.dataset.formats import rechunk
 from curate.dataset.lazy.sources import View
 from curate.dataset.tally import Tally
-from curate.errors import CorruptInput, ObjectNotFound
+from curate.errors import DamagedRun, GenerationMismatch
+from curate.log import get_logger
 from curate.storage import open_store
 from curate.storage.protocol import Object
 from curate.units import GIB, MIB
@@ -59,6 +60,8 @@ class Ranges:
     schema: pa.Schema
     files: tuple[Object, ...] = field(repr=False)
     """Run files in merge order."""
+    sides: tuple[int, ...] = field(repr=False)
+    """The side that each of them is of."""
     segments: tuple[tuple[int, int, int], ...] = field(repr=False)
     """Of each segment, in merge order: the side that it is of, its file, and its number there."""
     made: tuple[Piece, ...] = field(repr=False)
@@ -106,16 +109,14 @@ class Ranges:
 
     def read(self, piece: Piece, view: View, batch_rows: int, tally: Tally) -> Iterator[pa.Table]:
         del view
-        return rechunk(self._rows(piece, tally), batch_rows)
+        # Each by itself: rows that are lists of groups are many bytes together, and come in tables of what is meant.
+        for table in self._rows(piece, tally):
+            yield from rechunk([table], batch_rows)
 
     def _rows(self, piece: Piece, tally: Tally) -> Iterator[pa.Table]:
         sides = []
         for side, order in enumerate(self.how.orders):
-            tables = [
-                _opened(self.files[file]).read(segment, int(start), int(stop))
-                for (of, file, segment), start, stop in zip(self.segments, piece.starts, piece.stops, strict=True)
-                if of == side and stop > start
-            ]
+            tables = self._tables(piece, side)
             if not tables:
                 sides.append(self._empty(side))
                 continue
@@ -129,10 +130,31 @@ class Ranges:
             part = Part(piece.number, self.of, piece.skip, piece.take)
             yield from self.how.combine(sides, tally, part)
 
+    def _tables(self, piece: Piece, side: int) -> list[pa.Table]:
+        """Returns the rows of each segment that are this output's. Raises DamagedRun; all files in which they are
+        damaged are removed then, so that they are made again at once."""
+        tables: list[pa.Table] = []
+        damaged: list[DamagedRun] = []
+        for (of, file, segment), start, stop in zip(self.segments, piece.starts, piece.stops, strict=True):
+            if of != side or stop <= start:
+                continue
+            try:
+                found = _opened(self.files[file]).read(segment, int(start), int(stop))
+            except DamagedRun as error:
+                _remove(self.files[file], error)
+                damaged.append(error)
+            else:
+                if not damaged:
+                    tables.append(found)
+        if damaged:
+            raise damaged[0]
+        return tables
+
     def _empty(self, side: int) -> pa.Table:
-        for of, file, _ in self.segments:
+        # Files without a row have no segment, and say which columns there are all the same.
+        for of, file in zip(self.sides, self.files, strict=True):
             if of == side:
-                return _opened(self.files[file]).schema.empty_table()
+                return _opened(file).schema.empty_table()
         return pa.table({})
 
 
@@ -150,12 +172,40 @@ def _sorted(rows: pa.Table, order: Any, runs: int) -> Iterator[pa.Table]:
 @lru_cache(maxsize=4096)
 def _opened(file: Object) -> RunFile:
     """Returns a run file, which stays open in this process: every output reads of every file."""
+    return RunFile.open(open_store(file.uri), file)
+
+
+def _remove(file: Object, error: DamagedRun) -> None:
+    """Removes a run file that was found damaged, if nobody has replaced it since: who looks for it next finds that its
+    map shard is not done. Others who read it fail, and run again after that too.
+    """
     try:
-        return RunFile.open(open_store(file.uri), file)
-    except ObjectNotFound as error:
-        raise CorruptInput(
-            f"{file.uri}, in which rows of this output are, is gone; run the job again: what made it runs again"
-        ) from error
+        removed = open_store(file.uri).delete(file.uri, file.generation)
+    except GenerationMismatch:
+        removed = False
+    get_logger().warning(
+        "a run file is damaged and was removed; the map shard that wrote it runs again"
+        if removed
+        else "a run file is gone or was replaced; what reads it runs again",
+        file=file.uri,
+        problem=error.problem,
+    )
+
+
+def _open_all(files: Sequence[Object]) -> list[RunFile]:
+    """Returns the run files, opened. Raises DamagedRun, once all that cannot be opened are removed."""
+    opened: list[RunFile] = []
+    damaged: list[DamagedRun] = []
+    with ThreadPoolExecutor(READERS) as pool:
+        for file, coming in zip(files, [pool.submit(_opened, file) for file in files], strict=True):
+            try:
+                opened.append(coming.result())
+            except DamagedRun as error:
+                _remove(file, error)
+                damaged.append(error)
+    if damaged:
+        raise damaged[0]
+    return opened
 
 
 def ranges_of(how: Exchange, schema: pa.Schema | None, sides: Sequence[Sequence[Object]]) -> Ranges:
@@ -164,8 +214,7 @@ def ranges_of(how: Exchange, schema: pa.Schema | None, sides: Sequence[Sequence[
     `schema` is that of the rows, if it is known; else it is that of the first run file, for those that are plain.
     """
     files = tuple(item for objects in sides for item in objects)
-    with ThreadPoolExecutor(READERS) as pool:
-        opened = list(pool.map(_opened, files))
+    opened = _open_all(files)
     side_of = [side for side, objects in enumerate(sides) for _ in objects]
     segments: list[tuple[int, int, int]] = []
     indexes: list[Segment] = []
@@ -174,10 +223,15 @@ def ranges_of(how: Exchange, schema: pa.Schema | None, sides: Sequence[Sequence[
             segments.append((side_of[number], number, segment))
             indexes.append(index)
     pieces = _pieces_by_rows if how.even else _pieces_by_bytes
-    made = tuple(pieces(how, opened, segments, indexes))
+    try:
+        made = tuple(pieces(how, opened, segments, indexes))
+    except DamagedRun as error:
+        # Where a cut falls within a page, that is read.
+        _remove(next(file for file in files if file.uri == error.uri), error)
+        raise
     if schema is None:
         schema = opened[0].schema if opened else pa.schema([])
-    return Ranges(how, schema, files, tuple(segments), made, len(made))
+    return Ranges(how, schema, files, tuple(side_of), tuple(segments), made, len(made))
 
 
 def _pieces_by_bytes(
