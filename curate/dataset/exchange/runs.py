@@ -56,6 +56,8 @@ _PLACE_BYTES = 16
 _PIECE_BYTES = 32 << 20
 """Bytes of rows that are gathered into one batch: each is a call for every page, and copies as much at once."""
 _PIECE_TABLES = 1024
+_UNUSED_BYTES = 32 << 10
+"""Bytes of the buffers of a pending table that may be of no row."""
 _STEP_ROWS = 65_536
 """Rows that are measured at a time."""
 _ALIGNMENT = 64
@@ -113,6 +115,9 @@ class RunWriter:
         if table.num_rows and not len(self._schema):
             raise SchemaMismatch(f"{table.num_rows} rows have no column; an exchange moves rows by what they hold")
         self.rows += table.num_rows
+        # A few rows of a large table would keep all of it while they are pending.
+        if table.get_total_buffer_size() > 2 * table.nbytes + _UNUSED_BYTES:
+            table = take(table, pa.array(np.arange(table.num_rows)))
         at = 0
         while at < table.num_rows:
             at += self._take(table.slice(at, _STEP_ROWS))
@@ -300,7 +305,9 @@ def _indexed(keys: pa.Schema) -> pa.Schema:
 
 
 def _index_schema(schema: pa.Schema, order: Order) -> pa.Schema:
-    return _indexed(order.keys_of(schema.empty_table()).schema)
+    # A shard without rows, of which only running a function would tell the columns, may have none.
+    keys = [key.column for key in order.keys if key.column in schema.names]
+    return _indexed(pa.schema([schema.field(key) for key in keys]))
 
 
 def _pages(sizes: _Int64, places: _Int64, page_bytes: int, starts: _Int64 | None) -> Iterator[tuple[int, int]]:
