@@ -96,7 +96,7 @@ class Order:
         columns = [(_plain(table.column(key.column)), key.descending) for key in self.keys]
         # A column of the null type is equal all through, and no sort can be by it alone.
         columns = [(column, descending) for column, descending in columns if not pt.is_null(column.type)]
-        if not columns or not table.num_rows:
+        if not columns:
             return pa.array(np.arange(table.num_rows, dtype=np.uint64))
         if len(columns) > 1 or not arrow_is_faster(columns[0][0]):
             keys = chain.from_iterable(keys_of(column, descending, self.nulls) for column, descending in columns)

@@ -175,6 +175,37 @@ def test_many_numbers_are_sorted_as_arrow_sorts_them(
     assert Order((SortKey("k", descending),), nulls).indices(table).equals(wanted)
 
 
+@settings(max_examples=30)
+@given(
+    st.sampled_from(["{:x}", "user/{:d}", "{:030d}", "{0:d}{0:090d}"]),
+    st.integers(1, 12),
+    st.sampled_from([pa.string(), pa.large_binary()]),
+    st.booleans(),
+    st.integers(0, 2**32),
+)
+def test_much_text_is_sorted_as_arrow_sorts_it(
+    form: str, spread: int, type: pa.DataType, descending: bool, seed: int
+) -> None:
+    """Bit for bit: short and long, alike at the beginning or not, repeated or not; with a second key for equal ones."""
+    rng = np.random.default_rng(seed)
+    text = pa.array([form.format(value) for value in rng.integers(0, 10**spread, 3000)]).cast(type)
+    columns = [pa.chunked_array([text[:7], text[7:]]), pa.array(rng.integers(0, 9, 3000))]
+    table = pa.table(columns, names=["k", "n"])
+    way = "descending" if descending else "ascending"
+    order = Order((SortKey("k", descending), SortKey("n")))
+    for keys in (1, 2):
+        wanted = pa.compute.sort_indices(table, sort_keys=[("k", way, "at_end"), ("n", "ascending", "at_end")][:keys])
+        assert Order(order.keys[:keys]).indices(table).equals(wanted)
+
+
+def test_text_that_ends_is_before_text_that_goes_on_with_zero_bytes() -> None:
+    """Also where that is all that tells them apart."""
+    wanted = ["", "\0", "\0\0", "a", "a\0", "a\0\0\0\0\0\0\0\0", "b"]
+    table = pa.table({"k": wanted[::-1]})
+    assert Order((SortKey("k"),)).sort(table)["k"].to_pylist() == wanted
+    assert Order((SortKey("k", descending=True),)).sort(table.take(pa.array([3, 0, 6, 5, 4, 1, 2]))).equals(table)
+
+
 def test_an_order_of_no_key_leaves_rows_as_they_are() -> None:
     table = pa.table({"a": pa.array([3, 1, 2])})
     assert Order().indices(table).to_pylist() == [0, 1, 2]
