@@ -147,6 +147,8 @@ class Runs:
     order: Order
     fold: Callable[[Any], Any] | None = None
     """Makes fewer rows of some that stand for them."""
+    reason: str = GROUPED
+    """Why those are dropped."""
     keys_begin_pages: bool = False
     """Whether the index is to tell how many rows there are of each key."""
 
@@ -401,7 +403,8 @@ class StageProgram:
             with at_work(meters.write):
                 folded = tally.books.rows_out - outputs.settle(tally.books.rows_out)
             tally.books.rows_out -= folded
-            tally.drop(folded, GROUPED)
+            if self.runs is not None:
+                tally.drop(folded, self.runs.reason)
             tally.close()
             outputs.count(tally.books)
             with at_work(meters.write):

@@ -67,6 +67,11 @@ class Exchange(Protocol):
         """Whether what comes out is the rows, sorted, and nothing else: `combine` is not called."""
         ...
 
+    @property
+    def reason(self) -> str:
+        """Why rows are dropped that `fold` makes others stand for."""
+        ...
+
     def identity(self) -> Any:
         """Returns what decides the bytes of what it makes, as JSON values."""
         ...

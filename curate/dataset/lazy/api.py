@@ -25,6 +25,7 @@ from curate.dataset.lazy import operators as ops
 from curate.dataset.lazy.consuming import check_rows as check_rows
 from curate.dataset.lazy.execution import Options, blocks, connection, joined
 from curate.dataset.lazy.expressions import is_expression
+from curate.dataset.lazy.grouping import GroupedData, key_columns, order_by
 from curate.dataset.lazy.ordering import Repartitioned, Sorted, check_seed
 from curate.dataset.lazy.plan import (
     Apply,
@@ -373,8 +374,22 @@ class Dataset:
             return self.random_shuffle(seed=seed, num_shards=num_shards)
         return self._exchanged(Repartitioned(num_shards))
 
-    def _exchanged(self, how: Any) -> Dataset:
-        plan = Exchanged((self._plan,), how)
+    def groupby(self, key: str | Sequence[str]) -> GroupedData:
+        """Groups rows by one column, or several; the methods of what is returned make a row a group of them.
+
+        Raises ConfigError for a column that is not there, is nested, or of a type that has no order.
+
+        >>> curate.from_items([{"k": "b", "n": 1}, {"k": "a", "n": 2}]).groupby("k").sum("n").take_all()
+        [{'k': 'a', 'n_sum': 2}, {'k': 'b', 'n_sum': 1}]
+        """
+        keys = key_columns("groupby", key)
+        found = schema_of(self._plan)
+        if found is not None:
+            order_by(keys).check("groupby", found)
+        return GroupedData(self, keys)
+
+    def _exchanged(self, how: Any, *others: Dataset) -> Dataset:
+        plan = Exchanged((self._plan, *(one._plan for one in others)), how)
         schema_of(plan)
         return replace(self, _plan=plan)
 
@@ -666,13 +681,23 @@ class Dataset:
         return replace(self, _plan=Checkpoint(self._plan, os.fspath(path)))
 
     def write_parquet(
-        self, path: str | os.PathLike[str], *, backend: str | None = None, codec: str | None = None
+        self,
+        path: str | os.PathLike[str],
+        *,
+        backend: str | None = None,
+        codec: str | None = None,
+        keep_stages: bool = False,
     ) -> Summary:
         """Writes one Parquet file for each input shard below `path`, as a job, and returns the run's summary.
 
         Idempotent: what is written already is skipped, so that calling it again finishes what was left. Its identity
         is that of its operators: their code, defaults and closures. `codec` is zstd (default), snappy or none.
         `backend` is that of `using`, else ray.
+
+        After an exchange there are as many files as it has outputs. Its stages are removed once all of them are there;
+        with `keep_stages` they stay, below `path` or in $CURATE_SCRATCH, for the next run without it to remove. What an
+        exchange gives depends on all of its input: when files are new, gone or changed since the write began, calling
+        it again raises ConfigError.
 
         Raises ConfigError for a plan that does not read files, has a limit or a union, closes over a value of which no
         identity can be made, or whose `path` holds something else. Shards that fail do not raise: see `Summary.state`.
@@ -687,10 +712,15 @@ class Dataset:
         >>> curate.read_parquet(folder / "out").take_all()
         [{'n': 2}]
         """
-        return self._write(path, OutputFormat.PARQUET, backend, codec)
+        return self._write(path, OutputFormat.PARQUET, backend, codec, keep_stages)
 
     def write_json(
-        self, path: str | os.PathLike[str], *, backend: str | None = None, codec: str | None = None
+        self,
+        path: str | os.PathLike[str],
+        *,
+        backend: str | None = None,
+        codec: str | None = None,
+        keep_stages: bool = False,
     ) -> Summary:
         """Writes one file of JSON lines for each input shard below `path`; all else is as for `write_parquet`.
 
@@ -703,10 +733,15 @@ class Dataset:
         >>> [path.name for path in (folder / "out").glob("in*")]
         ['in.jsonl.zst']
         """
-        return self._write(path, OutputFormat.JSONL, backend, codec)
+        return self._write(path, OutputFormat.JSONL, backend, codec, keep_stages)
 
     def write_csv(
-        self, path: str | os.PathLike[str], *, backend: str | None = None, codec: str | None = None
+        self,
+        path: str | os.PathLike[str],
+        *,
+        backend: str | None = None,
+        codec: str | None = None,
+        keep_stages: bool = False,
     ) -> Summary:
         """Writes one CSV file with a header for each input shard below `path`; all else is as for `write_parquet`.
 
@@ -719,7 +754,7 @@ class Dataset:
         >>> gzip.open(folder / "out" / "in.csv.gz", "rt").read().split()
         ['"n"', '1']
         """
-        return self._write(path, OutputFormat.CSV, backend, codec)
+        return self._write(path, OutputFormat.CSV, backend, codec, keep_stages)
 
     # Looking
 
@@ -783,7 +818,12 @@ class Dataset:
         return watched(blocks(rules.lower(self._plan), self._how, stopped, run=run), run)
 
     def _write(
-        self, path: str | os.PathLike[str], format: OutputFormat, backend: str | None, codec: str | None
+        self,
+        path: str | os.PathLike[str],
+        format: OutputFormat,
+        backend: str | None,
+        codec: str | None,
+        keep_stages: bool,
     ) -> Summary:
         from curate.dataset.driver import run
 
@@ -796,6 +836,7 @@ class Dataset:
                 inputs=tuple(inputs),
                 output=os.fspath(path),
                 backend=backend or self._how.backend or "ray",
+                keep_stages=keep_stages,
                 display=self._ran.begin().write(terminal_display()),
             ),
         )

@@ -195,8 +195,9 @@ class Grouped(Regrouping):
     def combine(self, tables: Sequence[pa.Table], tally: Tally, part: Part) -> Iterator[pa.Table]:
         del part
         [table] = tables
-        order = order_by(self.keys)
-        starts = order.starts(table)
+        if not table.num_rows:
+            return
+        starts = order_by(self.keys).starts(table)
         tally.drop(table.num_rows - len(starts), GROUPED)
         for rows in slices(starts, table, SLICE_ROWS):
             yield self.finished(rows)
@@ -251,6 +252,8 @@ class GroupRows(Regrouping):
     def combine(self, tables: Sequence[pa.Table], tally: Tally, part: Part) -> Iterator[pa.Table]:
         del part
         [table] = tables
+        if not table.num_rows:
+            return
         order = order_by(self.keys)
         order.check(self.name, table.schema)
         starts = order.starts(table)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from curate.dataset.exchange.hashing import check_seed as check_seed
 from curate.dataset.exchange.hashing import random_keys
-from curate.dataset.exchange.how import Part
+from curate.dataset.exchange.how import GROUPED, Part
 from curate.dataset.exchange.order import Order, SortKey
 from curate.dataset.lazy.operators import Plain
 from curate.dataset.pipeline import Place
@@ -35,6 +35,7 @@ class OneInput:
     even = False
     keeps_rows = True
     plain = True
+    reason = GROUPED
 
     def schema(self, found: Sequence[pa.Schema | None]) -> pa.Schema | None:
         return found[0]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
-from curate.dataset.exchange.how import Exchange
 from curate.dataset.formats import DEFAULT_CODEC, OutputFormat, ReadAs, suffix
 from curate.dataset.lazy.operators import Operator
 from curate.dataset.lazy.ordering import Shuffled, buckets_for
@@ -15,7 +14,8 @@ from curate.dataset.lazy.plan import Apply, Checkpoint, Exchanged, Limit, Plan, 
 from curate.dataset.lazy.ranges import LEAST_BYTES, MOST_BYTES, PARTS, ranges_of
 from curate.dataset.lazy.rules import First, Fusion, Local, Spread, Tasks, Zipped, lower
 from curate.dataset.lazy.shards import SourceRows
-from curate.dataset.lazy.sources import NUMBER_BYTES, Files, Range, Source, Tables, View
+from curate.dataset.lazy.sources import NUMBER_BYTES, Files, Listed, Range, Source, Tables, View
+from curate.dataset.nulls import is_known
 from curate.dataset.pipeline import Pipeline, read_rows, task_cpus
 from curate.dataset.spec import Before, StageSpec
 from curate.dataset.split import SHARD_BYTES
@@ -33,8 +33,25 @@ REDUCE_MEMORY = 3
 """Times the bytes of the rows of an output that a task needs to make it: as they are read, in order, and written."""
 
 
-def stage_of(plan: Plan, format: OutputFormat, codec: str | None) -> tuple[StageSpec, Sequence[str]]:
+class Owner(Protocol):
+    """The job whose plan it is, which says what holds in all of its stages, and what they are called."""
+
+    def below(self, number: int) -> Owner:
+        """Returns the owner of a stage that this one reads: the first, the second, ..."""
+        ...
+
+    def spec(self, operators: Sequence[Operator], identity: Mapping[str, Any]) -> StageSpec:
+        """Returns a stage of these operators, of which the plan decides all else; `identity` is that of where its rows
+        come from and how they are written."""
+        ...
+
+
+def stage_of(
+    plan: Plan, format: OutputFormat, codec: str | None, owner: Owner | None = None
+) -> tuple[StageSpec, Sequence[str]]:
     """Returns the stage that writes a plan's rows, and the paths that it reads; those of its checkpoint, if it has one.
+
+    Without an owner the identity of the stage is that of its operators.
 
     Raises ConfigError for a plan whose outputs cannot be named after what it reads, and for one without an identity.
     """
@@ -48,19 +65,41 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None) -> tuple[Stage
     read = _Read(operators=asked)
     identity: dict[str, Any] = {}
     if isinstance(base, Checkpoint):
-        upstream, read.paths = stage_of(base.input, OutputFormat.PARQUET, None)
-        read.before = (Before(upstream, base.path),)
+        above = None if owner is None else owner.below(0)
+        upstream, read.paths = stage_of(base.input, OutputFormat.PARQUET, None, above)
+        read.before = (Before(upstream, base.path, tuple(read.paths)),)
         identity["checkpoint"] = upstream.fingerprint
     elif isinstance(base, Exchanged):
         read.exchange = base
-        sides = map_stages(base)
+        sides = map_stages(base, owner)
         read.before = tuple(Before(spec) for spec, _ in sides)
         read.sides = tuple(side for _, side in sides)
         identity["exchange"] = [base.how.identity(), [spec.fingerprint for spec, _ in sides]]
     else:
         read = _reading(plan, runs=format is OutputFormat.RUN)
         identity |= {"read": read.how.identity()} if read.how else {"rows": [one.identity() for one in read.sources]}
-    spec = StageSpec(
+    identity |= {"format": format.value, "codec": codec}
+    spec = replace(
+        _written(asked, read, format, codec, identity) if owner is None else owner.spec(read.operators, identity),
+        operator=Pipeline(read.operators),
+        columns=None if read.columns is None else dict.fromkeys(read.columns),
+        required=frozenset(),
+        format=format,
+        codec=codec,
+        how=read.how,
+        rows=read.rows,
+        before=read.before,
+        bind=None if read.exchange is None else partial(_bound, read.exchange, read.sides),
+        seeded=partial(_seeded, plan, format, codec, owner) if _lacks_seed(plan) else None,
+    )
+    return spec, read.paths
+
+
+def _written(
+    asked: Sequence[Operator], read: _Read, format: OutputFormat, codec: str, identity: Mapping[str, Any]
+) -> StageSpec:
+    """Returns a stage of a dataset: its identity is that of its operators."""
+    return StageSpec(
         name=f"write_{'json' if format is OutputFormat.JSONL else format.value}",
         identity={
             "job": f"write_{'json' if format is OutputFormat.JSONL else format.value}",
@@ -68,14 +107,12 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None) -> tuple[Stage
             "operators": [operator.identity() for operator in asked],
             "batch_size": read_rows(asked),
             "shard_bytes": SHARD_BYTES,
-            "format": format.value,
-            "codec": codec,
             **identity,
         },
         code_digest="",
         parameters={"operators": [operator.name for operator in asked]},
         operator=Pipeline(read.operators),
-        columns=None if read.columns is None else dict.fromkeys(read.columns),
+        columns=None,
         required=frozenset(),
         output_schema=None,
         batch_rows=read_rows(read.operators),
@@ -83,13 +120,7 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None) -> tuple[Stage
         format=format,
         codec=codec,
         resources=Resources(task_cpus(read.operators, read.num_cpus)),
-        how=read.how,
-        rows=read.rows,
-        before=read.before,
-        bind=None if read.exchange is None else partial(_bound, read.exchange.how, read.sides),
-        seeded=partial(_seeded, plan, format, codec) if _lacks_seed(plan) else None,
     )
-    return spec, read.paths
 
 
 @dataclass
@@ -117,7 +148,9 @@ def _reading(plan: Plan, *, runs: bool) -> _Read:
     read = _Read(fusions[0].operators, sources=sources, num_cpus=max(asked, default=None))
     if runs:
         size = map_bytes(sum(map(size_of, sources)))
-        cut = [replace(one, shard_bytes=min(size, SHARD_BYTES)) if isinstance(one, Files) else one for one in sources]
+        cut: list[Any] = [
+            one.in_pieces(min(size, one.shard_bytes)) if isinstance(one, Listed) else one for one in sources
+        ]
         read.rows = SourceRows(cut, [one.view for one in fusions], size)
     elif all(isinstance(source, Files) for source in sources):
         first, read.paths = cast(Files, sources[0]), [path for one in sources for path in one.paths]
@@ -130,7 +163,7 @@ def _reading(plan: Plan, *, runs: bool) -> _Read:
 def size_of(source: Source) -> int:
     """Returns the bytes of a source: stored ones of files, in memory of what is there."""
     match source:
-        case Files():
+        case Listed():
             return int(sum(source.listing["size"].to_pylist()))
         case Tables():
             return sum(int(one.nbytes) for one in source.tables)
@@ -151,20 +184,20 @@ def map_bytes(total: int) -> int:
 # Exchanges
 
 
-def map_stages(plan: Exchanged) -> list[tuple[StageSpec, int]]:
+def map_stages(plan: Exchanged, owner: Owner | None = None) -> list[tuple[StageSpec, int]]:
     """Returns the stages that write the run files of an exchange, in merge order, each with the side that it is of."""
     how = plan.how
-    found = []
+    found: list[tuple[StageSpec, int]] = []
     for side, below in enumerate(plan.inputs):
         for operator in how.prepare(side):
             below = Apply(below, operator)
         for branch in _branches(below):
-            spec, _ = stage_of(branch, OutputFormat.RUN, NOT_RUN)
+            spec, _ = stage_of(branch, OutputFormat.RUN, NOT_RUN, None if owner is None else owner.below(len(found)))
             order = how.orders[side]
             fold = partial(how.fold, side) if how.folds(side) else None
             spec = replace(
                 spec,
-                name=f"{how.name}: map",
+                name=f"{how.name}: map" if owner is None else f"{spec.name}: {how.name}: map",
                 # What becomes of its rows afterwards is nothing to it, but for how they are put in order and together.
                 identity={
                     **spec.identity,
@@ -172,8 +205,8 @@ def map_stages(plan: Exchanged) -> list[tuple[StageSpec, int]]:
                     "order": order.identity(),
                     "fold": how.identity() if how.folds(side) else None,
                 },
-                output_schema=schema_of(branch),
-                runs=Runs(order, fold, how.even),
+                output_schema=_known(branch),
+                runs=Runs(order, fold, how.reason, how.even),
             )
             found.append((spec, side))
     return found
@@ -196,18 +229,25 @@ def _rebased(plan: Plan, base: Plan) -> Plan:
     return Apply(_rebased(plan.input, base), plan.operator) if isinstance(plan, Apply) else base
 
 
-def _bound(how: Exchange, sides: Sequence[int], spec: StageSpec, stages: Sequence[Sequence[Object]]) -> StageSpec:
+def _bound(exchange: Exchanged, sides: Sequence[int], spec: StageSpec, stages: Sequence[Sequence[Object]]) -> StageSpec:
     """Returns the stage that reads an exchange, once the run files of its stages before are there."""
-    of: list[list[Object]] = [[] for _ in how.orders]
+    of: list[list[Object]] = [[] for _ in exchange.how.orders]
     for side, objects in zip(sides, stages, strict=True):
         of[side] += objects
-    source = ranges_of(how, None, of)
+    source = ranges_of(exchange.how, schema_of(exchange), of)
     most = max((piece.size for piece in source.made), default=0)
+    needed = REDUCE_MEMORY * most if most > LEAST_BYTES else 0
     return replace(
         spec,
         rows=SourceRows([source], [View()]),
-        resources=replace(spec.resources, memory=REDUCE_MEMORY * most if most > LEAST_BYTES else None),
+        resources=replace(spec.resources, memory=max(spec.resources.memory or 0, needed) or None),
     )
+
+
+def _known(plan: Plan) -> Any:
+    """Returns the schema of a plan's rows if it says the type of every column; then no rows have to be asked for it."""
+    found = schema_of(plan)
+    return found if found is not None and all(is_known(field.type) for field in found) else None
 
 
 def _lacks_seed(plan: Plan) -> bool:
@@ -228,9 +268,9 @@ def exchanges_of(plan: Plan) -> Iterator[Exchanged]:
                 yield from exchanges_of(one)
 
 
-def _seeded(plan: Plan, format: OutputFormat, codec: str, seed: int) -> StageSpec:
-    spec, _ = stage_of(plan, format, codec)
-    with_seed, _ = stage_of(seeded(plan, seed), format, codec)
+def _seeded(plan: Plan, format: OutputFormat, codec: str, owner: Owner | None, seed: int) -> StageSpec:
+    spec, _ = stage_of(plan, format, codec, owner)
+    with_seed, _ = stage_of(seeded(plan, seed), format, codec, owner)
     # Who asked for no seed asks for none the next time, and it is the same job.
     return replace(with_seed, identity=spec.identity)
 
