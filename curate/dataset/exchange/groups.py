@@ -101,7 +101,17 @@ class Groups:
 
     def extremes(self, values: pa.Array, function: str) -> pa.Array:
         """Returns the `min` or `max` of each group: of numbers if there are any, else NaN, and null if all are null."""
-        return self._by_arrow(values, function)
+        plain = pt.is_integer(values.type) or pt.is_float32(values.type) or pt.is_float64(values.type)
+        if not plain or values.null_count or not len(values):
+            return self._by_arrow(values, function)
+        numbers = values.to_numpy()
+        whole = numbers.dtype.kind != "f"
+        if not whole and np.isnan(numbers).any():
+            return self._by_arrow(values, function)
+        least, most = (np.iinfo(numbers.dtype).min, np.iinfo(numbers.dtype).max) if whole else (-np.inf, np.inf)
+        found = np.full(self.count, most if function == "min" else least, numbers.dtype)
+        (np.minimum if function == "min" else np.maximum).at(found, self.ids, numbers)
+        return pa.array(found)
 
     def _by_arrow(self, values: pa.Array, function: str) -> pa.Array:
         table = pa.table([pa.array(self.ids), values], names=["id", "value"])

@@ -71,6 +71,8 @@ class Distinct(Regrouping):
     def combine(self, tables: Sequence[pa.Table], tally: Tally, part: Part) -> Iterator[pa.Table]:
         del part
         [table] = tables
+        if not table.num_rows:
+            return
         self._check(table.schema)
         order = order_by(self.keys)
         starts = order.starts(table)

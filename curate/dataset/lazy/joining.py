@@ -230,6 +230,9 @@ class Join(Regrouping):
     def combine(self, tables: Sequence[pa.Table], tally: Tally, part: Part) -> Iterator[pa.Table]:
         del part
         left, right = tables
+        if not left.num_rows and not right.num_rows:
+            return
+        left, right = self._known(0, left, right), self._known(1, right, left)
         schema = self.keys.joined(left.schema, right.schema, self.how)
         named = right.select(self.keys.right).rename_columns(self.keys.left)
         meeting = meet(order_by(self.keys.left), left, named)
@@ -248,6 +251,13 @@ class Join(Regrouping):
                     number = left.schema.get_field_index(key)
                     columns[number] = either(columns[number], keys.column(key), left_rows)
             yield pa.table([*columns, *gathered(others, right_rows).columns], schema=schema)
+
+    def _known(self, side: int, table: pa.Table, other: pa.Table) -> pa.Table:
+        """Returns a side with key columns: one without rows, made by a function that was not run, may have none."""
+        if table.num_rows or all(key in table.column_names for key in self.keys.of(side)):
+            return table
+        types = [other.schema.field(key).type for key in self.keys.of(1 - side)]
+        return pa.schema(list(map(pa.field, self.keys.of(side), types))).empty_table()
 
     def _book(self, joining: Joining, tally: Tally) -> None:
         meeting, pairs = joining.meeting, joining.pairs

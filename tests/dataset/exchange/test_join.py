@@ -226,6 +226,20 @@ def test_keys_are_of_one_type_but_for_the_width_of_numbers(
     assert empty.table.num_rows == 0
 
 
+@pytest.mark.parametrize("how", HOWS)
+def test_a_side_without_rows_of_which_nobody_knows_the_columns_adds_none(how: str) -> None:
+    """A function that is given no rows does not tell which columns it would make."""
+    rows, nothing = pa.table({"k": [2, 1]}), pa.table({})
+    join = Join(Keys.checked("join", "k", None, [rows.schema, None], "", "_right"), how)
+    tally = Tally(BadRowBudget("100%"))
+    left = [row for one in join.combine([rows.sort_by("k"), nothing], tally, None) for row in one.to_pylist()]  # type: ignore[arg-type]
+    right = [row for one in join.combine([nothing, rows.sort_by("k")], tally, None) for row in one.to_pylist()]  # type: ignore[arg-type]
+    both = [{"k": 1}, {"k": 2}]
+    assert left == (both if how in ("left", "outer", "anti") else [])
+    assert right == (both if how in ("right", "outer") else [])
+    assert not list(join.combine([nothing, nothing], tally, None))  # type: ignore[arg-type]
+
+
 def test_names_that_meet_get_suffixes_or_are_refused() -> None:
     """Keys keep their names; other columns that both sides have are told apart, or refused."""
     left = pa.schema([("k", pa.int64()), ("v", pa.int64())])
