@@ -25,7 +25,7 @@ import pyarrow as pa
 from curate.dataset.dedup import minhash, shingles
 from curate.dataset.dedup.components import Ints, components
 from curate.dataset.dedup.exact import DUPLICATE, DUPLICATES, KEPT, KEPT_ID, duplicates
-from curate.dataset.dedup.minhash import band_hashes, signatures
+from curate.dataset.dedup.minhash import band_hashes, signatures, twin_hashes
 from curate.dataset.dedup.pairs import SMALL, distinct_pairs, pairs_of_buckets, similarities
 from curate.dataset.dedup.places import BY_PLACE, PLACE, Marks, places, rows_where
 from curate.dataset.dedup.shingles import UNITS, Shingles, distinct, gathered
@@ -48,6 +48,8 @@ NO_WORDS = "no words"
 BAND, TWIN, OTHER, OTHER_ID, SET = "__band", "__twin", "__other", "__other_id", "__set"
 ID, SIMILARITY = "__id", "__similarity"
 
+HEAVY = 1024
+"""Rows of a bucket in one map shard above which it is not sent as it is."""
 _NOBODY = -1
 """The other place of a row that is a member of its bucket, not a pair."""
 _SLICE_ROWS = 1 << 20
@@ -149,7 +151,7 @@ class _Together:
 
 @dataclass(frozen=True, slots=True)
 class Bands(_OfRows):
-    """Replaces each row by its bands: hash, place, and a place of the signature that is in the next band."""
+    """Replaces each row by its bands: hash, place, and twin (see `pairs`), which is of the next band."""
 
     near: Near
 
@@ -172,7 +174,7 @@ class Bands(_OfRows):
         some = np.flatnonzero(sets.counts)
         tally.drop(batch.num_rows - len(some), NO_WORDS)
         hashes = band_hashes(found, near.bands)[:, some]
-        twins = np.roll(found[:: near.rows, some], -1, axis=0)
+        twins = np.roll(twin_hashes(found, near.bands)[:, some], -1, axis=0)
         # Row by row, so that the bands of a row are in one run file.
         at = np.repeat(places(place, batch.num_rows)[some], near.bands)
         columns = [hashes.T.ravel(), at, twins.T.ravel(), np.full(len(at), _NOBODY)]
@@ -187,8 +189,9 @@ _PAIRS = pa.schema([(PLACE, pa.int64()), (OTHER, pa.int64())])
 class Buckets(_Together):
     """The exchange that brings rows of one band together, and makes pairs of them: `PLACE` before `OTHER`.
 
-    A bucket that is large within one map shard is made pairs of there. Of its rows those stay that stand for a twin, up
-    to 16; the pairs go their own way, by a hash of their own. So no bucket is too heavy for a task.
+    A bucket of over a thousand rows in one map shard becomes pairs there. Of its rows the first of 16 twins stay, those
+    with the least hashes, so that other map shards have the same; and pairs go their own way, by a hash of their own.
+    So no bucket is too heavy for a task.
     """
 
     near: Near
@@ -219,7 +222,7 @@ class Buckets(_Together):
         members = np.flatnonzero(other == _NOBODY)
         order = members[np.lexsort((at[members], twins[members], bands[members]))]
         _, sizes = _runs(bands[order])
-        large = np.repeat(sizes > SMALL, sizes)
+        large = np.repeat(sizes > HEAVY, sizes)
         if not large.any():
             return table
         rows = order[large]
