@@ -50,6 +50,7 @@ CHUNK_BYTES = 128 << 20
 PAGE_BYTES = 256 << 10
 """Bytes of rows that are read at once, in memory; a row that is larger is a page of its own."""
 PAGE_ROWS = 65_536
+"""Rows of a page at most, where rows take next to no bytes."""
 FOLD_ROWS = 262_144
 """Rows that come between two folds."""
 _PLACE_BYTES = 16
@@ -74,8 +75,10 @@ class RunWriter:
 
     `fold` returns fewer rows that stand for those of a table. It is called with all rows of the chunk when 262,144 came
     since the last time, and before a chunk is written. If it leaves more than half of them, the chunk is not folded
-    again until it is full. A full chunk that a fold leaves half empty is gathered on. With `keys_begin_pages`,
-    every key begins a page, so that the index tells how many rows there are of each: for orders of few keys.
+    again until it is full. A full chunk that a fold leaves half empty is gathered on.
+
+    With `keys_begin_pages`, every key begins a page, so that the index tells how many rows there are of each: for orders
+    of few keys.
 
     Raises ConfigError for a column of a type that cannot be put in another order.
     """
