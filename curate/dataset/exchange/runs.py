@@ -19,7 +19,7 @@ bytes a row, and two pages. While it is folded: the chunk twice, and what `fold`
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -28,8 +28,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from curate.dataset.exchange.chunks import PLACE_BYTES, Chunk, gather, page_ends
 from curate.dataset.exchange.order import Order, take
-from curate.dataset.exchange.settle import held, plain_schema, settled
+from curate.dataset.exchange.settle import held, plain_schema
 from curate.dataset.formats.compress import Sink
 from curate.dataset.formats.parquet_output import row_bytes
 from curate.dataset.formats.record import (
@@ -49,14 +50,8 @@ CHUNK_BYTES = 128 << 20
 """Bytes of rows that are sorted at once, in memory, with 16 a row for their places."""
 PAGE_BYTES = 256 << 10
 """Bytes of rows that are read at once, in memory; a row that is larger is a page of its own."""
-PAGE_ROWS = 65_536
-"""Rows of a page at most, where rows take next to no bytes."""
 FOLD_ROWS = 262_144
 """Rows that come between two folds."""
-_PLACE_BYTES = 16
-_PIECE_BYTES = 32 << 20
-"""Bytes of rows that are gathered into one batch: each is a call for every page, and copies as much at once."""
-_PIECE_TABLES = 1024
 _UNUSED_BYTES = 32 << 10
 """Bytes of the buffers of a pending table that may be of no row."""
 _STEP_ROWS = 65_536
@@ -77,8 +72,8 @@ class RunWriter:
     since the last time, and before a chunk is written. If it leaves more than half of them, the chunk is not folded
     again until it is full. A full chunk that a fold leaves half empty is gathered on.
 
-    With `keys_begin_pages`, every key begins a page, so that the index tells how many rows there are of each: for orders
-    of few keys.
+    With `keys_begin_pages`, every key begins a page, so that the index tells how many rows there are of each: for
+    orders of few keys.
 
     Raises ConfigError for a column of a type that cannot be put in another order.
     """
@@ -104,7 +99,7 @@ class RunWriter:
         self._page_bytes = page_bytes
         self._fold_rows = fold_rows
         self._keys_begin_pages = keys_begin_pages
-        self._chunk = _Chunk(self._schema)
+        self._chunk = Chunk(self._schema)
         self._since_fold = 0
         self._folding = fold is not None
         self._finished = False
@@ -145,7 +140,7 @@ class RunWriter:
         if self._folding:
             table = table.slice(0, self._fold_rows - self._since_fold)
         sizes = row_bytes(table)
-        ends = np.cumsum(sizes + _PLACE_BYTES)
+        ends = np.cumsum(sizes + PLACE_BYTES)
         left = self._chunk_bytes - self._chunk.bytes
         rows = int(np.searchsorted(ends, left, side="right"))
         if not rows and not self._chunk.rows:
@@ -173,7 +168,7 @@ class RunWriter:
         # In one piece: a sum of floats over several goes by how they are cut.
         folded = held(self._fold(self._chunk.combined()), self._schema)
         self.rows += folded.num_rows - before
-        self._chunk = _Chunk(self._schema)
+        self._chunk = Chunk(self._schema)
         for at in range(0, folded.num_rows, _STEP_ROWS):
             part = folded.slice(at, _STEP_ROWS)
             self._chunk.add(part, row_bytes(part))
@@ -183,7 +178,7 @@ class RunWriter:
     def _write_chunk(self) -> None:
         if self._fold is not None and self._since_fold:
             self._fold_chunk()
-        chunk, self._chunk = self._chunk, _Chunk(self._schema)
+        chunk, self._chunk = self._chunk, Chunk(self._schema)
         self._folding = self._fold is not None
         self._since_fold = 0
         if not chunk.rows:
@@ -195,8 +190,8 @@ class RunWriter:
         starts = (
             self._order.starts(take(self._order.keys_of(table), pa.array(places))) if self._keys_begin_pages else None
         )
-        for start, stop in _pages(chunk.sizes(), places, self._page_bytes, starts):
-            page = _gather(pieces, places[start:stop], self._schema)
+        for start, stop in page_ends(chunk.sizes(), places, self._page_bytes, starts):
+            page = gather(pieces, places[start:stop], self._schema)
             index.add(self._offset, *self._write_page(page))
             self._offset += index.length[-1]
             firsts.append(start)
@@ -214,50 +209,6 @@ class RunWriter:
         checksum.update(padding)
         # Its bytes in memory are a matter of what is stored; those of `page`, of the arrays that rows came in, too.
         return pa.ipc.read_record_batch(message, self._schema), len(message) + len(padding), checksum.intdigest()
-
-
-class _Chunk:
-    """Rows that were gathered, in batches of some size that own their memory: what tables are slices of can go."""
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self.rows = 0
-        self.bytes = 0
-        self._schema = schema
-        self._pieces: list[pa.RecordBatch] = []
-        self._tables: list[pa.Table] = []
-        self._sizes: list[_Int64] = []
-        self._table_bytes = 0
-
-    def add(self, table: pa.Table, sizes: _Int64) -> None:
-        """Takes a table whose rows are of these sizes."""
-        size = int(sizes.sum()) + _PLACE_BYTES * table.num_rows
-        self.rows += table.num_rows
-        self.bytes += size
-        self._sizes.append(sizes)
-        self._tables.append(table)
-        self._table_bytes += size
-        if self._table_bytes >= _PIECE_BYTES or len(self._tables) >= _PIECE_TABLES:
-            self._gather()
-
-    def pieces(self) -> list[pa.RecordBatch]:
-        """Returns the rows, in the order in which they came."""
-        self._gather()
-        return self._pieces
-
-    def sizes(self) -> _Int64:
-        """Returns the bytes of each row."""
-        return np.concatenate(self._sizes)
-
-    def combined(self) -> pa.Table:
-        """Returns the rows in one batch, which is all that is held of them then."""
-        pieces, self._pieces = self.pieces(), []
-        table = pa.Table.from_batches(pieces, self._schema)
-        return table if len(pieces) == 1 else table.combine_chunks()
-
-    def _gather(self) -> None:
-        if self._tables:
-            self._pieces += pa.concat_tables(self._tables).combine_chunks().to_batches()
-            self._tables, self._table_bytes = [], 0
 
 
 class _PageIndex:
@@ -311,46 +262,6 @@ def _index_schema(schema: pa.Schema, order: Order) -> pa.Schema:
     # A shard without rows, of which only running a function would tell the columns, may have none.
     keys = [key.column for key in order.keys if key.column in schema.names]
     return _indexed(pa.schema([schema.field(key) for key in keys]))
-
-
-def _pages(sizes: _Int64, places: _Int64, page_bytes: int, starts: _Int64 | None) -> Iterator[tuple[int, int]]:
-    """Yields where pages of sorted rows begin and end: `sizes` has the bytes of rows as they came, `places` how they
-    are sorted. Sorted rows in `starts` begin a page.
-    """
-    at, guess = 0, 64
-    while at < len(places):
-        end = len(places)
-        if starts is not None:
-            following = np.searchsorted(starts, at, side="right")
-            end = int(starts[following]) if following < len(starts) else end
-        most = min(PAGE_ROWS, end - at)
-        ahead = places[at : at + min(guess, most)]
-        rows = int(np.searchsorted(np.cumsum(sizes[ahead]), page_bytes, side="right"))
-        if rows == len(ahead) < most:
-            guess *= 2
-            continue
-        rows = max(1, rows)
-        yield at, at + rows
-        at, guess = at + rows, max(64, 2 * rows)
-
-
-def _gather(pieces: list[pa.RecordBatch], places: _Int64, schema: pa.Schema) -> pa.RecordBatch:
-    """Returns these rows of the pieces laid end to end, in this order, in a batch of its own."""
-    if len(pieces) == 1:
-        return settled(pieces[0].take(pa.array(places)), schema)
-    # Arrow's own `take` from several chunks lays them end to end first: the whole chunk, for each page.
-    starts = np.cumsum([0, *(piece.num_rows for piece in pieces)])
-    piece_of = np.searchsorted(starts, places, side="right") - 1
-    by_piece = np.argsort(piece_of.astype(np.min_scalar_type(len(pieces))), kind="stable")
-    bounds = np.searchsorted(piece_of[by_piece], np.arange(len(pieces) + 1))
-    parts = [
-        piece.take(pa.array(places[by_piece[start:stop]] - first))
-        for piece, first, start, stop in zip(pieces, starts, bounds, bounds[1:], strict=False)
-        if start < stop
-    ]
-    back = np.empty_like(by_piece)
-    back[by_piece] = np.arange(len(by_piece))
-    return settled(pa.concat_batches(parts).take(pa.array(back)), schema)
 
 
 @dataclass(frozen=True)
