@@ -126,6 +126,10 @@ class Once(Plain):
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         return self.how.schema([found])
 
+    def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
+        del schema
+        return {*needed, *self.how.keys}
+
     def identity(self) -> Any:
         return self.how.identity()
 

@@ -116,6 +116,10 @@ class Partials(Plain):
         keys = [pa.field(key, value_type(found.field(key).type)) for key in self.keys]
         return pa.schema([*keys, *map(pa.field, self.state_names(), types)])
 
+    def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
+        del schema, needed
+        return {*self.keys, *(one.column for one in self.aggregates if one.column is not None)}
+
     def identity(self) -> Any:
         return ["partials", list(self.keys), [one.identity() for one in self.aggregates]]
 
@@ -467,6 +471,9 @@ class Totals(Plain):
 
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         return self.grouped.prepare(0)[0].schema(found)
+
+    def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
+        return self.grouped.prepare(0)[0].needs(schema, needed)
 
     def identity(self) -> Any:
         return self.grouped.identity()

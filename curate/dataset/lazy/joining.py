@@ -188,6 +188,10 @@ class KeyTypes(Plain):
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         return None if found is None else self.keys.cast_schema(self.side, found)
 
+    def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
+        del schema
+        return {*needed, *self.keys.of(self.side)}
+
     def identity(self) -> Any:
         return ["key_types", self.keys.identity(), self.side]
 

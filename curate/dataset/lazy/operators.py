@@ -69,6 +69,11 @@ class Plain:
         """Returns the text: there are no secrets."""
         return text
 
+    def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
+        """Returns the columns of `schema` that it is to be given if `needed` are of what it gives: all of them."""
+        del needed
+        return set(schema.names)
+
 
 def label(function: Any) -> str:
     """Returns what a callable is called in plans and errors."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import statistics
+import struct
 from decimal import Decimal
 from typing import Any
 
@@ -139,7 +140,9 @@ def test_what_is_folded_on_the_map_side_comes_to_the_same(key: str, data: st.Dat
 def test_folding_leaves_a_row_a_key() -> None:
     """Rows of one key become one on the map side, whatever their number; zeros of both signs, and all NaN, are one."""
     how = grouped(1, [make("sum", "v"), make("std", "v")])
-    table = pa.table({"k0": [0.0, -0.0, NAN, NAN, None, None] * 100, "v": range(600)})
+    other = struct.unpack("d", struct.pack("Q", 0x7FF8_0000_0000_0001))[0]
+    keys = np.array([0.0, -0.0, NAN, other, 1.0, 1.0] * 100)
+    table = pa.table({"k0": pa.array(keys, mask=keys == 1), "v": range(600)})
     [prepared] = how.prepare(0)[0].apply(table, None, None)  # type: ignore[arg-type]
     folded = how.fold(0, prepared)
     assert folded.num_rows == 3
