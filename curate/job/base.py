@@ -13,9 +13,10 @@ from curate.dataset.spec import StageSpec
 from curate.dataset.tally import BadRowBudget, Tally
 from curate.errors import ConfigError, did_you_mean
 from curate.job.asset import Asset
-from curate.job.building import Part, compute_of, inputs_of, over_checkpoints, parts_of
+from curate.job.building import Made, compute_of, inputs_of
 from curate.job.columns import column_text, parse_columns
 from curate.job.definition import checked_settings, define, job_digest, refuse_missing_hook, snake_case
+from curate.job.exchanging import made_of
 from curate.job.operator import Process
 from curate.job.options import PathText, run_options
 from curate.job.origin import origin_of
@@ -219,6 +220,7 @@ class Job:
         allow_concurrent: bool = False,
         retry_failed: bool = False,
         redo_stale: bool = False,
+        keep_stages: bool = False,
         target_task_seconds: float = 120.0,
         max_failed_shards: str | int | None = None,
         max_in_flight: int | None = None,
@@ -248,6 +250,7 @@ class Job:
             allow_concurrent=allow_concurrent,
             retry_failed=retry_failed,
             redo_stale=redo_stale,
+            keep_stages=keep_stages,
             target_task_seconds=target_task_seconds,
             max_failed_shards=max_failed_shards,
             max_in_flight=max_in_flight,
@@ -293,7 +296,8 @@ class Job:
             "format": output_format.value,
             "codec": codec,
         }
-        *before, last = self._parts(columns)
+        made = self._made(columns)
+        last = made.last
         declared = settings["sides"] if isinstance(settings["sides"], Mapping) else {}
         sides = {name: declared.get(name) for name in last.sides}
         if sides:
@@ -322,12 +326,12 @@ class Job:
             quarantine_errors=self.quarantine_errors,
             origin=origin_of(self),
         )
-        return over_checkpoints(spec, before)
+        return made.stages(spec)
 
-    def _parts(self, columns: Mapping[str, Any] | None) -> Sequence[Part]:
-        """Returns what happens to a shard, from one durable place to the next; the last part makes the output."""
+    def _made(self, columns: Mapping[str, Any] | None) -> Made:
+        """Returns what happens to rows, from one durable place to the next."""
         ds = inputs_of(columns)
-        return parts_of(self, ds, self.build(ds))
+        return made_of(self, ds, self.build(ds))
 
     def _resolved(self) -> dict[str, Any]:
         """Returns the parameters as the ledger records them. An attribute set after the job was made counts."""

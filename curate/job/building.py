@@ -2,6 +2,8 @@
 
 Datasets of several outputs are compared by what they were made from: operators that all of them were derived through,
 each called once, run once a shard. What was called again for another output is another operator, even if it is alike.
+
+This is about jobs whose rows stay in their shards; `exchanging` is about the others.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -103,7 +105,34 @@ class Part:
 Chain = tuple[Operator, ...]
 
 
-def parts_of(job: Job, ds: Dataset, built: Any) -> tuple[Part, ...]:
+class Made(Protocol):
+    """What a job is made of."""
+
+    @property
+    def last(self) -> Part:
+        """What makes its outputs."""
+        ...
+
+    def stages(self, spec: StageSpec) -> StageSpec:
+        """Returns the stage that makes its outputs as it is after those that come before it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What happens to a shard, one after the other; all but the last one are written to their checkpoints."""
+
+    parts: tuple[Part, ...]
+
+    @property
+    def last(self) -> Part:
+        return self.parts[-1]
+
+    def stages(self, spec: StageSpec) -> StageSpec:
+        return over_checkpoints(spec, self.parts[:-1])
+
+
+def parts_of(job: Job, ds: Dataset, built: Any) -> Parts:
     """Returns the parts of what `build` made of `ds`, in order: as many as it has checkpoints, and the last one.
 
     Raises ConfigError for what is no chain of row-wise operators and checkpoints, or several of them, by output, that
@@ -111,48 +140,60 @@ def parts_of(job: Job, ds: Dataset, built: Any) -> tuple[Part, ...]:
     """
     owner = f"{type(job).__name__}.build"
     if isinstance(built, Mapping):
-        sides = _sides_of(owner, job, built)
+        sides = sides_of(owner, job, built)
         paths = {name: _path(owner, ds._plan, built[name]._plan) for name in (MAIN, *sides)}
-        shared = _shared(list(paths.values()))
+        shared = shared_by(list(paths.values()))
         chains = _cut(paths[MAIN][:shared])
-        tails = {name: _tail(owner, name, path[shared:]) for name, path in paths.items()}
-        chains = [(_without_sides(chain), path) for chain, path in chains]
-        tails = {name: _without_sides(tail) for name, tail in tails.items()}
+        tails = {name: tail_of(owner, name, path[shared:]) for name, path in paths.items()}
+        chains = [(without_sides(chain), path) for chain, path in chains]
+        tails = {name: without_sides(tail) for name, tail in tails.items()}
     elif isinstance(built, Dataset):
         chains, tails, sides = _cut(_path(owner, ds._plan, built._plan)), {}, ()
         *before, (last, _) = chains
         if job.sides:
             sides = tuple(sorted(job.sides))
             if not last or not isinstance(last[-1], Process):
-                raise ConfigError(
-                    f"{owner} gave a Dataset that does not end in `process`, and sides names further outputs "
-                    f"({', '.join(sides)}); return a mapping of them: {{{MAIN!r}: ..., {sides[0]!r}: ...}}"
-                )
-            chains = [*((_without_sides(chain), path) for chain, path in before)]
-            chains.append(((*_without_sides(last[:-1]), last[-1]), None))
+                raise no_sides(owner, sides)
+            chains = [*((without_sides(chain), path) for chain, path in before)]
+            chains.append(((*without_sides(last[:-1]), last[-1]), None))
     else:
-        raise ConfigError(
-            f"{owner} gave {type(built).__name__}, expected the Dataset that its input becomes, or a mapping of the "
-            f"outputs' names to Datasets, with {MAIN!r} among them"
-        )
+        raise no_dataset(owner, built)
     own = tuple(step for tail in tails.values() for step in tail)
-    steps = [*(step for chain, _ in chains for step in chain), *own]
+    refuse_idle_pool(job, [*(step for chain, _ in chains for step in chain), *own])
+    *before, (last, _) = chains
+    operator: stage.Operator = Pipeline(last)
+    if sides and tails:
+        operator = Branching(Pipeline(last), Pipeline(tails[MAIN]), {name: Pipeline(tails[name]) for name in sides})
+    kept = [Part(Pipeline(chain), resources_of(job, chain), path) for chain, path in before]
+    return Parts((*kept, Part(operator, resources_of(job, (*last, *own)), None, sides)))
+
+
+def no_sides(owner: str, sides: Sequence[str]) -> ConfigError:
+    """Returns the error for extra outputs that nothing makes."""
+    return ConfigError(
+        f"{owner} gave a Dataset that does not end in `process`, and sides names further outputs "
+        f"({', '.join(sides)}); return a mapping of them: {{{MAIN!r}: ..., {sides[0]!r}: ...}}"
+    )
+
+
+def no_dataset(owner: str, built: Any) -> ConfigError:
+    """Returns the error for what `build` may not return."""
+    return ConfigError(
+        f"{owner} gave {type(built).__name__}, expected the Dataset that its input becomes, or a mapping of the "
+        f"outputs' names to Datasets, with {MAIN!r} among them"
+    )
+
+
+def refuse_idle_pool(job: Job, steps: Iterable[Operator]) -> None:
+    """Raises ConfigError where a job asks for a pool, and `process` is not among its steps."""
     if (job.num_gpus or job.resources or job.compute) and not any(isinstance(step, Process) for step in steps):
         raise ConfigError(
             f"{type(job).__name__}: num_gpus, resources and compute are for `process`, which its build does not use; "
             "give them to map_batches"
         )
-    *before, (last, _) = chains
-    operator: stage.Operator = Pipeline(last)
-    if sides and tails:
-        operator = Branching(Pipeline(last), Pipeline(tails[MAIN]), {name: Pipeline(tails[name]) for name in sides})
-    return (
-        *(Part(Pipeline(chain), resources_of(job, chain), path) for chain, path in before),
-        Part(operator, resources_of(job, (*last, *own)), None, sides),
-    )
 
 
-def _sides_of(owner: str, job: Job, built: Mapping[Any, Any]) -> tuple[str, ...]:
+def sides_of(owner: str, job: Job, built: Mapping[Any, Any]) -> tuple[str, ...]:
     """Returns the names of the extra outputs that `build` gave, in order."""
     for name, ds in built.items():
         if name != MAIN:
@@ -173,18 +214,18 @@ def _sides_of(owner: str, job: Job, built: Mapping[Any, Any]) -> tuple[str, ...]
     return sides
 
 
-def _without_sides(chain: Iterable[Operator]) -> Chain:
+def without_sides(chain: Iterable[Operator]) -> Chain:
     """Returns steps of which none gives several outputs: what it gives goes on to the next."""
     return tuple(replace(step, sides=()) if isinstance(step, Process) else step for step in chain)
 
 
-def _shared(paths: Sequence[Sequence[Apply | Checkpoint]]) -> int:
+def shared_by(paths: Sequence[Sequence[Apply | Checkpoint]]) -> int:
     """Returns how many nodes of plans, from the start, are the same ones in all of them."""
     same = (all(node is nodes[0] for node in nodes) for nodes in zip(*paths, strict=False))
     return sum(1 for _ in takewhile(bool, same))
 
 
-def _tail(owner: str, name: str, path: Sequence[Apply | Checkpoint]) -> Chain:
+def tail_of(owner: str, name: str, path: Sequence[Apply | Checkpoint]) -> Chain:
     """Returns the steps that one output has for itself. Raises ConfigError for what can only be shared."""
     steps = []
     for node in path:
@@ -272,8 +313,8 @@ def compute_of(job: Job) -> Compute | None:
     return Compute(job.compute or ActorPool(), held)
 
 
-def resources_of(job: Job, steps: tuple[Operator, ...]) -> Resources:
+def resources_of(job: Job, steps: Sequence[Operator]) -> Resources:
     """Returns what a task holds: what the job asks for, if it is not its pool that does."""
-    if any(isinstance(step, Process) and step.compute is not None for step in steps):
+    if compute_of(job) is not None:
         return Resources(task_cpus(steps))
     return Resources(task_cpus(steps, float(job.num_cpus)), 0.0, job.memory)

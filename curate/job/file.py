@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from curate.dataset.stage import InputFile
 from curate.job.base import Job
-from curate.job.building import Part
+from curate.job.building import Made, Part, Parts
 from curate.job.operator import ProcessFile
 from curate.runtime.protocol import Resources
 
@@ -28,7 +28,7 @@ class FileJob(Job):
         """
         raise NotImplementedError
 
-    def _parts(self, columns: Mapping[str, Any] | None) -> Sequence[Part]:
+    def _made(self, columns: Mapping[str, Any] | None) -> Made:
         del columns
         held = Resources(float(self.num_cpus), float(self.num_gpus), self.memory, dict(self.resources))
-        return [Part(ProcessFile(self, self._hidden), held)]
+        return Parts((Part(ProcessFile(self, self._hidden), held),))

@@ -1,0 +1,135 @@
+"""A job's inputs as the source of a plan: files of any format, read as the job says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import pyarrow as pa
+
+from curate.dataset.formats import detect, read, row_groups
+from curate.dataset.formats.hold import hold
+from curate.dataset.inputs import SCHEMA, enclosing_ledgers, list_inputs, refuse_overlap, understand
+from curate.dataset.lazy.sources import Listed, View, ahead
+from curate.dataset.pipeline import describe
+from curate.dataset.prepare import Stores, input_schemas, refuse_incomplete, resolve_output
+from curate.dataset.spec import RunOptions, StageSpec
+from curate.dataset.split import bundled, shards_of
+from curate.dataset.tally import Tally, counted
+from curate.errors import ConfigError, CorruptInput
+from curate.storage import open_store
+from curate.storage.protocol import Object
+from curate.tasks.columns import BLOCK_ROWS
+from curate.tasks.shard import Shard, SliceKind
+
+
+@dataclass(frozen=True, slots=True)
+class JobFiles(Listed):
+    """The rows of a job's inputs: files whose suffixes say how they are read, in the order of their listing."""
+
+    schemas: Mapping[str, pa.Schema]
+    """By format; a null in a field that is not nullable makes a bad row."""
+    num_cpus: float | None = None
+    name = "input"
+
+    @property
+    def found(self) -> pa.Schema:
+        """The schema of the rows, whichever format they come from."""
+        first = next(iter(self.schemas.values()), pa.schema([]))
+        return pa.schema([one.with_nullable(True) for one in first])
+
+    def pieces(self) -> Iterator[Shard]:
+        """Yields the shards of the files, in order."""
+        for shards in ahead(self._shards, self._named(), self._reads_footer):
+            yield from shards
+
+    def bundles(self) -> Iterator[tuple[Shard, ...]]:
+        """Yields shards that one task reads."""
+        return bundled(self.pieces(), lambda shard: shard.size_bytes)
+
+    def bare(self) -> Self:
+        """Returns it without its listing."""
+        return replace(self, listing=SCHEMA.empty_table())
+
+    def shard(self, piece: Shard) -> str:
+        """Returns a piece's id."""
+        return piece.id
+
+    def label(self, piece: Shard) -> str:
+        """Returns what a piece is called in errors."""
+        if piece.kind is SliceKind.WHOLE:
+            return piece.uri
+        return f"{piece.uri}, {piece.kind.value.replace('_', ' ')} {piece.start:,} to {piece.stop:,},"
+
+    def size(self, piece: Shard) -> int:
+        """Returns the stored bytes of a piece."""
+        return piece.size_bytes
+
+    def generation(self, piece: Shard) -> str:
+        """Returns the generation of its file."""
+        return piece.generation
+
+    def identity(self) -> Any:
+        """Returns nothing of its own: how a job's inputs are read is part of the job's identity."""
+        return ["input"]
+
+    def count(self) -> int | None:
+        """Returns None: files have to be looked at."""
+        return None
+
+    def read(self, piece: Shard, view: View, batch_rows: int, tally: Tally) -> Iterator[pa.Table]:
+        """Yields a piece's rows, which are booked as they are taken; those that do not fit are bad."""
+        del view
+        object, encoding = Object(piece.uri, piece.object_bytes, piece.generation), detect(piece.uri)
+        schema = self.schemas[encoding.format.value]
+        where = (open_store(piece.uri), object, encoding, piece.kind, piece.start, piece.stop)
+        tables = counted(read(*where, schema, batch_rows, tally.bad_row), tally)
+        return tables if len(self.schemas) == 1 else (hold(table, self.found, piece.uri) for table in tables)
+
+    def _named(self) -> Iterator[tuple[Object, str]]:
+        for block in self.listing.to_batches(max_chunksize=BLOCK_ROWS):
+            uris, names, sizes, generations = (column.to_pylist() for column in block.columns)
+            yield from zip(map(Object, uris, sizes, generations), names, strict=True)
+
+    def _shards(self, named: tuple[Object, str]) -> list[Shard]:
+        item, name = named
+        return list(shards_of(item, name, detect(item.uri), self.shard_bytes, _groups_of))
+
+    def _reads_footer(self, named: tuple[Object, str]) -> bool:
+        return named[0].size > self.shard_bytes
+
+
+def _groups_of(item: Object) -> list[int] | None:
+    try:
+        return row_groups(open_store(item.uri), item)
+    except CorruptInput:
+        # Reading it as a whole says what is wrong.
+        return None
+
+
+def list_for(spec: StageSpec, options: RunOptions) -> JobFiles:
+    """Lists the inputs of a run, and looks into the first of each format for their schema.
+
+    `spec` says which columns are read. Raises ConfigError for inputs that are not there, lie in the output, are
+    those of an unfinished job, or are of several formats whose columns differ.
+    """
+    if not options.inputs:
+        raise ConfigError("no input was given; add --input PATH_OR_GLOB (it can be repeated)")
+    patterns = [understand(text) for text in options.inputs]
+    refuse_overlap(patterns, resolve_output(options.output))
+    stores = Stores("")
+    inputs = list_inputs(patterns, stores.of)
+    if not options.allow_incomplete_input:
+        refuse_incomplete([*inputs.incomplete, *enclosing_ledgers(patterns, stores.of)])
+    schemas = input_schemas(spec, None, inputs, inputs.table["uri"].to_pylist(), stores)
+    found = JobFiles(schemas, listing=inputs.table, shard_bytes=spec.shard_bytes)
+    for format, schema in schemas.items():
+        plain = pa.schema([one.with_nullable(True) for one in schema])
+        if sorted(map(str, plain)) != sorted(map(str, found.found)):
+            raise ConfigError(
+                f"inputs of several formats come to one exchange, and their columns differ: of {next(iter(schemas))} "
+                f"({describe(found.found)}), of {format} ({describe(plain)}); name the columns, with their types, in "
+                "`columns`, or give files of one format"
+            )
+    return found
