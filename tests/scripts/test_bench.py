@@ -345,6 +345,13 @@ class TestRowsOf:
         assert memory.rows_of(tmp_path, ["id"]).count == 5
 
 
+@pytest.mark.parametrize("start", [0, 1_000_000, 60_000_000])
+def test_rows_that_are_sorted_have_the_bytes_that_are_said(start: int) -> None:
+    """Ten times the budget is what they have in Arrow, wherever their ids begin."""
+    rows = 50_000
+    assert memory.SORTED_ROW_BYTES <= exchange.exchange_rows(start, rows).nbytes / rows < memory.SORTED_ROW_BYTES + 6
+
+
 @pytest.mark.slow
 def test_exchange_at_tiny_sizes(tmp_path: Path) -> None:
     """Every exchange is done by all, checked and judged; objects are counted; drivers are killed and run again."""
