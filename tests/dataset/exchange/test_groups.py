@@ -114,15 +114,15 @@ def test_a_bad_row_sets_its_whole_group_aside_and_others_go_on() -> None:
     """Wherever in the group the function says that it is; groups are never cut to find out."""
 
     def picky(group: pa.Table) -> pa.Table:
-        if 3 in group["n"].to_pylist():
-            raise BadRow("three", 0)
+        if 4 in group["n"].to_pylist():
+            raise BadRow("four", 0)
         assert group.num_rows == 2
         return group
 
     made, tally = mapped(tables([[1.0, 2.0, 3.0, 1.0, 2.0, 3.0]]), picky, parts=1)
-    assert [n for table in made for n in table["n"].to_pylist()] == [1, 4, 2, 5]
+    assert [n for table in made for n in table["n"].to_pylist()] == [0, 3, 2, 5]
     assert tally.books.quarantined == 1
-    assert tally.reasons() == {"three": 1}
+    assert tally.reasons() == {"four": 1}
 
 
 def test_a_class_is_made_once_and_called_with_each_group() -> None:
