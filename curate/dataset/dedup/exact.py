@@ -62,6 +62,11 @@ class Same:
     id_column: str | None = None
     """The column that duplicates are told by; None: they are not told."""
 
+    @property
+    def needed(self) -> set[str]:
+        """The columns that are looked at."""
+        return {*self.columns, *filter(None, (self.priority, self.id_column))}
+
     def check(self, found: pa.Schema) -> None:
         """Raises ConfigError for columns that are not there, or of types that cannot be compared."""
         if self.keep not in KEEP:
@@ -122,6 +127,10 @@ class Digests(Plain):
     def identity(self) -> Any:
         return ["digests", self.same.identity()]
 
+    def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
+        del schema, needed
+        return self.same.needed
+
     def apply(self, batch: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
         del tally
         schema = self.schema(batch.schema)
@@ -141,6 +150,7 @@ class Chosen:
     even = False
     keeps_rows = False
     plain = False
+    reason = GROUPED
 
     @property
     def name(self) -> str:
@@ -276,6 +286,10 @@ class DropCopies(Plain):
 
     def identity(self) -> Any:
         return ["drop copies", self.same.identity()]
+
+    def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
+        del schema
+        return needed | self.same.needed
 
     def apply(self, batch: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table | SideTable]:
         if not batch.num_rows or self.marks is None:

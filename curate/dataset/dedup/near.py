@@ -130,6 +130,10 @@ class _OfRows(Plain):
         """Returns the schema of what it makes."""
         raise NotImplementedError
 
+    def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
+        del schema, needed
+        return set(self.near.columns)
+
 
 class _Together:
     """The usual answers of the exchanges of deduplication."""
@@ -140,6 +144,7 @@ class _Together:
     even = False
     keeps_rows = False
     plain = False
+    reason = GROUPED
 
     def folds(self, side: int) -> bool:
         del side
@@ -168,7 +173,6 @@ class Bands(_OfRows):
 
     def apply(self, batch: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
         near = self.near
-        near.check(batch.schema)
         sets = near.shingles(batch[near.column])
         found = signatures(sets, near.bands * near.rows, near.seed)
         some = np.flatnonzero(sets.counts)
@@ -477,6 +481,10 @@ class DropNear(Plain):
 
     def identity(self) -> Any:
         return ["drop near copies", self.near.identity()]
+
+    def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
+        del schema
+        return needed | set(self.near.columns)
 
     def apply(self, batch: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table | SideTable]:
         ids = batch[self.near.id_column]

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.dataset.dedup.components import big_stars, components, small_stars
+from curate.dataset.dedup.components import components
 
 Edges = list[tuple[int, int, float]]
 
@@ -71,25 +71,3 @@ def test_chains_and_stars_are_one_component() -> None:
     order = np.random.default_rng(0).permutation(100_000)
     for u, v in ((order[:-1], order[1:]), (np.zeros(99_999, np.int64), np.arange(1, 100_000))):
         assert set(components(u, v, np.ones(len(u))).labels.tolist()) == {0}
-
-
-@given(GRAPHS)
-def test_stars_in_turn_come_to_the_components(edges: Edges) -> None:
-    """Big stars and small stars in turn end; every node is then tied to the least of its component, and that alone."""
-    u, v, _ = arrays(edges)
-    before = None
-    for _ in range(20):
-        a, b = np.concatenate([u, v]), np.concatenate([v, u])
-        order = np.lexsort((b, a))
-        u, v = big_stars(a[order], b[order])
-        a, b = np.maximum(u, v), np.minimum(u, v)
-        order = np.lexsort((b, a))
-        u, v = small_stars(a[order], b[order])
-        now = list(zip(u.tolist(), v.tolist(), strict=True))
-        if now == before:
-            break
-        before = now
-    else:
-        raise AssertionError("it does not end")
-    assert dict(now) == {node: label for node, label in searched(edges).items() if node != label}
-    assert len(now) == len(dict(now))

@@ -18,7 +18,7 @@ from curate.dataset.dedup import marks
 from curate.dataset.dedup.marks import FileMarks
 from curate.dataset.dedup.places import PLACE, TableMarks, first_place, places
 from curate.dataset.exchange.order import Order, SortKey
-from curate.dataset.exchange.runs import RunWriter
+from curate.dataset.exchange.runs import RunFile, RunWriter
 from curate.dataset.pipeline import Place
 from curate.errors import ConfigError, DamagedRun
 from curate.storage import open_store
@@ -74,14 +74,14 @@ def test_only_what_is_asked_for_is_read(tmp_path: Path, monkeypatch: pytest.Monk
     table = pa.table([first_place(3) + np.arange(rows), np.arange(rows)], schema=SCHEMA)
     file = written(tmp_path / "a.run", table, page_bytes=4096)
     read: list[int] = []
-    plain = marks.RunFile.read
+    plain = RunFile.read
 
     def counting(self: Any, segment: int, start: int, stop: int) -> Any:
         read.append(stop - start)
         return plain(self, segment, start, stop)
 
     monkeypatch.setattr(marks, "WHOLE_BYTES", 1000)
-    monkeypatch.setattr(marks.RunFile, "read", counting)
+    monkeypatch.setattr(RunFile, "read", counting)
     found = FileMarks((file,), ORDER)
     assert found.of(first_place(3) + 50, first_place(3) + 60).num_rows == 10
     assert sum(read) < 2_000
