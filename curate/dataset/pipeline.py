@@ -22,6 +22,7 @@ from curate.dataset.formats import rechunk
 from curate.dataset.isolate import applied
 from curate.dataset.metering import gave, got, peak_memory
 from curate.dataset.raised import Raised, RaisedElsewhere
+from curate.dataset.sides import SideTable
 from curate.dataset.tally import Booked, Notes, Tally
 from curate.errors import SchemaMismatch
 from curate.runtime.protocol import Call, Pool, PoolSpec, Resources
@@ -254,6 +255,9 @@ def _here(
 ) -> Iterator[pa.Table]:
     """Yields what a step makes of tables, in this process."""
     for batch in _batches(step, tables):
+        if isinstance(batch, SideTable):
+            yield batch
+            continue
         got(meter, batch)
         made = _applied(step, batch, tally, how, seen.rows)
         while True:
@@ -294,6 +298,9 @@ def _there(
             yield _given(step, table, seen, meter)
 
     for batch in _batches(step, tables):
+        if isinstance(batch, SideTable):
+            yield batch
+            continue
         size = batch.nbytes
         while calls and (
             len(calls) >= pool.room
@@ -370,12 +377,15 @@ def _batches(step: Step, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
     """Yields what a step is given at a time; never nothing, and never rows of two tables."""
     rows = step.batch_rows
     for table in tables:
-        if table.num_rows:
+        if isinstance(table, SideTable):
+            # An extra output's: no step that follows has to do with it.
+            yield table
+        elif table.num_rows:
             yield from [table] if rows is None or table.num_rows <= rows else rechunk(iter([table]), rows)
 
 
 def _given(step: Step, table: pa.Table, seen: Seen, meter: Meter) -> pa.Table:
-    if step.one_schema:
+    if step.one_schema and not isinstance(table, SideTable):
         seen.schema = agreed(step.name, seen.schema, table.schema)
     gave(meter, table)
     return table

@@ -383,7 +383,7 @@ class StageProgram:
         """
         tally = Tally(BadRowBudget(self.max_bad_rows))
         meters = Meters([pooled for _, pooled in self.operator.metered])
-        tables = self._tables(shard, tally, errors=piece.last, meters=meters)
+        tables = self._tables(shard, tally, rank=index, errors=piece.last, meters=meters)
         if piece.schema is None:
             for _ in tables:
                 pass
@@ -434,6 +434,7 @@ class StageProgram:
         tally: Tally,
         most_batches: int | None = None,
         *,
+        rank: int = 0,
         errors: bool,
         hold: bool = True,
         meters: Meters | None = None,
@@ -445,8 +446,8 @@ class StageProgram:
         isolate = errors and self.quarantine_errors
         numbers = count() if most_batches is None else range(most_batches)
         left = iter(numbers)
-        for name, rank, tables in self._parts(shard, tally):
-            how = Applying(name, rank, errors=isolate, hold=hold, budget_bytes=self.budget_bytes)
+        for name, number, tables in self._parts(shard, rank, tally):
+            how = Applying(name, number, errors=isolate, hold=hold, budget_bytes=self.budget_bytes)
             # The number first: what is not asked for any more is not read.
             batches = reading((table for _, table in zip(left, tables, strict=False)), meters.read)
             yield from cast(RowOperator, self.operator).stream(batches, tally, how, meters.steps)
@@ -461,11 +462,11 @@ class StageProgram:
                 "call self.quarantine(row, reason) and go on, or raise CorruptInput to give the file up"
             ) from error
 
-    def _parts(self, shard: Shard, tally: Tally) -> Iterator[tuple[str, int, Iterator[Any]]]:
+    def _parts(self, shard: Shard, rank: int, tally: Tally) -> Iterator[tuple[str, int, Iterator[Any]]]:
         """Yields what a shard is read from: id, rank and rows, booked as they are taken."""
         if self.rows is not None:
             return self.rows.parts(shard.uri, self.batch_rows, tally)
-        return iter([(shard.id, 0, counted(self._batches(shard, tally), tally))])
+        return iter([(shard.id, rank, counted(self._batches(shard, tally), tally))])
 
     def _batches(self, shard: Shard, tally: Tally) -> Iterator[Any]:
         encoding: Encoding = detect(shard.uri, self.how)

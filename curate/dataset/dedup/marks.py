@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 
 from curate.dataset.dedup.places import BY_PLACE, PLACE, ROW_BITS, TableMarks, first_place
 from curate.dataset.exchange.order import Order
-from curate.dataset.exchange.runs import RunFile
-from curate.storage import open_store
+from curate.dataset.lazy.run_files import opened, remove_damaged
+from curate.errors import DamagedRun
 from curate.storage.protocol import Object
 from curate.units import MIB
 
@@ -41,6 +40,13 @@ class FileMarks:
 
     def of(self, start: int, stop: int) -> pa.Table:
         """Returns the marks of places from `start` to before `stop`, which are of one shard, sorted, in one chunk."""
+        try:
+            return self._of(start, stop)
+        except DamagedRun as error:
+            remove_damaged(next(file for file in self.files if file.uri == error.uri), error)
+            raise
+
+    def _of(self, start: int, stop: int) -> pa.Table:
         rank = start >> ROW_BITS
         if rank != self._rank:
             self._enter(rank)
@@ -51,7 +57,7 @@ class FileMarks:
 
     def _enter(self, rank: int) -> None:
         start, stop = first_place(rank), first_place(rank + 1)
-        found = [_Range(file, segment) for file in self.files for segment in range(len(_opened(file).segments))]
+        found = [_Range(file, segment) for file in self.files for segment in range(len(opened(file).segments))]
         self._ranges = [one for one in found if one.begin(start, stop)]
         self._rank, self._whole = rank, None
         if sum(one.bytes for one in self._ranges) <= WHOLE_BYTES:
@@ -59,9 +65,7 @@ class FileMarks:
             self._whole = TableMarks(pa.concat_tables([self._empty(), *tables]), self.order)
 
     def _empty(self) -> pa.Table:
-        return (
-            _opened(self.files[0]).schema.empty_table() if self.files else pa.table({PLACE: pa.array([], pa.int64())})
-        )
+        return opened(self.files[0]).schema.empty_table() if self.files else pa.table({PLACE: pa.array([], pa.int64())})
 
 
 class _Range:
@@ -75,20 +79,14 @@ class _Range:
     def begin(self, start: int, stop: int) -> bool:
         """Finds how large the range of a shard is; returns whether there is any."""
         first, last = self._rows(start, stop)
-        index = _opened(self.file).segments[self.segment]
+        index = opened(self.file).segments[self.segment]
         self.bytes = int((last - first) * (index.bytes.sum() / max(1, index.rows.sum())))
         return last > first
 
     def read(self, start: int, stop: int) -> pa.Table:
         first, last = self._rows(start, stop)
-        return _opened(self.file).read(self.segment, first, last)
+        return opened(self.file).read(self.segment, first, last)
 
     def _rows(self, start: int, stop: int) -> Iterator[int]:
-        file = _opened(self.file)
+        file = opened(self.file)
         return (file.position(BY_PLACE, self.segment, pa.table({PLACE: [at]}), False) for at in (start, stop))
-
-
-@lru_cache(maxsize=4096)
-def _opened(file: Object) -> RunFile:
-    """Returns a run file, which stays open in this process: every shard reads of every file."""
-    return RunFile.open(open_store(file.uri), file)

@@ -388,6 +388,83 @@ class Dataset:
             order_by(keys).check("groupby", found)
         return GroupedData(self, keys)
 
+    def dedup_exact(
+        self,
+        columns: str | Sequence[str],
+        keep: str = "first",
+        *,
+        priority: str | None = None,
+        normalise: bool = False,
+        id_column: str | None = None,
+    ) -> Dataset:
+        """Drops rows that have the same values in `columns` as another, as `duplicate`; one of each is kept.
+
+        That is the `first` or the `last` in input order; with `priority`, a column, the one with the largest value
+        there, and of those the first or last. Rows stay in their order. Null equals null, and NaN equals NaN. With
+        `normalise`, texts are the same that differ in case and white space alone, or in how they compose characters.
+
+        With `id_column`, what is written has an extra output `duplicates`: `id`, `cluster`, `kept_id`, `similarity`
+        (1.0) of each row that was dropped.
+
+        What moves are 128-bit hashes (XXH3, which whoever wants to can make collide), 36 bytes a row. The rows are read
+        twice, and what comes before is run twice: `checkpoint` what takes long.
+
+        Raises ConfigError for a column that is not there, or is of a type without a hash or, for `priority`, an order.
+
+        >>> texts = curate.from_items([{"n": 1, "text": "Hello"}, {"n": 2, "text": "hello "}, {"n": 3, "text": "Bye"}])
+        >>> [row["n"] for row in texts.dedup_exact("text", normalise=True, priority="n").iter_rows()]
+        [2, 3]
+        """
+        from curate.dataset.dedup import exact, plans
+
+        same = exact.Same(key_columns("dedup_exact", columns), normalise, keep, priority, id_column)
+        return self._deduplicated(plans.exact(self._plan, same))
+
+    def dedup_minhash(
+        self,
+        column: str,
+        *,
+        id_column: str,
+        threshold: float = 0.8,
+        ngram: int = 5,
+        bands: int = 14,
+        rows: int = 8,
+        seed: int = 0,
+        unit: str = "word",
+    ) -> Dataset:
+        """Drops rows whose texts in `column` are nearly those of another, as `duplicate`; of each cluster the first is
+        kept. Rows stay in their order.
+
+        Texts are sets of n-grams of `ngram` words (or, by `unit`, of each `character`); case, punctuation and white
+        space do not matter to words. Two are near duplicates whose sets have a Jaccard similarity of `threshold` at
+        least, and a cluster is what is connected by such pairs. Pairs are looked for by MinHash, with `bands` bands of
+        `rows` places: of pairs with a similarity of s a share of 1 - (1 - s**rows)**bands is found, by default 92 % at
+        0.8, 98.8 % at 0.85 and 99.96 % at 0.9. Their similarity is then that of the sets, not an estimate, so that none
+        below the threshold is taken for one. `seed` decides which pairs are missed.
+
+        What is written has an extra output `duplicates`: `id`, `cluster`, `kept_id`, and the `similarity` to the most
+        similar row of the cluster, of each row that was dropped.
+
+        A text of fewer words than an n-gram is one n-gram. Null, and texts without a word, are kept. The rows are read
+        four times, and what comes before is run four times: `checkpoint` what takes long.
+
+        Raises ConfigError for a column that is not there or is no text, and for numbers that make no sense.
+
+        >>> words = "one two three four five six seven eight nine ten eleven twelve"
+        >>> texts = [words, f"{words} thirteen", "something else"]
+        >>> rows = curate.from_items([{"n": n, "text": text} for n, text in enumerate(texts)])
+        >>> [row["n"] for row in rows.dedup_minhash("text", id_column="n").iter_rows()]
+        [0, 2]
+        """
+        from curate.dataset.dedup import near, plans
+
+        how = near.Near(column, id_column, threshold, ngram, bands, rows, seed, unit)
+        return self._deduplicated(plans.near(self._plan, how))
+
+    def _deduplicated(self, plan: Plan) -> Dataset:
+        schema_of(plan)
+        return replace(self, _plan=plan)
+
     def _exchanged(self, how: Any, *others: Dataset) -> Dataset:
         plan = Exchanged((self._plan, *(one._plan for one in others)), how)
         schema_of(plan)

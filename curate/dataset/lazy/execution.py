@@ -14,15 +14,29 @@ from typing import Any
 import pyarrow as pa
 
 from curate.dataset.formats import Format, OutputFormat
-from curate.dataset.lazy.plan import Exchanged, Plan, rows_of, zipped_names
+from curate.dataset.lazy.plan import Plan, rows_of, zipped_names
 from curate.dataset.lazy.relay import Stopped, never
-from curate.dataset.lazy.rules import First, Fusion, Joined, Kept, Local, Physical, Spread, Tasks, Zipped, cpus_of, fuse
+from curate.dataset.lazy.rules import (
+    First,
+    Fusion,
+    Joined,
+    Kept,
+    Local,
+    Physical,
+    Spread,
+    Tasks,
+    Told,
+    Zipped,
+    cpus_of,
+    fuse,
+)
 from curate.dataset.lazy.shards import SourceRows
 from curate.dataset.lazy.sinks import stage_of
-from curate.dataset.lazy.sources import Source, files
+from curate.dataset.lazy.sources import files
 from curate.dataset.lazy.stats import Run
 from curate.dataset.metering import Meters, reading
 from curate.dataset.pipeline import Applying, Pipeline, read_rows
+from curate.dataset.sides import SideTable
 from curate.dataset.spec import MEMORY_BUDGET, RunOptions, StageSpec
 from curate.dataset.staged import run_before, scratch_root
 from curate.dataset.streaming import STREAM_POLICY, stream_blocks
@@ -103,15 +117,18 @@ class Reading:
         """Returns the name of each source, and what follows it."""
         return list(zip(self._names, self._pipelines, strict=True))
 
-    def run(self, payload: tuple[int, tuple[Any, ...]]) -> Iterator[pa.Table | Word]:
-        """Yields the blocks of a bundle of pieces, and word of what was measured: now and then, and at the end."""
-        number, bundle = payload
+    def run(self, payload: tuple[int, int, tuple[Any, ...]]) -> Iterator[pa.Table | Word]:
+        """Yields the blocks of a bundle of pieces, and word of what was measured: now and then, and at the end.
+
+        The payload is the number of their source, that of the first piece among those of all sources, and the bundle.
+        """
+        number, rank, bundle = payload
         if number not in self._ready:
             self._pipelines[number].setup()
             self._ready.add(number)
         fusion, pipeline = self._fusions[number], self._pipelines[number]
         meters = Meters([pooled for _, pooled in pipeline.metered])
-        tables = self._tables(fusion, pipeline, bundle, meters)
+        tables = self._tables(fusion, pipeline, rank, bundle, meters)
         for block in sized(first_rows(tables, fusion.give_most), self._block_bytes):
             # Before the block: who wants no more than that hears no more.
             if time.monotonic() - self._told_s >= WORD_S:
@@ -126,25 +143,26 @@ class Reading:
         yield Word(number, meters.packed(write=False))
 
     def _tables(
-        self, fusion: Fusion, pipeline: Pipeline, bundle: tuple[Any, ...], meters: Meters
+        self, fusion: Fusion, pipeline: Pipeline, rank: int, bundle: tuple[Any, ...], meters: Meters
     ) -> Iterator[pa.Table]:
         left = fusion.read_most
-        for piece in bundle:
+        for number, piece in enumerate(bundle):
             tally = Tally(BadRowBudget())
-            yield from self._of_piece(fusion, pipeline, piece, left, tally, meters)
+            tables = self._of_piece(fusion, pipeline, rank + number, piece, left, tally, meters)
+            # Extra outputs are for who writes.
+            yield from (table for table in tables if not isinstance(table, SideTable))
             if left is not None:
                 left = max(0, left - tally.books.rows_in)
 
     def _of_piece(
-        self, fusion: Fusion, pipeline: Pipeline, piece: Any, most: int | None, tally: Tally, meters: Meters
-    ) -> Iterator[pa.Table]:
+        self, fusion: Fusion, pipeline: Pipeline, rank: int, piece: Any, most: int | None, tally: Tally, meters: Meters
+    ) -> Iterator[Any]:
         source = fusion.source
         batches = source.read(piece, fusion.view, read_rows(fusion.operators), tally)
         try:
             read = reading(first_rows(batches, most), meters.read)
-            yield from pipeline.stream(
-                read, tally, Applying(source.shard(piece), budget_bytes=self.budget_bytes), meters.steps
-            )
+            applying = Applying(source.shard(piece), rank, budget_bytes=self.budget_bytes)
+            yield from pipeline.stream(read, tally, applying, meters.steps)
             tally.close()
         except Exception as error:
             error.add_note(f"while {source.label(piece)} was read")
@@ -215,10 +233,9 @@ def blocks(
                 most = max(1, slots // share) if share > 1 else None
                 budget = max(1, (how.memory_budget or MEMORY_BUDGET) // share)
                 program.budget_bytes = max(1, budget // slots)
-                pieces = ((number, bundle) for number, one in enumerate(fusions) for bundle in one.source.bundles())
                 yield from stream_blocks(
                     program,
-                    pieces,
+                    ranked(fusions),
                     backend,
                     budget_bytes=budget,
                     policy=replace(STREAM_POLICY, max_in_flight=most),
@@ -227,8 +244,8 @@ def blocks(
                 )
             finally:
                 backend.close()
-        case First(input, rows):
-            yield from first_rows(blocks(input, how, stopped, share, run), rows)
+        case First(input, most_rows):
+            yield from first_rows(blocks(input, how, stopped, share, run), most_rows)
         case Local(input, operators):
             pipeline = Pipeline(operators)
             pipeline.setup()
@@ -247,8 +264,14 @@ def blocks(
             yield from blocks(Tasks((fuse(source, operators),)), how, stopped, share, run)
         case Spread(exchanged, operators):
             with connection(how), TemporaryDirectory(prefix="curate-", dir=scratch_root()) as root:
-                rows = exchanged_source(exchanged, root, how, run)
-                yield from blocks(Tasks((fuse(rows, operators),)), how, stopped, share, run)
+                rows, _ = stages_run(exchanged, root, how, run)
+                yield from blocks(Tasks((fuse(rows.sources[0], operators),)), how, stopped, share, run)
+        case Told(marked, operators):
+            with connection(how), TemporaryDirectory(prefix="curate-", dir=scratch_root()) as root:
+                rows, steps = stages_run(marked, root, how, run)
+                pairs = zip(rows.sources, rows.views, strict=True)
+                fused = tuple(Fusion(source, view, (*steps, *operators)) for source, view in pairs)
+                yield from blocks(Tasks(fused), how, stopped, share, run)
         case Zipped(inputs, plans):
             # What connects first disconnects last: not the stream that ends first.
             streams = [blocks(one, how, stopped, share * len(inputs), run) for one in inputs]
@@ -284,8 +307,20 @@ def keep(plan: Plan, path: str, how: Options, run: Run) -> None:
         )
 
 
-def exchanged_source(plan: Exchanged, root: str, how: Options, run: Run) -> Source:
-    """Writes the run files of an exchange below `root`, and returns what reads them. Raises ExchangeFailed."""
+def ranked(fusions: Sequence[Fusion]) -> Iterator[tuple[int, int, tuple[Any, ...]]]:
+    """Yields bundles of pieces, each with the number of its source, and how many pieces there are before."""
+    rank = 0
+    for number, one in enumerate(fusions):
+        for bundle in one.source.bundles():
+            yield number, rank, bundle
+            rank += len(bundle)
+
+
+def stages_run(plan: Plan, root: str, how: Options, run: Run) -> tuple[SourceRows, tuple[Any, ...]]:
+    """Runs what comes before a plan's last stage, below `root`. Returns what that reads, and its steps.
+
+    Raises ExchangeFailed.
+    """
     from curate.dataset import driver
 
     spec, _ = stage_of(plan, OutputFormat.PARQUET, None)
@@ -303,7 +338,8 @@ def exchanged_source(plan: Exchanged, root: str, how: Options, run: Run) -> Sour
             f"{ready.job} is {ready.state.value}: {ready.failed:,} of {ready.total:,} shards failed: {failed}"
         )
     assert isinstance(ready.rows, SourceRows)
-    return ready.rows.sources[0]
+    assert isinstance(ready.operator, Pipeline)
+    return ready.rows, ready.operator.steps
 
 
 def side_by_side(streams: Sequence[Iterator[pa.Table]], rows: Callable[[int], int | None]) -> Iterator[pa.Table]:

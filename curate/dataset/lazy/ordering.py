@@ -119,6 +119,9 @@ class Bucketed(Plain):
             raise ConfigError(f"random_shuffle: there is a column {BUCKET!r} already, which it sorts by; rename it")
         return found.append(pa.field(BUCKET, pa.uint16()))
 
+    def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
+        return needed & set(schema.names)
+
     def identity(self) -> Any:
         return ["bucket", self.seed, self.buckets]
 

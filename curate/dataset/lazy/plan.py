@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Protocol
 
 import pyarrow as pa
 
+from curate.dataset.dedup.places import Marking
 from curate.dataset.exchange.how import Exchange
 from curate.dataset.lazy.operators import Operator
 from curate.dataset.lazy.sources import Source
@@ -66,7 +68,20 @@ class Exchanged:
     how: Exchange
 
 
-Plan = Scan | Apply | Limit | Union | Zip | Checkpoint | Exchanged
+class MarkingOperator(Operator, Marking, Protocol):
+    """An operator that goes by marks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """The rows of a plan through a step that is given marks: what another plan tells of rows, by their places."""
+
+    input: Plan
+    step: MarkingOperator
+    marks: Plan
+
+
+Plan = Scan | Apply | Limit | Union | Zip | Checkpoint | Exchanged | Marked
 
 
 def schema_of(plan: Plan) -> pa.Schema | None:
@@ -76,6 +91,8 @@ def schema_of(plan: Plan) -> pa.Schema | None:
             return source.found
         case Apply(input, operator):
             return operator.schema(schema_of(input))
+        case Marked(input, step, _):
+            return step.schema(schema_of(input))
         case Limit(input, _) | Checkpoint(input, _):
             return schema_of(input)
         case Union(inputs):
@@ -99,6 +116,8 @@ def rows_of(plan: Plan) -> int | None:
             return source.count()
         case Apply(input, operator):
             return rows_of(input) if operator.keeps_rows else None
+        case Marked():
+            return None
         case Checkpoint(input, _):
             return rows_of(input)
         case Limit(input, most):
@@ -136,6 +155,11 @@ def lines(plan: Plan, depth: int = 0) -> Iterator[str]:
         case Apply(input, operator):
             yield f"{indent}{operator.name}"
             yield from lines(input, depth + 1)
+        case Marked(input, step, marks):
+            yield f"{indent}{step.name}"
+            yield from lines(input, depth + 1)
+            yield f"{indent}  by marks of"
+            yield from lines(marks, depth + 2)
         case Checkpoint(input, path):
             yield f"{indent}checkpoint({path!r})"
             yield from lines(input, depth + 1)

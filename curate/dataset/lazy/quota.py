@@ -109,7 +109,7 @@ class _Counting:
     def run(self, payload: tuple[int, Any]) -> Iterator[pa.Table]:
         number, piece = payload
         rows = 0
-        for block in self._reading.run((number, (piece,))):
+        for block in self._reading.run((number, 0, (piece,))):
             if isinstance(block, pa.Table):
                 rows += block.num_rows
                 if rows >= self._most:

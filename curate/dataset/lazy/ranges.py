@@ -7,9 +7,7 @@ give the same outputs on any cluster.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Self
 
@@ -21,16 +19,13 @@ from curate.dataset.exchange.even import Even, evenly
 from curate.dataset.exchange.how import Exchange, Part
 from curate.dataset.exchange.runs import RunFile, Segment
 from curate.dataset.formats import rechunk
+from curate.dataset.lazy.run_files import open_all, opened, remove_damaged
 from curate.dataset.lazy.sources import View
 from curate.dataset.tally import Tally
-from curate.errors import DamagedRun, GenerationMismatch
-from curate.log import get_logger
-from curate.storage import open_store
+from curate.errors import DamagedRun
 from curate.storage.protocol import Object
 from curate.units import GIB, MIB
 
-READERS = 8
-"""Indexes of run files that are read at once."""
 LEAST_BYTES, MOST_BYTES, PARTS = 32 * MIB, 4 * GIB, 64
 """An output reads a sixty-fourth of the rows, within these bounds: bytes as they are in memory, and nothing else,
 decide how many there are."""
@@ -139,9 +134,9 @@ class Ranges:
             if of != side or stop <= start:
                 continue
             try:
-                found = _opened(self.files[file]).read(segment, int(start), int(stop))
+                found = opened(self.files[file]).read(segment, int(start), int(stop))
             except DamagedRun as error:
-                _remove(self.files[file], error)
+                remove_damaged(self.files[file], error)
                 damaged.append(error)
             else:
                 if not damaged:
@@ -154,7 +149,7 @@ class Ranges:
         # Files without a row have no segment, and say which columns there are all the same.
         for of, file in zip(self.sides, self.files, strict=True):
             if of == side:
-                return _opened(file).schema.empty_table()
+                return opened(file).schema.empty_table()
         return pa.table({})
 
 
@@ -169,68 +164,29 @@ def _sorted(rows: pa.Table, order: Any, runs: int) -> Iterator[pa.Table]:
         yield rows.take(indices.slice(start, SLICE_ROWS))
 
 
-@lru_cache(maxsize=4096)
-def _opened(file: Object) -> RunFile:
-    """Returns a run file, which stays open in this process: every output reads of every file."""
-    return RunFile.open(open_store(file.uri), file)
-
-
-def _remove(file: Object, error: DamagedRun) -> None:
-    """Removes a run file that was found damaged, if nobody has replaced it since: who looks for it next finds that its
-    map shard is not done. Others who read it fail, and run again after that too.
-    """
-    try:
-        removed = open_store(file.uri).delete(file.uri, file.generation)
-    except GenerationMismatch:
-        removed = False
-    get_logger().warning(
-        "a run file is damaged and was removed; the map shard that wrote it runs again"
-        if removed
-        else "a run file is gone or was replaced; what reads it runs again",
-        file=file.uri,
-        problem=error.problem,
-    )
-
-
-def _open_all(files: Sequence[Object]) -> list[RunFile]:
-    """Returns the run files, opened. Raises DamagedRun, once all that cannot be opened are removed."""
-    opened: list[RunFile] = []
-    damaged: list[DamagedRun] = []
-    with ThreadPoolExecutor(READERS) as pool:
-        for file, coming in zip(files, [pool.submit(_opened, file) for file in files], strict=True):
-            try:
-                opened.append(coming.result())
-            except DamagedRun as error:
-                _remove(file, error)
-                damaged.append(error)
-    if damaged:
-        raise damaged[0]
-    return opened
-
-
 def ranges_of(how: Exchange, schema: pa.Schema | None, sides: Sequence[Sequence[Object]]) -> Ranges:
     """Returns the source over the run files of each side of an exchange, in merge order; reads their indexes.
 
     `schema` is that of the rows, if it is known; else it is that of the first run file, for those that are plain.
     """
     files = tuple(item for objects in sides for item in objects)
-    opened = _open_all(files)
+    runs = open_all(files)
     side_of = [side for side, objects in enumerate(sides) for _ in objects]
     segments: list[tuple[int, int, int]] = []
     indexes: list[Segment] = []
-    for number, file in enumerate(opened):
+    for number, file in enumerate(runs):
         for segment, index in enumerate(file.segments):
             segments.append((side_of[number], number, segment))
             indexes.append(index)
     pieces = _pieces_by_rows if how.even else _pieces_by_bytes
     try:
-        made = tuple(pieces(how, opened, segments, indexes))
+        made = tuple(pieces(how, runs, segments, indexes))
     except DamagedRun as error:
         # Where a cut falls within a page, that is read.
-        _remove(next(file for file in files if file.uri == error.uri), error)
+        remove_damaged(next(file for file in files if file.uri == error.uri), error)
         raise
     if schema is None:
-        schema = opened[0].schema if opened else pa.schema([])
+        schema = runs[0].schema if runs else pa.schema([])
     return Ranges(how, schema, files, tuple(side_of), tuple(segments), made, len(made))
 
 

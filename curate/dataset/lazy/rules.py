@@ -14,8 +14,17 @@ from typing import Any
 import pyarrow as pa
 
 from curate.dataset.formats import Format
-from curate.dataset.lazy.operators import Drop, FilterExpression, FilterRows, Operator, Rename, Select, WithColumn
-from curate.dataset.lazy.plan import Apply, Checkpoint, Exchanged, Limit, Plan, Scan, Union, Zip
+from curate.dataset.lazy.operators import (
+    Drop,
+    FilterExpression,
+    FilterRows,
+    Operator,
+    Plain,
+    Rename,
+    Select,
+    WithColumn,
+)
+from curate.dataset.lazy.plan import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip
 from curate.dataset.lazy.sources import Files, Source, View
 from curate.dataset.pipeline import Compute, task_cpus
 from curate.units import format_bytes
@@ -90,7 +99,15 @@ class Spread:
     operators: tuple[Operator, ...]
 
 
-Physical = Tasks | First | Local | Joined | Zipped | Kept | Spread
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A plan whose marks are written to run files first, and what follows it."""
+
+    plan: Marked
+    operators: tuple[Operator, ...]
+
+
+Physical = Tasks | First | Local | Joined | Zipped | Kept | Spread | Told
 
 
 def lower(plan: Plan, operators: tuple[Operator, ...] = ()) -> Physical:
@@ -107,6 +124,8 @@ def lower(plan: Plan, operators: tuple[Operator, ...] = ()) -> Physical:
             return Kept(input, path, operators)
         case Exchanged():
             return Spread(plan, operators)
+        case Marked():
+            return Told(plan, operators)
         case Zip(inputs):
             zipped = Zipped(tuple(lower(one) for one in inputs), inputs)
             return Local(zipped, operators) if operators else zipped
@@ -123,7 +142,7 @@ def lower(plan: Plan, operators: tuple[Operator, ...] = ()) -> Physical:
 
 def _limited(input: Physical, rows: int) -> Physical:
     match input:
-        case Kept() | Spread():
+        case Kept() | Spread() | Told():
             return input
         case Tasks(fusions):
             return Tasks(tuple(_at_most(one, rows) for one in fusions))
@@ -189,8 +208,12 @@ def _before(operator: Operator, schema: pa.Schema, needed: set[str]) -> tuple[se
             return set(kept), Select(kept)
         case Rename(names):
             return {name for name in schema.names if names.get(name, name) in needed}, operator
-        case _:
+        case Drop():
             return needed, operator
+        case Plain():
+            return operator.needs(schema, needed), operator
+        case _:
+            return set(schema.names), operator
 
 
 def _over(columns: set[str], operators: Sequence[Operator]) -> Iterator[Operator]:
@@ -245,6 +268,11 @@ def lines(physical: Physical, depth: int = 0) -> Iterator[str]:
             yield f"{indent}reads {path}{f', then: {_chain(operators)}' if operators else ''}"
             yield f"{indent}  which is written first, and kept"
             yield from lines(lower(plan), depth + 2)
+        case Told(marked, operators):
+            yield f"{indent}{marked.step.name}{f', then: {_chain(operators)}' if operators else ''}"
+            yield f"{indent}  by marks, which are written first, in order"
+            yield from lines(lower(marked.marks), depth + 2)
+            yield from lines(lower(marked.input), depth + 1)
         case Spread(exchanged, operators):
             yield f"{indent}{exchanged.how.name}: reads run files{f', then: {_chain(operators)}' if operators else ''}"
             for side, below in enumerate(exchanged.inputs):

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, cast
 
+from curate.dataset.dedup.marks import FileMarks
 from curate.dataset.formats import DEFAULT_CODEC, OutputFormat, ReadAs, suffix
 from curate.dataset.lazy.operators import Operator
 from curate.dataset.lazy.ordering import Shuffled, buckets_for
-from curate.dataset.lazy.plan import Apply, Checkpoint, Exchanged, Limit, Plan, Scan, Union, Zip, schema_of
+from curate.dataset.lazy.plan import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip, schema_of
 from curate.dataset.lazy.ranges import LEAST_BYTES, MOST_BYTES, PARTS, ranges_of
 from curate.dataset.lazy.rules import First, Fusion, Local, Spread, Tasks, Zipped, lower
 from curate.dataset.lazy.shards import SourceRows
@@ -60,7 +61,10 @@ def stage_of(
     # As they were asked for: how they are rewritten changes no byte, and may change with the next version of curate.
     asked = tuple(_operators(plan))
     base = _base(plan)
+    marked = _marked(plan)
     if isinstance(base, Limit):
+        if marked:
+            raise ConfigError("rows behind a limit are not marked: write what is limited first")
         return _limited(base, asked, format, codec)
     read = _Read(operators=asked)
     identity: dict[str, Any] = {}
@@ -76,8 +80,13 @@ def stage_of(
         read.sides = tuple(side for _, side in sides)
         identity["exchange"] = [base.how.identity(), [spec.fingerprint for spec, _ in sides]]
     else:
-        read = _reading(plan, runs=format is OutputFormat.RUN)
+        read = _reading(_unmarked(plan), runs=format is OutputFormat.RUN, named=not marked)
         identity |= {"read": read.how.identity()} if read.how else {"rows": [one.identity() for one in read.sources]}
+    if marked:
+        told = [_marks_stages(one, owner, len(read.before)) for one in marked]
+        read.marks = tuple(len(specs) for specs in told)
+        read.before += tuple(Before(spec) for specs in told for spec in specs)
+        identity["marks"] = [[spec.fingerprint for spec in specs] for specs in told]
     identity |= {"format": format.value, "codec": codec}
     spec = replace(
         _written(asked, read, format, codec, identity) if owner is None else owner.spec(read.operators, identity),
@@ -89,9 +98,12 @@ def stage_of(
         how=read.how,
         rows=read.rows,
         before=read.before,
-        bind=None if read.exchange is None else partial(_bound, read.exchange, read.sides),
+        bind=None if read.exchange is None and not marked else partial(_bound, read.exchange, read.sides, read.marks),
         seeded=partial(_seeded, plan, format, codec, owner) if _lacks_seed(plan) else None,
     )
+    found = {name: None for step in read.operators for name in getattr(step, "sides", ())}
+    if format is not OutputFormat.RUN and found:
+        spec = replace(spec, sides={**spec.sides, **found})
     return spec, read.paths
 
 
@@ -138,10 +150,13 @@ class _Read:
     exchange: Exchanged | None = None
     sides: tuple[int, ...] = ()
     """The side of the exchange that each stage before is of."""
+    marks: tuple[int, ...] = ()
+    """How many stages make the marks of each step that has some; they come after those of the exchange."""
 
 
-def _reading(plan: Plan, *, runs: bool) -> _Read:
-    """Returns how files, or rows in memory, are read: file by file, or for an exchange in bundles."""
+def _reading(plan: Plan, *, runs: bool, named: bool) -> _Read:
+    """Returns how files, or rows in memory, are read: for an exchange in bundles; else file by file, as inputs that
+    outputs are `named` after, or that are the same however often they are read."""
     fusions = _fusions(plan)
     sources: list[Any] = [one.source for one in fusions]
     asked = [one.num_cpus for one in sources if one.num_cpus is not None]
@@ -149,10 +164,11 @@ def _reading(plan: Plan, *, runs: bool) -> _Read:
     if runs:
         size = map_bytes(sum(map(size_of, sources)))
         cut: list[Any] = [
-            one.in_pieces(min(size, one.shard_bytes)) if isinstance(one, Listed) else one for one in sources
+            one.in_pieces(min(size, one.shard_bytes)) if isinstance(one, Listed) and not one.pinned else one
+            for one in sources
         ]
         read.rows = SourceRows(cut, [one.view for one in fusions], size)
-    elif all(isinstance(source, Files) for source in sources):
+    elif named and all(isinstance(source, Files) for source in sources):
         first, read.paths = cast(Files, sources[0]), [path for one in sources for path in one.paths]
         read.columns, read.how = fusions[0].view.columns, first.reading(fusions[0].view)
     else:
@@ -212,6 +228,21 @@ def map_stages(plan: Exchanged, owner: Owner | None = None) -> list[tuple[StageS
     return found
 
 
+def _marks_stages(plan: Marked, owner: Owner | None, number: int) -> list[StageSpec]:
+    """Returns the stages that write the marks of a step, in the order that it wants them."""
+    step = plan.step
+    found: list[StageSpec] = []
+    for branch in _branches(plan.marks):
+        above = None if owner is None else owner.below(number + len(found))
+        spec, _ = stage_of(branch, OutputFormat.RUN, NOT_RUN, above)
+        order = step.order.identity()
+        told = {**spec.identity, "job": "marks", "order": order, "fold": step.identity() if step.folds else None}
+        runs = Runs(step.order, step.fold if step.folds else None)
+        name = f"{step.name}: marks" if owner is None else f"{spec.name}: {step.name}: marks"
+        found.append(replace(spec, name=name, identity=told, output_schema=_known(branch), runs=runs))
+    return found
+
+
 def _branches(plan: Plan) -> list[Plan]:
     """Returns a plan as parts that are stages, in order: those of a union whose parts are read or done differently."""
     base = _base(plan)
@@ -226,21 +257,63 @@ def _branches(plan: Plan) -> list[Plan]:
 
 def _rebased(plan: Plan, base: Plan) -> Plan:
     """Returns the operators of a plan over another base."""
-    return Apply(_rebased(plan.input, base), plan.operator) if isinstance(plan, Apply) else base
+    match plan:
+        case Apply(input, operator):
+            return Apply(_rebased(input, base), operator)
+        case Marked(input, step, marks):
+            return Marked(_rebased(input, base), step, marks)
+    return base
 
 
-def _bound(exchange: Exchanged, sides: Sequence[int], spec: StageSpec, stages: Sequence[Sequence[Object]]) -> StageSpec:
-    """Returns the stage that reads an exchange, once the run files of its stages before are there."""
-    of: list[list[Object]] = [[] for _ in exchange.how.orders]
-    for side, objects in zip(sides, stages, strict=True):
-        of[side] += objects
-    source = ranges_of(exchange.how, schema_of(exchange), of)
-    most = max((piece.size for piece in source.made), default=0)
-    needed = REDUCE_MEMORY * most if most > LEAST_BYTES else 0
-    return replace(
-        spec,
-        rows=SourceRows([source], [View()]),
-        resources=replace(spec.resources, memory=max(spec.resources.memory or 0, needed) or None),
+def _marked(plan: Plan) -> list[Marked]:
+    """Returns what of a chain has marks, in the order in which rows come to it."""
+    if isinstance(plan, Marked):
+        return [*_marked(plan.input), plan]
+    return _marked(plan.input) if isinstance(plan, Apply) else []
+
+
+def _unmarked(plan: Plan) -> Plan:
+    """Returns a chain as it is once its steps have their marks."""
+    match plan:
+        case Apply(input, operator):
+            return Apply(_unmarked(input), operator)
+        case Marked(input, step, _):
+            return Apply(_unmarked(input), step)
+    return plan
+
+
+def _bound(
+    exchange: Exchanged | None,
+    sides: Sequence[int],
+    marks: Sequence[int],
+    spec: StageSpec,
+    stages: Sequence[Sequence[Object]],
+) -> StageSpec:
+    """Returns the stage that reads an exchange, or marks, once the run files of its stages before are there."""
+    if exchange is not None:
+        of: list[list[Object]] = [[] for _ in exchange.how.orders]
+        for side, objects in zip(sides, stages, strict=False):
+            of[side] += objects
+        source = ranges_of(exchange.how, schema_of(exchange), of)
+        most = max((piece.size for piece in source.made), default=0)
+        needed = REDUCE_MEMORY * most if most > LEAST_BYTES else 0
+        spec = replace(
+            spec,
+            rows=SourceRows([source], [View()]),
+            resources=replace(spec.resources, memory=max(spec.resources.memory or 0, needed) or None),
+        )
+    if marks:
+        left = iter(stages[len(sides) :])
+        files = [[item for _ in range(count) for item in next(left)] for count in marks]
+        spec = replace(spec, operator=Pipeline(told(cast(Pipeline, spec.operator).steps, files)))
+    return spec
+
+
+def told(steps: Sequence[Any], files: Sequence[Sequence[Object]]) -> tuple[Any, ...]:
+    """Returns steps of which those that go by marks have them: the run files of each, in their order."""
+    left = iter(files)
+    return tuple(
+        one.marked(FileMarks(tuple(next(left)), one.order)) if hasattr(one, "marked") else one for one in steps
     )
 
 
@@ -263,6 +336,9 @@ def exchanges_of(plan: Plan) -> Iterator[Exchanged]:
                 yield from exchanges_of(one)
         case Apply(input, _) | Limit(input, _):
             yield from exchanges_of(input)
+        case Marked(input, _, marks):
+            yield from exchanges_of(input)
+            yield from exchanges_of(marks)
         case Union(inputs) | Zip(inputs):
             for one in inputs:
                 yield from exchanges_of(one)
@@ -285,6 +361,8 @@ def seeded(plan: Plan, seed: int) -> Plan:
             return Exchanged(inputs, how)
         case Apply(input, operator):
             return Apply(seeded(input, seed), operator)
+        case Marked(input, step, marks):
+            return Marked(seeded(input, seed), step, seeded(marks, seed))
         case Limit(input, rows):
             return Limit(seeded(input, seed), rows)
         case Union(inputs):
@@ -305,7 +383,7 @@ def _sources(plan: Plan) -> Iterator[Source]:
     match plan:
         case Scan(source):
             yield source
-        case Apply(input, _) | Limit(input, _) | Checkpoint(input, _):
+        case Apply(input, _) | Limit(input, _) | Checkpoint(input, _) | Marked(input, _, _):
             yield from _sources(input)
         case Union(inputs) | Zip(inputs) | Exchanged(inputs, _):
             for one in inputs:
@@ -343,7 +421,7 @@ def _limited(
 
 def _base(plan: Plan) -> Plan:
     """Returns what a chain of operators begins with."""
-    return _base(plan.input) if isinstance(plan, Apply) else plan
+    return _base(plan.input) if isinstance(plan, Apply | Marked) else plan
 
 
 def _operators(plan: Plan) -> Iterator[Operator]:
@@ -351,6 +429,9 @@ def _operators(plan: Plan) -> Iterator[Operator]:
     if isinstance(plan, Apply):
         yield from _operators(plan.input)
         yield plan.operator
+    elif isinstance(plan, Marked):
+        yield from _operators(plan.input)
+        yield plan.step
     elif isinstance(plan, Union):
         yield from _operators(plan.inputs[0])
 

@@ -137,6 +137,9 @@ class Listed:
     shard_bytes: int = SHARD_BYTES
     """Stored bytes of a piece, at most, where a file can be split."""
 
+    pinned: bool = False
+    """Whether it is cut into the same pieces whatever reads it: rows are told apart by piece and number."""
+
     def in_pieces(self, shard_bytes: int) -> Self:
         """Returns it with pieces of at most as many stored bytes."""
         return replace(self, shard_bytes=shard_bytes)
