@@ -20,7 +20,7 @@ from curate.dataset.branching import Branching
 from curate.dataset.formats import OutputFormat
 from curate.dataset.lazy.api import Dataset
 from curate.dataset.lazy.operators import Operator
-from curate.dataset.lazy.plan import Apply, Checkpoint, Plan, Scan
+from curate.dataset.lazy.plan import Apply, Checkpoint, Marked, Plan, Scan
 from curate.dataset.pipeline import ActorPool, Compute, Pipeline, task_cpus
 from curate.dataset.sides import MAIN, check_side
 from curate.dataset.spec import Before, StageSpec
@@ -219,19 +219,21 @@ def without_sides(chain: Iterable[Operator]) -> Chain:
     return tuple(replace(step, sides=()) if isinstance(step, Process) else step for step in chain)
 
 
-def shared_by(paths: Sequence[Sequence[Apply | Checkpoint]]) -> int:
+def shared_by(paths: Sequence[Sequence[Apply | Checkpoint | Marked]]) -> int:
     """Returns how many nodes of plans, from the start, are the same ones in all of them."""
     same = (all(node is nodes[0] for node in nodes) for nodes in zip(*paths, strict=False))
     return sum(1 for _ in takewhile(bool, same))
 
 
-def tail_of(owner: str, name: str, path: Sequence[Apply | Checkpoint]) -> Chain:
+def tail_of(owner: str, name: str, path: Sequence[Apply | Checkpoint | Marked]) -> Chain:
     """Returns the steps that one output has for itself. Raises ConfigError for what can only be shared."""
     steps = []
     for node in path:
         what = ""
         if isinstance(node, Checkpoint):
             what = f"the checkpoint at {node.path!r}"
+        elif isinstance(node, Marked):
+            what = f"{node.step.name}, which goes by an exchange,"
         elif node.operator.compute is not None:
             what = f"{node.operator.name}, which runs in actors,"
         if what:

@@ -15,7 +15,7 @@ from curate.dataset import stage
 from curate.dataset.branching import Branching
 from curate.dataset.lazy.api import Dataset
 from curate.dataset.lazy.operators import Operator
-from curate.dataset.lazy.plan import Apply, Checkpoint, Exchanged, Limit, Plan, Scan, Union, Zip, schema_of
+from curate.dataset.lazy.plan import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip, schema_of
 from curate.dataset.lazy.sinks import stage_of
 from curate.dataset.pipeline import Pipeline
 from curate.dataset.sides import MAIN
@@ -38,6 +38,7 @@ from curate.job.building import (
 from curate.job.inputs import list_for
 from curate.job.operator import Process
 from curate.runtime.protocol import Resources
+from curate.storage.protocol import Object
 
 if TYPE_CHECKING:
     from curate.job.base import Job
@@ -63,7 +64,7 @@ class Spread:
     def last(self) -> Part:
         """What makes its outputs, of what the last exchange gives."""
         _, steps = below(self.plan)
-        chain = Pipeline(tuple(one.operator for one in steps))
+        chain = Pipeline(tuple(map(step_of, steps)))
         return Part(self._operator(chain), self._resources(chain), None, self.sides)
 
     def stages(self, spec: StageSpec) -> StageSpec:
@@ -83,8 +84,15 @@ class Spread:
 
     def _ended(self, made: StageSpec, spec: StageSpec) -> StageSpec:
         """Returns the stage that the plan ends in as that of the job."""
-        chain, with_seed = made.operator, made.seeded
+        chain, bind, with_seed = made.operator, made.bind, made.seeded
         assert isinstance(chain, Pipeline)
+
+        def bound(ready: StageSpec, stages: Sequence[Sequence[Object]]) -> StageSpec:
+            assert bind is not None
+            # It may give steps what they go by, and knows of no others than the plan has.
+            ready = bind(replace(ready, operator=chain), stages)
+            return replace(ready, operator=self._operator(cast(Pipeline, ready.operator)))
+
         return replace(
             made,
             identity=spec.identity,
@@ -93,6 +101,7 @@ class Spread:
             sides=spec.sides,
             resources=self._resources(chain),
             origin=spec.origin,
+            bind=None if bind is None else bound,
             seeded=None if with_seed is None else lambda seed: self._ended(with_seed(seed), spec),
         )
 
@@ -109,7 +118,12 @@ class Spread:
 def has_exchange(built: Any) -> bool:
     """Returns whether there is an exchange in what `build` gave."""
     outputs = built.values() if isinstance(built, Mapping) else [built]
-    return any(isinstance(node, Exchanged) for one in outputs if isinstance(one, Dataset) for node in _nodes(one._plan))
+    return any(
+        isinstance(node, Exchanged | Marked)
+        for one in outputs
+        if isinstance(one, Dataset)
+        for node in _nodes(one._plan)
+    )
 
 
 def spread_of(job: Job, ds: Dataset, built: Any) -> Spread:
@@ -132,12 +146,13 @@ def spread_of(job: Job, ds: Dataset, built: Any) -> Spread:
                 )
         shared = shared_by([steps for _, steps in bases.values()])
         base, steps = bases[MAIN]
-        plan = steps[shared - 1] if shared else base
+        plan = _one_output(steps[shared - 1] if shared else base)
         tails = {name: without_sides(tail_of(owner, name, own[shared:])) for name, (_, own) in bases.items()}
     elif isinstance(built, Dataset):
-        plan, tails, sides = built._plan, {}, tuple(sorted(job.sides))
-        if sides and not (isinstance(plan, Apply) and isinstance(plan.operator, Process)):
-            raise no_sides(owner, sides)
+        plan, tails = _one_output(built._plan, keep=True), {}
+        sides = tuple(sorted({name for one in below(plan)[1] for name in getattr(step_of(one), "sides", ())}))
+        if set(job.sides) - set(sides):
+            raise no_sides(owner, tuple(sorted(job.sides)))
     else:
         raise no_dataset(owner, built)
     nodes = list(_nodes(plan))
@@ -150,9 +165,9 @@ def spread_of(job: Job, ds: Dataset, built: Any) -> Spread:
         raise ConfigError(
             f"{owner} gave what is not made of its input; expected what becomes of the dataset it is given"
         )
-    steps_of_all = [node.operator for node in nodes if isinstance(node, Apply)]
+    steps_of_all = [step_of(node) for node in nodes if isinstance(node, Apply | Marked)]
     refuse_idle_pool(job, [*steps_of_all, *(step for tail in tails.values() for step in tail)])
-    return Spread(job, _one_output(plan, keep=bool(sides) and not tails), tails, sides)
+    return Spread(job, plan, tails, sides)
 
 
 def _nodes(plan: Plan) -> Iterator[Plan]:
@@ -161,18 +176,26 @@ def _nodes(plan: Plan) -> Iterator[Plan]:
     match plan:
         case Apply(input, _) | Checkpoint(input, _) | Limit(input, _):
             yield from _nodes(input)
+        case Marked(input, _, marks):
+            yield from _nodes(input)
+            yield from _nodes(marks)
         case Union(inputs) | Zip(inputs) | Exchanged(inputs, _):
             for one in inputs:
                 yield from _nodes(one)
 
 
-def below(plan: Plan) -> tuple[Plan, list[Apply]]:
+def below(plan: Plan) -> tuple[Plan, list[Apply | Marked]]:
     """Returns what a chain of operators begins with, and the chain, in the order in which rows go through it."""
-    steps: list[Apply] = []
-    while isinstance(plan, Apply):
+    steps: list[Apply | Marked] = []
+    while isinstance(plan, Apply | Marked):
         steps.append(plan)
         plan = plan.input
     return plan, steps[::-1]
+
+
+def step_of(node: Apply | Marked) -> Operator:
+    """Returns what a node of a chain does."""
+    return node.operator if isinstance(node, Apply) else node.step
 
 
 def _told(plan: Plan) -> str:
@@ -196,6 +219,8 @@ def _one_output(plan: Plan, *, keep: bool = False) -> Plan:
             return Apply(below, operator)
         case Checkpoint(input, path):
             return Checkpoint(_one_output(input), path)
+        case Marked(input, step, marks):
+            return Marked(_one_output(input), step, _one_output(marks))
         case Exchanged(inputs, how):
             return Exchanged(tuple(map(_one_output, inputs)), how)
         case Union(inputs):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from hypothesis import strategies as st
 
 from curate import RunState
 from curate.testing import run_local
-from jobs.threads import THREAD, Threads, parents_of, reading_order
+from jobs.threads import THREAD, Threads, parents_of, reading_order, thread
 from tests.job.inline import output_rows, refusing, run_job, write_jsonl
 
 ROOT = Path(__file__).parents[2]
@@ -38,10 +40,11 @@ def comment(name: str, parent: str | None = None, created: int | None = 0, **mor
     } | more
 
 
-def thread_of(*comments: dict[str, Any], **given: Any) -> dict[str, Any]:
+def thread_of(*comments: dict[str, Any], max_comments: int = 100, separator: str = "\n\n") -> dict[str, Any]:
     """Returns the one thread that comments become."""
-    [found] = run_local(Threads(**given), pa.Table.from_pylist(list(comments), schema=COMMENTS)).rows
-    return found
+    table = pa.Table.from_pylist(list(comments), schema=COMMENTS)
+    [found] = thread(table, most=max_comments, separator=separator).to_pylist()
+    return dict(found)
 
 
 COMMENTS = pa.schema(
@@ -113,7 +116,7 @@ def test_every_comment_is_told_once_whoever_answers_whom(links: list[int | None]
 def test_a_deep_thread() -> None:
     """People answer one another a thousand times, and more."""
     rows = [comment(f"c{k}", f"t1_c{k - 1}" if k else "t3_x", created=k) for k in range(5000)]
-    found = thread_of(*rows)
+    found = thread_of(*rows, max_comments=5000)
     assert (found["max_depth"], found["num_orphans"]) == (4999, 0)
     assert found["text"].split("\n\n") == [f"body c{k}" for k in range(5000)]
 
@@ -162,18 +165,24 @@ def test_refused() -> None:
         Threads(max_comments=0).spec()
 
 
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a file that can be read, by other means than curate's."""
+    if path.suffix == ".parquet":
+        yield from pq.read_table(path).to_pylist()
+        return
+    with pa.input_stream(str(path), compression="detect") as stream:
+        for line in stream.read().splitlines():
+            with contextlib.suppress(orjson.JSONDecodeError):
+                yield orjson.loads(line)
+
+
 def by_thread(source: Path) -> dict[str, list[dict[str, Any]]]:
     """Returns the comments of a corpus by their threads, each by time."""
     threads: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for path in sorted(path for path in source.rglob("*") if path.is_file()):
-        with pa.input_stream(str(path), compression="detect") as stream:
-            for line in stream.read().splitlines():
-                try:
-                    row = orjson.loads(line)
-                except orjson.JSONDecodeError:
-                    continue
-                if all(isinstance(row.get(name), str) for name in ("id", "link_id", "body")):
-                    threads[row["link_id"]].append(row)
+        for row in read_rows(path):
+            if all(isinstance(row.get(name), str) for name in ("id", "link_id", "body")):
+                threads[row["link_id"]].append(row)
     return {link: sorted(rows, key=lambda row: row["created_utc"]) for link, rows in sorted(threads.items())}
 
 
