@@ -101,6 +101,22 @@ class Repartitioned(OneInput):
 
 
 @dataclass(frozen=True, slots=True)
+class Held(OneInput):
+    """Rows as they came, kept: what reads them several times does not make them again."""
+
+    @property
+    def name(self) -> str:
+        return "hold"
+
+    @property
+    def orders(self) -> tuple[Order, ...]:
+        return (Order(),)
+
+    def identity(self) -> Any:
+        return ["hold"]
+
+
+@dataclass(frozen=True, slots=True)
 class Bucketed(Plain):
     """Adds the bucket that a row is thrown into: by its seed, its shard and its number there."""
 
