@@ -166,7 +166,8 @@ def prepare(
     matched = match(plan, listing, spec.suffix)
     todo.part = _grow(spec, plan, inputs, growth, matched, stores)
     if spec.limit is not None and not len(plan) and todo.part is not None:
-        todo.part = _up_to(todo.part, job["limit"]["shard"])
+        limit = job["limit"]
+        todo.part = _up_to(todo.part, limit["shard"] if spec.rows is None else spec.rows.holder(limit["rank"]))
     if todo.part is not None:
         plan = Plan.of([plan.table, todo.part])
         growth, matched = compare(plan, inputs.table), match(plan, listing, spec.suffix)

@@ -165,6 +165,10 @@ class RowSource(Protocol):
         """Returns its shards as a listing of files would: a table of uri, name, size and generation."""
         ...
 
+    def holder(self, rank: int) -> str:
+        """Returns the shard that a part is read for, by its number among all parts; empty if there is none."""
+        ...
+
     def manifest(self) -> Any:
         """Returns what is read, as JSON values; None if the identity of the stage says that."""
         ...
@@ -450,7 +454,9 @@ class StageProgram:
             how = Applying(name, number, errors=isolate, hold=hold, budget_bytes=self.budget_bytes)
             # The number first: what is not asked for any more is not read.
             batches = reading((table for _, table in zip(left, tables, strict=False)), meters.read)
-            yield from cast(RowOperator, self.operator).stream(batches, tally, how, meters.steps)
+            made = cast(RowOperator, self.operator).stream(batches, tally, how, meters.steps)
+            # Extra outputs are those of the stage that ends the job.
+            yield from made if self.runs is None else (one for one in made if not isinstance(one, SideTable))
 
     def _file_tables(self, shard: Shard, tally: Tally) -> Iterator[Any]:
         file = InputFile(shard.uri, shard.object_bytes, shard.generation, self._store(shard.uri))

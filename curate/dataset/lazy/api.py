@@ -20,7 +20,8 @@ from rich.console import Console
 from curate import log
 from curate.dataset.exchange.order import Order, SortKey
 from curate.dataset.formats import OutputFormat
-from curate.dataset.lazy import consuming, rules
+from curate.dataset.lazy import consuming, grouping, joining, rules
+from curate.dataset.lazy import distinct as distincts
 from curate.dataset.lazy import operators as ops
 from curate.dataset.lazy.consuming import check_rows as check_rows
 from curate.dataset.lazy.execution import Options, blocks, connection, joined
@@ -464,6 +465,114 @@ class Dataset:
     def _deduplicated(self, plan: Plan) -> Dataset:
         schema_of(plan)
         return replace(self, _plan=plan)
+
+    def distinct(
+        self, keys: str | Sequence[str] | None = None, *, keep: str = "first", order_by: str | None = None
+    ) -> Dataset:
+        """Keeps one row of each key: the rows whose `keys` columns (None: all) are equal are duplicates.
+
+        It is the `first` or `last` one in the order of the input; with `order_by`, that with the smallest or largest
+        value of that column, and of equal values the first or last one; nulls and NaN only where there is nothing else.
+        Rows come in order of the keys, null last. A write books the others as dropped for "duplicate". Nulls equal each
+        other, and so do NaN and the two zeros. Raises ConfigError for columns that are not there or have no order.
+
+        >>> ds = curate.from_items([{"k": "b", "n": 1}, {"k": "a", "n": 2}, {"k": "b", "n": 0}])
+        >>> ds.distinct("k").take_all()
+        [{'k': 'a', 'n': 2}, {'k': 'b', 'n': 1}]
+        >>> ds.distinct("k", order_by="n").take_all()
+        [{'k': 'a', 'n': 2}, {'k': 'b', 'n': 0}]
+        """
+        return distincts.distinct(self, keys, keep, order_by)
+
+    def join(
+        self,
+        other: Dataset,
+        *,
+        on: str | Sequence[str],
+        how: str = "inner",
+        right_on: str | Sequence[str] | None = None,
+        left_suffix: str = "",
+        right_suffix: str = "_right",
+        broadcast: bool = False,
+    ) -> Dataset:
+        """Joins rows with those of another dataset whose keys are equal: `on` here, `right_on` there (None: the same).
+
+        `how` is inner; left, right or outer, which keep rows without a match of one side or both; semi or anti, which
+        keep the rows of this dataset that have a match, or none, as they are. Keys come once, as this dataset calls
+        them; other columns that both have get the suffixes. Rows come in order of the keys, then in the order of this
+        dataset, then of the other one. Null matches nothing; NaN matches NaN. Keys are of one type but for the width
+        of numbers.
+
+        With `broadcast` the other dataset is run at once, its rows are given to every task (1 GiB at most), and this
+        one's rows keep their order and their shards: for an inner, left, semi or anti join with something small.
+
+        A write books rows without a match as dropped for "unmatched" (of an anti join those with one, for "matched"),
+        rows of the other dataset that became part of a row for "joined", and what a key gives more often as created.
+
+        Raises ConfigError for columns that are not there, have no order, or are of two types; for names that meet.
+
+        >>> people = curate.from_items([{"id": 1, "name": "ann"}, {"id": 2, "name": "bob"}])
+        >>> visits = curate.from_items([{"who": 2, "day": 5}, {"who": 2, "day": 6}])
+        >>> people.join(visits, on="id", right_on="who", how="left").take_all()
+        [{'id': 1, 'name': 'ann', 'day': None}, {'id': 2, 'name': 'bob', 'day': 5}, {'id': 2, 'name': 'bob', 'day': 6}]
+        """
+        return joining.join(self, other, on, how, right_on, left_suffix, right_suffix, broadcast)
+
+    def unique(self, column: str) -> list[Any]:
+        """Returns the values that a column has, each once, ascending, NaN and then None last. They have to fit into
+        memory. Raises ConfigError for a column that is not there, or whose values have no order.
+
+        >>> curate.from_items([{"k": "b"}, {"k": None}, {"k": "a"}, {"k": "b"}]).unique("k")
+        ['a', 'b', None]
+        """
+        return distincts.unique(self, column)
+
+    def sum(self, on: str | Sequence[str]) -> Any:
+        """Returns the sum of a column, or a dictionary of those of several; None of nothing. Nulls are left out.
+
+        Partial results are made where the rows are and added in the order of the input. Whole numbers and decimals are
+        exact, or raise SumOverflow beyond 64 bits or 38 digits. Raises ConfigError for a column without a sum. So do
+        `min`, `max`, `mean`, `std`, `quantile` and `aggregate`, of columns without one.
+
+        >>> curate.range(4).sum("id"), curate.range(4).sum(["id"])
+        (6, {'id_sum': 6})
+        """
+        return grouping.total(self, "sum", on)
+
+    def min(self, on: str | Sequence[str]) -> Any:
+        """Returns the smallest value of a column, or of several, as `sum` does; NaN only if there is nothing else."""
+        return grouping.total(self, "min", on)
+
+    def max(self, on: str | Sequence[str]) -> Any:
+        """Returns the largest value of a column, or of several, as `sum` does; NaN only if there is nothing else."""
+        return grouping.total(self, "max", on)
+
+    def mean(self, on: str | Sequence[str]) -> Any:
+        """Returns the mean of a column, or of several, as `sum` does; a float."""
+        return grouping.total(self, "mean", on)
+
+    def std(self, on: str | Sequence[str], ddof: int = 1) -> Any:
+        """Returns the standard deviation of a column, or of several, as `sum` does: by the number of values less
+        `ddof`; None if that is not above 0."""
+        return grouping.total(self, "std", on, ddof=ddof)
+
+    def quantile(self, on: str | Sequence[str], q: float = 0.5) -> Any:
+        """Returns the value below which a part `q` (0 to 1) of a column is, or of several, as `sum` does.
+
+        It is exact, between two values by a straight line; all values of the column are held in this process.
+
+        >>> curate.range(4).quantile("id")
+        1.5
+        """
+        return grouping.total(self, "quantile", on, q=q)
+
+    def aggregate(self, aggregates: Sequence[tuple[str | None, str]]) -> dict[str, Any]:
+        """Returns several aggregates of all rows, named as those of `groupby(...).aggregate`.
+
+        >>> curate.range(4).aggregate([("id", "mean"), (None, "count")])
+        {'id_mean': 1.5, 'count': 4}
+        """
+        return grouping.totals(self, "aggregate", grouping.pairs("aggregate", aggregates))
 
     def _exchanged(self, how: Any, *others: Dataset) -> Dataset:
         plan = Exchanged((self._plan, *(one._plan for one in others)), how)

@@ -32,7 +32,7 @@ from curate.dataset.lazy.rules import (
 )
 from curate.dataset.lazy.shards import SourceRows
 from curate.dataset.lazy.sinks import stage_of
-from curate.dataset.lazy.sources import files
+from curate.dataset.lazy.sources import View, files
 from curate.dataset.lazy.stats import Run
 from curate.dataset.metering import Meters, reading
 from curate.dataset.pipeline import Applying, Pipeline, read_rows
@@ -337,8 +337,11 @@ def stages_run(plan: Plan, root: str, how: Options, run: Run) -> tuple[SourceRow
         raise ExchangeFailed(
             f"{ready.job} is {ready.state.value}: {ready.failed:,} of {ready.total:,} shards failed: {failed}"
         )
-    assert isinstance(ready.rows, SourceRows)
     assert isinstance(ready.operator, Pipeline)
+    if paths := [before.path for before in ready.before if before.path is not None]:
+        # The stages that make the marks have read the checkpoint, so that it is there.
+        return SourceRows([files("read_parquet", Format.PARQUET, paths)], [View()]), ready.operator.steps
+    assert isinstance(ready.rows, SourceRows)
     return ready.rows, ready.operator.steps
 
 

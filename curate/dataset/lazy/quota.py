@@ -22,6 +22,8 @@ from curate.dataset.tally import Tally
 from curate.runtime import make_backend
 from curate.runtime.protocol import Pool, PoolSpec, Resources
 
+COUNTED_BYTES = 64 << 10
+"""Bytes of the first blocks that are counted: little is made that is not asked for."""
 REASON = "limit"
 """Why rows are dropped that are over it."""
 
@@ -32,6 +34,8 @@ class Quota(Plain):
 
     shard: str
     rows: int
+    rank: int | None = None
+    """The number of that shard, where others are read after it: those give nothing."""
     keeps_rows = False
 
     @property
@@ -46,7 +50,9 @@ class Quota(Plain):
 
     def apply(self, batch: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
         if place.shard != self.shard:
-            yield batch
+            over = self.rank is not None and place.rank > self.rank
+            tally.drop(batch.num_rows if over else 0, REASON)
+            yield batch.slice(0, 0) if over else batch
             return
         kept = batch.slice(0, max(0, self.rows - place.row))
         tally.drop(batch.num_rows - kept.num_rows, REASON)
@@ -60,14 +66,16 @@ class FirstRows:
     rows: int
     fusions: tuple[Fusion, ...]
     after: tuple[Operator, ...]
+    whole: bool = False
+    """Whether all of the input is read, and not only what the limit reaches into."""
 
     def decide(self, backend: str) -> Mapping[str, Any]:
         """Returns the last shard that gives rows, and how many: counts them, no further than needed, and writes
         nothing. The last shard of all, if there are fewer rows.
         """
-        left, last = self.rows, {"shard": "", "rows": 0}
-        for shard, rows in self._counted(backend):
-            last = {"shard": shard, "rows": min(rows, left)}
+        left, last = self.rows, {"shard": "", "rows": 0, "rank": -1}
+        for rank, (shard, rows) in enumerate(self._counted(backend)):
+            last = {"shard": shard, "rows": min(rows, left), "rank": rank}
             left -= min(rows, left)
             if not left:
                 break
@@ -75,11 +83,12 @@ class FirstRows:
 
     def operator(self, decided: Mapping[str, Any]) -> Pipeline:
         """Returns what happens to the rows of a shard."""
-        return Pipeline((*self.fusions[0].operators, Quota(decided["shard"], decided["rows"]), *self.after))
+        rank = decided["rank"] if self.whole else None
+        return Pipeline((*self.fusions[0].operators, Quota(decided["shard"], decided["rows"], rank), *self.after))
 
     def _counted(self, name: str) -> Iterator[tuple[str, int]]:
         """Yields shards in order with how many rows they give, of which no more are counted than the limit."""
-        program = _Counting(Reading(self.fusions, 1), self.fusions, self.rows)
+        program = _Counting(Reading(self.fusions, COUNTED_BYTES), self.fusions, self.rows)
         backend = make_backend(name)
         try:
             backend.start(Resources(task_cpus(self.fusions[0].operators)), program.pools)

@@ -149,7 +149,7 @@ class Ranges:
         # Files without a row have no segment, and say which columns there are all the same.
         for of, file in zip(self.sides, self.files, strict=True):
             if of == side:
-                return opened(file).schema.empty_table()
+                return open_all([file])[0].schema.empty_table()
         return pa.table({})
 
 

@@ -79,6 +79,10 @@ class SourceRows:
             error.add_note(f"while {source.label(piece)} was read")
             raise
 
+    def holder(self, rank: int) -> str:
+        """Returns the name of the shard that reads the piece of this rank; empty if there is none."""
+        return next((one.name for one in self._shards if any(rank == own for _, own, _ in one.pieces)), "")
+
     def manifest(self) -> Any:
         """Returns what is read, as JSON values: what a stage is called after that depends on it."""
         return [[one.name, one.size, one.generation] for one in self._shards]

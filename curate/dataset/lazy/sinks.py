@@ -8,13 +8,15 @@ from functools import partial
 from typing import Any, Protocol, cast
 
 from curate.dataset.dedup.marks import FileMarks
-from curate.dataset.formats import DEFAULT_CODEC, OutputFormat, ReadAs, suffix
+from curate.dataset.dedup.plans import pinned
+from curate.dataset.formats import DEFAULT_CODEC, Format, OutputFormat, ReadAs, suffix
 from curate.dataset.lazy.operators import Operator
-from curate.dataset.lazy.ordering import Shuffled, buckets_for
+from curate.dataset.lazy.ordering import Repartitioned, Shuffled, buckets_for
 from curate.dataset.lazy.plan import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip, schema_of
 from curate.dataset.lazy.ranges import LEAST_BYTES, MOST_BYTES, PARTS, ranges_of
 from curate.dataset.lazy.rules import First, Fusion, Local, Spread, Tasks, Zipped, lower
 from curate.dataset.lazy.shards import SourceRows
+from curate.dataset.lazy.slices import sliced
 from curate.dataset.lazy.sources import NUMBER_BYTES, Files, Listed, Range, Source, Tables, View
 from curate.dataset.nulls import is_known
 from curate.dataset.pipeline import Pipeline, read_rows, task_cpus
@@ -39,6 +41,10 @@ class Owner(Protocol):
 
     def below(self, number: int) -> Owner:
         """Returns the owner of a stage that this one reads: the first, the second, ..."""
+        ...
+
+    def kept(self, path: str) -> Owner:
+        """Returns the owner of the checkpoint at `path`, which is the same for all stages that read it."""
         ...
 
     def spec(self, operators: Sequence[Operator], identity: Mapping[str, Any]) -> StageSpec:
@@ -69,10 +75,15 @@ def stage_of(
     read = _Read(operators=asked)
     identity: dict[str, Any] = {}
     if isinstance(base, Checkpoint):
-        above = None if owner is None else owner.below(0)
+        above = None if owner is None else owner.kept(base.path)
         upstream, read.paths = stage_of(base.input, OutputFormat.PARQUET, None, above)
         read.before = (Before(upstream, base.path, tuple(read.paths)),)
         identity["checkpoint"] = upstream.fingerprint
+    elif isinstance(base, Exchanged) and (there := _sliceable(base)) is not None:
+        read.operators = (*there.operators, *asked)
+        read.rows = SourceRows([sliced(cast(Files, there.source), cast(int, base.how.count))], [there.view])
+        told_below = [operator.identity() for operator in _operators(base.inputs[0])]
+        identity["exchange"] = [base.how.identity(), there.source.identity(), told_below]
     elif isinstance(base, Exchanged):
         read.exchange = base
         sides = map_stages(base, owner)
@@ -85,7 +96,7 @@ def stage_of(
     if marked:
         told = [_marks_stages(one, owner, len(read.before)) for one in marked]
         read.marks = tuple(len(specs) for specs in told)
-        read.before += tuple(Before(spec) for specs in told for spec in specs)
+        read.before += tuple(Before(spec, feeds=False) for specs in told for spec in specs)
         identity["marks"] = [[spec.fingerprint for spec in specs] for specs in told]
     identity |= {"format": format.value, "codec": codec}
     spec = replace(
@@ -98,7 +109,7 @@ def stage_of(
         how=read.how,
         rows=read.rows,
         before=read.before,
-        bind=None if read.exchange is None and not marked else partial(_bound, read.exchange, read.sides, read.marks),
+        bind=partial(_bound, read.exchange, read.sides, read.marks) if isinstance(base, Exchanged) or marked else None,
         seeded=partial(_seeded, plan, format, codec, owner) if _lacks_seed(plan) else None,
     )
     found = {name: None for step in read.operators for name in getattr(step, "sides", ())}
@@ -282,6 +293,18 @@ def _unmarked(plan: Plan) -> Plan:
     return plan
 
 
+def _sliceable(plan: Exchanged) -> Fusion | None:
+    """Returns what reads the input of an exchange that moves no row, if it is known where every row is; else None."""
+    if not isinstance(plan.how, Repartitioned):
+        return None
+    physical = lower(plan.inputs[0])
+    if not isinstance(physical, Tasks) or len(physical.fusions) != 1:
+        return None
+    (fusion,) = physical.fusions
+    known = isinstance(fusion.source, Files) and fusion.source.format is Format.PARQUET
+    return fusion if known and all(one.keeps_rows for one in fusion.operators) else None
+
+
 def _bound(
     exchange: Exchanged | None,
     sides: Sequence[int],
@@ -399,13 +422,16 @@ def _limited(
     """Returns the stage that writes what `after` makes of the first rows."""
     from curate.dataset.lazy.quota import FirstRows
 
-    inner, paths = stage_of(base.input, format, codec)
+    runs = format is OutputFormat.RUN
+    # How far a limit reaches is told by pieces, which then have to be the same ones.
+    below = pinned(base.input) if runs else base.input
+    inner, paths = stage_of(below, format, codec)
     if inner.before or inner.limit is not None:
         raise ConfigError(
             "a limit is written that is over files or rows in memory, not over another limit, a checkpoint or an "
             "exchange: write what it is over first, and limit that"
         )
-    fusions = tuple(_fusions(base.input))
+    fusions = tuple(_fusions(below))
     told = [operator.identity() for operator in after]
     spec = replace(
         inner,
@@ -414,7 +440,7 @@ def _limited(
         resources=Resources(task_cpus((*fusions[0].operators, *after))),
         # With a limit that is not decided yet: what pools there are is known from it.
         operator=Pipeline((*fusions[0].operators, *after)),
-        limit=FirstRows(base.rows, fusions, after),
+        limit=FirstRows(base.rows, fusions, after, whole=runs),
     )
     return spec, paths
 
