@@ -36,9 +36,10 @@ from curate.dataset.lazy.sources import View, files
 from curate.dataset.lazy.stats import Run
 from curate.dataset.metering import Meters, reading
 from curate.dataset.pipeline import Applying, Pipeline, read_rows
+from curate.dataset.places import scratch_root
 from curate.dataset.sides import SideTable
 from curate.dataset.spec import MEMORY_BUDGET, RunOptions, StageSpec
-from curate.dataset.staged import run_before, scratch_root
+from curate.dataset.staged import run_before
 from curate.dataset.streaming import STREAM_POLICY, stream_blocks
 from curate.dataset.tally import BadRowBudget, Tally
 from curate.errors import CheckpointFailed, ConfigError, ExchangeFailed
@@ -326,6 +327,7 @@ def stages_run(plan: Plan, root: str, how: Options, run: Run) -> tuple[SourceRow
     spec, _ = stage_of(plan, OutputFormat.PARQUET, None)
     if spec.seeded is not None:
         spec = spec.seeded(secrets.randbits(63))
+    spec = replace(spec, memory_budget=how.memory_budget)
 
     def write(stage: StageSpec, options: RunOptions) -> Summary | None:
         ended = driver.run_stage(stage, replace(options, display=run.write(NoDisplay())))

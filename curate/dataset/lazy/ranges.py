@@ -18,17 +18,20 @@ from curate.dataset.exchange.cuts import Cut, cuts, place
 from curate.dataset.exchange.even import Even, evenly
 from curate.dataset.exchange.how import Exchange, Part
 from curate.dataset.exchange.runs import RunFile, Segment
+from curate.dataset.exchange.skew import heaviest, refusal
 from curate.dataset.formats import rechunk
 from curate.dataset.lazy.run_files import open_all, opened, remove_damaged
 from curate.dataset.lazy.sources import View
 from curate.dataset.tally import Tally
-from curate.errors import DamagedRun
+from curate.errors import ConfigError, DamagedRun
 from curate.storage.protocol import Object
 from curate.units import GIB, MIB
 
 LEAST_BYTES, MOST_BYTES, PARTS = 32 * MIB, 4 * GIB, 64
 """An output reads a sixty-fourth of the rows, within these bounds: bytes as they are in memory, and nothing else,
 decide how many there are."""
+COPIES = 3
+"""Times the bytes of the rows of an output that a task needs to make it: as they are read, in order, and written."""
 SLICE_ROWS = 1 << 16
 """Rows that are put in order at a time."""
 
@@ -164,10 +167,12 @@ def _sorted(rows: pa.Table, order: Any, runs: int) -> Iterator[pa.Table]:
         yield rows.take(indices.slice(start, SLICE_ROWS))
 
 
-def ranges_of(how: Exchange, schema: pa.Schema | None, sides: Sequence[Sequence[Object]]) -> Ranges:
+def ranges_of(how: Exchange, schema: pa.Schema | None, sides: Sequence[Sequence[Object]], budget_bytes: int) -> Ranges:
     """Returns the source over the run files of each side of an exchange, in merge order; reads their indexes.
 
     `schema` is that of the rows, if it is known; else it is that of the first run file, for those that are plain.
+    `budget_bytes` is what a task has for the rows of one output. Raises ConfigError if there is a key whose rows, which
+    have to come to one, do not fit; DamagedRun, once what is damaged was removed.
     """
     files = tuple(item for objects in sides for item in objects)
     runs = open_all(files)
@@ -178,6 +183,10 @@ def ranges_of(how: Exchange, schema: pa.Schema | None, sides: Sequence[Sequence[
         for segment, index in enumerate(file.segments):
             segments.append((side_of[number], number, segment))
             indexes.append(index)
+    if how.aligned:
+        heavy = heaviest(how.orders[0], indexes)
+        if heavy is not None and heavy.bytes * COPIES > budget_bytes:
+            raise ConfigError(refusal(how.name, heavy, budget_bytes, copies=COPIES))
     pieces = _pieces_by_rows if how.even else _pieces_by_bytes
     try:
         made = tuple(pieces(how, runs, segments, indexes))

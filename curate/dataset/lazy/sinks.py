@@ -13,7 +13,7 @@ from curate.dataset.formats import DEFAULT_CODEC, Format, OutputFormat, ReadAs, 
 from curate.dataset.lazy.operators import Operator
 from curate.dataset.lazy.ordering import Repartitioned, Shuffled, buckets_for
 from curate.dataset.lazy.plan import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip, schema_of
-from curate.dataset.lazy.ranges import LEAST_BYTES, MOST_BYTES, PARTS, ranges_of
+from curate.dataset.lazy.ranges import COPIES, LEAST_BYTES, MOST_BYTES, PARTS, ranges_of
 from curate.dataset.lazy.rules import First, Fusion, Local, Spread, Tasks, Zipped, lower
 from curate.dataset.lazy.shards import SourceRows
 from curate.dataset.lazy.slices import sliced
@@ -32,8 +32,8 @@ MAPS, LEAST_MAP_BYTES, MOST_MAP_BYTES = 32, 32 * MIB, 2 * GIB
 """A map shard reads one part in 32 of the input, within these bounds: stored bytes, and nothing else, decide."""
 NOT_RUN = "none"
 """The codec of run files, which are not compressed: they are mapped into memory."""
-REDUCE_MEMORY = 3
-"""Times the bytes of the rows of an output that a task needs to make it: as they are read, in order, and written."""
+MOST_MEMORY = COPIES * MOST_BYTES
+"""Bytes that a task may need for the rows of one key, where no memory_budget says more, or less."""
 
 
 class Owner(Protocol):
@@ -317,9 +317,9 @@ def _bound(
         of: list[list[Object]] = [[] for _ in exchange.how.orders]
         for side, objects in zip(sides, stages, strict=False):
             of[side] += objects
-        source = ranges_of(exchange.how, schema_of(exchange), of)
+        source = ranges_of(exchange.how, schema_of(exchange), of, spec.memory_budget or MOST_MEMORY)
         most = max((piece.size for piece in source.made), default=0)
-        needed = REDUCE_MEMORY * most if most > LEAST_BYTES else 0
+        needed = COPIES * most if most > LEAST_BYTES else 0
         spec = replace(
             spec,
             rows=SourceRows([source], [View()]),
