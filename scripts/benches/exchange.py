@@ -48,7 +48,7 @@ WARM_UP = 0.05
 CORRELATED = 0.02
 """Most that places before and after a shuffle may correlate: six times the deviation of a hundred thousand rows."""
 RESUMES = 3
-"""Drivers that are killed."""
+"""Drivers that are killed, at most: one a round."""
 COUNTED_ROWS = "rows.parquet"
 
 
@@ -357,7 +357,7 @@ def count_objects(report: Report, what: str, output: Path) -> None:
 # A driver that is killed
 
 
-def measure_resume(report: Report, scratch: Path, rows: int) -> None:
+def measure_resume(report: Report, scratch: Path, rows: int, rounds: int) -> None:
     """Sorts four times the rows by a driver that is killed half way and run again, on a Ray that lives on."""
     from ray.cluster_utils import Cluster
 
@@ -365,14 +365,13 @@ def measure_resume(report: Report, scratch: Path, rows: int) -> None:
     check = sorted_rows(pads.dataset(source).to_table().sort_by("key"), "key")
     whole, rest = Runs("whole, undisturbed"), Runs("what was left")
     there: list[str] = []
+    times = min(rounds, RESUMES)
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": os.cpu_count()})
     try:
-        click.echo(
-            f"\nsort of {rows * TIMES:,} rows by a driver that is killed half way, {RESUMES} times; Ray lives on"
-        )
+        click.echo(f"\nsort of {rows * TIMES:,} rows by a driver that is killed half way, {times} times; Ray lives on")
         with runs_folder(scratch) as runs:
             sort_process(cluster.address, source, runs / "warm-up", None)
-            for number in range(RESUMES):
+            for number in range(times):
                 whole.seconds.append(sort_process(cluster.address, source, runs / f"whole-{number}", None))
                 output = runs / f"killed-{number}"
                 sort_process(cluster.address, source, output, whole.median_s / 2)
@@ -471,4 +470,4 @@ def measure_exchange(report: Report, scratch: Path, parts: Sequence[str], rows: 
         finally:
             ray.shutdown()
     if "resume" in parts:
-        measure_resume(report, scratch, rows)
+        measure_resume(report, scratch, rows, rounds)

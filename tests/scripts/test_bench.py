@@ -354,13 +354,22 @@ def test_rows_that_are_sorted_have_the_bytes_that_are_said(start: int) -> None:
 
 @pytest.mark.slow
 def test_exchange_at_tiny_sizes(tmp_path: Path) -> None:
-    """Every exchange is done by all, checked and judged; objects are counted; drivers are killed and run again."""
-    code, said = bench("exchange", "--rows", "20000", "--rounds", "1", "--scratch", str(tmp_path))
+    """Every exchange is done by all, checked and judged."""
+    parts = [argument for part in exchange.CONTESTS for argument in ("--only", part)]
+    code, said = bench("exchange", *parts, "--rows", "20000", "--rounds", "1", "--scratch", str(tmp_path))
     assert said.count("curate, to Ray Data") == len(exchange.CONTESTS)
-    assert said.count("objects of ") == 2
-    assert said.count("what was left, to the whole: ") == 1
     assert code == int("MISSED" in said)
     assert [path for path in tmp_path.iterdir() if path.name.startswith("runs-")] == []
+
+
+@pytest.mark.slow
+def test_growth_and_resuming_at_tiny_sizes(tmp_path: Path) -> None:
+    """Objects are counted at two sizes; a driver is killed and run again, and what it leaves is what was wanted."""
+    parts = ["--only", "scaling", "--only", "resume"]
+    code, said = bench("exchange", *parts, "--rows", "20000", "--rounds", "1", "--scratch", str(tmp_path))
+    assert said.count("ok      objects of ") == 2
+    assert said.count("what was left, to the whole: ") == 1
+    assert code == int("MISSED" in said)
 
 
 @pytest.mark.slow
