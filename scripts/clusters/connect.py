@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError, URLError
-from urllib.request import ProxyHandler, Request, build_opener
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
 from .problems import Refused
 
@@ -19,6 +20,11 @@ TIMEOUT_S = 4.0
 
 class ConnectionLost(Exception):
     """The cluster did not answer."""
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    def redirect_request(self, *_: object) -> None:
+        """Follows nobody: the answer is an HTTPError."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +39,8 @@ class Api:
         """Returns the answer to a request. Raises HTTPError for a refusal, ConnectionLost where there is none."""
         headers = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
         request = Request(f"{self.address}{path}", headers=headers)
-        # A proxy would be told the token, and does not reach a tunnel.
-        opener = build_opener(ProxyHandler({}))
+        # A proxy would be told the token, and does not reach a tunnel; whoever is redirected to would be told, too.
+        opener = build_opener(ProxyHandler({}), _NoRedirect)
         try:
             with opener.open(request, timeout=TIMEOUT_S) as answer:
                 return json.load(answer)
@@ -107,6 +113,19 @@ def agree(here: Versions, there: Versions) -> None:
 
 def _minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
+
+
+def normal(address: str) -> str:
+    """Returns the URL of a dashboard as it is used. Raises Refused for what is none.
+
+    >>> normal("head:8265/")
+    'http://head:8265'
+    """
+    address = address if "://" in address else f"http://{address}"
+    found = urlsplit(address)
+    if found.scheme not in ("http", "https") or not found.hostname or found.username is not None:
+        raise Refused(f"{address!r} is no address of a dashboard: expected http://HOST:8265")
+    return address.rstrip("/")
 
 
 def details(api: Api, submission: str) -> Mapping[str, Any] | None:

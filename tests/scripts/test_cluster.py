@@ -28,6 +28,7 @@ from scripts.clusters.connect import Api, ConnectionLost, Versions, agree, versi
 from scripts.clusters.problems import ROOT, Refused
 from scripts.clusters.submit import Submission
 from tests.e2e.harness import write_files
+from tests.gcs_emulator import GcsEmulator
 
 SCRIPT = ROOT / "scripts/cluster"
 TOKEN = "ab" * 32
@@ -141,8 +142,6 @@ class TestBuckets:
 
     def test_metadata_come_through_gcsfs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """As Google's servers give them."""
-        from tests.gcs_emulator import GcsEmulator
-
         with GcsEmulator(("some-bucket",)) as emulator:
             for name, value in emulator.environ.items():
                 monkeypatch.setenv(name, value)
@@ -158,6 +157,7 @@ class Dashboard:
         self.versions = Versions.here()
         self.wants: str | None = TOKEN
         self.body: bytes | None = None
+        self.redirect: str | None = None
         self.jobs: dict[str, Any] = {}
         owner = self
 
@@ -165,7 +165,9 @@ class Dashboard:
             def do_GET(self) -> None:
                 code, value = owner.answer(self.path, self.headers.get("Authorization"))
                 body = owner.body if owner.body is not None else json.dumps(value).encode()
-                self.send_response(code)
+                self.send_response(302 if owner.redirect else code)
+                if owner.redirect:
+                    self.send_header("Location", owner.redirect)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
@@ -259,6 +261,43 @@ class TestConnecting:
         dashboard.body = body
         with pytest.raises(Refused, match="is no Ray dashboard"):
             versions_of(Api(dashboard.address, TOKEN))
+
+    def test_the_token_goes_nowhere_else(self, dashboard: Dashboard) -> None:
+        """A redirect is an answer of somebody else, and is not followed."""
+        heard: list[str | None] = []
+        other = Dashboard()
+        other.answer = lambda path, header: (200, heard.append(header))  # type: ignore[method-assign]
+        dashboard.redirect = f"{other.address}/api/version"
+        with pytest.raises(Refused, match="is no Ray dashboard \\(status 302\\)"):
+            versions_of(Api(dashboard.address, TOKEN))
+        other.server.shutdown()
+        other.server.server_close()
+        assert heard == []
+
+    @pytest.mark.parametrize("address", ["file:///etc/passwd", "ray://head:10001", "http://", "http://u:p@head:8265"])
+    def test_what_is_no_address(self, address: str) -> None:
+        with pytest.raises(Refused, match="is no address of a dashboard: expected http://HOST:8265"):
+            connect.normal(address)
+
+    def test_a_bucket_elsewhere_is_refused_before_anything_is_sent(self, dashboard: Dashboard, tmp_path: Path) -> None:
+        """By `submit`, of all buckets that the command line names; the emulator's are in no region."""
+        write_files(tmp_path, {"x.py": b""})
+        words = (
+            "submit",
+            "--address",
+            dashboard.address,
+            "x.py",
+            "--input",
+            "gs://bucket/in",
+            "--output",
+            "gs://bucket/o",
+        )
+        with GcsEmulator() as emulator:
+            ended = cluster(*words, cwd=tmp_path, RAY_AUTH_TOKEN=TOKEN, **emulator.environ)
+        assert ended.returncode == 2, ended.stderr
+        assert "gs://bucket is in an unknown place (region), and the cluster in us-central2" in ended.stderr
+        assert "--allow-cross-region goes on all the same" in ended.stderr
+        assert "$ ray" not in ended.stderr
 
     @pytest.mark.parametrize("case", ["nobody", "token", "ray", "python"])
     def test_in_one_line_within_ten_seconds(self, dashboard: Dashboard, tmp_path: Path, case: str) -> None:
@@ -767,7 +806,8 @@ def test_a_tunnel_is_made_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "name", ["problems", "shapes", "lock", "kuberay", "buckets", "submit", "with_secrets", "parameters", "render"]
+    "name",
+    ["connect", "problems", "shapes", "lock", "kuberay", "buckets", "submit", "with_secrets", "parameters", "render"],
 )
 def test_examples(name: str) -> None:
     """What docstrings show is so."""

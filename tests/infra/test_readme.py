@@ -1,0 +1,109 @@
+"""infra/README.md says what is so: its commands exist, its parameters and files are there, its arithmetic is right."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator
+from importlib.machinery import SourceFileLoader
+
+import click
+import pytest
+
+from scripts.clusters.problems import ROOT
+from scripts.clusters.render import INFRA, TEMPLATES
+
+README = (INFRA / "README.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def group() -> Iterator[click.Group]:
+    """The command line of scripts/cluster."""
+    sys.path.insert(0, str(ROOT / "scripts"))
+    loader = SourceFileLoader("cluster_script", str(ROOT / "scripts/cluster"))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[loader.name] = module
+    loader.exec_module(module)
+    yield module.main
+    del sys.modules[loader.name]
+    sys.path.remove(str(ROOT / "scripts"))
+
+
+def test_its_commands_exist(group: click.Group) -> None:
+    """Each `scripts/cluster NAME`, and each option that is named with it."""
+    found = re.findall(r"scripts/cluster ((?:--[-a-z]+ \S+ )?)([a-z]+)((?: --[-a-z]+)*)", README)
+    named = {name for _, name, _ in found}
+    assert named <= set(group.commands), named - set(group.commands)
+    assert {
+        "render",
+        "check",
+        "image",
+        "up",
+        "down",
+        "status",
+        "monitor",
+        "dashboard",
+        "attach",
+        "exec",
+        "submit",
+    } <= named
+    for before, name, after in found:
+        for option in re.findall(r"--[-a-z]+", after):
+            assert option in _options(group.commands[name]), (name, option)
+        for option in re.findall(r"--[-a-z]+", before):
+            assert option in _options(group), option
+    for option in ("--secret", "--resubmit", "--limit-mib", "--exclude", "--allow-cross-region", "--address"):
+        assert option in README
+        assert option in _options(group.commands["submit"])
+
+
+def test_every_command_is_told_of(group: click.Group) -> None:
+    """A command that nobody reads of is not there."""
+    for name in group.commands:
+        assert re.search(rf"scripts/cluster {name}\b|`{name}", README), name
+
+
+def test_from_a_laptop_to_a_finished_job_in_five_commands() -> None:
+    """Counted."""
+    section = README.partition("## From a laptop")[2].partition("\n\n")[2].partition("\n\n")[0]
+    assert len(section.strip().splitlines()) == 5
+
+
+def test_its_files_are_there() -> None:
+    """All that the first table names, and no other."""
+    named = set(re.findall(r"^\| `([^`]+)` \|", README.partition("## From")[0], re.MULTILINE))
+    assert named - {"templates/"} == {
+        path.name
+        for path in INFRA.iterdir()
+        if path.is_file() and path.name not in ("README.md", "Dockerfile.dockerignore")
+    }
+    assert TEMPLATES.is_dir()
+
+
+def test_its_arithmetic() -> None:
+    """The sums of what the toxicity job costs."""
+    shards, cpus, rate = 372_529, 64 * 120, 23e6
+    assert f"{shards:,}" in README
+    assert round(100e12 / 2**28) == shards
+    assert f"{cpus:,} " in README
+    assert f"{round(500e12 / rate / 3600, -1):,.0f} CPU hours; {500e12 / rate / shards:.0f} s a shard" in README
+    assert f"| {500e12 / rate / cpus / 60:.0f} min |" in README
+    assert f"100 TB / 25 GB/s = {100e12 / 25e9 / 60:.0f} min" in README
+    assert f"{100e12 / 25e9 / shards * cpus:.0f}" in ("82", "83")
+    assert f"64 × $5.60 × 1.3 h = **${64 * 5.6 * 1.3:.0f}**" in README
+    assert f"12.7 × $0.40 + 0.37 × $5 = ${12.7 * 0.4 + 0.37 * 5:.0f}" in README
+    assert f"{shards * 34 / 1e6:.1f} million" in README
+
+
+def test_it_names_what_curate_may_delete() -> None:
+    """The condition of the sweeping role is the ledger's folder."""
+    from curate.tasks import layout
+
+    assert f'extract("/objects/{{before}}/{layout.LEDGER}/")' in README
+
+
+def _options(command: click.Command) -> set[str]:
+    return {option for one in command.params for option in one.opts}
