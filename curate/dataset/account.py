@@ -84,6 +84,8 @@ class Account:
         matched, plan = prepared.matched, prepared.plan
         positions = matched.position[matched.done]
         sizes = prepared.listing.sizes.to_numpy() if len(positions) else np.zeros(0, dtype=np.int64)
+        history = prepared.history
+        self._earlier = history.earlier if history.summarised else prepared.spec.earlier
         self.skipped = int(np.count_nonzero(matched.done[prepared.scope]))
         self.stale = len(prepared.stale)
         self.totals = _Totals(
@@ -374,6 +376,7 @@ class Account:
         if totals.job_done < len(self.prepared.plan):
             return None
         return {
+            **({} if self._earlier is None else {"earlier": self._earlier.as_dict()}),
             "job": self.prepared.spec.name,
             "fingerprint": self.prepared.spec.fingerprint,
             "run_id": self.prepared.run_id,
@@ -397,7 +400,7 @@ class Account:
             totals.failed,
             self.scheduler.launched,
             self.scheduler.attempts,
-            totals.books,
+            self._books(),
             totals.bytes_in,
             totals.bytes_out,
             self.clock.monotonic() - self.started_s,
@@ -405,6 +408,11 @@ class Account:
             self._failures(),
             self.stale,
         )
+
+    def _books(self) -> Books:
+        """Returns the books of the whole job once it is done; until then, those of its last stage."""
+        done = self.totals.job_done >= len(self.prepared.plan)
+        return self.totals.books.after(self._earlier.books) if done and self._earlier else self.totals.books
 
     def _calls(self) -> Calls:
         return self.prepared.stores.calls.plus(self.totals.worker_calls)

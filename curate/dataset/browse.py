@@ -17,11 +17,12 @@ from curate.dataset.formats import read_record
 from curate.dataset.formats.peek import peek
 from curate.dataset.formats.quarantine import Quarantined, read_quarantine
 from curate.dataset.history import done_events
-from curate.dataset.look import FoundJob
+from curate.dataset.look import FoundJob, read_summary
 from curate.errors import ConfigError, ObjectNotFound, did_you_mean
 from curate.log import get_logger
 from curate.tasks import layout
 from curate.tasks.ahead import ahead
+from curate.tasks.books import Earlier
 from curate.tasks.ledger import Ledger, decompress
 
 READERS = 16
@@ -49,8 +50,15 @@ def quarantines(found: FoundJob, shard: str | None = None) -> Iterator[tuple[str
     """Yields shard and name of each file of rows that were set aside, in plan order; or of one shard.
 
     Which shards set rows aside is known from events, where that is lost from the records of outputs; which file is
-    theirs, from their records. Raises ConfigError for a shard without an output, CorruptInput.
+    theirs, from their records. Those of stages before the last one, which a complete job's summary names, come first.
+    Raises ConfigError for a shard without an output, CorruptInput.
     """
+    summary = read_summary(found.ledger, found.listing)
+    earlier = None if summary is None else Earlier.of(summary)
+    before = () if earlier is None else [one for one in earlier.quarantine if shard in (None, one[0])]
+    yield from before
+    if before and shard is not None:
+        return
     if shard is not None:
         ranks = [found.done_rank(shard)]
     elif not found.listing.quarantine:

@@ -81,7 +81,9 @@ def sweep_quarantine(prepared: Prepared, listing: OutputListing, now: Matched) -
     if prepared.history.summarised:
         return 0  # the job was complete before, and swept; nothing is known of its single shards
     naming = np.flatnonzero(prepared.history.quarantining)
-    if len(listing.quarantine) <= len(naming):
+    earlier = prepared.spec.earlier
+    known = set() if earlier is None else {name for _, name in earlier.quarantine}
+    if len(listing.quarantine) <= len(naming) + len(known):
         return 0
     spec, store = prepared.spec, prepared.ledger.store
 
@@ -92,7 +94,7 @@ def sweep_quarantine(prepared: Prepared, listing: OutputListing, now: Matched) -
         return None if record is None else record["quarantine"]
 
     with ThreadPoolExecutor(RECORD_READERS) as pool:
-        named = set(pool.map(read, naming.tolist()))
+        named = known.union(filter(None, pool.map(read, naming.tolist())))
     unnamed = [name for name in listing.quarantine if name not in named]
     swept = 0
     for name in unnamed:

@@ -18,7 +18,7 @@ from curate.dataset.stage import books_of
 from curate.errors import ConfigError, CorruptInput, ObjectNotFound
 from curate.storage.protocol import Object
 from curate.tasks import layout
-from curate.tasks.books import Books
+from curate.tasks.books import Books, Earlier
 from curate.tasks.ledger import Ledger
 from curate.tasks.outputs import Matched, OutputListing
 from curate.tasks.plan import Plan
@@ -38,6 +38,8 @@ class History:
     """One boolean a shard: its output names a file of rows that were set aside."""
     summarised: bool = False
     """Whether it is what `summary.json` says; then it knows of no single shard."""
+    earlier: Earlier | None = None
+    """What happened to rows in the stages before, if the summary says so."""
 
     def add(self, rank: int, books: Books) -> None:
         """Adds what is known of a shard."""
@@ -65,7 +67,8 @@ def _summarised(
         return None  # another driver has just begun
     if summary["fingerprint"] != spec.fingerprint or summary["shards"]["total"] != len(plan):
         return None
-    return History(Books.parse(summary["rows"], summary["counters"]), summarised=True)
+    books = Books.parse(summary["rows"], summary["counters"])
+    return History(books, summarised=True, earlier=Earlier.of(summary))
 
 
 def _recovered(spec: StageSpec, ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched) -> History:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from curate.dataset.formats import DEFAULT_CODEC, OutputFormat, detect
+from curate.dataset.formats import DEFAULT_CODEC, OutputFormat, detect, suffix
 from curate.dataset.sides import match_side, side_name, side_rows, sides_of_job
 from curate.errors import ConfigError, ObjectNotFound, did_you_mean
 from curate.storage import normalise, open_store
@@ -22,6 +22,8 @@ from curate.tasks.outputs import Matched, OutputListing, match, sort_listing
 from curate.tasks.plan import Plan
 from curate.tasks.status import JobStatus, job_status
 
+RUN_CODEC = "none"
+"""Run files, which no reader of datasets reads, are not compressed."""
 NEWEST_RUNS = 20
 """Runs that are looked at, newest first; a job may have thousands."""
 COUNTED_SHARDS = 10_000
@@ -117,6 +119,8 @@ class FoundJob:
     @property
     def written_as(self) -> tuple[OutputFormat, str]:
         """Format and codec of the outputs, as their names say."""
+        if self.job["suffix"] == suffix(OutputFormat.RUN, RUN_CODEC):
+            return OutputFormat.RUN, RUN_CODEC
         encoding = detect("x" + self.job["suffix"])
         return OutputFormat(encoding.format.value), encoding.codec or DEFAULT_CODEC
 

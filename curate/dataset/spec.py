@@ -13,6 +13,7 @@ from curate.dataset.formats import OutputFormat, ReadAs, suffix
 from curate.dataset.stage import Operator, RowSource, Runs, StageProgram
 from curate.runtime.protocol import Resources
 from curate.storage.protocol import Object
+from curate.tasks.books import Earlier
 from curate.tasks.progress import Display, NoDisplay
 from curate.units import MIB
 
@@ -43,6 +44,8 @@ class Before:
     """The files that a checkpoint is made of, as they were named; empty: what the run is given, or `spec.rows`."""
     listing: Any = None
     """Those files once they were listed: uri, size and generation."""
+    feeds: bool = True
+    """Whether rows go on from it, and it does not only tell of rows that are read elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +98,10 @@ class StageSpec:
     reads them as files are read."""
     seeded: Callable[[int], StageSpec] | None = None
     """Returns the stage with a seed, where it has none of its own: one is chosen by its first run, and kept."""
+    earlier: Earlier | None = None
+    """What happened to its rows in the stages before it, once these are done."""
     from_inputs: Callable[[RunOptions], StageSpec] | None = None
-    """Returns the stage as it is for the inputs of a run, where they decide what stages there are; None: they do not."""
+    """Returns the stage as it is for the inputs of a run, where these decide what stages there are."""
 
     @property
     def fingerprint(self) -> str:

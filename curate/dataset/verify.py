@@ -25,7 +25,7 @@ from curate.errors import CorruptInput, ObjectNotFound, SchemaMismatch
 from curate.storage.protocol import Object
 from curate.tasks import layout
 from curate.tasks.ahead import ahead
-from curate.tasks.books import Books
+from curate.tasks.books import Books, Earlier
 
 READERS = 8
 """Outputs that are read at once, each with some 20 MiB in memory."""
@@ -144,7 +144,8 @@ def verify(output: str, progress: Callable[[int, int, int], None] = lambda *_: N
         for rank in np.flatnonzero(~found.matched.done).tolist():
             report.add(Finding("missing", _name(found, rank), "the job was complete with it; run the job again"))
     checker = _Checker(found)
-    named: set[str] = set()
+    earlier = None if summary is None else Earlier.of(summary)
+    named = set() if earlier is None else {name for _, name in earlier.quarantine}
     for rank, result in ahead(checker.check, map(int, ranks), READERS):
         for finding in result.findings:
             report.add(finding)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from curate.dataset import stage
 from curate.dataset.branching import Branching
+from curate.dataset.dedup.plans import pinned
 from curate.dataset.lazy.api import Dataset
 from curate.dataset.lazy.operators import Operator
 from curate.dataset.lazy.plan import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip, schema_of
@@ -161,7 +162,7 @@ def spread_of(job: Job, ds: Dataset, built: Any) -> Spread:
             raise ConfigError(
                 f"{owner}: a job is done with all of its rows, so it has no {type(node).__name__.lower()}"
             )
-    if not any(node is ds._plan for node in nodes):
+    if not any(node is ds._plan or node == pinned(ds._plan) for node in nodes):
         raise ConfigError(
             f"{owner} gave what is not made of its input; expected what becomes of the dataset it is given"
         )
@@ -234,11 +235,15 @@ class Stages:
 
     job: Job
     last: StageSpec
-    path: tuple[int, ...] = ()
+    path: tuple[int | str, ...] = ()
 
     def below(self, number: int) -> Stages:
         """Returns the stages that lead to the first, the second, ... that this one reads."""
         return replace(self, path=(*self.path, number))
+
+    def kept(self, path: str) -> Stages:
+        """Returns the stage that writes the checkpoint at `path`, wherever in the plan it is read."""
+        return replace(self, path=(path,))
 
     def spec(self, operators: Sequence[Operator], identity: Mapping[str, Any]) -> StageSpec:
         """Returns a stage: with the identity of the job, whose version and parameters stand for its operators."""

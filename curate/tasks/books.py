@@ -50,6 +50,19 @@ class Books:
         for name, value in other.counters.items():
             self.counters[name] = _sum(self.counters.get(name, 0), value)
 
+    def after(self, earlier: Books) -> Books:
+        """Returns the books of both, where these go on with the rows that came out there.
+
+        >>> first, then = Books(10, rows_out=9, quarantined=1), Books(9, rows_out=6, dropped={"short": 3})
+        >>> then.after(first).rows()
+        {'in': 10, 'created': 0, 'out': 6, 'dropped': {'short': 3}, 'quarantined': 1}
+        """
+        both = Books()
+        both.add(earlier)
+        both.add(self)
+        both.rows_in, both.rows_out = earlier.rows_in, self.rows_out
+        return both
+
     def rows(self) -> dict[str, Any]:
         """Returns the rows as results and ledgers show them, with sorted reasons."""
         return {
@@ -76,6 +89,32 @@ class Books:
             # JSON has no word for what is not a number, or infinite.
             {name: math.nan if value is None else value for name, value in counters.items()},
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What happened to the rows of a job in the stages before its last one."""
+
+    books: Books
+    quarantine: tuple[tuple[str, str], ...] = ()
+    """Shards there that set rows aside, each with its file in the job's own ledger."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns it as JSON values."""
+        return {
+            "rows": self.books.rows(),
+            "counters": self.books.sorted_counters(),
+            "quarantine": [list(one) for one in self.quarantine],
+        }
+
+    @classmethod
+    def of(cls, summary: Mapping[str, Any]) -> Earlier | None:
+        """Returns what `summary.json` says of it; None if there were no such stages."""
+        found = summary.get("earlier")
+        if found is None:
+            return None
+        quarantine = tuple((shard, name) for shard, name in found["quarantine"])
+        return cls(Books.parse(found["rows"], found["counters"]), quarantine)
 
 
 def _sum(*values: float | Fraction) -> float | Fraction:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from curate.tasks.books import Books
+from curate.tasks.books import Books, Earlier
 from curate.tasks.pace import middle
 from curate.tasks.runlog import STALLED_S, is_gone
 
@@ -146,6 +146,9 @@ def job_status(
     failed = 0 if complete or newest is None else min(int(newest["shards"]["failed"]), total - done)
     if summary is not None and complete:
         rows, counters = summary["rows"], summary["counters"]
+        if (earlier := Earlier.of(summary)) is not None:
+            whole = Books.parse(rows, counters).after(earlier.books)
+            rows, counters = whole.rows(), whole.sorted_counters()
     elif newest is not None:
         rows, counters = newest["rows"], newest["counters"]
     else:
