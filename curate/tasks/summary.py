@@ -10,6 +10,7 @@ from typing import Any
 
 from curate.storage.protocol import Calls
 from curate.tasks.books import Books
+from curate.tasks.stages import StageReport, exchanges
 
 
 class RunState(StrEnum):
@@ -66,6 +67,9 @@ class Summary:
     failures: tuple[FailureGroup, ...] = field(default=())
     stale: int = 0
     """Done shards whose input changed after the plan was made."""
+    stages: tuple[StageReport, ...] = ()
+    """All stages of a job with exchanges, in order; then the numbers of shards above are those of its last stage, or of
+    the one that did not end well, and all else is that of the whole job."""
 
     def as_dict(self) -> dict[str, Any]:
         """Returns what `--json` prints."""
@@ -86,7 +90,18 @@ class Summary:
             "bytes": {"in": self.bytes_in, "out": self.bytes_out},
             "seconds": round(self.seconds, 3),
             "storage_calls": self.calls.as_dict(),
+            **staged_as_dict(self.stages),
         }
+
+
+def staged_as_dict(stages: Sequence[StageReport]) -> dict[str, Any]:
+    """Returns what `--json` and `summary.json` say of stages, and of the exchanges between them; nothing without any."""
+    if not stages:
+        return {}
+    return {
+        "stages": [one.as_dict() for one in stages],
+        "exchanges": [one.as_dict() for one in exchanges(stages)],
+    }
 
 
 def together(rounds: Sequence[Summary]) -> Summary:

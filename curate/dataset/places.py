@@ -1,0 +1,50 @@
+"""Where the stages of a job lie: below its output, or where only this machine reads (see `curate.tasks.layout`)."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+
+from curate.tasks import layout
+
+SCRATCH = "CURATE_SCRATCH"
+"""Environment variable: where files are kept that only this machine reads."""
+
+
+def scratch_root() -> str:
+    """Returns where files are kept that only this machine reads: $CURATE_SCRATCH, else a folder in that of the system
+    for temporaries. It exists then.
+    """
+    root = _scratch_root()
+    os.makedirs(root, exist_ok=True)  # noqa: PTH103
+    return root
+
+
+def _scratch_root() -> str:
+    root = os.environ.get(SCRATCH) or os.path.join(tempfile.gettempdir(), "curate")  # noqa: PTH118
+    return os.path.abspath(root)  # noqa: PTH100
+
+
+def stages_root(output: str, *, alone: bool) -> str:
+    """Returns the folder of a job's stages; `alone`: all tasks run on this machine."""
+    return scratch_of(output) if alone and may_be_scratch(output) else f"{output}/{layout.STAGES.rstrip('/')}"
+
+
+def may_be_scratch(output: str) -> bool:
+    """Returns whether a job's stages may lie where only one machine reads."""
+    return output.startswith("gs://")
+
+
+def scratch_of(output: str) -> str:
+    """Returns where the stages of a job lie, if they lie where only this machine reads."""
+    return f"{_scratch_root()}/{hashlib.sha256(output.encode()).hexdigest()[:16]}"
+
+
+def stages_roots(output: str, stages: set[str]) -> Iterator[str]:
+    """Yields the folders in which there are stages of a job; `stages`: those in its output's own store."""
+    if stages:
+        yield stages_root(output, alone=False)
+    if may_be_scratch(output) and os.path.isdir(scratch_of(output)):  # noqa: PTH112
+        yield scratch_of(output)

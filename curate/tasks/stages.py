@@ -1,0 +1,124 @@
+"""The stages of a job that has exchanges, as its ledger and its results tell of them: plain values.
+
+`job.json` lists them in the order in which they run, the last one, which makes the job's outputs, at the end. How far
+each is, heartbeats say while a run goes on, and `summary.json` once the job is complete and its stages are removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+LAST = ""
+"""The key of the last stage, whose ledger is the job's own."""
+WRITE = "write"
+"""What the last stage is called."""
+WAITING = "waiting"
+"""The state of a stage that is not planned yet."""
+MAP = ": map"
+"""How the name of a stage ends whose rows go into an exchange; before it, that of the exchange."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageReport:
+    """How far a stage is."""
+
+    key: str
+    name: str
+    reads: tuple[str, ...] = ()
+    """Keys of the stages whose rows it is given by an exchange; one that is read twice is there twice."""
+    state: str = WAITING
+    total: int = 0
+    done: int = 0
+    running: int = 0
+    failed: int = 0
+    rows: Mapping[str, Any] | None = None
+    """What happened to the rows of its shards that are done; None while unknown."""
+    bytes_in: int = 0
+    bytes_out: int = 0
+    seconds: float | None = None
+    """How long this run was at work on it; None if that is not known."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns it as `--json` prints it, and heartbeats have it."""
+        seconds = {} if self.seconds is None else {"seconds": round(self.seconds, 3)}
+        shards = {"total": self.total, "done": self.done, "running": self.running, "failed": self.failed}
+        sizes = {"in": self.bytes_in, "out": self.bytes_out}
+        return {**self.planned(), "state": self.state, "shards": shards, "rows": self.rows, "bytes": sizes, **seconds}
+
+    def planned(self) -> dict[str, Any]:
+        """Returns what is known of it before it runs, as `job.json` has it."""
+        return {"key": self.key, "name": self.name, "reads": list(self.reads)}
+
+    def settled(self) -> StageReport:
+        """Returns what holds of it whoever ran it, and however often."""
+        return replace(self, seconds=None)
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> StageReport:
+        """Returns what `as_dict` or `planned` told."""
+        shards, sizes = told.get("shards") or {}, told.get("bytes") or {}
+        return cls(
+            str(told["key"]),
+            str(told["name"]),
+            tuple(told.get("reads", ())),
+            str(told.get("state", WAITING)),
+            *(int(shards.get(name, 0)) for name in ("total", "done", "running", "failed")),
+            rows=told.get("rows"),
+            bytes_in=int(sizes.get("in", 0)),
+            bytes_out=int(sizes.get("out", 0)),
+            seconds=told.get("seconds"),
+        )
+
+
+def stages_told(value: Mapping[str, Any]) -> tuple[StageReport, ...]:
+    """Returns the stages that a file of the ledger tells of; none for a job without exchanges.
+
+    >>> stages_told({"stages": [{"key": "", "name": "write"}]})[0].name
+    'write'
+    >>> stages_told({})
+    ()
+    """
+    return tuple(StageReport.of(one) for one in value.get("stages", ()))
+
+
+def numbered(stages: Sequence[StageReport], key: str) -> str:
+    """Returns which of the stages one is, as people are told.
+
+    >>> numbered((StageReport("0a", "sort: map"), StageReport("", "write")), "0a")
+    'stage 1 of 2: sort: map'
+    """
+    number = next(number for number, one in enumerate(stages) if one.key == key)
+    return f"stage {number + 1} of {len(stages)}: {stages[number].name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """The equation of an exchange: as many rows come out of it as went in."""
+
+    name: str
+    rows_in: int
+    rows_out: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns it as JSON values."""
+        return {"name": self.name, "rows_in": self.rows_in, "rows_out": self.rows_out}
+
+
+def exchanges(stages: Iterable[StageReport]) -> list[Exchanged]:
+    """Returns the equation of each exchange whose rows are known on both sides.
+
+    >>> done = {"in": 9, "out": 7}
+    >>> exchanges([StageReport("0a", "sort: map", rows=done), StageReport("", "write", ("0a",), rows={"in": 7})])
+    [Exchanged(name='sort', rows_in=7, rows_out=7)]
+    """
+    known = {one.key: one for one in stages}
+    found = []
+    for one in known.values():
+        above = [known[key] for key in one.reads if key in known]
+        if not above or one.rows is None or any(before.rows is None for before in above):
+            continue
+        name = above[0].name.removesuffix(MAP)
+        found.append(Exchanged(name, sum(before.rows["out"] for before in above if before.rows), one.rows["in"]))
+    return found
