@@ -40,7 +40,7 @@ def run(home: Path, *command: str) -> str:
 def test_the_job_and_its_three_line_test_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The job of the README, saved as a module, passes the README's own tests of it."""
     job, *checks = blocks("python")
-    assert len(checks) == 4
+    assert len(checks) == 5
     (home / "shouting.py").write_text(job)
     monkeypatch.chdir(home)
     monkeypatch.syspath_prepend(str(home))
