@@ -154,9 +154,13 @@ class Job:
     def build(self, ds: Dataset) -> Dataset | Mapping[str, Dataset]:
         """Returns what becomes of the rows of the inputs: `ds`, through operators. By default through `process`.
 
-        For jobs of more than one step: `super().build(ds)` is the part that is `process`. Nothing runs here. Rows stay
-        in their shards: an input shard becomes one output, or one of each in a mapping of outputs, with "main" among
-        them. Operators that all outputs are derived through run once; pools and checkpoints have to be among those.
+        For jobs of more than one step: `super().build(ds)` is the part that is `process`. Nothing runs here. An input
+        shard becomes one output, or one of each in a mapping of outputs, with "main" among them. Operators that all
+        outputs are derived through run once; pools, checkpoints and exchanges have to be among those.
+
+        With an exchange (`sort`, `groupby`, `random_shuffle`, ...) it is the exchange whose parts become outputs, the
+        job keeps to the inputs that it began with, and `build` is called a second time, with these: it has to give the
+        same. Settings, parameters and books are those of the whole job, whatever stages it has.
 
         Extra outputs lie below `<output>/_side/<name>/`, as the main one does below `<output>/`, and are published
         before it. Books are those of the main output: what is dropped on the way to another one is booked nowhere, and
@@ -175,6 +179,12 @@ class Job:
         >>> ran = run_local(Scored, [{"text": "a long one"}, {"text": "tiny"}])
         >>> ran.rows, ran.sides["scores"].to_pylist()
         ([{'text': 'a long one', 'chars': 10}], [{'chars': 10}, {'chars': 4}])
+        >>> class Longest(curate.Job):
+        ...     version = "1"
+        ...     def build(self, ds):
+        ...         return ds.with_column("chars", pc.utf8_length(pc.field("text"))).sort("chars", descending=True)
+        >>> run_local(Longest, [{"text": "tiny"}, {"text": "a long one"}]).table["chars"].to_pylist()
+        [10, 4]
         """
         return ds._then(Process(self, self._hidden, compute_of(self), tuple(sorted(self.sides))))
 
