@@ -266,7 +266,7 @@ class TestConnecting:
         """A redirect is an answer of somebody else, and is not followed."""
         heard: list[str | None] = []
         other = Dashboard()
-        other.answer = lambda path, header: (200, heard.append(header))  # type: ignore[method-assign]
+        other.answer = lambda _, header: (200, heard.append(header))  # type: ignore[method-assign]
         dashboard.redirect = f"{other.address}/api/version"
         with pytest.raises(Refused, match="is no Ray dashboard \\(status 302\\)"):
             versions_of(Api(dashboard.address, TOKEN))
