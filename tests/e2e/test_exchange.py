@@ -9,7 +9,10 @@ import hashlib
 import json
 import random
 import re
+import signal
+import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,13 +22,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.e2e.harness import (
+    Driver,
+    Ended,
     Place,
     Zygote,
     balanced,
     job_summary,
     outputs,
+    run,
     strangers,
     totals,
+    wait_until,
+    workers,
 )
 
 SORTING = "tests/e2e/jobs/sorting.py"
@@ -237,3 +245,268 @@ def test_killed_at_every_operation_of_an_overwrite(local: Place, tmp_path: Path,
             assert not unknown(local.objects(name)), where
             # Killed in the sweep of the job that was complete, the next overwrite makes what it has not kept.
             assert looks(bench.trace(name))["map"] == left["map"], where
+
+
+# Interrupted
+
+
+class TestSignals:
+    """SIGINT and SIGTERM in a stage before the last one, and between two stages."""
+
+    @pytest.fixture(params=["inline", pytest.param("ray", marks=pytest.mark.slow)])
+    def backend(self, request: pytest.FixtureRequest) -> str:
+        found: str = request.param
+        return found
+
+    @pytest.fixture
+    def bench(self, local: Place, tmp_path: Path) -> Bench:
+        return Bench(local, tmp_path / "bench")
+
+    def start(self, bench: Bench, backend: str, what: str = "map") -> Driver:
+        """Returns a write that waits in its maps, or in its reduces."""
+        hold = bench.folder / "hold"
+        (bench.folder / f"hold-{what}").touch()
+        return Driver([*bench.argv("out", "--hold", str(hold), "--max-in-flight", "1", backend=backend)], bench.env)
+
+    def release(self, bench: Bench) -> None:
+        for path in bench.folder.glob("hold-*"):
+            path.unlink()
+
+    def check(self, bench: Bench, ended: Ended) -> None:
+        """Checks how it ended, and that the next run makes what an undisturbed one does."""
+        assert ended.code == INTERRUPTED, ended.err
+        assert "Traceback" not in ended.err
+        if ended.out:
+            assert ended.json["state"] == "interrupted"
+        else:
+            assert "run it again to go on" in ended.err
+        self.release(bench)
+        before, maps = looks(bench.trace("out")), len(bench.run_files("out"))
+        again = run(*bench.argv("out"))
+        assert again.code == 0, again.err
+        assert (looks(bench.trace("out")) - before)["map"] <= MAPS - maps + 1
+        assert run(*bench.argv("whole")).code == 0
+        assert outputs(bench.place.objects("out")) == outputs(bench.place.objects("whole"))
+        assert not unknown(bench.place.objects("out"))
+
+    def begun(self, bench: Bench, driver: Driver, what: str) -> None:
+        """Waits until a shard was begun, by a task and not by a look at the first rows."""
+
+        def found() -> bool:
+            assert driver.running(), driver.end()
+            return looks(bench.trace("out"))[what] > 0
+
+        wait_until(found, f"a {what} begins")
+
+    @pytest.mark.parametrize("what", ["map", "reduce"])
+    def test_twice(self, bench: Bench, backend: str, what: str) -> None:
+        """What runs is cancelled."""
+        with self.start(bench, backend, what) as driver:
+            self.begun(bench, driver, what)
+            driver.signal(signal.SIGINT)
+            time.sleep(0.4)
+            driver.signal(signal.SIGINT)
+            ended = driver.end(QUICKLY_S)
+            driver.wait_for_children()
+        self.check(bench, ended)
+
+    def test_once(self, bench: Bench, backend: str) -> None:
+        """What runs may end; the next stage does not begin."""
+        with self.start(bench, backend) as driver:
+            self.begun(bench, driver, "map")
+            driver.signal(signal.SIGINT)
+            time.sleep(0.7)
+            assert driver.running()
+            self.release(bench)
+            ended = driver.end(QUICKLY_S)
+        assert not looks(bench.trace("out"))["reduce"]
+        self.check(bench, ended)
+
+    @pytest.mark.parametrize("what", ["map", "reduce"])
+    def test_terminated(self, bench: Bench, backend: str, what: str) -> None:
+        """It is gone at once; `ray job stop` kills three seconds later."""
+        with self.start(bench, backend, what) as driver:
+            self.begun(bench, driver, what)
+            driver.signal(signal.SIGTERM)
+            ended = driver.end(QUICKLY_S)
+            driver.wait_for_children()
+        self.check(bench, ended)
+
+    def test_while_the_last_map_runs(self, bench: Bench) -> None:
+        """All of the stage is done, and still the next one does not begin: the user wants to stop."""
+        code = (
+            "import os, signal, sys, runpy\n"
+            "from curate.dataset import driver\n"
+            "original = driver._Run._conclude\n"
+            "def conclude(self):\n"
+            "    os.kill(os.getpid(), signal.SIGINT)\n"
+            "    return original(self)\n"
+            "driver._Run._conclude = conclude\n"
+            f"sys.argv = {bench.argv('out')!r}\n"
+            "runpy.run_path(sys.argv[0], run_name='__main__')\n"
+        )
+        with Driver(["-c", code], bench.env) as driver:
+            ended = driver.end(QUICKLY_S)
+        assert len(bench.run_files("out")) == MAPS
+        assert not looks(bench.trace("out"))["reduce"]
+        assert ended.out == ""
+        self.check(bench, ended)
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_between_two_stages(self, bench: Bench, number: signal.Signals) -> None:
+        """While the outputs are planned."""
+        code = (
+            "import os, signal, sys, runpy, time\n"
+            "from curate.dataset import staged\n"
+            "def outputs(*_):\n"
+            f"    os.kill(os.getpid(), signal.{number.name})\n"
+            "    time.sleep(60)\n"
+            "staged._outputs = outputs\n"
+            f"sys.argv = {bench.argv('out')!r}\n"
+            "runpy.run_path(sys.argv[0], run_name='__main__')\n"
+        )
+        with Driver(["-c", code], bench.env) as driver:
+            ended = driver.end(QUICKLY_S)
+        assert len(bench.run_files("out")) == MAPS
+        self.check(bench, ended)
+
+
+# Two drivers
+
+
+def test_two_drivers_at_once(place: Place, tmp_path: Path) -> None:
+    """Both say complete, with the bytes of one alone, though one of them sweeps the stages that the other reads."""
+    bench = Bench(place, tmp_path / "bench")
+    with Zygote(tmp_path / "one", bench.env) as one, Zygote(tmp_path / "two", bench.env) as two:
+        assert one.run(*bench.argv("whole")).code == 0
+        with ThreadPoolExecutor(2) as pool:
+            for number in range(4):
+                argv = bench.argv(f"out-{number}", "--allow-concurrent")
+                ended = list(pool.map(lambda zygote, argv=argv: zygote.run(*argv), (one, two)))
+                assert [each.code for each in ended] == [0, 0], "\n".join(each.err for each in ended)
+                assert outputs(place.objects(f"out-{number}")) == outputs(place.objects("whole"))
+                last = one.run(*bench.argv(f"out-{number}"))
+                assert (last.code, last.json["tasks"]["attempts"]) == (0, 0)
+                assert not bench.stage_objects(f"out-{number}")
+
+
+@pytest.mark.parametrize("what", ["map", "reduce"])
+def test_a_second_driver_stops(local: Place, tmp_path: Path, what: str) -> None:
+    """The first one is at work on a stage: the second says so, and how to help; overwriting is refused."""
+    bench = Bench(local, tmp_path / "bench")
+    hold = tmp_path / "hold"
+    Path(f"{hold}-{what}").touch()
+    with Driver(bench.argv("out", "--hold", str(hold)), bench.env) as driver:
+        wait_until(lambda: looks(bench.trace("out"))[what] > 0, "it begins")
+        second = run(*bench.argv("out"))
+        assert second.code == 2
+        assert "another driver is at work" in second.err
+        assert "--allow-concurrent" in second.err
+        third = run(*bench.argv("out", "--overwrite", "--again"))
+        assert third.code == 2
+        assert "--overwrite would remove what it makes" in third.err
+        Path(f"{hold}-{what}").unlink()
+        assert driver.end().code == 0
+
+
+# On Ray
+
+
+LARGE = {f"{number}.parquet": data for number, data in enumerate(files(8, 4000).values())}
+RAY = {"RAY_ADDRESS": "local", "SORTING_BYTES": str(64 << 10)}
+
+
+@dataclass
+class Large(Bench):
+    """More input, on Ray."""
+
+    inputs: dict[str, bytes] = field(default_factory=lambda: dict(LARGE))
+
+    @property
+    def env(self) -> dict[str, str]:
+        return super().env | RAY
+
+    def trace_by_process(self, name: str) -> Counter[str]:
+        return looks(self.trace(name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["map", "reduce"])
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_the_driver_is_killed(place: Place, tmp_path: Path, what: str, shuffled: bool) -> None:
+    """In the middle of the maps, or of the outputs: nothing that was finished is run again, and the bytes are the
+    same."""
+    flags = ("--shuffle",) if shuffled else ()
+    bench = Large(place, tmp_path / "bench", flags)
+    hold = tmp_path / "hold"
+    with Driver(bench.argv("out", "--hold", str(hold), "--max-in-flight", "2", backend="ray"), bench.env) as driver:
+        wait_until(lambda: looks(bench.trace("out"))[what] > 3, f"{what}s are made")
+        Path(f"{hold}-{what}").touch()
+        time.sleep(1)
+        driver.signal(signal.SIGKILL)
+        driver.end()
+        driver.wait_for_children()
+    Path(f"{hold}-{what}").unlink()
+    made, parts, before = len(bench.run_files("out")), bench.parts("out"), looks(bench.trace("out"))
+    assert (0 < made < 8) if what == "map" else (made == 8 and parts)
+    ended = run(*bench.argv("out", backend="ray"), env=bench.env)
+    assert ended.code == 0, ended.err
+    after = looks(bench.trace("out")) - before
+    probes = 0 if what == "reduce" else 1
+    assert 8 - made <= after["map"] <= 8 - made + probes
+    # A look at a schema is one at what the first output begins with.
+    assert not first_rows(bench, "out", parts) & set(bench.trace("out").read_text().split()[2 * before.total() :: 2])
+    assert not bench.stage_objects("out")
+    if not shuffled:
+        whole = run(*bench.argv("whole"), env=bench.env)
+        assert whole.code == 0, whole.err
+        assert outputs(place.objects("out")) == outputs(place.objects("whole"))
+
+
+def first_rows(bench: Bench, name: str, parts: set[str]) -> set[str]:
+    """Returns what a look at each of these outputs leaves in the file."""
+    found = bench.place.objects(name)
+    tables = [pq.read_table(pa.BufferReader(found[part])) for part in parts]
+    rows = [one.slice(0, 1).to_pylist()[0] for one in tables]
+    return {f"reduce:{row['text'].replace(' ', '_')}:{row['id']}" for row in rows}
+
+
+ONE_CPU = {"num_cpus": 1, "object_store_memory": 100 << 20}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["map", "reduce"])
+def test_a_node_is_killed(local: Place, tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two, in the middle of the exchange: no map that was finished runs again, as its rows are in a file."""
+    from ray.cluster_utils import Cluster
+
+    bench = Large(local, tmp_path / "bench")
+    hold = tmp_path / "hold"
+    # Tasks get the environment of their node.
+    monkeypatch.setenv("SORTING_TRACE", str(bench.trace("out")))
+    monkeypatch.setenv("SORTING_HOLD", str(hold))
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    try:
+        nodes = [cluster.add_node(**ONE_CPU) for _ in range(2)]
+        cluster.wait_for_nodes()
+        env = bench.env | {"RAY_ADDRESS": cluster.address}
+        with Driver(bench.argv("out", "--hold", str(hold), backend="ray"), env) as driver:
+            wait_until(lambda: looks(bench.trace("out"))[what] > 2, f"{what}s are made")
+            Path(f"{hold}-{what}").touch()
+            wait_until(lambda: len(workers(bench.trace("out"))) >= 2, "both nodes are busy")
+            time.sleep(1)
+            made, before = set(bench.run_files("out")), looks(bench.trace("out"))
+            cluster.remove_node(nodes[1], allow_graceful=False)
+            wait_until(lambda: not all(Path(f"/proc/{pid}").exists() for pid in workers(bench.trace("out"))), "it died")
+            Path(f"{hold}-{what}").unlink()
+            ended = driver.end()
+        assert ended.code == 0, ended.err
+        again = (looks(bench.trace("out")) - before)["map"]
+        assert again <= 8 - len(made)
+        if what == "reduce":
+            assert (len(made), again) == (8, 0)
+    finally:
+        cluster.shutdown()
+    whole = run(*bench.argv("whole"), env=bench.env | {"SORTING_HOLD": "", "SORTING_TRACE": ""})
+    assert whole.code == 0, whole.err
+    assert outputs(local.objects("out")) == outputs(local.objects("whole"))

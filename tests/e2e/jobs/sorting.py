@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import curate
-from curate import Dataset
+from curate import Dataset, log
 from curate.dataset.driver import dry_run, run
 from curate.dataset.formats import OutputFormat
 from curate.dataset.lazy import ranges, sinks
@@ -96,6 +96,7 @@ def parsed(argv: list[str]) -> Namespace:
 
 def main(argv: list[str]) -> int:
     """Runs it, prints what came of it as JSON, and returns the exit code that a job would have."""
+    log.configure()
     arguments = parsed(argv)
     os.environ |= {"SORTING_HOLD": arguments.hold, "SORTING_TRACE": arguments.trace}
     try:
