@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from curate.dataset.formats import detect, read, row_groups
+from curate.dataset.formats import detect, read, row_groups, stem
 from curate.dataset.formats.hold import hold
 from curate.dataset.inputs import SCHEMA, enclosing_ledgers, list_inputs, refuse_overlap, understand
 from curate.dataset.lazy.sources import Listed, View, ahead
@@ -100,6 +100,17 @@ class JobFiles(Listed):
         return named[0].size > self.shard_bytes
 
 
+def _refuse_namesakes(listing: pa.Table) -> None:
+    """Raises ConfigError if two files have one name: it is by these that rows are told apart, wherever they lie."""
+    seen: dict[str, str] = {}
+    for uri, name in zip(listing["uri"].to_pylist(), listing["name"].to_pylist(), strict=True):
+        if (other := seen.setdefault(stem(name), uri)) is not uri:
+            raise ConfigError(
+                f"{other!r} and {uri!r} have one name, {stem(name)!r}: inputs are called after the part of their path "
+                "below --input, without the suffix; name a directory above both, or rename one of them"
+            )
+
+
 def _groups_of(item: Object) -> list[int] | None:
     try:
         return row_groups(open_store(item.uri), item)
@@ -112,7 +123,7 @@ def list_for(spec: StageSpec, options: RunOptions) -> JobFiles:
     """Lists the inputs of a run, and looks into the first of each format for their schema.
 
     `spec` says which columns are read. Raises ConfigError for inputs that are not there, lie in the output, are
-    those of an unfinished job, or are of several formats whose columns differ.
+    those of an unfinished job, have one name, or are of several formats whose columns differ.
     """
     if not options.inputs:
         raise ConfigError("no input was given; add --input PATH_OR_GLOB (it can be repeated)")
@@ -122,6 +133,7 @@ def list_for(spec: StageSpec, options: RunOptions) -> JobFiles:
     inputs = list_inputs(patterns, stores.of)
     if not options.allow_incomplete_input:
         refuse_incomplete([*inputs.incomplete, *enclosing_ledgers(patterns, stores.of)])
+    _refuse_namesakes(inputs.table)
     schemas = input_schemas(spec, None, inputs, inputs.table["uri"].to_pylist(), stores)
     found = JobFiles(schemas, listing=inputs.table, shard_bytes=spec.shard_bytes)
     for format, schema in schemas.items():

@@ -395,6 +395,37 @@ def test_inputs_that_are_not_there_or_in_the_way(folder: Path, tmp_path: Path) -
         run_job(Sorted(), folder, folder / "out")
 
 
+def test_two_inputs_of_one_name_are_refused(folder: Path, tmp_path: Path) -> None:
+    """What is random in an exchange, and where equal keys lie, is by name: two of one would be one shard."""
+    (folder / "more").mkdir()
+    (folder / "more/0.jsonl").write_text('{"n": 1, "k": "k0"}\n')
+    with refusing("have one name, '0'"):
+        run_job(Sorted(), [folder / "*.jsonl", folder / "more"], tmp_path / "out")
+    assert run_job(Sorted(), folder, tmp_path / "out").state is RunState.COMPLETE
+
+
+def test_inputs_without_rows(tmp_path: Path) -> None:
+    """Give an output without rows, with the columns that the job has declared."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/0.jsonl").write_bytes(b"")
+    summary = run_job(Sorted(), tmp_path / "in", tmp_path / "out")
+    assert (summary.state, summary.books.rows()) == (
+        RunState.COMPLETE,
+        {"in": 0, "created": 0, "out": 0, "dropped": {}, "quarantined": 0},
+    )
+    [table] = outputs(tmp_path / "out").values()
+    assert table.column_names == ["n", "k"]
+
+
+def test_an_input_that_cannot_be_read_fails_alone(folder: Path, tmp_path: Path) -> None:
+    """The other map shards are done; once it is mended, the job starts over: its inputs are others."""
+    (folder / "0.parquet").write_bytes(b"no such file" * 20)
+    (folder / "0.jsonl").unlink()
+    summary = run_job(Sorted(), folder, tmp_path / "out")
+    assert (summary.state, summary.failed, summary.done) == (RunState.FAILED, 1, 2)
+    assert "0.parquet" in summary.failures[0].error
+
+
 def test_a_dry_run_says_where_it_begins(folder: Path, tmp_path: Path) -> None:
     """And writes nothing."""
     from curate.dataset.driver import dry_run
