@@ -17,6 +17,7 @@ import pyarrow as pa
 from curate.dataset.exchange.cuts import Cut, cuts, place
 from curate.dataset.exchange.even import Even, evenly
 from curate.dataset.exchange.how import Exchange, Part
+from curate.dataset.exchange.order import Order
 from curate.dataset.exchange.runs import RunFile, Segment
 from curate.dataset.exchange.skew import heaviest, refusal
 from curate.dataset.formats import rechunk
@@ -203,34 +204,41 @@ def _pieces_by_bytes(
     how: Exchange, files: Sequence[RunFile], segments: Sequence[tuple[int, int, int]], indexes: Sequence[Segment]
 ) -> Iterator[Piece]:
     total = sum(int(one.bytes.sum()) for one in indexes)
-    target = min(max(total // PARTS, LEAST_BYTES), MOST_BYTES)
     # Keys of all sides are compared with one another: what they are called says nothing.
-    order = how.orders[0]
-    named = [
-        index
-        if side == 0
-        else replace(index, keys=index.keys.rename_columns(order.keys_of(indexes[0].keys).column_names))
-        for (side, _, _), index in zip(segments, indexes, strict=True)
-    ]
-    made: list[Cut] = cuts(
-        order, named, target_bytes=None if how.count else target, count=how.count, aligned=how.aligned
-    )
-    rows = np.array([int(one.rows.sum()) for one in indexes], dtype=np.int64)
-    edges = [np.zeros(len(rows), dtype=np.int64)]
-    for cut in made:
-        edges.append(
-            np.array(
-                [
-                    place(cut, number, _position(files[file], how.orders[side], segment))
-                    for number, (side, file, segment) in enumerate(segments)
-                ],
-                dtype=np.int64,
-            )
-        )
-    edges.append(rows)
-    weights = [one.bytes.sum() / max(1, row) for one, row in zip(indexes, rows.tolist(), strict=True)]
+    names = [key.column for key in how.orders[0].keys]
+    named = [replace(index, keys=index.keys.rename_columns(names)) for index in indexes]
+    target = None if how.count else target_of(total)
+    made = cuts(how.orders[0], named, target_bytes=target, count=how.count, aligned=how.aligned)
+    edges = edges_of(how.orders, files, segments, indexes, made)
+    weights = [one.bytes.sum() / max(1, int(one.rows.sum())) for one in indexes]
     for number, (start, stop) in enumerate(pairwise(edges)):
-        yield Piece(number, start, stop, int(np.dot(stop - start, weights)) if len(rows) else 0)
+        yield Piece(number, start, stop, int(np.dot(stop - start, weights)) if len(weights) else 0)
+
+
+def target_of(total_bytes: int) -> int:
+    """Returns the bytes in memory of an output, about, where there are as many of rows in all."""
+    return min(max(total_bytes // PARTS, LEAST_BYTES), MOST_BYTES)
+
+
+def edges_of(
+    orders: Sequence[Order],
+    files: Sequence[RunFile],
+    segments: Sequence[tuple[int, int, int]],
+    indexes: Sequence[Segment],
+    made: Sequence[Cut],
+) -> list[Any]:
+    """Returns at which row of each segment every part begins, and where the last one ends. Reads the pages that cuts
+    fall into; raises DamagedRun.
+    """
+    edges = [np.zeros(len(segments), dtype=np.int64)]
+    for cut in made:
+        found = [
+            place(cut, number, _position(files[file], orders[side], segment))
+            for number, (side, file, segment) in enumerate(segments)
+        ]
+        edges.append(np.array(found, dtype=np.int64))
+    edges.append(np.array([int(one.rows.sum()) for one in indexes], dtype=np.int64))
+    return edges
 
 
 def _position(file: RunFile, order: Any, segment: int) -> Any:
@@ -246,7 +254,6 @@ def _pieces_by_rows(
 ) -> Iterator[Piece]:
     del files, segments
     total = sum(int(one.bytes.sum()) for one in indexes)
-    target = min(max(total // PARTS, LEAST_BYTES), MOST_BYTES)
-    parts: Sequence[Even] = evenly(how.orders[0], indexes, how.count or max(1, -(-total // target)))
+    parts: Sequence[Even] = evenly(how.orders[0], indexes, how.count or max(1, -(-total // target_of(total))))
     for number, part in enumerate(parts):
         yield Piece(number, part.starts, part.stops, part.bytes, part.skip, part.take)

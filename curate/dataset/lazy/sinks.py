@@ -10,6 +10,7 @@ from typing import Any, Protocol, cast
 from curate.dataset.dedup.marks import FileMarks
 from curate.dataset.dedup.plans import pinned
 from curate.dataset.formats import DEFAULT_CODEC, Format, OutputFormat, ReadAs, suffix
+from curate.dataset.lazy.merging import merge_stage
 from curate.dataset.lazy.operators import Operator
 from curate.dataset.lazy.ordering import Repartitioned, Shuffled, buckets_for
 from curate.dataset.lazy.plan import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip, schema_of
@@ -317,19 +318,41 @@ def _bound(
         of: list[list[Object]] = [[] for _ in exchange.how.orders]
         for side, objects in zip(sides, stages, strict=False):
             of[side] += objects
-        source = ranges_of(exchange.how, schema_of(exchange), of, spec.memory_budget or MOST_MEMORY)
-        most = max((piece.size for piece in source.made), default=0)
-        needed = COPIES * most if most > LEAST_BYTES else 0
-        spec = replace(
-            spec,
-            rows=SourceRows([source], [View()]),
-            resources=replace(spec.resources, memory=max(spec.resources.memory or 0, needed) or None),
-        )
+        merges = [merge_stage(spec, exchange.how, side, objects) for side, objects in enumerate(of)]
+        if any(merges):
+            before = tuple(Before(one) for one in merges if one is not None)
+            then = partial(_merged, exchange, [one is not None for one in merges], of, marks, stages[len(sides) :])
+            return replace(spec, before=before, bind=then)
+        spec = _ranging(exchange, of, spec)
     if marks:
         left = iter(stages[len(sides) :])
         files = [[item for _ in range(count) for item in next(left)] for count in marks]
         spec = replace(spec, operator=Pipeline(told(cast(Pipeline, spec.operator).steps, files)))
     return spec
+
+
+def _merged(
+    exchange: Exchanged,
+    merged: Sequence[bool],
+    of: Sequence[Sequence[Object]],
+    marks: Sequence[int],
+    others: Sequence[Sequence[Object]],
+    spec: StageSpec,
+    stages: Sequence[Sequence[Object]],
+) -> StageSpec:
+    """Returns the stage that reads an exchange of whose sides some were merged."""
+    left = iter(stages)
+    spec = _ranging(exchange, [next(left) if yes else files for yes, files in zip(merged, of, strict=True)], spec)
+    return _bound(None, (), marks, spec, others)
+
+
+def _ranging(exchange: Exchanged, of: Sequence[Sequence[Object]], spec: StageSpec) -> StageSpec:
+    """Returns the stage that reads its ranges of the run files of each side."""
+    source = ranges_of(exchange.how, schema_of(exchange), of, spec.memory_budget or MOST_MEMORY)
+    most = max((piece.size for piece in source.made), default=0)
+    needed = COPIES * most if most > LEAST_BYTES else 0
+    memory = max(spec.resources.memory or 0, needed) or None
+    return replace(spec, rows=SourceRows([source], [View()]), resources=replace(spec.resources, memory=memory))
 
 
 def told(steps: Sequence[Any], files: Sequence[Sequence[Object]]) -> tuple[Any, ...]:
