@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -63,6 +64,19 @@ class Words(TextJob):
 if __name__ == "__main__":
     Words.main()
 '''
+
+
+TALKING = """
+import sys, time
+from pathlib import Path
+gate = Path(sys.argv[1])
+for number in range(200):
+    print(f"line {number}", flush=True)
+    if number == 99:
+        (gate / "half").touch()
+        while not (gate / "go").exists():
+            time.sleep(0.05)
+"""
 
 
 @dataclass(frozen=True)
@@ -276,6 +290,26 @@ def test_a_driver_that_is_killed_is_submitted_again(
     assert "1 of 5 shards done, 4 left" in err
 
 
+def test_a_job_that_nobody_follows(cluster: Cluster, tmp_path: Path) -> None:
+    """Its log is shown later, and it is ended by name; what was stopped is no success."""
+    (cluster.work / "jobs/talking.py").write_text(TALKING)
+    started = cluster.submit("--no-wait", "jobs/talking.py", str(tmp_path))
+    assert started.returncode == 0, started.stderr
+    (name,) = re.findall(r"submitted as (\S+)", started.stderr)
+    wait_until((tmp_path / "half").exists, "half of the log is written", 120)
+    follower = cluster.start("logs", "--follow", "--address", cluster.address, name)
+    stopped = cluster.start("stop", "--address", cluster.address, name)
+    stopped.communicate(timeout=120)
+    assert stopped.returncode == 0
+    out, _ = follower.communicate(timeout=120)
+    assert follower.returncode == 1
+    assert [line for line in out.splitlines() if line.startswith("line ")] == [f"line {k}" for k in range(100)]
+    unknown = cluster.start("logs", "--follow", "--address", cluster.address, "nothing-of-that-name")
+    _, err = unknown.communicate(timeout=120)
+    assert unknown.returncode == 2
+    assert "knows no job nothing-of-that-name" in err
+
+
 class Wire:
     """Connections to an address, which can be cut: then those that stand break, and no new one is made."""
 
@@ -316,19 +350,6 @@ class Wire:
         for end in (one, other):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
-
-
-TALKING = """
-import sys, time
-from pathlib import Path
-gate = Path(sys.argv[1])
-for number in range(200):
-    print(f"line {number}", flush=True)
-    if number == 99:
-        (gate / "half").touch()
-        while not (gate / "go").exists():
-            time.sleep(0.05)
-"""
 
 
 def test_a_lost_connection_is_made_anew(cluster: Cluster, tmp_path: Path) -> None:
