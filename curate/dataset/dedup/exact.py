@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from curate.dataset.dedup import normalise
 from curate.dataset.dedup.places import PLACE, Marks, first_place, places, ranks, rows_where
@@ -299,15 +298,13 @@ class DropCopies(Plain):
             return
         digest, check = self.same.digests(batch)
         marks = self.marks.of(first_place(place.rank), first_place(place.rank + 1))
-        at = pc.index_in(_wide(digest, check), value_set=_wide(marks[DIGEST].to_numpy(), marks[CHECK].to_numpy()))
-        marked = at.is_valid().to_numpy(zero_copy_only=False)
-        kept = marks[KEPT].take(at.fill_null(0)).to_numpy() if marks.num_rows else np.zeros(0, np.int64)
-        dropped = marked.copy()
-        dropped[marked] = kept[marked] != places(place, batch.num_rows)[marked] if marks.num_rows else False
+        at = _found(digest, check, marks[DIGEST].to_numpy(), marks[CHECK].to_numpy())
+        dropped = at >= 0
+        dropped[dropped] = marks[KEPT].to_numpy()[at[dropped]] != places(place, batch.num_rows)[dropped]
         tally.drop(int(dropped.sum()), DUPLICATE)
         yield rows_where(batch, ~dropped)
-        if dropped.any():
-            yield from self._told(rows_where(batch, dropped), marks.take(at.filter(pa.array(dropped))))
+        # Also without rows: it tells the columns of the extra output.
+        yield from self._told(rows_where(batch, dropped), marks.take(pa.array(at[dropped])))
 
     def _told(self, batch: pa.Table, marks: pa.Table | None) -> Iterator[SideTable]:
         if self.same.id_column is None or self.same.id_column not in batch.column_names:
@@ -325,6 +322,17 @@ def duplicates(ids: Any, clusters: Any, kept: Any, similarity: Any) -> SideTable
     return SideTable(DUPLICATES, pa.table([ids, clusters, kept, similarity], names=names))
 
 
-def _wide(digest: Words, check: Words) -> pa.Array:
-    data = np.stack([digest, check], axis=1)
-    return pa.Array.from_buffers(pa.binary(16), len(digest), [None, pa.py_buffer(np.ascontiguousarray(data))])
+def _found(digest: Words, check: Words, digests: Words, checks: Words) -> Ints:
+    """Returns where each digest is among those of marks, which are sorted, by their first words; -1: nowhere."""
+    found = np.full(len(digest), -1)
+    at = np.searchsorted(digests, digest)
+    left = np.arange(len(digest))
+    while len(left):
+        left = left[at[left] < len(digests)]
+        left = left[digests[at[left]] == digest[left]]
+        same = checks[at[left]] == check[left]
+        found[left[same]] = at[left[same]]
+        # Of several marks with the same first word, which there are none of but by chance, the next one.
+        left = left[~same]
+        at[left] += 1
+    return found

@@ -499,6 +499,6 @@ class DropNear(Plain):
         keep[rows] = False
         tally.drop(len(rows), DUPLICATE)
         yield rows_where(batch, keep)
-        if len(rows):
-            clusters = pa.array([f"{kept:016x}" for kept in marks[KEPT].to_pylist()])
-            yield duplicates(ids.take(pa.array(rows)), clusters, marks[KEPT_ID], marks[SIMILARITY])
+        # Also without rows: it tells the columns of the extra output.
+        clusters = pa.array([f"{kept:016x}" for kept in marks[KEPT].to_pylist()], pa.string())
+        yield duplicates(ids.take(pa.array(rows)), clusters, marks[KEPT_ID], marks[SIMILARITY])

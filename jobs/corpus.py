@@ -1,0 +1,80 @@
+"""From pages to training shards: `python jobs/corpus.py --input 'gs://b/pages/*.jsonl.gz' --output gs://b/train
+--work gs://b/train-work --shards 64`.
+
+One pipeline, of which every step is a part of this library: what `jobs/quality.py` and `jobs/langid.py` keep, without
+exact copies and without near ones, in random order.
+
+    read -> quality rules -> language -> checkpoint <work>/filtered
+         -> dedup_exact              -> checkpoint <work>/exact
+         -> dedup_minhash            -> checkpoint <work>/unique
+         -> random_shuffle -> shards
+
+Deduplication reads its input twice, or four times, so that what is slow comes before a checkpoint. Checkpoints are
+datasets of their own, in the order of the input, with ledgers and books (`curate status <work>/filtered`), and outlive
+the job. Which texts were dropped as copies is told beside the last two, in `_side/duplicates/`. Other parameters need
+another `--work`, as they need another `--output`.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from langid import LANGUAGE, OTHER_LANGUAGE, SCORE, LanguageModel
+from quality import Quality
+
+from curate import ActorPool, Dataset, param
+from curate.errors import ConfigError
+
+
+class Languages:
+    """Adds the language of each text, and how sure that is. Made once in each actor."""
+
+    def __init__(self, column: str) -> None:
+        self._column = column
+        self._model = LanguageModel()
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        languages, scores = self._model.identify(batch[self._column].to_pylist())
+        batch = batch.append_column(LANGUAGE, pa.array(languages, pa.string()))
+        return batch.append_column(SCORE, pa.array(scores, pa.float32()))
+
+
+class Corpus(Quality):
+    """Make training shards of texts: filtered by quality and language, deduplicated, in random order.
+
+    Rows have the id, the text, the columns to keep, `language` and `language_score`. The parameters of the quality
+    rules are those of the job `quality`.
+    """
+
+    version = "1"
+    work: str = param(help="where what is filtered, and what is unique of it, is kept: an output prefix of its own")
+    languages: list[str] = param(["en"], help="languages to keep, such as en,de")
+    threshold: float = param(0.8, help="similarity of texts from which one of them is dropped, up to 1")
+    shards: int = param(help="files to write, of as many rows each, to one")
+    seed: int = param(0, help="of the order of rows; another seed is another order")
+
+    def check(self) -> None:
+        """Refuses what would keep nothing, or not what was meant."""
+        super().check()
+        if not self.languages:
+            raise ConfigError("--languages is empty, so no text would be kept; give at least one, such as en")
+        if self.shards < 1:
+            raise ConfigError(f"--shards {self.shards} is no number of files; give at least 1")
+
+    def build(self, ds: Dataset) -> Dataset:
+        work = self.work.rstrip("/")
+        good = super().build(ds)
+        assert isinstance(good, Dataset)
+        told = good.map_batches(Languages, fn_constructor_args=[self.text_column], compute=ActorPool(), batch_size=4096)
+        filtered = told.filter(pc.field(LANGUAGE).isin(self.languages), reason=OTHER_LANGUAGE)
+        exact = filtered.checkpoint(f"{work}/filtered").dedup_exact(
+            self.text_column, normalise=True, id_column=self.id_column
+        )
+        unique = exact.checkpoint(f"{work}/exact").dedup_minhash(
+            self.text_column, id_column=self.id_column, threshold=self.threshold
+        )
+        return unique.checkpoint(f"{work}/unique").random_shuffle(seed=self.seed, num_shards=self.shards)
+
+
+if __name__ == "__main__":
+    Corpus.main()
