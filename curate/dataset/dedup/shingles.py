@@ -1,4 +1,4 @@
-"""Texts as sets of n-grams of words or characters, each n-gram a 64-bit hash; and how alike two such sets are.
+"""Texts as sets of n-grams of words or characters, each n-gram a 64-bit hash.
 
 All of it goes through numpy, a batch of texts at a time: words are found by their bytes, a word of up to 32 bytes is
 hashed eight bytes at a time, and an n-gram is a polynomial of its words. It takes 50 ns an n-gram.
@@ -25,6 +25,9 @@ UNITS = ("word", "character")
 
 Offsets = npt.NDArray[np.int64]
 
+_TEXTS_BITS = 12
+_TEXTS = 1 << _TEXTS_BITS
+"""Texts whose n-grams are sorted at a time."""
 _BLANK = 32
 _SHORT_BYTES = 32
 """Words of more bytes, which are few, go through the library one by one."""
@@ -68,18 +71,29 @@ def shingles(texts: pa.Array | pa.ChunkedArray, ngram: int = 5, unit: str = "wor
 
 
 def distinct(found: Shingles) -> Shingles:
-    """Returns the n-grams of each text once each, in the order of their hashes.
+    """Returns the n-grams of each text once each, by the upper 52 bits of their hashes, in the order of these; the
+    lower bits are 0.
+
+    Two of a million n-grams of one text are taken for one once in 9,000 times.
 
     >>> distinct(shingles(pa.array(["a a a a"]), 2)).counts.tolist()
     [1]
     """
-    texts = np.repeat(np.arange(len(found.counts)), found.counts)
-    order = np.lexsort((found.hashes, texts))
-    hashes, texts = found.hashes[order], texts[order]
-    first = np.ones(len(hashes), bool)
-    first[1:] = (hashes[1:] != hashes[:-1]) | (texts[1:] != texts[:-1])
-    counts = np.bincount(texts[first], minlength=len(found.counts))
-    return Shingles(hashes[first], _ends(counts))
+    parts = [_distinct(found, first) for first in range(0, max(1, len(found.counts)), _TEXTS)]
+    return Shingles(np.concatenate([one for one, _ in parts]), _ends(np.concatenate([counts for _, counts in parts])))
+
+
+def _distinct(found: Shingles, first: int) -> tuple[Words, Offsets]:
+    """Returns the n-grams of some texts, and how many each has: text and hash are sorted as one number."""
+    counts = found.counts[first : first + _TEXTS]
+    start = found.offsets[first]
+    hashes = found.hashes[start : start + counts.sum()] >> np.uint64(_TEXTS_BITS)
+    keys = hashes | (np.repeat(np.arange(len(counts), dtype=np.uint64), counts) << np.uint64(64 - _TEXTS_BITS))
+    # Not np.unique, which hashes what is sorted several times as fast.
+    keys.sort()
+    keys = keys[np.append(True, keys[1:] != keys[:-1])[: len(keys)]]
+    texts = (keys >> np.uint64(64 - _TEXTS_BITS)).astype(np.int64)
+    return keys << np.uint64(_TEXTS_BITS), np.bincount(texts, minlength=len(counts))
 
 
 def gathered(sets: Shingles, which: Offsets) -> Shingles:
@@ -92,16 +106,6 @@ def gathered(sets: Shingles, which: Offsets) -> Shingles:
     offsets = _ends(counts)
     at = np.repeat(sets.offsets[which] - offsets[:-1], counts) + np.arange(offsets[-1])
     return Shingles(sets.hashes[at], offsets)
-
-
-def jaccard(a: Words, b: Words) -> float:
-    """Returns how alike two sets are: how many are in both, to how many are in either; both without repetition.
-
-    >>> jaccard(np.array([1, 2, 3], np.uint64), np.array([2, 3, 4], np.uint64))
-    0.5
-    """
-    both = len(np.intersect1d(a, b, assume_unique=True))
-    return both / max(1, len(a) + len(b) - both)
 
 
 def _ends(counts: Any) -> Offsets:
