@@ -222,6 +222,19 @@ def test_process_after_an_exchange_may_have_extra_outputs(folder: Path, tmp_path
     assert pq.read_table(tmp_path / "out/_side/odd")["n"].to_pylist() == list(range(1, 30, 2))
 
 
+def test_process_before_an_exchange_has_one_output(folder: Path, tmp_path: Path) -> None:
+    """What it gives goes into the exchange: a table of another output is said to be none of its own."""
+
+    class Before(Sided):
+        def build(self, ds: Dataset) -> Any:
+            down = Job.build(self, ds).sort("n")
+            return {"main": down, "odd": down}
+
+    summary = run_job(Before(), folder, tmp_path / "out")
+    assert (summary.state, summary.failed) == (RunState.FAILED, 3)
+    assert "gave a table of 'odd', which is none of the job's outputs" in summary.failures[0].error
+
+
 class Again(Sorted):
     """An exchange, a checkpoint, and another exchange."""
 
