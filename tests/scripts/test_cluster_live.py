@@ -38,7 +38,7 @@ pytestmark = pytest.mark.slow
 BIN = Path(sys.executable).parent
 SECRET = "s3cr3t-value-of-the-key"
 POOLED = '''
-"""Counts the words of texts, in a pool of actors, and knows a key."""
+"""Counts the words of texts in a pool of actors, sorts them, and knows a key."""
 
 import pyarrow.compute as pc
 
@@ -58,7 +58,8 @@ class Words(TextJob):
     def build(self, ds: Dataset) -> Dataset:
         assert len(self.key) == 23
         long = ds.filter(pc.utf8_length(pc.field("text")) > 5, reason="short")
-        return long.map_batches(Counter, compute=ActorPool(size=1)).filter(pc.field("words") > 2, reason="few words")
+        counted = long.map_batches(Counter, compute=ActorPool(size=1)).filter(pc.field("words") > 2, reason="few words")
+        return counted.sort(["words", "id"])
 
 
 if __name__ == "__main__":
@@ -243,13 +244,17 @@ def test_without_the_token_nothing_runs(cluster: Cluster, local: Place, source: 
     assert not Path(f"{local.root}/out").exists()
 
 
-def test_a_pool_and_a_secret(cluster: Cluster, local: Place, source: str, tmp_path: Path) -> None:
-    """The job gets the secret; neither Ray's records of the job, nor its log, nor its ledger hold it."""
+def test_a_pool_an_exchange_and_a_secret(cluster: Cluster, local: Place, source: str, tmp_path: Path) -> None:
+    """The same bytes as here. Neither Ray's records of the job, nor its log, nor its ledger hold the secret."""
     (tmp_path / "key").write_text(f"{SECRET}\n")
-    words = ("jobs/pooled.py", "--key", "API_KEY", "--input", source, "--output", f"{local.root}/out")
-    ended = cluster.submit("--secret", f"API_KEY={tmp_path}/key", *words)
+    words = ("--key", "API_KEY", "--input", source, "--output")
+    script = str(cluster.work / "jobs/pooled.py")
+    here = run(script, *words, f"{local.root}/here", "--backend", "inline", env={"API_KEY": SECRET})
+    assert here.code == 0, here.err
+    given = ("--secret", f"API_KEY={tmp_path}/key", "jobs/pooled.py", *words)
+    ended = cluster.submit(*given, f"{local.root}/out")
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert len(outputs(local.objects("out"))) >= 5
+    assert outputs(local.objects("out")) == outputs(local.objects("here"))
     for text in (ended.stdout, ended.stderr, cluster.jobs()):
         assert SECRET not in text
     assert f"API_KEY={tmp_path}/key" in cluster.jobs()
