@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,16 @@ from curate.dataset.browse import quarantined as browse_quarantined
 from curate.dataset.lazy import sinks
 from curate.dataset.look import find_job
 from curate.dataset.verify import verify
+from curate.errors import CurateError
+from curate.storage import open_store
 from curate.tasks import layout
+from curate.testing import faulty_stores
+from tests.dataset.test_staged import dies
 from tests.job.inline import everything, output_rows, outputs, quarantined, refusing, run_job
 from tests.job.modules import Modules
 
 BAD_LINE = b"no line of JSON\n"
+numbers = itertools.count()
 
 
 @pytest.fixture
@@ -126,6 +133,38 @@ def test_the_budget_of_bad_rows_holds_before_the_exchange(folder: Path, tmp_path
     # What was done before is not done again.
     assert sum(calls) == 10
     assert output_rows(tmp_path / "out") == EVEN
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("step", [11, pytest.param(1, marks=pytest.mark.slow)])
+def test_killed_at_any_call_and_run_again(step: int, after: bool) -> None:
+    """The same outputs, books and rows set aside, each once: wherever the first run ended."""
+    root = f"memory://jobs-{next(numbers)}"
+    store = open_store(root, scratch="unused")
+    lines = [json.dumps({"n": n, "k": "k"}).encode() + b"\n" for n in range(30)]
+    for k in range(3):
+        store.publish(f"{root}/in/{k}.jsonl", b"".join(lines[k::3]) + (BAD_LINE if k == 1 else b""))
+
+    def everything() -> dict[str, bytes]:
+        start = f"{root}/out/"
+        return {one.uri[len(start) :]: store.read(one.uri) for one in store.list(start)}
+
+    def kept() -> dict[str, bytes]:
+        return {name: data for name, data in everything().items() if name.startswith((layout.QUARANTINE, "part-"))}
+
+    with faulty_stores(retry=None) as counted:
+        whole = run_job(Sorted(), f"{root}/in", f"{root}/out")
+    expected, calls = kept(), counted.calls.total()
+    assert len(expected) == 2
+    for nth in range(1, calls + 1, step):
+        for item in list(store.list(f"{root}/out/")):
+            store.delete(item.uri)
+        with dies(nth, after=after), suppress(CurateError):
+            run_job(Sorted(), f"{root}/in", f"{root}/out")
+        ended = run_job(Sorted(), f"{root}/in", f"{root}/out")
+        assert (ended.state, ended.books) == (RunState.COMPLETE, whole.books), f"call {nth} of {calls}"
+        assert kept() == expected, f"call {nth} of {calls}"
+        assert not any(name.startswith(layout.STAGES) for name in everything())
 
 
 class Flaky(Sorted):
