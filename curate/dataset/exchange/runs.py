@@ -46,14 +46,12 @@ from curate.errors import DamagedRun, ObjectNotFound, SchemaMismatch
 from curate.storage import is_local
 from curate.storage.protocol import Object, Store
 
-CHUNK_BYTES = 128 << 20
+CHUNK_BYTES = 64 << 20
 """Bytes of rows that are sorted at once, in memory, with 16 a row for their places."""
 PAGE_BYTES = 256 << 10
 """Bytes of rows that are read at once, in memory; a row that is larger is a page of its own."""
 FOLD_ROWS = 262_144
 """Rows that come between two folds."""
-_UNUSED_BYTES = 32 << 10
-"""Bytes of the buffers of a pending table that may be of no row."""
 _STEP_ROWS = 65_536
 """Rows that are measured at a time."""
 _ALIGNMENT = 64
@@ -113,9 +111,6 @@ class RunWriter:
         if table.num_rows and not len(self._schema):
             raise SchemaMismatch(f"{table.num_rows} rows have no column; an exchange moves rows by what they hold")
         self.rows += table.num_rows
-        # A few rows of a large table would keep all of it while they are pending.
-        if table.get_total_buffer_size() > 2 * table.nbytes + _UNUSED_BYTES:
-            table = take(table, pa.array(np.arange(table.num_rows)))
         at = 0
         while at < table.num_rows:
             at += self._take(table.slice(at, _STEP_ROWS))
@@ -183,15 +178,15 @@ class RunWriter:
         self._since_fold = 0
         if not chunk.rows:
             return
-        pieces = chunk.pieces()
-        table = pa.Table.from_batches(pieces, self._schema)
+        table = chunk.combined()
+        (rows,) = table.to_batches()
         places = np.asarray(self._order.indices(table), np.int64)
         firsts, index = [], _PageIndex(self._segments)
         starts = (
             self._order.starts(take(self._order.keys_of(table), pa.array(places))) if self._keys_begin_pages else None
         )
         for start, stop in page_ends(chunk.sizes(), places, self._page_bytes, starts):
-            page = gather(pieces, places[start:stop], self._schema)
+            page = gather(rows, places[start:stop], self._schema)
             index.add(self._offset, *self._write_page(page))
             self._offset += index.length[-1]
             firsts.append(start)

@@ -131,7 +131,8 @@ def test_what_is_read_are_the_rows_of_each_chunk_sorted_whatever_tables_they_cam
     whole = written([table], order, **how)
     came = pieces(table, cuts)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(gathered, "_PIECE_TABLES", together)
+        patched.setattr(gathered, "UNUSED", together)
+        patched.setattr(gathered, "UNUSED_BYTES", 0)
         assert written(came, order, **how) == whole
     file = in_memory(whole)
     assert file.schema == SCHEMA
@@ -500,7 +501,8 @@ def test_folds_depend_on_the_rows_alone_and_lose_none(keys: list[int], cuts: lis
         sink, fold = io.BytesIO(), Sums()
         writer = RunWriter(sink, FOLDED, BY_K, fold, chunk_bytes=chunk_bytes, page_bytes=40, fold_rows=7)
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(gathered, "_PIECE_TABLES", 1 if came[0] is table else 3)
+            patched.setattr(gathered, "UNUSED", 1 if came[0] is table else 3)
+            patched.setattr(gathered, "UNUSED_BYTES", 0)
             for piece in came:
                 writer.write(piece)
             writer.finish()
