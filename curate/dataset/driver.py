@@ -10,6 +10,7 @@ from curate.clock import Clock, SystemClock
 from curate.dataset.account import Account
 from curate.dataset.commit import LostRaceError, commit
 from curate.dataset.conclude import last_look, late_outputs, publish_summary, sweep_quarantine
+from curate.dataset.course import At
 from curate.dataset.prepare import Prepared, Seen, describe, prepare
 from curate.dataset.probing import output_schemas
 from curate.dataset.rivals import at_work, describe_rivals, refuse_rivals
@@ -104,16 +105,17 @@ def run_stage(
     backend: Backend | None = None,
     signals: Signals | None = None,
     seen: Seen | None = None,
+    at: At | None = None,
 ) -> Summary:
     """Runs one stage, after the checkpoint that it reads.
 
-    `signals` is what a run of several stages hears of them. With `seen`, which says that nothing is left to do, raises
-    WorkLeftError if there is.
+    `signals` is what a run of several stages hears of them, and `at` where in that it is. With `seen`, which says that
+    nothing is left to do, raises WorkLeftError if there is.
     """
     clock = clock or SystemClock()
     if signals is None:
         with Signals(options.handle_signals, get_logger(job=spec.name)) as signals:
-            return run_stage(spec, options, clock=clock, backend=backend, signals=signals, seen=seen)
+            return run_stage(spec, options, clock=clock, backend=backend, signals=signals, seen=seen, at=at)
     for before in spec.before if spec.bind is None else ():
         assert before.path is not None
         ended = _run(before.spec, _of_upstream(options, before), clock, backend, signals)
@@ -123,7 +125,7 @@ def run_stage(
             raise KeyboardInterrupt
         options = _after_upstream(options, before.path)
     started_s, started = clock.monotonic(), clock.now()
-    run_id = new_run_id(started)
+    run_id = (at and at.run_id) or new_run_id(started)
     log = get_logger(job=spec.name, run=run_id)
     rounds: list[Summary] = []
     while True:
@@ -140,7 +142,7 @@ def run_stage(
             )
         todo = prepared.todo
         scheduler = Scheduler(todo, prepared.plan.sizes[todo], _policy(spec, options, len(prepared.scope)))
-        account = Account(prepared, options, scheduler, clock, started_s, started)
+        account = Account(prepared, options, scheduler, clock, started_s, started, at)
         last = len(rounds) == MOST_ROUNDS
         try:
             ended = _Run(prepared, options, account, clock, signals, last).execute(backend)
@@ -271,7 +273,8 @@ class _Run:
         if is_local(prepared.output):
             sweep_scratch(prepared.ledger.uri(layout.TMP), prepared.stores.scratch, self.clock.now(), LEFTOVER_S)
         self.account.open()
-        registry.remember(prepared.output, prepared.spec.name, prepared.run_id, self.account.started)
+        if self.account.of_job:
+            registry.remember(prepared.output, prepared.spec.name, prepared.run_id, self.account.started)
 
     def _tidy(self) -> None:
         if is_local(self.prepared.output):
@@ -295,6 +298,9 @@ class _Run:
         program.budget_bytes = (self.prepared.spec.memory_budget or MEMORY_BUDGET) // max(1, backend.slots())
         backend.load(program, program.pools, stopped=lambda: bool(interrupts.interrupts or interrupts.terminated))
         schemas = output_schemas(self.prepared, backend, interrupts, self.clock)
+        if (runs := self.prepared.spec.runs) is not None and schemas.main is not None:
+            # What user functions give is known only now.
+            runs.order.check(self.prepared.spec.name, schemas.main)
 
         def payload(launch: Launch) -> Piece:
             shards = tuple(zip(launch.shards, plan.shards(launch.shards), strict=True))
@@ -356,5 +362,13 @@ class _Run:
         else:
             # What was listed at the start is what there is: this run only says it.
             sweep_quarantine(self.prepared, self.prepared.listing, self.prepared.matched)
+        for one in self.account.exchanges():
+            if one.rows_in != one.rows_out:
+                self.account.log.error(
+                    "an exchange has not given as many rows as went into it: what was written is not to be used",
+                    exchange=one.name,
+                    rows_in=one.rows_in,
+                    rows_out=one.rows_out,
+                )
         publish_summary(self.prepared, value)
         return True

@@ -149,6 +149,7 @@ class Chosen:
     even = False
     keeps_rows = False
     plain = False
+    sorts = False
     reason = GROUPED
 
     @property

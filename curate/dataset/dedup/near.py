@@ -144,6 +144,7 @@ class _Together:
     even = False
     keeps_rows = False
     plain = False
+    sorts = False
     reason = GROUPED
 
     def folds(self, side: int) -> bool:

@@ -63,6 +63,13 @@ class Exchange(Protocol):
         ...
 
     @property
+    def sorts(self) -> bool:
+        """Whether `combine` puts the rows in order itself: it is given them as they lie in the run files, one after the
+        other.
+        """
+        ...
+
+    @property
     def plain(self) -> bool:
         """Whether what comes out is the rows, sorted, and nothing else: `combine` is not called."""
         ...

@@ -47,6 +47,7 @@ class Regrouping:
     even = False
     keeps_rows = False
     plain = False
+    sorts = False
     reason = GROUPED
     """Why rows are dropped that `fold` makes others stand for."""
 

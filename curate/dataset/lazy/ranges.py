@@ -124,7 +124,7 @@ class Ranges:
             if self.how.plain:
                 yield from _sorted(rows, order, len(tables))
                 return
-            sides.append(order.sort(rows) if len(tables) > 1 and order.keys else rows)
+            sides.append(order.sort(rows) if len(tables) > 1 and order.keys and not self.how.sorts else rows)
         if not self.how.plain:
             part = Part(piece.number, self.of, piece.skip, piece.take)
             yield from self.how.combine(sides, tally, part)

@@ -86,6 +86,8 @@ def stage_of(
         told_below = [operator.identity() for operator in _operators(base.inputs[0])]
         identity["exchange"] = [base.how.identity(), there.source.identity(), told_below]
     elif isinstance(base, Exchanged):
+        # Keys that are not there are refused before anything runs, wherever it is known what there is.
+        schema_of(base)
         read.exchange = base
         sides = map_stages(base, owner)
         read.before = tuple(Before(spec) for spec, _ in sides)
