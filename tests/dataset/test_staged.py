@@ -50,17 +50,28 @@ reduces: list[str] = []
 """The first row of each output that was made; of each look at a schema too."""
 
 
+broken: list[str] = []
+"""Files of which the first step raises."""
+
+
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sinks, "LEAST_MAP_BYTES", 1024)
     monkeypatch.setattr(ranges, "LEAST_BYTES", 1500)
     monkeypatch.setattr(stage, "RunWriter", partial(RunWriter, page_bytes=150))
     forget()
+    broken.clear()
 
 
 def forget() -> None:
     maps.clear()
     reduces.clear()
+
+
+def _may_break(batch: pa.Table) -> pa.Table:
+    if batch.num_rows and batch["file"][0].as_py() in broken:
+        raise ValueError("this was to be expected")
+    return _before(batch)
 
 
 def _before(batch: pa.Table) -> pa.Table:
@@ -151,6 +162,10 @@ class Bench:
         assert outputs(found) == outputs(whole)
         assert job_summary(found) == job_summary(whole)
         assert not any(one.startswith("_curate/stages/") for one in found)
+
+
+def breaking(bench: Bench) -> Dataset:
+    return curate.read_parquet(f"{bench.root}/in").map_batches(_may_break, batch_size=None).sort("n")
 
 
 def complete(summary: Summary) -> Summary:
@@ -321,6 +336,21 @@ class TestDamaged:
         bench.check()
         assert any("it is gone" in one["error"] for one in failures(bench))
 
+    def test_a_stage_that_vanishes_before_it_is_read(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Is made again: no job is complete that has no rows for want of them."""
+        read, left = staged._outputs, [1]
+
+        def vanished(spec: Any, output: str) -> Any:
+            if left.pop() if left else 0:
+                for item in list(bench.store.list(f"{output}/")):
+                    bench.store.delete(item.uri)
+            return read(spec, output)
+
+        monkeypatch.setattr(staged, "_outputs", vanished)
+        complete(bench.write())
+        assert len(maps) == 2 * (MAPS + 1)
+        bench.check()
+
     @pytest.mark.parametrize("what", DAMAGES)
     def test_damaged_between_runs(self, bench: Bench, what: str) -> None:
         """Whoever reads it finds that, driver or task; that map alone runs again, in the same run."""
@@ -387,17 +417,19 @@ class TestDamaged:
         assert len(maps) == MAPS + 1
 
     def test_a_map_that_fails(self, bench: Bench) -> None:
-        """The run ends there, and says which; the others are kept. Mended, that map alone runs."""
-        good = bench.store.read(f"{bench.root}/in/2.parquet")
-        bench.rewrite(f"{bench.root}/in/2.parquet", b"PAR1 broken" + good[11:-20] + b"x" * 20)
-        ended = bench.write(curate_rows(bench, "in"))
+        """The run ends there, and says which; no output is made of a part of the rows. Mended, that map alone runs."""
+        broken.append("f2")
+        ended = bench.write(breaking(bench))
         assert (ended.state, ended.failed, ended.done) == (RunState.FAILED, 1, MAPS - 1)
-        assert "/_curate/stages/" in ended.output
-        assert not bench.parts()
-
-
-def curate_rows(bench: Bench, folder: str) -> Dataset:
-    return curate.read_parquet(f"{bench.root}/{folder}").map_batches(_before, batch_size=None).sort("n")
+        assert ended.output == f"{bench.root}/out"
+        (stage, last), (group,) = ended.stages, ended.failures
+        assert (stage.state, stage.done, stage.failed, last.state) == ("failed", MAPS - 1, 1, "waiting")
+        assert group.shard.startswith(f"{stage.key}/map-")
+        assert (len(bench.run_files()), bench.parts()) == (MAPS - 1, [])
+        broken.clear()
+        forget()
+        complete(bench.write(breaking(bench)))
+        assert maps == ["f2"]
 
 
 def _raises(batch: pa.Table) -> pa.Table:
@@ -585,14 +617,13 @@ class TestCompleteJobs:
         assert maps == []
         bench.check()
 
-    def test_what_failed_in_a_stage(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_what_failed_in_a_stage(self, bench: Bench) -> None:
         """Is run again with `retry_failed`, and after it all outputs, none of which was tried before."""
-        monkeypatch.setattr("tests.dataset.test_staged.broken", ["f2"])
-        ds = lambda: curate.read_parquet(f"{bench.root}/in").map_batches(_may_break, batch_size=None).sort("n")  # noqa: E731
-        assert bench.write(ds()).failed == 1
+        broken.append("f2")
+        assert bench.write(breaking(bench)).state is RunState.FAILED
         broken.clear()
         forget()
-        complete(bench.write(ds(), retry_failed=True))
+        complete(bench.write(breaking(bench), retry_failed=True))
         assert maps == ["f2"]
         assert len(all_rows(bench, "out")) == MAPS * 60
 
@@ -602,15 +633,6 @@ class TestCompleteJobs:
         empty = [path for path, folders, names in os.walk(f"{local.root}/out") if not folders and not names]
         assert empty == [f"{local.root}/out/_curate/tmp"]
         assert not Path(f"{local.root}/out/_curate/stages").exists()
-
-
-broken: list[str] = []
-
-
-def _may_break(batch: pa.Table) -> pa.Table:
-    if batch.num_rows and batch["file"][0].as_py() in broken:
-        raise ValueError("this was to be expected")
-    return _before(batch)
 
 
 class TestSeeds:
@@ -805,14 +827,14 @@ def test_a_dry_run(bench: Bench) -> None:
     """Says which stage comes next; writes nothing, starts nothing."""
     spec, options = bench.options(bench.sorted(), "out")
     before = bench.objects()
-    assert dry_run(spec, options)[1].startswith("stage    1 of 2\n")
+    assert dry_run(spec, options)[1].startswith("stage 1 of 2")
     assert bench.objects() == before
     killed(bench, 1, name="out/part-", operation="publish")
-    assert dry_run(spec, options)[1].startswith("stage    2 of 2\n")
+    assert dry_run(spec, options)[1].startswith("stage 2 of 2")
     complete(bench.write())
     assert "run      0" in dry_run(spec, options)[1]
     assert not dry_run(spec, options)[1].startswith("stage ")
-    assert dry_run(spec, replace(options, overwrite=True))[1].startswith("stage    1 of 2\n")
+    assert dry_run(spec, replace(options, overwrite=True))[1].startswith("stage 1 of 2")
 
 
 def test_outputs_that_another_version_planned(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

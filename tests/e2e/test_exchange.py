@@ -468,7 +468,7 @@ def first_rows(bench: Bench, name: str, parts: set[str]) -> set[str]:
     found = bench.place.objects(name)
     tables = [pq.read_table(pa.BufferReader(found[part])) for part in parts]
     rows = [one.slice(0, 1).to_pylist()[0] for one in tables]
-    return {f"reduce:{row['text'].replace(' ', '_')}:{row['id']}" for row in rows}
+    return {f"reduce:{row['file']}:{row['id']}" for row in rows}
 
 
 ONE_CPU = {"num_cpus": 1, "object_store_memory": 100 << 20}

@@ -46,9 +46,8 @@ def look(what: str, batch: pa.Table) -> pa.Table:
     """Leaves word of a batch, and waits as long as it is to."""
     hold, trace = os.environ.get("SORTING_HOLD", ""), os.environ.get("SORTING_TRACE", "")
     if trace and batch.num_rows:
-        name = batch["file"][0].as_py() if what == "map" else batch["text"][0].as_py().replace(" ", "_")
         descriptor = os.open(trace, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.write(descriptor, f"{what}:{name}:{batch['id'][0].as_py()} {os.getpid()}\n".encode())
+        os.write(descriptor, f"{what}:{batch['file'][0].as_py()}:{batch['id'][0].as_py()} {os.getpid()}\n".encode())
         os.close(descriptor)
     while hold and os.path.exists(f"{hold}-{what}"):  # noqa: PTH110
         time.sleep(0.02)
