@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from curate.cli.terminal import line, moment
-from curate.dataset.failures import JobFailures, read_failures
+from curate.dataset.failures import JobFailures, StageFailures, read_all_failures, read_shard
+from curate.storage import normalise
 from curate.tasks.failures import FAILED, RETRY, Group
 from curate.tasks.shard import Shard, SliceKind
 from curate.units import format_bytes, format_duration, plain, short
@@ -25,26 +26,39 @@ INDENT = "  "
 
 def show_failures(output: str, *, everything: bool, as_json: bool) -> int:
     """Prints the failures of a job, grouped by what went wrong. Returns the exit code."""
-    found = read_failures(output)
-    groups = found.all_groups() if everything else found.groups()
-    failed = int(found.failed.sum())
+    stages = read_all_failures(output)
+    found = stages[-1].found
+    root = found.ledger.root
+    pairs = [(stage, one) for stage in stages for one in _groups(stage.found, everything=everything)]
+    groups = [group for _, group in pairs]
+    failed = sum(int(stage.found.failed.sum()) for stage in stages)
     if as_json:
-        values = [group.as_dict() | {"replay": _replay(found.ledger.root, group.example["shard"])} for group in groups]
-        click.echo(orjson.dumps({"output": found.ledger.root, "failed": failed, "groups": values}, default=str))
+        values = [_group_as_dict(root, stage, group) for stage, group in pairs]
+        click.echo(orjson.dumps({"output": root, "failed": failed, "groups": values}, default=str))
         return 0
     console = Console(highlight=False)
-    line(console, Text.assemble((plain(found.job["job"]), "bold"), "  ", plain(found.ledger.root)))
+    line(console, Text.assemble((plain(found.job["job"]), "bold"), "  ", plain(root)))
     for one in _heading(failed, groups, everything=everything):
         line(console, Text(one, "red" if failed else ""))
-    for group in groups[:SHOWN_GROUPS]:
+    for stage, group in pairs[:SHOWN_GROUPS]:
         line(console, Text())
-        _group(console, found.ledger.root, group)
+        _group(console, root, stage, group)
     if len(groups) > SHOWN_GROUPS:
         line(console, Text(f"\n... and {len(groups) - SHOWN_GROUPS:,} more reasons; --json shows all"))
     if failed:
         line(console, Text())
-        _fact(console, "retry", f"curate retry {_word(found.ledger.root)}")
+        _fact(console, "retry", f"curate retry {_word(root)}")
     return 0
+
+
+def _groups(found: JobFailures, *, everything: bool) -> list[Group]:
+    return found.all_groups() if everything else found.groups()
+
+
+def _group_as_dict(output: str, stage: StageFailures, group: Group) -> dict[str, Any]:
+    shard = stage.addressed(group.example["shard"])
+    told = {"stage": stage.key, "address": shard} if stage.text else {}
+    return group.as_dict() | told | {"replay": _replay(output, shard)}
 
 
 def _heading(failed: int, groups: list[Group], *, everything: bool) -> Iterator[str]:
@@ -62,8 +76,9 @@ def _in_groups(groups: list[Group]) -> str:
     return "for one reason" if len(groups) == 1 else f"for {len(groups):,} reasons"
 
 
-def _group(console: Console, output: str, group: Group) -> None:
+def _group(console: Console, output: str, stage: StageFailures, group: Group) -> None:
     example = group.example
+    shard = stage.addressed(example["shard"])
     kinds = ", ".join(kind.replace("_", " ") for kind, _ in group.kinds.most_common())
     tries = "1 try" if group.attempts == 1 else f"{group.attempts:,} tries"
     shards = "1 shard" if group.shards == 1 else f"{group.shards:,} shards"
@@ -71,10 +86,12 @@ def _group(console: Console, output: str, group: Group) -> None:
     _wrapped(console, short(example.get("error", ""), SHOWN_CHARS), "bold")
     if group.signature.frame:
         _wrapped(console, f"at {plain(group.signature.frame)}")
-    _fact(console, "shard", plain(example["shard"]))
+    if stage.text:
+        _fact(console, "at", plain(stage.text))
+    _fact(console, "shard", plain(shard))
     _fact(console, "input", plain(example.get("input", "")))
-    _fact(console, "whole", f"curate failures {_word(output)} --shard {_word(example['shard'])}")
-    _fact(console, "replay", _replay(output, example["shard"]))
+    _fact(console, "whole", f"curate failures {_word(output)} --shard {_word(shard)}")
+    _fact(console, "replay", _replay(output, shard))
 
 
 # One shard
@@ -82,13 +99,15 @@ def _group(console: Console, output: str, group: Group) -> None:
 
 def show_shard(output: str, shard_id: str, *, as_json: bool) -> int:
     """Prints every failed try of one shard, the last one with its traceback. Returns the exit code."""
-    found = read_failures(output)
-    rank, shard = found.shard(shard_id)
-    tries = found.tries(shard_id)
+    stage, own = read_shard(output, shard_id)
+    found = stage.found
+    rank, shard = found.shard(own)
+    tries = found.tries(own)
+    root, shard_id = normalise(output).rstrip("/"), stage.addressed(own)
     state = "done" if found.matched.done[rank] else "failed" if found.failed[rank] else "not done"
-    root = found.ledger.root
     if as_json:
         value = {"output": root, "shard": shard_id, "state": state, "input": shard.uri, "slice": _slice(shard)}
+        value |= {"stage": stage.key} if stage.text else {}
         commands = {"replay": _replay(root, shard_id), "retry": f"curate retry {_word(root)}"}
         click.echo(orjson.dumps({**value, "tries": tries, **commands}, default=str))
         return 0
@@ -96,6 +115,8 @@ def show_shard(output: str, shard_id: str, *, as_json: bool) -> int:
     colour = {"done": "green", "failed": "red"}.get(state, "yellow")
     line(console, Text.assemble((plain(shard_id), "bold"), "  ", (state, colour)))
     _fact(console, "job", f"{plain(found.job['job'])}  {plain(root)}")
+    if stage.text:
+        _fact(console, "at", plain(stage.text))
     _fact(console, "input", plain(shard.uri))
     _fact(console, "slice", _slice_text(shard))
     if not tries:
@@ -106,12 +127,11 @@ def show_shard(output: str, shard_id: str, *, as_json: bool) -> int:
         _try(console, failure, shown=not _same_traceback(failure, following))
     if not found.matched.done[rank]:
         line(console, Text())
-        _commands(console, found, shard_id)
+        _commands(console, root, shard_id)
     return 0
 
 
-def _commands(console: Console, found: JobFailures, shard_id: str) -> None:
-    root = found.ledger.root
+def _commands(console: Console, root: str, shard_id: str) -> None:
     _fact(console, "replay", f"{_replay(root, shard_id)} --pdb")
     _fact(console, "logs", f"curate logs {_word(root)} --shard {_word(shard_id)}")
     _fact(console, "retry", f"curate retry {_word(root)}")

@@ -18,12 +18,16 @@ from curate.cli.retry import given_script, working_folder
 from curate.cli.table import print_table
 from curate.cli.terminal import fact, line
 from curate.clock import SystemClock
-from curate.dataset.failures import JobFailures, read_failures
+from curate.dataset.failures import StageFailures, read_shard
+from curate.dataset.look import find_job
 from curate.dataset.prepare import resolve_output
 from curate.dataset.replay import Replayed, frames_below, replay, users_traceback
+from curate.dataset.spec import RunOptions
+from curate.dataset.staged import as_run
 from curate.job.command import stdout_to_stderr
 from curate.job.origin import locate, recorded_run
 from curate.tasks.record import Failure, FailureKind
+from curate.tasks.stages import LAST
 from curate.units import format_bytes, format_duration, plain
 
 EXIT_FAILED = 1
@@ -42,30 +46,36 @@ def show_replay(
     # Whatever the job prints, standard output holds the result and nothing else, if that is JSON.
     try:
         with stdout_to_stderr() if as_json else contextlib.nullcontext():
-            found = read_failures(root)
-            found.shard(shard_id)
-            run = recorded_run(found.ledger, found.listing)
+            stage, own = read_shard(root, shard_id)
+            found = stage.found
+            found.shard(own)
+            job = found if stage.key == LAST else find_job(root)
+            run = recorded_run(job.ledger, job.listing)
             with working_folder(run):
                 spec = locate(run.origin, script=script).spec()
+                if stage.text:
+                    options = RunOptions(tuple(run.inputs), root, backend="inline", allow_incomplete_input=True)
+                    spec = as_run(spec, options, stage.key, SystemClock())
                 # A debugger is to stop at the first row that the job raises for, and not to see others set aside.
-                replayed = replay(found, spec, shard_id, SystemClock(), publish=publish, whole=not debug, rows=rows)
+                replayed = replay(found, spec, own, SystemClock(), publish=publish, whole=not debug, rows=rows)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     if as_json:
-        click.echo(orjson.dumps(_as_dict(found, replayed), default=str))
+        click.echo(orjson.dumps(_as_dict(root, stage, replayed), default=str))
     else:
-        _render(Console(highlight=False), found, replayed)
+        _render(Console(highlight=False), root, stage, replayed)
     if debug and replayed.record.failure is not None:
         _debug(replayed.error)
     return EXIT_FAILED if replayed.record.failure is not None else 0
 
 
-def _as_dict(found: JobFailures, replayed: Replayed) -> dict[str, Any]:
+def _as_dict(root: str, stage: StageFailures, replayed: Replayed) -> dict[str, Any]:
     record, shard = replayed.record, replayed.shard
     failure = record.failure
     value: dict[str, Any] = {
-        "output": found.ledger.root,
-        "shard": shard.id,
+        "output": root,
+        "shard": stage.addressed(shard.id),
+        **({"stage": stage.key} if stage.text else {}),
         "input": shard.uri,
         "state": "done" if failure is None else "failed",
         "seconds": round(record.seconds, 3),
@@ -86,15 +96,17 @@ def _as_dict(found: JobFailures, replayed: Replayed) -> dict[str, Any]:
     }
 
 
-def _render(console: Console, found: JobFailures, replayed: Replayed) -> None:
+def _render(console: Console, root: str, stage: StageFailures, replayed: Replayed) -> None:
     record, shard = replayed.record, replayed.shard
     took = format_duration(record.seconds)
-    name = (plain(shard.id), "bold")
+    name = (plain(stage.addressed(shard.id)), "bold")
     if record.failure is not None:
         kind = record.failure.kind.value.replace("_", " ")
         line(console, Text.assemble(name, "  ", ("failed", "red"), f" after {took}: {kind}"))
     else:
         line(console, Text.assemble(name, "  ", ("done", "green"), f" in {took}; {_published(replayed)}"))
+    if stage.text:
+        fact(console, "at", Text(plain(stage.text)))
     fact(console, "input", Text(plain(shard.uri)))
     for note in replayed.notes:
         fact(console, "note", Text(note), "yellow")
@@ -109,9 +121,9 @@ def _render(console: Console, found: JobFailures, replayed: Replayed) -> None:
         columns = list(dict.fromkeys(name for row in replayed.rows for name in row))
         if left := print_table(console, columns, replayed.rows):
             line(console, Text(f"and {len(left):,} more columns; --json shows all"))
-    if not replayed.published and found.failed[record.index]:
+    if not replayed.published and stage.found.failed[record.index]:
         line(console, Text())
-        fact(console, "retry", Text(f"curate retry {shlex.quote(plain(found.ledger.root))}"))
+        fact(console, "retry", Text(f"curate retry {shlex.quote(plain(root))}"))
 
 
 def _reason(replayed: Replayed, failure: Failure) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from curate.dataset.failures import JobFailures, read_failures
+from curate.dataset.failures import StageFailures, read_all_failures
 from curate.dataset.prepare import resolve_output
 from curate.job.command import EXIT_OK, display, execute
 from curate.job.options import run_options
@@ -41,9 +41,10 @@ def retry(
     script = given_script(script)
 
     def make() -> tuple[Job, RunOptions]:
-        found = read_failures(root)
-        if not as_json and not found.failed.any():
-            raise _NothingFailed(_nothing(found))
+        stages = read_all_failures(root)
+        found = stages[-1].found
+        if not as_json and not any(stage.found.failed.any() for stage in stages):
+            raise _NothingFailed(_nothing(stages))
         run = recorded_run(found.ledger, found.listing)
         enter.enter_context(working_folder(run))
         options = run_options(
@@ -72,9 +73,12 @@ class _NothingFailed(Exception):
     """There is nothing to retry: "complete" would be said of a job that may not be."""
 
 
-def _nothing(found: JobFailures) -> str:
+def _nothing(stages: list[StageFailures]) -> str:
+    found = stages[-1].found
     root, left = plain(found.ledger.root), len(found.plan) - found.matched.count
     text = f"no shard of {root} has failed"
+    if stages[-1].text and not len(found.plan):
+        return f"{text}; its last stage has not begun: curate status {shlex.quote(root)}"
     return f"{text}; {left:,} of {len(found.plan):,} are not done: curate status {shlex.quote(root)}" if left else text
 
 

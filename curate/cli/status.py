@@ -24,13 +24,15 @@ from curate.errors import CurateError, TransientStorageError
 from curate.storage import is_local
 from curate.tasks import registry
 from curate.tasks.pace import format_range
-from curate.tasks.status import RUNNING, STALLED, JobStatus
+from curate.tasks.stages import WAITING, StageReport, exchanges, numbered
+from curate.tasks.status import COMPLETE, RUNNING, STALLED, JobStatus
 from curate.units import format_bytes, format_duration, plain, short
 
 COLOURS = {
     "complete": "green",
     "running": "cyan",
     "pending": "yellow",
+    WAITING: "dim",
     "stalled": "red",
     "failed": "red",
     "aborted": "red",
@@ -100,10 +102,14 @@ def show_all(clock: Clock, *, as_json: bool, watch_s: float | None) -> int:
 
 def _render(console: Console, status: JobStatus, now: float) -> None:
     line(console, Text.assemble((plain(status.job), "bold"), "  ", _state(status.state), f"  {plain(status.output)}"))
-    part = status.done / status.total if status.total else 1.0
+    # A job is done without a shard if it has no input; one whose stages are not planned yet is not.
+    part = status.done / status.total if status.total else float(not status.stages or status.state == COMPLETE)
     # Rounded down: 100 % is said of nothing that is not done.
     percent = math.floor(1000 * part) / 10
     line(console, Text.assemble(_bar(console, part), f" {status.done:,} of {status.total:,} shards ({percent:.1f} %)"))
+    names = max((len(short(one.name, SHOWN_NAME)) for one in status.stages), default=0)
+    for number, one in enumerate(status.stages):
+        fact(console, "" if number else "stages", _stage(number + 1, one, names, at=one.key == status.stage))
     for label, value in _facts(status):
         fact(console, label, Text(value))
     for label, value in _failures(status):
@@ -125,6 +131,8 @@ def _render(console: Console, status: JobStatus, now: float) -> None:
 
 def _facts(status: JobStatus) -> Iterator[tuple[str, str]]:
     counts = {"running": status.running, "pending": status.pending, "failed": status.failed, "stale": status.stale}
+    if status.stages and status.state != COMPLETE:
+        yield "at", numbered(status.stages, status.stage)
     yield "shards", ", ".join(f"{n:,} {name}" for name, n in counts.items() if n) or "all done"
     rows = status.rows
     dropped = sorted(rows["dropped"].items(), key=lambda item: (-item[1], item[0]))
@@ -134,6 +142,9 @@ def _facts(status: JobStatus) -> Iterator[tuple[str, str]]:
         f"+ {sum(rows['dropped'].values()):,} dropped + {rows['quarantined']:,} quarantined",
     )
     yield from _listed("dropped", (f"{n:,} {plain(reason)}" for reason, n in dropped), SHOWN_REASONS)
+    for one in exchanges(status.stages) if status.state == COMPLETE else ():
+        if one.rows_in != one.rows_out:
+            yield "unequal", f"{plain(one.name)}: {one.rows_in:,} rows went in, {one.rows_out:,} came out"
     yield from _listed("counters", (f"{plain(k)} = {_number(v)}" for k, v in status.counters.items()), SHOWN_COUNTERS)
     yield "input", f"{format_bytes(status.bytes_done)} of {format_bytes(status.bytes_total)}"
     if status.state == RUNNING:
@@ -145,6 +156,18 @@ def _facts(status: JobStatus) -> Iterator[tuple[str, str]]:
         )
         yield "ETA", format_range(status.eta_range_s)
         yield from _listed("operators", map(_operator, status.operators), SHOWN_OPERATORS)
+
+
+def _stage(number: int, one: StageReport, columns: int, *, at: bool) -> Text:
+    """Returns how far a stage is, in a line that begins with its name, in so many columns."""
+    text = Text.assemble((f"{number}  {short(one.name, SHOWN_NAME):<{columns}}  ", "bold" if at else ""))
+    text.append_text(Text.assemble(_state(one.state)))
+    if one.total:
+        text.append(f", {one.done:,} of {one.total:,} shards")
+        text.append(f", {one.failed:,} failed" if one.failed else "")
+    if one.rows is not None and one.total:
+        text.append(f", {one.rows['in']:,} rows in, {one.rows['out']:,} out")
+    return text
 
 
 def _operator(one: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from curate.clock import Clock
+from curate.dataset.course import At
 from curate.dataset.prepare import Prepared
 from curate.dataset.spec import RunOptions
 from curate.log import get_logger
@@ -23,8 +24,9 @@ from curate.tasks.progress import Progress
 from curate.tasks.record import ShardRecord
 from curate.tasks.runlog import RunLog
 from curate.tasks.scheduler import Launch, Outcome, Scheduler
+from curate.tasks.stages import Exchanged, StageReport, exchanges, source_bytes
 from curate.tasks.status import RUNNING, RateWindow
-from curate.tasks.summary import FailureGroup, RunState, Summary
+from curate.tasks.summary import FailureGroup, RunState, Summary, staged_as_dict
 
 MOST_GROUPS = 100
 """Different errors that are kept apart; further ones are counted together."""
@@ -72,8 +74,10 @@ class Account:
         clock: Clock,
         started_s: float,
         started: float,
+        at: At | None = None,
     ) -> None:
-        """The run began at `started`, which is `started_s` by the monotonic clock."""
+        """The run began at `started`, which is `started_s` by the monotonic clock. `at`: where its stage is in a job of
+        several."""
         self.prepared = prepared
         self.options = options
         self.scheduler = scheduler
@@ -86,6 +90,7 @@ class Account:
         sizes = prepared.listing.sizes.to_numpy() if len(positions) else np.zeros(0, dtype=np.int64)
         history = prepared.history
         self._earlier = history.earlier if history.summarised else prepared.spec.earlier
+        self._at = at
         self.skipped = int(np.count_nonzero(matched.done[prepared.scope]))
         self.stale = len(prepared.stale)
         self.totals = _Totals(
@@ -118,11 +123,13 @@ class Account:
         self._looked_at_pools_s = started_s
         # Totals change in the dispatching thread and are read by the one that writes heartbeats.
         self._lock = threading.Lock()
-        self._runlog = RunLog(prepared.ledger, prepared.run_id, clock, self.heartbeat)
+        self._runlog = RunLog(prepared.ledger, prepared.run_id, clock, self._beat)
 
     def open(self) -> None:
         """Writes down that the run has begun, and from now on how far it is."""
         options = self.options
+        if self._at is not None:
+            self._at.watch(self.heartbeat)
         self._runlog.open(
             {
                 "job": self.prepared.spec.name,
@@ -140,6 +147,11 @@ class Account:
                 },
             }
         )
+
+    @property
+    def of_job(self) -> bool:
+        """Whether what it writes is in the ledger of the job, and not in that of a stage before the last one."""
+        return self._at is None or self._at.last
 
     def begin(self, backend: Backend) -> None:
         """Measures from now on what the operators have to work with."""
@@ -318,7 +330,7 @@ class Account:
             # As far as the driver knows: one shard a busy slot.
             running = min(self.scheduler.running_tasks, self._slots)
             return Progress(
-                self.prepared.spec.name,
+                self.prepared.spec.name if self._at is None else self._at.job,
                 len(self.prepared.scope),
                 totals.done,
                 running,
@@ -327,6 +339,7 @@ class Account:
                 rate,
                 self._pace.time_left(left, totals.bytes_left),
                 self._measured(running),
+                "" if self._at is None else self._at.text,
             )
 
     def _measured(self, running: int) -> Measured:
@@ -338,8 +351,11 @@ class Account:
             inline=self._backend is not None and self._backend.name == "inline",
         )
 
+    def _beat(self) -> dict[str, Any]:
+        return self.heartbeat() if self._at is None else self._at.whole(self.heartbeat())
+
     def heartbeat(self) -> dict[str, Any]:
-        """Returns the content of `heartbeat.json`: cumulative totals, and how the run is doing."""
+        """Returns cumulative totals, and how the run is doing: the content of `heartbeat.json`."""
         progress = self.progress()
         with self._lock:
             totals = self.totals
@@ -384,11 +400,32 @@ class Account:
             "rows": totals.books.rows(),
             "counters": totals.books.sorted_counters(),
             "bytes": {"in": totals.bytes_in, "out": totals.bytes_out},
+            **staged_as_dict([one.settled() for one in self._reports(RunState.COMPLETE)]),
         }
+
+    def exchanges(self) -> list[Exchanged]:
+        """Returns the equations of the exchanges of a job that is complete."""
+        return exchanges(self._reports(RunState.COMPLETE))
+
+    def _reports(self, state: RunState) -> tuple[StageReport, ...]:
+        """Returns the stages of the job, the last of which ended as `state`; none if it has no others."""
+        history, totals = self.prepared.history, self.totals
+        if history.summarised:
+            return history.reports
+        if not self.prepared.spec.reports:
+            return ()
+        *before, last = self.prepared.spec.reports
+        shards = len(self.prepared.plan), totals.job_done, 0, totals.failed
+        now = StageReport(
+            *(last.key, last.name, last.reads, state.value, *shards),
+            *(totals.books.rows(), totals.bytes_in, totals.bytes_out),
+        )
+        return (*before, now)
 
     def summary(self, state: RunState) -> Summary:
         """Returns the result of the run, which ended as `state`."""
         totals = self.totals
+        reports = self._reports(state)
         return Summary(
             self.prepared.spec.name,
             self.prepared.run_id,
@@ -401,12 +438,13 @@ class Account:
             self.scheduler.launched,
             self.scheduler.attempts,
             self._books(),
-            totals.bytes_in,
+            source_bytes(reports) if reports else totals.bytes_in,
             totals.bytes_out,
             self.clock.monotonic() - self.started_s,
             self._calls(),
             self._failures(),
             self.stale,
+            reports,
         )
 
     def _books(self) -> Books:

@@ -8,18 +8,20 @@ writing the one and the other), the event itself tells what it can.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from curate.dataset.look import FoundJob, find_job
+from curate.dataset.look import FoundJob, Stages, find_job, find_shard, find_stages
 from curate.tasks import layout
 from curate.tasks.failures import DONE, FAILED, FAILURES, Group, group_failed, group_tries, signature
 from curate.tasks.ledger import Ledger
 from curate.tasks.outputs import Matched, OutputListing
 from curate.tasks.plan import Plan
 from curate.tasks.shard import Shard
+from curate.tasks.stages import LAST, numbered
 
 
 def failed_now(ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched) -> Any:
@@ -101,5 +103,38 @@ def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def read_failures(output: str) -> JobFailures:
-    """Returns what failed under an output prefix. Raises NoJobError; ConfigError for a damaged ledger."""
+    """Returns what failed under an output prefix: of a job with exchanges, of its last stage. Raises NoJobError;
+    ConfigError for a damaged ledger."""
     return JobFailures(**vars(find_job(output)))
+
+
+@dataclass(frozen=True, slots=True)
+class StageFailures:
+    """What failed of one stage of a job, or of a job that has one."""
+
+    found: JobFailures
+    key: str
+    text: str
+    """Which stage it is, as people are told; empty for the job that has one."""
+
+    def addressed(self, shard_id: str) -> str:
+        """Returns what a shard of it is called within the job."""
+        return shard_id if self.key == LAST else f"{self.key}/{shard_id}"
+
+
+def read_all_failures(output: str) -> list[StageFailures]:
+    """Returns what failed of each stage that there is something of, in their order. Raises as `read_failures` does."""
+    last = read_failures(output)
+    stages = find_stages(last)
+    found = [_of_stage(stage, key, stages) for key, stage in stages.there.items()]
+    return [*found, _of_stage(last, LAST, stages)]
+
+
+def read_shard(output: str, shard_id: str) -> tuple[StageFailures, str]:
+    """Returns the stage that a shard is of, and what it is called there; see `find_shard`."""
+    found, key, own, stages = find_shard(output, shard_id)
+    return _of_stage(found, key, stages), own
+
+
+def _of_stage(found: FoundJob, key: str, stages: Stages) -> StageFailures:
+    return StageFailures(JobFailures(**vars(found)), key, numbered(stages.planned, key) if stages.planned else "")

@@ -22,6 +22,7 @@ from curate.tasks.books import Books, Earlier
 from curate.tasks.ledger import Ledger
 from curate.tasks.outputs import Matched, OutputListing
 from curate.tasks.plan import Plan
+from curate.tasks.stages import StageReport, stages_told
 
 RECORD_READERS = 16
 """Records that are read from outputs at once: each is a request or two that waits for the store."""
@@ -40,6 +41,8 @@ class History:
     """Whether it is what `summary.json` says; then it knows of no single shard."""
     earlier: Earlier | None = None
     """What happened to rows in the stages before, if the summary says so."""
+    reports: tuple[StageReport, ...] = ()
+    """The stages of the job, if the summary says so."""
 
     def add(self, rank: int, books: Books) -> None:
         """Adds what is known of a shard."""
@@ -68,7 +71,7 @@ def _summarised(
     if summary["fingerprint"] != spec.fingerprint or summary["shards"]["total"] != len(plan):
         return None
     books = Books.parse(summary["rows"], summary["counters"])
-    return History(books, summarised=True, earlier=Earlier.of(summary))
+    return History(books, summarised=True, earlier=Earlier.of(summary), reports=stages_told(summary))
 
 
 def _recovered(spec: StageSpec, ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched) -> History:

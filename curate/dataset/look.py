@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from curate.dataset.formats import DEFAULT_CODEC, OutputFormat, detect, suffix
+from curate.dataset.places import stages_in
 from curate.dataset.sides import match_side, side_name, side_rows, sides_of_job
 from curate.errors import ConfigError, ObjectNotFound, did_you_mean
 from curate.storage import normalise, open_store
@@ -20,7 +22,8 @@ from curate.tasks import layout
 from curate.tasks.ledger import Ledger
 from curate.tasks.outputs import Matched, OutputListing, match, sort_listing
 from curate.tasks.plan import Plan
-from curate.tasks.status import JobStatus, job_status
+from curate.tasks.stages import LAST, StageReport, numbered, source_bytes, stages_told
+from curate.tasks.status import COMPLETE, JobStatus, job_status, with_stages
 
 RUN_CODEC = "none"
 """Run files, which no reader of datasets reads, are not compressed."""
@@ -142,19 +145,96 @@ def find_job(output: str) -> FoundJob:
 def look(output: str, now: float) -> JobStatus:
     """Returns the status of the job that writes to `output`. Raises as `find_job` does."""
     found = find_job(output)
-    ledger, listing, plan = found.ledger, found.listing, found.plan
+    beats, summary = _heartbeats(found.ledger, found.listing), read_summary(found.ledger, found.listing)
+    status = _status(found, beats, summary, now)
+    if not stages_told(found.job):
+        return status
+    if status.state == COMPLETE and summary is not None:
+        reports = stages_told(summary)
+        size = source_bytes(reports)
+        return replace(status, stages=reports, bytes_total=size, bytes_done=size)
+    beat = max(beats, key=lambda beat: beat["updated"], default=None)
+    stages = find_stages(found, beat)
+    seen = {
+        key: _status(one, _heartbeats(one.ledger, one.listing), read_summary(one.ledger, one.listing), now)
+        for key, one in stages.there.items()
+    }
+    return with_stages(status, stages.planned, seen, beat)
+
+
+def _status(found: FoundJob, beats: list[dict[str, Any]], summary: Mapping[str, Any] | None, now: float) -> JobStatus:
+    plan = found.plan
     return job_status(
         found.job["job"],
-        ledger.root,
+        found.ledger.root,
         total=len(plan),
         done=found.matched.count,
         bytes_total=plan.total_bytes,
         bytes_done=int(plan.sizes[found.matched.done].sum()),
-        heartbeats=_heartbeats(ledger, listing),
-        summary=read_summary(ledger, listing),
+        heartbeats=beats,
+        summary=summary,
         now=now,
-        earlier_runs=max(0, len(listing.run_ids) - NEWEST_RUNS),
+        earlier_runs=max(0, len(found.listing.run_ids) - NEWEST_RUNS),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """The stages of a job, as far as they can be looked at; of a job without exchanges there are none."""
+
+    planned: tuple[StageReport, ...]
+    """All that are known, in order; the last one is the job itself."""
+    there: Mapping[str, FoundJob]
+    """Those before the last one that have begun, by key."""
+
+
+def find_stages(found: FoundJob, beat: Mapping[str, Any] | None = None) -> Stages:
+    """Returns the stages of a job; `beat`, the heartbeat of its run, may tell of others than were planned.
+
+    They lie below the output, or on one machine's disk: see `curate.dataset.places`. Complete, a job has none left.
+    """
+    planned = stages_told(found.job)
+    if not planned:
+        return Stages((), {})
+    known = {one.key: one for one in planned[:-1]}
+    # Whether run files are merged first, is known once they are there.
+    for one in stages_told(beat or {})[:-1]:
+        known.setdefault(one.key, one)
+    there: dict[str, FoundJob] = {}
+    for root, keys in stages_in(found.ledger.root, found.listing.stages):
+        for key in [*(key for key in known if key in keys), *sorted(keys - known.keys())]:
+            with contextlib.suppress(NoJobError):
+                there[key] = find_job(f"{root}/{key}")
+    for key, stage in there.items():
+        known.setdefault(key, StageReport(key, str(stage.job["job"]).removeprefix(f"{found.job['job']}: ")))
+    return Stages((*known.values(), planned[-1]), there)
+
+
+def find_shard(output: str, shard_id: str) -> tuple[FoundJob, str, str, Stages]:
+    """Returns the job that a shard is of, or the stage of it; the key of that; what the shard is called there; and all
+    stages.
+
+    A shard of a stage before the last one is called by the stage's key and its own id, with a slash in between; by its
+    own id alone too, as long as no other stage has one of that name. Raises as `find_job` does, and ConfigError for a
+    stage that is not there.
+    """
+    found = find_job(output)
+    stages = find_stages(found)
+    if not stages.planned or pc.index(found.plan.ids, shard_id).as_py() >= 0:
+        return found, LAST, shard_id, stages
+    key, _, own = shard_id.partition("/")
+    if own and key in stages.there:
+        return stages.there[key], key, own, stages
+    if own and key in {one.key for one in stages.planned}:
+        raise ConfigError(
+            f"{numbered(stages.planned, key)} of {found.ledger.root} is not there to look at: it has not begun, it was "
+            "removed when the job was complete, or it lies on the disk of the machine that runs it; see: curate status "
+            f"{found.ledger.root}"
+        )
+    having = [key for key, one in stages.there.items() if pc.index(one.plan.ids, shard_id).as_py() >= 0]
+    if len(having) == 1:
+        return stages.there[having[0]], having[0], shard_id, stages
+    return found, LAST, shard_id, stages
 
 
 def glance(output: str, now: float) -> JobStatus:

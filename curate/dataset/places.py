@@ -48,3 +48,13 @@ def stages_roots(output: str, stages: set[str]) -> Iterator[str]:
         yield stages_root(output, alone=False)
     if may_be_scratch(output) and os.path.isdir(scratch_of(output)):  # noqa: PTH112
         yield scratch_of(output)
+
+
+def stages_in(output: str, stages: set[str]) -> Iterator[tuple[str, set[str]]]:
+    """Yields the folders in which there are stages of a job, each with the keys of those."""
+    for root in stages_roots(output, stages):
+        if root == stages_root(output, alone=False):
+            yield root, stages
+        else:
+            with os.scandir(root) as entries:
+                yield root, {entry.name for entry in entries if entry.is_dir(follow_symlinks=False)}

@@ -15,6 +15,7 @@ from curate.runtime.protocol import Resources
 from curate.storage.protocol import Object
 from curate.tasks.books import Earlier
 from curate.tasks.progress import Display, NoDisplay
+from curate.tasks.stages import StageReport
 from curate.units import MIB
 
 MEMORY_BUDGET = 512 * MIB
@@ -100,6 +101,8 @@ class StageSpec:
     """Returns the stage with a seed, where it has none of its own: one is chosen by its first run, and kept."""
     earlier: Earlier | None = None
     """What happened to its rows in the stages before it, once these are done."""
+    reports: tuple[StageReport, ...] = ()
+    """What is known of the job's stages when its last one, which is the last of them, begins."""
     from_inputs: Callable[[RunOptions], StageSpec] | None = None
     """Returns the stage as it is for the inputs of a run, where these decide what stages there are."""
 

@@ -23,10 +23,11 @@ import io
 import os
 import secrets
 import shutil
-import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import orjson
@@ -35,13 +36,24 @@ import pyarrow.parquet as pq
 
 from curate.clock import Clock
 from curate.dataset.commit import refuse_other_job, remove_job
+from curate.dataset.course import At, Course
+from curate.dataset.earlier import earlier_of
 from curate.dataset.inputs import list_inputs, understand
 from curate.dataset.ownership import OwnedStore
+from curate.dataset.places import SCRATCH, may_be_scratch, scratch_of, stages_root, stages_roots
 from curate.dataset.prepare import EXAMPLES, Prepared, Seen, Stores, job_of, overwritten, resolve_output
 from curate.dataset.rivals import refuse_rivals
 from curate.dataset.signals import Signals
 from curate.dataset.spec import Before, RunOptions, StageSpec
-from curate.errors import ConfigError, DamagedRun, DiskFull, GenerationMismatch, ObjectNotFound, StorageError
+from curate.errors import (
+    ConfigError,
+    DamagedRun,
+    DiskFull,
+    GenerationMismatch,
+    JobReplacedError,
+    ObjectNotFound,
+    StorageError,
+)
 from curate.log import get_logger
 from curate.runtime import make_backend
 from curate.runtime.protocol import Backend, Resources
@@ -52,14 +64,13 @@ from curate.tasks import layout
 from curate.tasks.ledger import Ledger
 from curate.tasks.outputs import OutputListing, match
 from curate.tasks.plan import Plan
+from curate.tasks.stages import LAST, WRITE, StageReport, numbered
 from curate.tasks.summary import RunState, Summary, together
 from curate.units import format_bytes
 
 MANIFEST = pa.schema([("uri", pa.string()), ("size", pa.int64()), ("generation", pa.string())])
 MOST_MENDED = 3
-"""How often a run makes again what a later stage found damaged or gone."""
-SCRATCH = "CURATE_SCRATCH"
-"""Environment variable: where files are kept that only this machine reads."""
+"""How often a run makes a file again that a later stage found damaged or gone."""
 
 A = TypeVar("A")
 RunStage = Callable[[StageSpec, RunOptions], A | None]
@@ -69,9 +80,11 @@ RunStage = Callable[[StageSpec, RunOptions], A | None]
 class Runner(Protocol):
     """Runs one stage to its end."""
 
-    def __call__(self, spec: StageSpec, options: RunOptions, *, seen: Seen | None = None) -> Summary:
-        """Returns its summary. With `seen`, which says that nothing is left to do, raises WorkLeftError if that is
-        not so."""
+    def __call__(
+        self, spec: StageSpec, options: RunOptions, *, seen: Seen | None = None, at: At | None = None
+    ) -> Summary:
+        """Returns its summary. `at` hears how it goes on. With `seen`, which says that nothing is left to do, raises
+        WorkLeftError if that is not so."""
         ...
 
 
@@ -108,6 +121,31 @@ def stages_of(spec: StageSpec) -> Iterator[StageSpec]:
             yield before.spec
 
 
+def planned(spec: StageSpec) -> tuple[StageReport, ...]:
+    """Returns the job's stages, in the order in which they run, this one last; one that is read twice is there once."""
+    found: dict[str, StageReport] = {}
+    for stage in stages_of(spec):
+        name = stage.name.removeprefix(f"{spec.name}: ")
+        found.setdefault(key_of(stage), StageReport(key_of(stage), name, _feeding(stage)))
+    return (*found.values(), StageReport(LAST, WRITE, _feeding(spec)))
+
+
+def _feeding(spec: StageSpec) -> tuple[str, ...]:
+    return tuple(key_of(before.spec) for before in spec.before if before.path is None and before.feeds)
+
+
+def _reports(stages: Sequence[StageReport], root: str) -> tuple[StageReport, ...]:
+    """Returns the job's stages, of which all are done but the last one, as their ledgers tell of them."""
+    *before, last = stages
+
+    def read(one: StageReport) -> StageReport:
+        output = f"{root}/{one.key}"
+        told = Ledger(Stores("").of(output), output).read_json(layout.SUMMARY)
+        return StageReport.of({**told, **one.planned(), "state": RunState.COMPLETE.value})
+
+    return (*map(read, before), last)
+
+
 def listed(spec: StageSpec, known: dict[tuple[str, ...], Any]) -> StageSpec:
     """Returns a stage with the files listed that its checkpoints are made of; each of `known` is listed once."""
 
@@ -132,28 +170,6 @@ def manifest_of(spec: StageSpec) -> Any:
     return pa.concat_tables(tables)
 
 
-def scratch_root() -> str:
-    """Returns where files are kept that only this machine reads: $CURATE_SCRATCH, else a folder in that of the system
-    for temporaries. It exists then.
-    """
-    root = os.environ.get(SCRATCH) or os.path.join(tempfile.gettempdir(), "curate")  # noqa: PTH118
-    os.makedirs(root, exist_ok=True)  # noqa: PTH103
-    return os.path.abspath(root)  # noqa: PTH100
-
-
-def stages_root(output: str, *, alone: bool) -> str:
-    """Returns the folder of a job's stages; `alone`: all tasks run on this machine."""
-    return _scratch_of(output) if alone and _may_be_scratch(output) else f"{output}/{layout.STAGES.rstrip('/')}"
-
-
-def _may_be_scratch(output: str) -> bool:
-    return output.startswith("gs://")
-
-
-def _scratch_of(output: str) -> str:
-    return f"{scratch_root()}/{hashlib.sha256(output.encode()).hexdigest()[:16]}"
-
-
 # Running them
 
 
@@ -164,7 +180,10 @@ def run_before(spec: StageSpec, root: str, options: RunOptions, run_stage: RunSt
     if the end of a run file is damaged, which is removed.
     """
     found: list[Sequence[Object]] = []
+    kept = tuple(before for before in spec.before if before.path is not None)
     for before in spec.before:
+        if before.path is not None:
+            continue
         own = f"{root}/{key_of(before.spec)}"
         bound = before.spec.bind is not None
         ready = run_before(before.spec, root, options, run_stage) if bound else before.spec
@@ -175,7 +194,15 @@ def run_before(spec: StageSpec, root: str, options: RunOptions, run_stage: RunSt
             return ended
         found.append(_outputs(ready, own))
     assert spec.bind is not None
-    return spec.bind(spec, found)
+    ready = spec.bind(spec, found)
+    if ready.bind is not None and ready.before is not spec.before:
+        # What there is tells that there is one more stage to come before: run files are to be merged.
+        merged = run_before(ready, root, options, run_stage)
+        if not isinstance(merged, StageSpec):
+            return merged
+        ready = merged
+    # A checkpoint is left to who runs the stage, which reads it as files are read.
+    return replace(ready, before=kept, bind=None) if kept else ready
 
 
 def _of_stage(options: RunOptions, output: str) -> RunOptions:
@@ -193,9 +220,11 @@ def _of_stage(options: RunOptions, output: str) -> RunOptions:
 
 
 def _outputs(spec: StageSpec, output: str) -> list[Object]:
-    """Returns the outputs of a stage, in the order of its plan. Raises DamagedRun if one is gone."""
+    """Returns the outputs of a stage, in the order of its plan. Raises DamagedRun if one is gone, or all of it."""
     ledger = Ledger(Stores("").of(output), output)
     listing = ledger.list()
+    if not listing.has_job:
+        raise DamagedRun(output, "it is gone")
     plan = ledger.read_plan(listing)
     matched = match(plan, listing, spec.suffix)
     for rank in (~matched.done).nonzero()[0][:1].tolist():
@@ -223,31 +252,49 @@ def run_staged(
     if job.done:
         try:
             # It was not asked for what is there; and there is nothing else.
-            ended = run_stage(replace(job.spec, rows=_Planned(job.plan)), options, seen=job.seen)
+            ended = run_stage(_as_planned(job), options, seen=job.seen)
         except WorkLeftError:
             pass
         else:
             if ended.state is RunState.COMPLETE and not options.keep_stages:
                 sweep(job.stores.of(output), output, known=job.listing.stages)
             return ended
-    with _connected(options.backend, backend, signals) as alone:
-        spec, options = _begin(job, options, clock)
-        root = stages_root(output, alone=alone)
-        ended = _all(spec, options, root, run_stage, signals, job)
-    if ended.output == output and ended.state is RunState.COMPLETE and not options.keep_stages and _is_complete(job):
+    try:
+        with _connected(options.backend, backend, signals) as alone:
+            job.spec, options = _begin(job, options, clock)
+            root = stages_root(output, alone=alone)
+            with Course(job.spec, options, job.ledger, clock, planned(job.spec), lambda: job.stores.calls) as course:
+                ended = _all(job.spec, replace(options, display=course.display), root, run_stage, signals, job, course)
+                ended = course.summary(ended)
+    finally:
+        if is_local(output):
+            remove_scratch(job.stores.scratch)
+    if ended.state is RunState.COMPLETE and not options.keep_stages and _is_complete(job):
         sweep(job.stores.of(output), output)
     return ended
 
 
-def _all(spec: StageSpec, options: RunOptions, root: str, run_stage: Runner, signals: Signals, job: _Job) -> Summary:
-    """Runs all stages; again, where a later one found files of an earlier one damaged, or gone."""
+def _all(
+    spec: StageSpec,
+    options: RunOptions,
+    root: str,
+    run_stage: Runner,
+    signals: Signals,
+    job: _Job,
+    course: Course,
+) -> Summary:
+    """Runs all stages; again, where a later one found files of an earlier one damaged, or gone. Returns the summary of
+    the one that was run last."""
     log = get_logger(job=spec.name)
     rounds: list[Summary] = []
-    for left in range(MOST_MENDED, -1, -1):
+    mended: Counter[str] = Counter()
+    while True:
         done: list[tuple[StageSpec, str]] = []
 
         def run(stage: StageSpec, how: RunOptions, done: list[tuple[StageSpec, str]] = done) -> Summary | None:
-            ended = run_stage(stage, how)
+            key = how.output.rpartition("/")[2]
+            ended = run_stage(stage, how, at=course.stage(key, stage.name))
+            course.ended(key, ended)
             if ended.state is not RunState.COMPLETE:
                 return ended
             if signals.interrupts.interrupts or signals.interrupts.terminated:
@@ -257,39 +304,69 @@ def _all(spec: StageSpec, options: RunOptions, root: str, run_stage: Runner, sig
             return None
 
         try:
-            ready = run_before(spec, root, options, run)
+            try:
+                ready = run_before(spec, root, options, run)
+                if isinstance(ready, StageSpec):
+                    _refuse_other_shards(ready, job)
+                    earlier = earlier_of(spec, partial(_place, root), job.ledger)
+                    ready = replace(ready, earlier=earlier, reports=_reports(course.stages, root))
+            except (JobReplacedError, ObjectNotFound):
+                if not _complete_now(job):
+                    raise
+                # The driver beside this one has completed the job, and removed its stages.
+                return run_stage(_as_planned(job), options, seen=job.seen)
             if isinstance(ready, StageSpec):
-                _refuse_other_shards(ready, job)
-                ended = run_stage(ready, options)
+                ended = run_stage(ready, options, at=course.stage(LAST, spec.name))
+                course.ended(LAST, ended)
                 rounds.append(ended)
             else:
                 ended = ready
         except DamagedRun as error:
-            if not left:
-                raise StorageError(_hopeless(root)) from error
-            problem = str(error)
+            mended[error.uri] += 1
+            if mended[error.uri] > MOST_MENDED:
+                raise StorageError(_hopeless(error.uri)) from error
+            problem = f"{error.uri}: {error.problem}"
         else:
             _tell_if_full(ended, spec)
             if rounds and ended is rounds[-1]:
                 ended = together(rounds)
             if ended.state not in (RunState.FAILED, RunState.ABORTED) or not (lost := _lost(done)):
                 return ended
-            problem = f"{lost[0]} is gone" + (f", and {len(lost) - 1:,} more" if len(lost) > 1 else "")
-            if not left:
-                log.error(_hopeless(root), problem=problem)
+            mended.update(lost)
+            worst = max(lost, key=mended.__getitem__)
+            if mended[worst] > MOST_MENDED:
+                log.error(_hopeless(worst))
                 return ended
+            problem = f"{worst} is gone" + (f", and {len(lost) - 1:,} more" if len(lost) > 1 else "")
         log.warning("files of an earlier stage were damaged or gone; what made them runs again", problem=problem)
         if _complete_now(job):
-            # Another driver was quicker, and has removed the stages.
-            return run_stage(replace(spec, rows=_Planned(job.plan)), options, seen=job.seen)
-    raise AssertionError("the last round returns")
+            return run_stage(_as_planned(job), options, seen=job.seen)
 
 
-def _hopeless(root: str) -> str:
+def _as_planned(job: _Job) -> StageSpec:
+    """Returns the last stage of a job of which all outputs are there."""
+    earlier = None
+    reports: tuple[StageReport, ...] = ()
+    if job.listing.summary is None:
+        # A run ended between the last output and the summary: what the stages before say goes into that.
+        for alone in (True, False):
+            root = stages_root(job.ledger.root, alone=alone)
+            with suppress(ObjectNotFound):
+                earlier = earlier_of(job.spec, partial(_place, root), job.ledger)
+                reports = _reports(planned(job.spec), root)
+                break
+    return replace(job.spec, rows=_Planned(job.plan), earlier=earlier, reports=reports)
+
+
+def _place(root: str, stage: StageSpec) -> str:
+    return f"{root}/{key_of(stage)}"
+
+
+def _hopeless(uri: str) -> str:
     return (
-        f"files of earlier stages below {root} were found damaged or gone {MOST_MENDED + 1} times in a row, each time "
-        "after they had been made again: that disk loses what is written, or somebody removes it. Look at it, or have "
-        f"them elsewhere ({SCRATCH}, or another --output), and run this again"
+        f"{uri} was found damaged or gone {MOST_MENDED + 1} times, each time after it had been made again: that disk "
+        f"loses what is written, or somebody removes it. Look at it, or have stages elsewhere ({SCRATCH}, or another "
+        "--output), and run this again"
     )
 
 
@@ -299,6 +376,9 @@ def _lost(done: Sequence[tuple[StageSpec, str]]) -> list[str]:
     for stage, output in done:
         ledger = Ledger(Stores("").of(output), output)
         listing = ledger.list()
+        if not listing.has_job:
+            lost.append(output)
+            continue
         plan = ledger.read_plan(listing)
         missing = (~match(plan, listing, stage.suffix).done).nonzero()[0]
         lost += [ledger.uri(plan.shard_id(rank) + stage.suffix) for rank in missing.tolist()]
@@ -377,25 +457,67 @@ def dry_staged(
     spec = _with_seed(job, 0) if job.job is None else job.spec
     if job.done:
         return look(replace(spec, rows=_Planned(job.plan)), options)
-    done = 0
+    told = _told(spec, spec, options)
 
     def unfinished(stage: StageSpec, how: RunOptions) -> tuple[Prepared, str] | None:
-        nonlocal done
+        nonlocal told
         prepared, text = look(stage, how)
-        if len(prepared.todo):
-            return prepared, text
-        done += 1
-        return None
+        if not len(prepared.todo):
+            return None
+        told = _told(spec, stage, how)
+        return prepared, text
 
-    total = len(list(stages_of(spec))) + 1
     # Where a run would have them it knows once it is connected; here, where they are.
-    alone = _may_be_scratch(output) and os.path.isdir(_scratch_of(output))  # noqa: PTH112
+    alone = may_be_scratch(output) and os.path.isdir(scratch_of(output))  # noqa: PTH112
     try:
         ready = run_before(spec, stages_root(output, alone=alone), options, unfinished)
     except DamagedRun as error:
         raise ConfigError(f"{error}: run this without --dry-run") from error
     prepared, text = look(ready, options) if isinstance(ready, StageSpec) else ready
-    return prepared, f"stage    {done + 1} of {total}\n{text}"
+    return prepared, f"{told}\n{text}"
+
+
+def _told(last: StageSpec, stage: StageSpec, how: RunOptions) -> str:
+    """Returns which stage of a job one is, as people are told."""
+    key = LAST if stage.name == last.name else how.output.rpartition("/")[2]
+    stages = planned(last)
+    # One that merges run files was not planned.
+    return numbered(stages, key) if key in {one.key for one in stages} else stage.name.removeprefix(f"{last.name}: ")
+
+
+@dataclass(frozen=True, slots=True)
+class _Reached:
+    """The stage that was looked for."""
+
+    spec: StageSpec
+
+
+def as_run(spec: StageSpec, options: RunOptions, key: str, clock: Clock) -> StageSpec:
+    """Returns a stage of a job that has begun, the last one or one before it, as runs have it. Writes nothing.
+
+    Raises ConfigError if the job or its inputs are others by now, and if what the stage reads is not there.
+    """
+    output = resolve_output(options.output)
+    if spec.from_inputs is not None:
+        spec = spec.from_inputs(options)
+    job = _look(spec, options, output, clock)
+    again = f"run the job first, or with --keep-stages if it is complete; see: curate status {output}"
+
+    def reached(stage: StageSpec, how: RunOptions) -> _Reached | None:
+        found = how.output.rpartition("/")[2]
+        if found == key:
+            return _Reached(stage)
+        if Ledger(Stores("").of(how.output), how.output).list().summary is None:
+            raise ConfigError(f"what that shard reads is not there: {_told(job.spec, stage, how)} is not done; {again}")
+        return None
+
+    # Where they are is known to those who run the job alone; here, where the first of them is.
+    roots = [*stages_roots(output, job.listing.stages), stages_root(output, alone=False)]
+    try:
+        ready = run_before(job.spec, roots[0], options, reached)
+    except DamagedRun as error:
+        raise ConfigError(f"what that shard reads is damaged: {error.uri}: {error.problem}; {again}") from error
+    return ready.spec if isinstance(ready, _Reached) else ready
 
 
 # The beginning of the job
@@ -418,6 +540,9 @@ class _Planned:
 
     def parts(self, *_: Any) -> Iterator[Any]:
         raise AssertionError("nothing is left to do")
+
+    def holder(self, rank: int) -> str:
+        raise AssertionError(f"nothing is left to do, nothing for part {rank}")
 
     def manifest(self) -> Any:
         return None
@@ -504,7 +629,7 @@ def _begin(job: _Job, options: RunOptions, clock: Clock) -> tuple[StageSpec, Run
 
     In an order in which a kill between any two calls leaves what the next run can go on from. Raises ConfigError.
     """
-    spec, ledger = job.spec, job.ledger
+    spec = job.spec
     if options.overwrite:
         if job.listing.has_job or job.listing.plan_parts:
             _overwrite(job, options, clock)
@@ -514,25 +639,24 @@ def _begin(job: _Job, options: RunOptions, clock: Clock) -> tuple[StageSpec, Run
         options = replace(options, retry_failed=False)
     if job.job is not None:
         return spec, options
-    try:
-        return _with_seed(job, _publish_job(job).get("seed", 0)), options
-    finally:
-        if is_local(ledger.root):
-            remove_scratch(job.stores.scratch)
+    return _with_seed(job, _publish_job(job).get("seed", 0)), options
 
 
 def _publish_job(job: _Job) -> dict[str, Any]:
-    """Writes down what the job is, and what it reads; returns that, or what another driver wrote. Raises ConfigError."""
+    """Writes down what the job is and reads; returns that, or what another driver wrote. Raises ConfigError."""
     spec, ledger = job.spec, job.ledger
     told = job_of(spec, ledger, OutputListing(None, None, None))
     if spec.seeded is not None:
         told["seed"] = secrets.randbits(63)
     told["inputs"] = _publish_inputs(ledger, job.manifest)
+    told["stages"] = [one.planned() for one in planned(_with_seed(job, told.get("seed", 0)))]
+    moment = job.owned.moment()
     published = ledger.store.publish(ledger.uri(layout.JOB), orjson.dumps(told, option=orjson.OPT_INDENT_2))
     if published.outcome is Outcome.DIFFERENT:
         told = ledger.read_job()
         refuse_other_job(spec, ledger, told)
         _refuse_other_inputs(ledger, told, job.manifest)
+    job.owned.claim(published.object.generation, moment)
     return told
 
 
@@ -602,7 +726,7 @@ def _overwrite(job: _Job, options: RunOptions, clock: Clock) -> None:
     spec, ledger, listing = job.spec, job.ledger, job.listing
     refuse_rivals(ledger, listing.run_ids, clock, allow_concurrent=False, overwrite=True)
     running = set(listing.run_ids)
-    for root in _roots(ledger.root, listing.stages):
+    for root in stages_roots(ledger.root, listing.stages):
         for key, run_ids in _runs_of_stages(job.stores.of(root), root).items():
             refuse_rivals(
                 Ledger(job.stores.of(root), f"{root}/{key}"), run_ids, clock, allow_concurrent=False, overwrite=True
@@ -612,18 +736,10 @@ def _overwrite(job: _Job, options: RunOptions, clock: Clock) -> None:
     outputs = overwritten(spec, ledger, listing)[1]
     remove_job(ledger, spec.name, running, outputs, options, kept)
     job.owned.claim(None, job.owned.moment())
-    if _may_be_scratch(ledger.root):
-        for path in _folders(_scratch_of(ledger.root)):
+    if may_be_scratch(ledger.root):
+        for path in _folders(scratch_of(ledger.root)):
             if os.path.basename(path) not in kept:  # noqa: PTH119
                 remove_scratch(path)
-
-
-def _roots(output: str, stages: set[str]) -> Iterator[str]:
-    """Yields where there are stages of a job."""
-    if stages:
-        yield stages_root(output, alone=False)
-    if _may_be_scratch(output) and os.path.isdir(_scratch_of(output)):  # noqa: PTH112
-        yield _scratch_of(output)
 
 
 def _runs_of_stages(store: Store, root: str) -> dict[str, set[str]]:
@@ -656,5 +772,5 @@ def sweep(store: Store, output: str, known: set[str] | None = None) -> None:
                 store.delete(item.uri, item.generation)
             except GenerationMismatch:
                 continue  # another driver makes it anew, and removes it at its own end
-    if _may_be_scratch(output):
-        remove_scratch(_scratch_of(output))
+    if may_be_scratch(output):
+        remove_scratch(scratch_of(output))

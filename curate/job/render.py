@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import shlex
 
+from curate.tasks.stages import StageReport
 from curate.tasks.summary import Summary
 from curate.units import format_bytes, format_duration, plain, short
 
 SHOWN_CHARS = 400
 """Characters of an error, which may quote whatever it choked on."""
+SHOWN_NAME = 60
+"""Characters of a stage's name."""
+
+
+def _stage(one: StageReport) -> str:
+    """Returns how a stage ended, in a line."""
+    if not one.total:
+        return f"  stage    {short(one.name, SHOWN_NAME)}: {one.state}"
+    rows = "" if one.rows is None else f"; {one.rows['in']:,} rows in, {one.rows['out']:,} out"
+    took = f" in {format_duration(one.seconds)}" if one.seconds is not None else ""
+    return f"  stage    {short(one.name, SHOWN_NAME)}: {one.state}, {one.done:,} of {one.total:,} shards{took}{rows}"
 
 
 def render(summary: Summary) -> str:
@@ -16,8 +28,9 @@ def render(summary: Summary) -> str:
     rows = summary.books
     dropped = sum(rows.dropped.values())
     output = shlex.quote(plain(summary.output))
-    lines = [
-        f"{plain(summary.job)}: {summary.state.value} in {format_duration(summary.seconds)}",
+    lines = [f"{plain(summary.job)}: {summary.state.value} in {format_duration(summary.seconds)}"]
+    lines += map(_stage, summary.stages)
+    lines += [
         f"  shards   {summary.done:,} of {summary.total:,} done"
         + (f" ({summary.skipped:,} skipped: their output existed)" if summary.skipped else "")
         + (f", {summary.failed:,} failed" if summary.failed else "")

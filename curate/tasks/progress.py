@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from curate.log import get_logger
 from curate.tasks.meters import Measured, Operated, Role
 from curate.tasks.pace import format_range
-from curate.units import format_bytes, short
+from curate.units import format_bytes, format_duration, short
 
 LOG_INTERVAL_S = 30.0
 NAME_COLUMNS = 26
@@ -38,6 +38,8 @@ class Progress:
     """Seconds that the rest takes, at least and at most; None while unknown."""
     measured: Measured | None = None
     """What its operators have done so far, in this run."""
+    stage: str = ""
+    """Which stage it is, of a job of several."""
 
     def text(self) -> str:
         """Returns the progress as one line.
@@ -214,7 +216,8 @@ class LogDisplay:
 
     def show(self, progress: Progress) -> None:
         """Logs the progress."""
-        get_logger(job=progress.job).info("progress", shards=progress.text())
+        stage = {"stage": progress.stage.removeprefix("stage ")} if progress.stage else {}
+        get_logger(job=progress.job).info("progress", **stage, shards=progress.text())
 
     def close(self, last: Progress) -> None:
         """Does nothing."""
@@ -223,7 +226,8 @@ class LogDisplay:
 class LiveDisplay:
     """Two lines on standard error that are redrawn in place: together they would not fit in 80 columns.
 
-    A run of more than one step, or with a pool, has a line for each operator below them.
+    A run of more than one step, or with a pool, has a line for each operator below them; one of several stages a line
+    that says which it is at, and one that stays for each that it is done with.
     """
 
     interval_s = 0.25
@@ -244,6 +248,9 @@ class LiveDisplay:
         self._live: Any = Live(console=Console(stderr=True), refresh_per_second=4)
         self._task: Any = None
         self._rates = RowRates()
+        self._stage = ""
+        self._began_s = time.monotonic()
+        self._last: Progress | None = None
 
     def show(self, progress: Progress) -> None:
         """Redraws the lines."""
@@ -254,15 +261,29 @@ class LiveDisplay:
         if self._task is None:
             self._task = self._bar.add_task(progress.job, total=progress.total, shards="", **now)
             self._live.start()
-        self._bar.update(self._task, shards=progress.shards(), **now)
-        lines = [progress.speed()]
+        if progress.stage != self._stage:
+            self._begin(progress)
+        self._last = progress
+        self._bar.update(self._task, total=progress.total, shards=progress.shards(), **now)
+        lines = [progress.stage] if progress.stage else []
+        lines.append(progress.speed())
         found = progress.measured
         if found is not None and found.several:
             lines += operator_lines(found, self._rates.look(time.monotonic(), found.operators))
         self._live.update(Group(self._bar, *(_line(f"  {line}") for line in lines)))
 
+    def _begin(self, progress: Progress) -> None:
+        """Leaves a line about the stage before, if there is one, and goes on with the next."""
+        before, now_s = self._last, time.monotonic()
+        if before is not None and before.stage:
+            took = format_duration(now_s - self._began_s)
+            self._live.console.print(_line(f"{before.job}  {before.stage}: {before.shards()} in {took}"))
+        self._stage, self._began_s, self._rates = progress.stage, now_s, RowRates()
+
     def close(self, last: Progress) -> None:
-        """Stops redrawing; the last lines stay."""
+        """Stops redrawing; the last lines stay. What is shown after that is drawn below them."""
         if self._task is not None:
             self.show(last)
             self._live.stop()
+            self._bar.remove_task(self._task)
+            self._task = None

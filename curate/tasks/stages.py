@@ -64,7 +64,10 @@ class StageReport:
             str(told["name"]),
             tuple(told.get("reads", ())),
             str(told.get("state", WAITING)),
-            *(int(shards.get(name, 0)) for name in ("total", "done", "running", "failed")),
+            total=int(shards.get("total", 0)),
+            done=int(shards.get("done", 0)),
+            running=int(shards.get("running", 0)),
+            failed=int(shards.get("failed", 0)),
             rows=told.get("rows"),
             bytes_in=int(sizes.get("in", 0)),
             bytes_out=int(sizes.get("out", 0)),
@@ -122,3 +125,20 @@ def exchanges(stages: Iterable[StageReport]) -> list[Exchanged]:
         name = above[0].name.removesuffix(MAP)
         found.append(Exchanged(name, sum(before.rows["out"] for before in above if before.rows), one.rows["in"]))
     return found
+
+
+def source_bytes(stages: Iterable[StageReport]) -> int:
+    """Returns the bytes of what the job is made of: the input of the stages from which rows come, each once.
+
+    >>> marks = StageReport("0b", "marks", bytes_in=5)
+    >>> source_bytes([StageReport("0a", "sort: map", bytes_in=7), marks, StageReport("", "write", ("0a",), bytes_in=9)])
+    7
+    """
+    known = {one.key: one for one in stages}
+    found, todo = set[str](), [LAST]
+    while todo:
+        key = todo.pop()
+        if key in known and key not in found:
+            found.add(key)
+            todo += known[key].reads
+    return sum(known[key].bytes_in for key in found if not known[key].reads)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from curate.tasks.books import Books, Earlier
 from curate.tasks.pace import middle
 from curate.tasks.runlog import STALLED_S, is_gone
+from curate.tasks.stages import LAST, StageReport, stages_told
+from curate.tasks.summary import staged_as_dict
 
 RUNNING = "running"
 STALLED = "stalled"
@@ -54,6 +56,11 @@ class JobStatus:
     """Runs before those."""
     operators: list[dict[str, Any]] = field(default_factory=list)
     """What each operator has done so far in the run at work, of a job of more than one step, or with a pool."""
+    stages: tuple[StageReport, ...] = ()
+    """All stages of a job with exchanges, in order. Shards, rows, bytes, rate and time left are then those of the stage
+    at work, or of the last one."""
+    stage: str = LAST
+    """Key of that stage."""
 
     @property
     def pending(self) -> int:
@@ -88,6 +95,7 @@ class JobStatus:
                 {"run_id": run.run_id, "state": run.state, "started": run.started, "updated": run.updated}
                 for run in self.runs
             ],
+            **({"stage": self.stage, **staged_as_dict(self.stages)} if self.stages else {}),
         }
 
 
@@ -172,6 +180,84 @@ def job_status(
         runs=runs,
         earlier_runs=earlier_runs,
         operators=_operators(newest) if live and newest else [],
+    )
+
+
+def with_stages(job: JobStatus, planned: Sequence[StageReport], seen: Mapping[str, JobStatus], beat: Any) -> JobStatus:
+    """Returns the status of a job with exchanges that is not complete, as that of the stage which it is at.
+
+    `job` is what its own ledger says, where its last stage is at work. Of the others, `seen` has what the ledgers say
+    that can be looked at, and `beat`, the heartbeat of the job's run, what it says of the rest.
+    """
+    told = {one.key: one for one in stages_told(beat if isinstance(beat, Mapping) else {})}
+    reports = []
+    for one in planned[:-1]:
+        if (there := seen.get(one.key)) is not None:
+            reports.append(report_of(one, there))
+        else:
+            reports.append(told.get(one.key, one))
+    begun = all(one.state == COMPLETE for one in reports)
+    reports.append(report_of(planned[-1], job) if begun and job.total else planned[-1])
+    at = next((one for one in reports[:-1] if one.state != COMPLETE), reports[-1])
+    live = job.state == RUNNING
+    if not live:
+        # What its own ledger calls running, or waits to be run, is that no more.
+        reports = [replace(one, running=0, state=job.state if one is at else one.state) for one in reports]
+    if at.key == LAST:
+        return replace(job, stages=tuple(reports))
+    there = seen.get(at.key)
+    if there is None:
+        there = _as_told(job, at, beat)
+    else:
+        failures = [{**one, "shard": f"{at.key}/{one['shard']}"} for one in there.failures]
+        there = replace(there, failures=failures)
+    return replace(
+        there,
+        job=job.job,
+        output=job.output,
+        state=job.state,
+        running=there.running if live else 0,
+        rate=there.rate if live else dict(NO_RATE),
+        eta_range_s=there.eta_range_s if live else None,
+        operators=there.operators if live else [],
+        runs=job.runs,
+        earlier_runs=job.earlier_runs,
+        stages=tuple(reports),
+        stage=at.key,
+    )
+
+
+def report_of(planned: StageReport, status: JobStatus) -> StageReport:
+    """Returns how far a stage is whose ledger was looked at."""
+    return replace(
+        planned,
+        state=status.state,
+        total=status.total,
+        done=status.done,
+        running=status.running,
+        failed=status.failed,
+        rows=status.rows,
+        bytes_in=status.bytes_done,
+    )
+
+
+def _as_told(job: JobStatus, at: StageReport, beat: Any) -> JobStatus:
+    """Returns the status of a stage whose ledger cannot be looked at, as the job's own run tells of it."""
+    live = job.state == RUNNING
+    return replace(
+        job,
+        total=at.total,
+        done=at.done,
+        running=at.running,
+        failed=at.failed,
+        stale=0,
+        rows=dict(at.rows or Books().rows()),
+        bytes_total=0,
+        bytes_done=at.bytes_in,
+        rate=dict(beat["rate"]) if live and beat else dict(NO_RATE),
+        eta_range_s=_range(beat) if live and beat else None,
+        failures=list(beat["failures"]) if beat else [],
+        operators=_operators(beat) if live and beat else [],
     )
 
 

@@ -68,8 +68,8 @@ class Summary:
     stale: int = 0
     """Done shards whose input changed after the plan was made."""
     stages: tuple[StageReport, ...] = ()
-    """All stages of a job with exchanges, in order; then the numbers of shards above are those of its last stage, or of
-    the one that did not end well, and all else is that of the whole job."""
+    """All stages of a job with exchanges, in order. Then shards and tasks are those of its last stage, or of the one
+    that did not end well, and so are the books of a job that is not complete; all else is that of the whole job."""
 
     def as_dict(self) -> dict[str, Any]:
         """Returns what `--json` prints."""
@@ -95,7 +95,7 @@ class Summary:
 
 
 def staged_as_dict(stages: Sequence[StageReport]) -> dict[str, Any]:
-    """Returns what `--json` and `summary.json` say of stages, and of the exchanges between them; nothing without any."""
+    """Returns what `--json` and `summary.json` say of stages, and of exchanges between them; nothing without any."""
     if not stages:
         return {}
     return {

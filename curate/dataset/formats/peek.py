@@ -35,6 +35,8 @@ def peek(
     """
     if format is OutputFormat.PARQUET:
         return _parquet(store, object, columns)
+    if format is OutputFormat.RUN:
+        return _run(store, object, columns)
     packed: Codec = "gzip" if codec == "gzip" else "zstd"
     return (_csv if format is OutputFormat.CSV else _jsonl)(store, object, packed, columns)
 
@@ -53,6 +55,20 @@ def _parquet(store: Store, object: Object, columns: Sequence[str] | None) -> Ite
             if batch is None:
                 return
             table = pa.Table.from_batches([batch])
+            for line in json_lines(table if columns is None else table.select(columns)):
+                yield line[:-1]
+
+
+def _run(store: Store, object: Object, columns: Sequence[str] | None) -> Iterator[bytes]:
+    # Which imports formats itself.
+    from curate.dataset.exchange.runs import RunFile
+
+    file = RunFile.open(store, object)
+    _check(object, columns, file.schema.names)
+    for number, segment in enumerate(file.segments):
+        rows = int(segment.rows.sum())
+        for start in range(0, rows, _FIRST_ROWS):
+            table = file.read(number, start, min(rows, start + _FIRST_ROWS))
             for line in json_lines(table if columns is None else table.select(columns)):
                 yield line[:-1]
 
