@@ -510,3 +510,28 @@ def test_a_node_is_killed(local: Place, tmp_path: Path, what: str, monkeypatch: 
     whole = run(*bench.argv("whole"), env=bench.env | {"SORTING_HOLD": "", "SORTING_TRACE": ""})
     assert whole.code == 0, whole.err
     assert outputs(local.objects("out")) == outputs(local.objects("whole"))
+
+
+# On the command line
+
+
+def test_a_job_keeps_its_stages_if_it_is_told_to(local: Place, tmp_path: Path) -> None:
+    """And the next run, which has nothing to do, removes them. Inputs that are new are refused with exit code 2."""
+    bench = Bench(local, tmp_path / "bench")
+    argv = ["jobs/shuffle.py", "--backend", "inline", "--json", "--shards", "3", "--input", bench.source]
+    argv += ["--output", f"{local.root}/out"]
+    first = run(*argv, "--keep-stages")
+    assert first.code == 0, first.err
+    assert bench.run_files("out")
+    second = run(*argv)
+    assert (second.code, second.json["tasks"]["attempts"]) == (0, 0), second.err
+    assert not bench.stage_objects("out")
+    local.write("in", {"new.parquet": next(iter(bench.inputs.values()))})
+    third = run(*argv)
+    assert third.code == 2
+    assert "are not those that the job began with" in third.err
+    assert "in/new.parquet" in third.err
+    kept = outputs(local.objects("out"))
+    fourth = run(*argv, "--overwrite", "--yes")
+    assert fourth.code == 0, fourth.err
+    assert outputs(local.objects("out")) != kept
