@@ -10,8 +10,10 @@ import json
 import random
 import re
 import signal
+import subprocess
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -535,3 +537,35 @@ def test_a_job_keeps_its_stages_if_it_is_told_to(local: Place, tmp_path: Path) -
     fourth = run(*argv, "--overwrite", "--yes")
     assert fourth.code == 0, fourth.err
     assert outputs(local.objects("out")) != kept
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 600 KB; skipped where none can be had."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(folder)], check=False).returncode:
+        pytest.skip("nothing can be mounted here")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_disk_that_is_really_full(small_disk: Path, tmp_path: Path) -> None:
+    """The run says what it needs, about as much as the rest of the run files then takes; with room, the rest is
+    done."""
+    bench = Bench(Place(str(small_disk)), tmp_path / "bench", (), {})
+    bench.source = Place(str(tmp_path)).write("in", LARGE)
+    env = bench.env | {"SORTING_BYTES": str(64 << 10)}
+    full = run(*bench.argv("out"), env=env)
+    assert full.code == 1, full.err
+    (told,) = [json.loads(line) for line in full.err.splitlines() if '"the disk is full"' in line]
+    made = len(bench.run_files("out"))
+    assert 0 < made < len(LARGE)
+    needed = int(told["needs"].split()[1].replace(",", ""))
+    assert needed == pytest.approx((len(LARGE) - made) * 103, rel=0.1), told
+    assert told["free"] == "0 B"
+    before = looks(bench.trace("out"))
+    subprocess.run(["mount", "-o", "remount,size=20m", str(small_disk)], check=True)
+    again = run(*bench.argv("out"), env=env)
+    assert again.code == 0, again.err
+    assert (looks(bench.trace("out")) - before)["map"] == len(LARGE) - made
