@@ -13,19 +13,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from math import isqrt
 from typing import Any
 
 import numpy as np
 
-from curate.dataset.exchange.cuts import cuts
+from curate.dataset.exchange.cuts import Cut, cuts
 from curate.dataset.exchange.how import Exchange
 from curate.dataset.exchange.order import Order
-from curate.dataset.exchange.runs import RunFile
+from curate.dataset.exchange.runs import RunFile, Segment
 from curate.dataset.formats import OutputFormat
 from curate.dataset.lazy.ordering import OneInput
-from curate.dataset.lazy.ranges import Piece, Ranges, edges_of, target_of
+from curate.dataset.lazy.ranges import Piece, Ranges, ranges_between, target_of, weights_of
 from curate.dataset.lazy.run_files import open_all
 from curate.dataset.lazy.shards import SourceRows
 from curate.dataset.lazy.sources import View
@@ -98,20 +97,20 @@ def _source(order: Order, files: tuple[Object, ...], runs: Sequence[RunFile], pa
     segments = [(0, number, own) for number, file in enumerate(runs) for own in range(len(file.segments))]
     indexes = [index for file in runs for index in file.segments]
     made = cuts(order, indexes, target_bytes=None, count=parts, aligned=False)
-    edges = edges_of((order,), runs, segments, indexes, made)
-    weights = np.array([one.bytes.sum() / max(1, int(one.rows.sum())) for one in indexes])
-    pieces = tuple(_pieces(edges, weights))
+    pieces = tuple(_pieces(order, indexes, made))
     return Ranges(Merged(order), runs[0].schema, files, (0,) * len(files), tuple(segments), pieces, len(pieces))
 
 
-def _pieces(edges: Sequence[Any], weights: Any) -> Iterator[Piece]:
-    number = 0
-    for start, stop in pairwise(edges):
+def _pieces(order: Order, indexes: Sequence[Segment], made: Sequence[Cut]) -> Iterator[Piece]:
+    number, weights = 0, weights_of(indexes)
+    for part, (start, stop) in enumerate(ranges_between(indexes, made, order)):
+        low, high = made[part - 1] if part else None, made[part] if part < len(made) else None
         sizes = ((stop - start) * weights).astype(np.int64)
         first = 0
         while first < len(sizes):
             last = max(first + 1, int(np.searchsorted(np.cumsum(sizes[first:]), MERGED_BYTES, side="right")) + first)
             own = np.zeros(len(sizes), bool)
             own[first:last] = True
-            yield Piece(number, np.where(own, start, 0), np.where(own, stop, 0), int(sizes[first:last].sum()))
+            size = int(sizes[first:last].sum())
+            yield Piece(number, np.where(own, start, 0), np.where(own, stop, 0), size, low=low, high=high)
             first, number = last, number + 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -18,7 +17,7 @@ from curate.dataset.exchange.cuts import Cut, cuts, place
 from curate.dataset.exchange.even import Even, evenly
 from curate.dataset.exchange.how import Exchange, Part
 from curate.dataset.exchange.order import Order
-from curate.dataset.exchange.runs import RunFile, Segment
+from curate.dataset.exchange.runs import Segment
 from curate.dataset.exchange.skew import heaviest, refusal
 from curate.dataset.formats import rechunk
 from curate.dataset.lazy.run_files import open_all, opened, remove_damaged
@@ -43,12 +42,16 @@ class Piece:
 
     number: int
     starts: Any = field(repr=False)
-    """The first row of each segment, in merge order."""
+    """The first row of each segment, in merge order; of the page that the lower cut is in."""
     stops: Any = field(repr=False)
     size: int
     """Bytes in memory, about."""
     skip: int = 0
     take: int | None = None
+    low: Cut | None = None
+    """Where it begins, within the first pages; None: with the first row that is read."""
+    high: Cut | None = None
+    """Where the next one begins, within the last pages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,20 +137,36 @@ class Ranges:
         damaged are removed then, so that they are made again at once."""
         tables: list[pa.Table] = []
         damaged: list[DamagedRun] = []
-        for (of, file, segment), start, stop in zip(self.segments, piece.starts, piece.stops, strict=True):
+        for number, ((of, file, segment), start, stop) in enumerate(
+            zip(self.segments, piece.starts.tolist(), piece.stops.tolist(), strict=True)
+        ):
             if of != side or stop <= start:
                 continue
             try:
-                found = opened(self.files[file]).read(segment, int(start), int(stop))
+                found = opened(self.files[file]).read(segment, start, stop)
             except DamagedRun as error:
                 remove_damaged(self.files[file], error)
                 damaged.append(error)
             else:
                 if not damaged:
-                    tables.append(found)
+                    tables.append(self._own(found, piece, number, start))
         if damaged:
             raise damaged[0]
-        return tables
+        return [one for one in tables if one.num_rows]
+
+    def _own(self, table: pa.Table, piece: Piece, number: int, start: int) -> pa.Table:
+        """Returns the rows between the cuts, of whole pages of a segment from row `start` on."""
+        order = self.how.orders[self.segments[number][0]]
+
+        def at(cut: Cut) -> int:
+            if number == cut.segment and cut.row:
+                return int(min(max(0, cut.row - start), table.num_rows))
+            named = cut.key.rename_columns([key.column for key in order.keys])
+            return int(place(cut, number, lambda _, after: order.position(table, named, after)))
+
+        low = 0 if piece.low is None else at(piece.low)
+        high = table.num_rows if piece.high is None else at(piece.high)
+        return table.slice(low, max(0, high - low)) if low or high < table.num_rows else table
 
     def _empty(self, side: int) -> pa.Table:
         # Files without a row have no segment, and say which columns there are all the same.
@@ -189,30 +208,28 @@ def ranges_of(how: Exchange, schema: pa.Schema | None, sides: Sequence[Sequence[
         if heavy is not None and heavy.bytes * COPIES > budget_bytes:
             raise ConfigError(refusal(how.name, heavy, budget_bytes, copies=COPIES))
     pieces = _pieces_by_rows if how.even else _pieces_by_bytes
-    try:
-        made = tuple(pieces(how, runs, segments, indexes))
-    except DamagedRun as error:
-        # Where a cut falls within a page, that is read.
-        remove_damaged(next(file for file in files if file.uri == error.uri), error)
-        raise
+    made = tuple(pieces(how, indexes))
     if schema is None:
         schema = runs[0].schema if runs else pa.schema([])
     return Ranges(how, schema, files, tuple(side_of), tuple(segments), made, len(made))
 
 
-def _pieces_by_bytes(
-    how: Exchange, files: Sequence[RunFile], segments: Sequence[tuple[int, int, int]], indexes: Sequence[Segment]
-) -> Iterator[Piece]:
+def _pieces_by_bytes(how: Exchange, indexes: Sequence[Segment]) -> Iterator[Piece]:
     total = sum(int(one.bytes.sum()) for one in indexes)
     # Keys of all sides are compared with one another: what they are called says nothing.
     names = [key.column for key in how.orders[0].keys]
     named = [replace(index, keys=index.keys.rename_columns(names)) for index in indexes]
     target = None if how.count else target_of(total)
     made = cuts(how.orders[0], named, target_bytes=target, count=how.count, aligned=how.aligned)
-    edges = edges_of(how.orders, files, segments, indexes, made)
-    weights = [one.bytes.sum() / max(1, int(one.rows.sum())) for one in indexes]
-    for number, (start, stop) in enumerate(pairwise(edges)):
-        yield Piece(number, start, stop, int(np.dot(stop - start, weights)) if len(weights) else 0)
+    weights = weights_of(indexes)
+    for number, (starts, stops) in enumerate(ranges_between(named, made, how.orders[0])):
+        low, high = made[number - 1] if number else None, made[number] if number < len(made) else None
+        yield Piece(number, starts, stops, int(np.dot(stops - starts, weights)), low=low, high=high)
+
+
+def weights_of(indexes: Sequence[Segment]) -> Any:
+    """Returns the bytes of a row of each segment, on average."""
+    return np.array([one.bytes.sum() / max(1, int(one.rows.sum())) for one in indexes])
 
 
 def target_of(total_bytes: int) -> int:
@@ -220,39 +237,51 @@ def target_of(total_bytes: int) -> int:
     return min(max(total_bytes // PARTS, LEAST_BYTES), MOST_BYTES)
 
 
-def edges_of(
-    orders: Sequence[Order],
-    files: Sequence[RunFile],
-    segments: Sequence[tuple[int, int, int]],
-    indexes: Sequence[Segment],
-    made: Sequence[Cut],
-) -> list[Any]:
-    """Returns at which row of each segment every part begins, and where the last one ends. Reads the pages that cuts
-    fall into; raises DamagedRun.
+def ranges_between(segments: Sequence[Segment], made: Sequence[Cut], order: Order) -> Iterator[tuple[Any, Any]]:
+    """Yields the rows of each segment that every part reads: whole pages, from the one that its lower cut is in to the
+    one that its upper cut is in. Where exactly these are is left to who reads the pages.
     """
-    edges = [np.zeros(len(segments), dtype=np.int64)]
-    for cut in made:
-        found = [
-            place(cut, number, _position(files[file], orders[side], segment))
-            for number, (side, file, segment) in enumerate(segments)
-        ]
-        edges.append(np.array(found, dtype=np.int64))
-    edges.append(np.array([int(one.rows.sum()) for one in indexes], dtype=np.int64))
-    return edges
+    firsts = np.zeros((len(made) + 1, len(segments)), dtype=np.int64)
+    lasts = np.zeros((len(made) + 1, len(segments)), dtype=np.int64)
+    for number, segment in enumerate(segments):
+        ends = np.concatenate([[0], np.cumsum(segment.rows)])
+        # The page that a cut is in; before the first one there is nothing on its left.
+        pages = _before(segment.keys, made, number, order) - 1
+        lasts[:-1, number] = ends[pages + 1]
+        firsts[1:, number] = ends[np.maximum(pages, 0)]
+        lasts[-1, number] = ends[-1]
+        for at, cut in enumerate(made):
+            if cut.segment == number and cut.row:
+                lasts[at, number] = firsts[at + 1, number] = cut.row
+    return zip(firsts, lasts, strict=True)
 
 
-def _position(file: RunFile, order: Any, segment: int) -> Any:
-    def position(key: pa.Table, after: bool) -> int:
-        named = key.rename_columns([one.column for one in order.keys])
-        return file.position(order, segment, named, after)
+def _before(keys: pa.Table, made: Sequence[Cut], number: int, order: Order) -> Any:
+    """Returns how many pages of segment `number`, which begin with `keys`, begin before each cut."""
+    found = np.zeros(len(made), dtype=np.int64)
+    after = np.array([number < cut.segment for cut in made], dtype=bool)
+    quick = _sorted_numbers(keys, order)
+    cuts_ = _sorted_numbers(pa.concat_tables([cut.key for cut in made]), order) if quick is not None and made else None
+    if quick is not None and cuts_ is not None:
+        found[after] = np.searchsorted(quick, cuts_[after], side="right")
+        found[~after] = np.searchsorted(quick, cuts_[~after], side="left")
+        return found
+    for at, cut in enumerate(made):
+        found[at] = order.position(keys, cut.key, bool(after[at]))
+    return found
 
-    return position
+
+def _sorted_numbers(keys: pa.Table, order: Order) -> Any:
+    """Returns ascending keys as an array, if that is how they are compared; else None."""
+    if len(order.keys) != 1 or order.keys[0].descending:
+        return None
+    column = keys.column(0)
+    if not pa.types.is_integer(column.type) or column.null_count:
+        return None
+    return column.to_numpy()
 
 
-def _pieces_by_rows(
-    how: Exchange, files: Sequence[RunFile], segments: Sequence[tuple[int, int, int]], indexes: Sequence[Segment]
-) -> Iterator[Piece]:
-    del files, segments
+def _pieces_by_rows(how: Exchange, indexes: Sequence[Segment]) -> Iterator[Piece]:
     total = sum(int(one.bytes.sum()) for one in indexes)
     parts: Sequence[Even] = evenly(how.orders[0], indexes, how.count or max(1, -(-total // target_of(total))))
     for number, part in enumerate(parts):

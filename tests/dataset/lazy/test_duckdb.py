@@ -68,7 +68,7 @@ def test_groups(rows: curate.Dataset, folder: Path) -> None:
         ("score", "std"),
         (None, "count"),
     ]
-    made = rows.groupby("group").aggregate([*aggregates, (None, "count")]).take_all()
+    made = rows.groupby("group").aggregate(aggregates).take_all()
     query = (
         'select "group", sum(value)::bigint, min(value), max(key), avg(score), stddev_samp(score), count(*) '
         'from rows group by "group" order by "group"'

@@ -62,9 +62,7 @@ def test_every_exchange_gives_the_same_with_it(
     made = {
         "shuffle": rows.random_shuffle(seed=3, num_shards=7),
         "groups": rows.groupby("key").aggregate([("id", "sum"), ("id", "list")]),
-        "join": rows.join(rows.rename_columns({"id": "other"}), on="key", how="inner").filter(
-            lambda row: row["id"] < 99
-        ),
+        "join": rows.join(others, on="key").filter(lambda row: row["id"] < 99),
         "distinct": rows.distinct("key", keep="last"),
     }
     for name, ds in made.items():
