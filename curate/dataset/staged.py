@@ -39,6 +39,7 @@ from curate.dataset.commit import refuse_other_job, remove_job
 from curate.dataset.course import At, Course
 from curate.dataset.earlier import earlier_of
 from curate.dataset.inputs import list_inputs, understand
+from curate.dataset.lazy.run_files import opened
 from curate.dataset.ownership import OwnedStore
 from curate.dataset.places import SCRATCH, may_be_scratch, scratch_of, stages_root, stages_roots
 from curate.dataset.prepare import EXAMPLES, Prepared, Seen, Stores, job_of, overwritten, resolve_output
@@ -763,6 +764,8 @@ def _folders(root: str) -> list[str]:
 def sweep(store: Store, output: str, known: set[str] | None = None) -> None:
     """Removes what stages made, wherever. `known`: stages of which something is in the output's store; None: that was
     not looked at."""
+    # What this process has mapped into memory would take its room on the disk until it ends.
+    opened.cache_clear()
     root = stages_root(output, alone=False)
     if is_local(root):
         remove_scratch(root)

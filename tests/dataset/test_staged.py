@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import hashlib
 import itertools
 import json
@@ -626,6 +627,13 @@ class TestCompleteJobs:
         complete(bench.write(breaking(bench), retry_failed=True))
         assert maps == ["f2"]
         assert len(all_rows(bench, "out")) == MAPS * 60
+
+    def test_no_room_is_taken(self, local: Bench) -> None:
+        """By files that were removed, and that this process had mapped into memory."""
+        complete(local.write())
+        gc.collect()
+        mapped = Path("/proc/self/maps").read_text().splitlines()
+        assert [line for line in mapped if local.root in line] == []
 
     def test_no_folder_is_left(self, local: Bench) -> None:
         """Where folders are things of their own."""

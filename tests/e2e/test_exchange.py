@@ -442,7 +442,7 @@ def test_the_driver_is_killed(place: Place, tmp_path: Path, what: str, shuffled:
     bench = Large(place, tmp_path / "bench", flags)
     hold = tmp_path / "hold"
     with Driver(bench.argv("out", "--hold", str(hold), "--max-in-flight", "2", backend="ray"), bench.env) as driver:
-        wait_until(lambda: looks(bench.trace("out"))[what] > 3, f"{what}s are made")
+        wait_until(lambda: looks(bench.trace("out"))[what] > 3, f"{what}s are made", 150)
         Path(f"{hold}-{what}").touch()
         time.sleep(1)
         driver.signal(signal.SIGKILL)
@@ -493,7 +493,7 @@ def test_a_node_is_killed(local: Place, tmp_path: Path, what: str, monkeypatch: 
         cluster.wait_for_nodes()
         env = bench.env | {"RAY_ADDRESS": cluster.address}
         with Driver(bench.argv("out", "--hold", str(hold), backend="ray"), env) as driver:
-            wait_until(lambda: looks(bench.trace("out"))[what] > 2, f"{what}s are made")
+            wait_until(lambda: looks(bench.trace("out"))[what] > 2, f"{what}s are made", 150)
             Path(f"{hold}-{what}").touch()
             wait_until(lambda: len(workers(bench.trace("out"))) >= 2, "both nodes are busy")
             time.sleep(1)
