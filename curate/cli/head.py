@@ -13,7 +13,7 @@ from rich.text import Text
 from curate.cli.table import print_table
 from curate.cli.terminal import fact, line
 from curate.dataset.browse import rows
-from curate.dataset.look import find_job
+from curate.dataset.look import find_job, find_shard
 from curate.units import plain, short
 
 SHOWN_SHARDS = 3
@@ -23,8 +23,10 @@ NAME_CHARS = 60
 
 def show_head(output: str, most: int, *, columns: Sequence[str] | None, shard: str | None, as_json: bool) -> int:
     """Prints the first rows in plan order: of a job that is not complete, of what is there. Returns the exit code."""
-    found = find_job(output)
-    first = itertools.islice(rows(found, columns, shard), most)
+    found, own = find_job(output), shard
+    if shard is not None:
+        found, _, own, _ = find_shard(output, shard)
+    first = itertools.islice(rows(found, columns, own), most)
     if as_json:
         for _, row in first:
             click.echo(row)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -13,8 +14,9 @@ from rich.text import Text
 from curate.cli.terminal import line, moment
 from curate.clock import Clock
 from curate.dataset.browse import newest_run, said
-from curate.dataset.look import FoundJob, find_job, look
+from curate.dataset.look import FoundJob, find_job, find_shard, find_stages, look
 from curate.tasks import layout
+from curate.tasks.stages import LAST
 from curate.tasks.status import RUNNING
 from curate.units import plain
 
@@ -27,48 +29,78 @@ _LONG = ("exception", "stack")
 
 
 def show_logs(output: str, clock: Clock, *, shard: str | None, run: str | None, follow: bool, as_json: bool) -> int:
-    """Prints the lines of a run's workers, merged by time. Returns the exit code.
+    """Prints the lines of a run's workers, merged by time; of a job with exchanges, stage after stage. Returns the exit
+    code.
 
     Followed: what comes later too, as it is published, until no run is at work any more.
     """
     found = find_job(output)
-    if shard is not None:
-        found.rank_of(shard)
-    names = found.listing.logs
-    run_id = newest_run(names, found.listing.run_ids, run)
-    if follow and run is None:
-        run_id = max(found.listing.run_ids, default=run_id)
+    logs = _logs(found, shard, run, follow=follow)
+    last = logs[-1]
     console = Console(highlight=False)
     if not as_json:
-        where = f", run {run_id}" if run_id else ""
+        where = f", run {last.run_id}" if last.run_id else ""
         line(console, Text.assemble((plain(found.job["job"]), "bold"), f"  {plain(found.ledger.root)}{where}"))
     shown: set[str] = set()
     count = 0
     try:
         while True:
             alive = follow and look(output, clock.now()).state == RUNNING
-            new = [name for name in names if layout.run_id_of(name) == run_id and name not in shown]
-            shown.update(new)
-            for value in _of_shard(said(found.ledger, new), shard):
-                count += 1
-                _show(console, value, as_json=as_json)
+            for log in logs:
+                ledger = log.found.ledger
+                new = [name for name in log.names if ledger.uri(name) not in shown]
+                shown.update(map(ledger.uri, new))
+                for value in _of_shard(said(ledger, new), log.shard):
+                    count += 1
+                    _show(console, log.addressed(value), as_json=as_json)
             if not alive:
                 break
             clock.sleep(FOLLOW_S)
-            names = _names(found, run_id)
+            logs = _logs(find_job(output), shard, run, follow=True)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     if not count and not as_json:
-        line(console, Text(_nothing(found, run_id, shard)))
+        line(console, Text(_nothing(last.found, last.run_id, shard)))
     return 0
 
 
-def _names(found: FoundJob, run_id: str | None) -> list[str]:
-    """Returns the segments of a run's logs as they are now."""
-    ledger = found.ledger
-    prefix = ledger.uri(layout.run_file(run_id or "", "logs/"))
-    names = (item.uri.removeprefix(ledger.root + "/") for item in ledger.store.list(prefix))
-    return [name for name in names if layout.is_log_segment(name)]
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """What workers of one run said that ran shards of one stage."""
+
+    found: FoundJob
+    key: str
+    run_id: str | None
+    shard: str | None
+    """Only lines about this shard."""
+
+    @property
+    def names(self) -> list[str]:
+        """Its segments."""
+        return [name for name in self.found.listing.logs if layout.run_id_of(name) == self.run_id]
+
+    def addressed(self, value: dict[str, Any]) -> dict[str, Any]:
+        """Returns a line with its shard as it is called within the job."""
+        return value if self.key == LAST or "shard" not in value else value | {"shard": f"{self.key}/{value['shard']}"}
+
+
+def _logs(found: FoundJob, shard: str | None, run: str | None, *, follow: bool) -> list[_Log]:
+    """Returns the logs to show, in the order of the stages. Raises ConfigError for an unknown shard, or run."""
+    if shard is not None:
+        one, key, own, _ = find_shard(found.ledger.root, shard)
+        one.rank_of(own)
+        return [_Log(one, key, _run_of(one, run, follow=follow), own)]
+    stages = [(key, one) for key, one in find_stages(found).there.items()]
+    knowing = [(key, one) for key, one in stages if run is None or run in one.listing.run_ids]
+    logs = [_Log(one, key, _run_of(one, run, follow=follow), None) for key, one in knowing]
+    if run is None or run in found.listing.run_ids or not knowing:
+        logs.append(_Log(found, LAST, _run_of(found, run, follow=follow), None))
+    return logs
+
+
+def _run_of(found: FoundJob, run: str | None, *, follow: bool) -> str | None:
+    newest = newest_run(found.listing.logs, found.listing.run_ids, run)
+    return max(found.listing.run_ids, default=newest) if follow and run is None else newest
 
 
 def _of_shard(lines: Iterable[dict[str, Any]], shard: str | None) -> Iterator[dict[str, Any]]:

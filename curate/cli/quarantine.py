@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
@@ -16,7 +16,7 @@ from curate.cli.table import print_table
 from curate.cli.terminal import fact, line
 from curate.dataset.browse import quarantined
 from curate.dataset.formats.quarantine import Quarantined
-from curate.dataset.look import FoundJob, find_job
+from curate.dataset.look import FoundJob, find_job, find_shard, find_stages
 from curate.units import plain, short
 
 SHOWN_REASONS = 20
@@ -34,7 +34,7 @@ def show_quarantine(
     `reason`: only rows whose reason contains it, in whichever case. As JSON, rows only: `most` of them, or all.
     """
     found = find_job(output)
-    chosen = _chosen(found, shard, reason)
+    chosen = _chosen(_rows(found, shard), reason)
     if as_json:
         for shard_id, row in itertools.islice(chosen, most):
             click.echo(orjson.dumps(_as_dict(shard_id, row)))
@@ -64,9 +64,21 @@ def show_quarantine(
     return 0
 
 
-def _chosen(found: FoundJob, shard: str | None, reason: str | None) -> Iterator[tuple[str, Quarantined]]:
+def _rows(found: FoundJob, shard: str | None) -> Iterator[tuple[str, Quarantined]]:
+    """Yields shard and row, of all stages, or of one shard; once a job is complete, its own ledger has them all."""
+    complete = found.listing.summary is not None
+    if shard is not None and not complete:
+        one, key, own, _ = find_shard(found.ledger.root, shard)
+        yield from ((shard, row) for _, row in quarantined(one, own))
+        return
+    for key, stage in find_stages(found).there.items() if not complete else ():
+        yield from ((f"{key}/{shard_id}", row) for shard_id, row in quarantined(stage))
+    yield from quarantined(found, shard)
+
+
+def _chosen(rows: Iterable[tuple[str, Quarantined]], reason: str | None) -> Iterator[tuple[str, Quarantined]]:
     wanted = (reason or "").casefold()
-    return ((shard_id, row) for shard_id, row in quarantined(found, shard) if wanted in row.reason.casefold())
+    return ((shard_id, row) for shard_id, row in rows if wanted in row.reason.casefold())
 
 
 def _as_dict(shard_id: str, row: Quarantined) -> dict[str, Any]:

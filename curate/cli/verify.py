@@ -20,6 +20,7 @@ from curate.units import format_bytes, plain, short
 SHOWN_FINDINGS = 10
 """Findings of one kind that are printed; `--json` has more."""
 SHOWN_CHARS = 400
+SHOWN_NAME = 60
 COLOURS = {OK: "green", INCOMPLETE: "yellow", DAMAGED: "red"}
 
 
@@ -62,6 +63,9 @@ def _render(console: Console, report: Verified, *, at_work: bool) -> None:
     state = (report.state, COLOURS[report.state])
     line(console, Text.assemble((plain(report.job), "bold"), "  ", state, f"  {plain(report.output)}"))
     fact(console, "outputs", Text(f"{report.read:,} of {report.shards:,} read, {format_bytes(report.size_bytes)}"))
+    for number, one in enumerate(report.stages):
+        told = f"{short(one.job, SHOWN_NAME)}: {one.read:,} of {one.shards:,} read, {format_bytes(one.size_bytes)}"
+        fact(console, "" if number else "stages", Text(told))
     rows = report.books
     fact(
         console,
@@ -74,8 +78,8 @@ def _render(console: Console, report: Verified, *, at_work: bool) -> None:
     for kind, text in KINDS.items():
         if report.counts[kind]:
             line(console, Text.assemble((f"{kind:<10}", "red"), f"{text}: {report.counts[kind]:,}"))
-            for one in _findings(report, kind):
-                fact(console, "", Text(one))
+            for found in _findings(report, kind):
+                fact(console, "", Text(found))
     if hint := _next(report, at_work=at_work):
         fact(console, "next", Text(hint))
 
@@ -97,6 +101,8 @@ def _next(report: Verified, *, at_work: bool) -> str:
     if report.absent:
         missing = "1 output is" if report.absent == 1 else f"{report.absent:,} outputs are"
         return f"{missing} {'gone' if report.closed else 'to come'}: run the job again, it goes on where it stopped"
+    if report.state == INCOMPLETE and not report.shards and report.stages:
+        return "the last stage has not begun: run the job again, it goes on where it stopped"
     if report.state == INCOMPLETE:
         return "all outputs are there, but no run ended with them: run the job again, which only closes it"
     return ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -17,16 +17,21 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from curate.dataset.exchange.runs import RunFile
+from curate.dataset.formats import OutputFormat
 from curate.dataset.formats.check import count_quarantined, count_rows, output_schema
 from curate.dataset.formats.record import Carried, read_carried
-from curate.dataset.look import FoundJob, find_job, read_summary
+from curate.dataset.look import FoundJob, find_job, find_stages, read_summary
 from curate.dataset.sides import RECORD_SIDE, counter, schema_name
 from curate.errors import CorruptInput, ObjectNotFound, SchemaMismatch
-from curate.storage.protocol import Object
+from curate.storage.protocol import Object, Store
 from curate.tasks import layout
 from curate.tasks.ahead import ahead
 from curate.tasks.books import Books, Earlier
+from curate.tasks.stages import exchanges, stages_told
 
+PAGES = 32
+"""Pages of a run file that are read at a time, of 256 KiB each."""
 READERS = 8
 """Outputs that are read at once, each with some 20 MiB in memory."""
 MOST_FINDINGS = 100
@@ -86,6 +91,8 @@ class Verified:
     """Findings by kind."""
     findings: list[Finding] = field(default_factory=list)
     """The first of each kind."""
+    stages: list[Verified] = field(default_factory=list)
+    """The stages before the last one that are there; what is off with them is counted, and told, with all else."""
 
     @property
     def state(self) -> str:
@@ -112,6 +119,17 @@ class Verified:
             "counters": self.books.sorted_counters(),
             "problems": {kind: self.counts[kind] for kind in KINDS if self.counts[kind]},
             "findings": [{"kind": one.kind, "object": one.object, "reason": one.reason} for one in self.findings],
+            **({"stages": [one._as_stage() for one in self.stages]} if self.stages else {}),
+        }
+
+    def _as_stage(self) -> dict[str, Any]:
+        shards = {"total": self.shards, "read": self.read, "missing": self.absent}
+        return {
+            "name": self.job,
+            "output": self.output,
+            "state": self.state,
+            "shards": shards,
+            "bytes": self.size_bytes,
         }
 
 
@@ -131,21 +149,49 @@ def verify(output: str, progress: Callable[[int, int, int], None] = lambda *_: N
     a damaged ledger; StorageError if the store does not answer.
     """
     found = find_job(output)
+    stages = find_stages(found)
+    jobs = [*stages.there.values(), found]
+    total, read, size_bytes = sum(one.matched.count for one in jobs), 0, 0
+
+    def tick(size: int) -> None:
+        nonlocal read, size_bytes
+        read, size_bytes = read + 1, size_bytes + size
+        progress(read, total, size_bytes)
+
+    report = _verified(found, tick)
+    for key, stage in stages.there.items():
+        name = next(one.name for one in stages.planned if one.key == key)
+        part = _verified(stage, tick, name=name)
+        for one in part.findings:
+            object = stage.ledger.uri(one.object).removeprefix(f"{found.ledger.root}/")
+            report.findings.append(replace(one, object=object))
+        report.counts += part.counts
+        report.stages.append(part)
+    return report
+
+
+def _verified(found: FoundJob, tick: Callable[[int], None], name: str = "") -> Verified:
+    """Returns what is off with a job, or with one of its stages before the last one, which is called by a `name`: what
+    is gone of that is made again if it is needed."""
     summary = read_summary(found.ledger, found.listing)
     ranks = np.flatnonzero(found.matched.done)
     report = Verified(
-        found.job["job"], found.ledger.root, len(found.plan), summary is not None, absent=len(found.plan) - len(ranks)
+        name or found.job["job"],
+        found.ledger.root,
+        len(found.plan),
+        summary is not None,
+        absent=len(found.plan) - len(ranks),
     )
-    for name in found.matched.foreign:
-        report.add(Finding("foreign", name, "no shard of the plan is called like it"))
-    for name in found.foreign_sides():
-        report.add(Finding("foreign", name, "it is no extra output of a shard of the plan"))
-    if report.closed:
+    for foreign in found.matched.foreign:
+        report.add(Finding("foreign", foreign, "no shard of the plan is called like it"))
+    for foreign in found.foreign_sides():
+        report.add(Finding("foreign", foreign, "it is no extra output of a shard of the plan"))
+    if report.closed and not name:
         for rank in np.flatnonzero(~found.matched.done).tolist():
             report.add(Finding("missing", _name(found, rank), "the job was complete with it; run the job again"))
     checker = _Checker(found)
     earlier = None if summary is None else Earlier.of(summary)
-    named = set() if earlier is None else {name for _, name in earlier.quarantine}
+    named = set() if earlier is None else {file for _, file in earlier.quarantine}
     for rank, result in ahead(checker.check, map(int, ranks), READERS):
         for finding in result.findings:
             report.add(finding)
@@ -153,14 +199,15 @@ def verify(output: str, progress: Callable[[int, int, int], None] = lambda *_: N
             report.books.add(result.books)
         if result.quarantine is not None:
             named.add(result.quarantine)
+        size = found.output(rank).size
         report.read += 1
-        report.size_bytes += found.output(rank).size
-        progress(report.read, len(ranks), report.size_bytes)
+        report.size_bytes += size
+        tick(size)
     if not report.absent and not report.counts["record"] and not report.counts["damaged"]:
         # As long as outputs are to come, or not all of them say what they name, a file may be theirs.
-        for name in found.listing.quarantine:
-            if name not in named:
-                report.add(Finding("unnamed", name, "no output names it; the next run of the job removes it"))
+        for file in found.listing.quarantine:
+            if file not in named:
+                report.add(Finding("unnamed", file, "no output names it; the next run of the job removes it"))
         for reason in _differences(report, found, summary):
             report.add(Finding("summary", layout.SUMMARY, reason))
     return report
@@ -204,7 +251,10 @@ class _Checker:
         self, off: Callable[..., Finding], object: Object, carried: Carried, schema: pa.Schema | None, expected: Any
     ) -> list[Finding]:
         try:
-            rows = count_rows(self._store, object, carried, self._format, self._codec, schema)
+            if self._format is OutputFormat.RUN:
+                rows = _run_rows(self._store, object)
+            else:
+                rows = count_rows(self._store, object, carried, self._format, self._codec, schema)
         except SchemaMismatch as error:
             return [off("schema", error)]
         except CorruptInput as error:
@@ -252,7 +302,7 @@ class _Checker:
     def _held(self, stored_as: str, output: Callable[[int], Object | None]) -> pa.Schema | None:
         """Returns the schema that the job holds its outputs to: as stored, else what most of the first outputs have."""
         schema = self._found.ledger.read_schema(stored_as)
-        if schema is not None:
+        if schema is not None or self._format is OutputFormat.RUN:
             return schema
         votes: Counter[pa.Schema] = Counter()
         for rank in np.flatnonzero(self._found.matched.done).tolist():
@@ -272,6 +322,17 @@ class _Checker:
 
 def _finding(kind: str, reason: object, *, object: str, uri: str) -> Finding:
     return Finding(kind, object, str(reason).removeprefix(f"{uri}: "))
+
+
+def _run_rows(store: Store, object: Object) -> int:
+    """Returns the rows of a run file, all pages of it read. Raises DamagedRun."""
+    file, total = RunFile.open(store, object), 0
+    for number, segment in enumerate(file.segments):
+        starts = [0, *np.cumsum(segment.rows).tolist()]
+        for start in range(0, len(segment.rows), PAGES):
+            stop = min(len(segment.rows), start + PAGES)
+            total += file.read(number, starts[start], starts[stop]).num_rows
+    return total
 
 
 def _number(value: Any) -> str:
@@ -325,6 +386,9 @@ def _differences(report: Verified, found: FoundJob, summary: Mapping[str, Any] |
     for name, value in ours.items():
         if summary.get(name) != value:
             yield f"{name} {_short(summary.get(name))}; the outputs say {_short(value)}"
+    for one in exchanges(stages_told(summary)):
+        if one.rows_in != one.rows_out:
+            yield f"{one.name}: {one.rows_in:,} rows went into the exchange, and {one.rows_out:,} came out"
 
 
 def _short(value: Any) -> str:
