@@ -54,6 +54,9 @@ class FakeBackend:
     def pools(self) -> list[PoolState]:
         return []
 
+    def waits(self) -> str:
+        return ""
+
     def slots(self) -> int:
         return self.slots_now
 
@@ -137,6 +140,9 @@ class FlakyStore:
 
     def delete(self, uri: str, generation: str | None = None) -> bool:
         return self.inner.delete(uri, generation)
+
+    def may_delete(self, uri: str) -> bool:
+        return self.inner.may_delete(uri)
 
     def _write(self, uri: str, write: Callable[[], Any]) -> Any:
         with self._lock:

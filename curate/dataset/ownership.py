@@ -147,3 +147,6 @@ class OwnedStore:
     def delete(self, uri: str, generation: str | None = None) -> bool:
         self._before_write()
         return self._inner.delete(uri, generation)
+
+    def may_delete(self, uri: str) -> bool:
+        return self._inner.may_delete(uri)

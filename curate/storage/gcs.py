@@ -229,6 +229,24 @@ class GCSStore:
                 return False
         return status != 404
 
+    def may_delete(self, uri: str) -> bool:
+        # What may be done is looked at before the precondition, which holds for no object that exists. Rights can be
+        # tested of a bucket too, but not those that are given for a part of its names only.
+        request = _Request(
+            f"delete {uri}",
+            "delete",
+            "DELETE",
+            "b/{}/o/{}",
+            bucket_and_key(uri, "gs"),
+            {"ifGenerationMatch": "0"},
+            answers=frozenset({404, 412}),
+        )
+        try:
+            self._ask(request)
+        except PermissionDenied:
+            return False
+        return True
+
     def _publish(self, uri: str, content: _Content) -> Published:
         """Uploads create-only; compares checksums if the name is taken."""
         for _ in range(_COMPARISONS):

@@ -173,6 +173,19 @@ class LocalStore:
             raise _translated(error, uri) from error
         return True
 
+    def may_delete(self, uri: str) -> bool:
+        self._count("delete")
+        directory = os.path.dirname(_path(uri))
+        try:
+            above, status = os.stat(directory), os.lstat(uri)
+        except OSError as error:
+            return _is_gone(error) or isinstance(error, NotADirectoryError)
+        me = os.geteuid()
+        # In a directory such as /tmp only the owner of a file, or of the directory, may remove it.
+        if above.st_mode & stat_bits.S_ISVTX and me not in (0, status.st_uid, above.st_uid):
+            return False
+        return os.access(directory, os.W_OK | os.X_OK)
+
     def _written(self, uri: str, data: bytes, *, nameless: bool) -> tuple[_Temporary, os.stat_result]:
         """Writes `data` to a durable temporary; returns it and its status."""
         temporary = self._temporary(uri, nameless=nameless)

@@ -175,6 +175,10 @@ class Store(Protocol):
         """
         ...
 
+    def may_delete(self, uri: str) -> bool:
+        """Returns whether `delete` of the object would be allowed; removes nothing. True of one that does not exist."""
+        ...
+
 
 def clip(start: int, stop: int | None, size: int) -> tuple[int, int]:
     """Returns the range that `Store.read` means by `start` and `stop` in an object of `size` bytes.

@@ -360,6 +360,16 @@ class StoreContract:
         assert place.store.delete(uri, second.generation) is True
         assert place.store.delete(uri, second.generation) is False
 
+    def test_asking_for_leave_to_delete_removes_nothing(self, place: StorePlace) -> None:
+        """An object may be deleted that was made here, and is still the same one; so may one that does not exist."""
+        uri = f"{place.root}x"
+        before = place.store.publish(uri, b"one").object
+        assert place.store.may_delete(uri) is True
+        assert place.store.stat(uri) == before
+        assert place.store.delete(uri) is True
+        assert place.store.may_delete(uri) is True
+        assert place.store.may_delete(f"{place.root}nowhere/x") is True
+
     def test_generations_differ_whenever_contents_do(self, place: StorePlace) -> None:
         """Contents of the same size, written as fast as can be, never share a generation; nor after a delete."""
         uri = f"{place.root}x"
@@ -472,6 +482,8 @@ class StoreContract:
         with pytest.raises(GenerationMismatch):
             store.delete(uri, created.generation)
         costs(delete=1, get=1)
+        store.may_delete(uri)
+        costs(delete=1)
         store.delete(uri, newer.generation)
         store.delete(uri)
         costs(delete=2)

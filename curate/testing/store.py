@@ -91,6 +91,9 @@ class FaultyStore:
     def delete(self, uri: str, generation: str | None = None) -> bool:
         return self._call("delete", uri, lambda: self.inner.delete(uri, generation))
 
+    def may_delete(self, uri: str) -> bool:
+        return self._call("may_delete", uri, lambda: self.inner.may_delete(uri))
+
     def _call(self, operation: str, uri: str, effect: Callable[[], T], torn: Callable[[Fault], T] | None = None) -> T:
         """Makes one call, with whatever is wrong with it. `torn` returns what breaks off later."""
 

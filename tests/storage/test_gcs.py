@@ -483,3 +483,15 @@ def test_a_pickled_store_works_in_another_process(emulator: GcsEmulator) -> None
     )
     assert ran.stdout == "1 7.0\n"
     assert emulator.objects() == {X: b"from afar"}
+
+
+def test_leave_to_delete_is_asked_for_by_a_delete_that_cannot_happen(emulator: GcsEmulator, gcs: GCSStore) -> None:
+    """Rights may be given for a part of a bucket's names, which no test of the bucket's rights tells: 403 is a no."""
+    for name in ("out/a", "out/_curate/b"):
+        gcs.publish(f"gs://bucket/{name}", b"x")
+    emulator.fail(operation="delete", name="out/a", status=403)
+    assert gcs.may_delete("gs://bucket/out/a") is False
+    assert gcs.may_delete("gs://bucket/out/_curate/b") is True
+    emulator.fail(operation="delete", status=503)
+    assert gcs.may_delete("gs://bucket/out/a") is True
+    assert sorted(emulator.objects()) == ["gs://bucket/out/_curate/b", "gs://bucket/out/a"]

@@ -4,16 +4,19 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -422,3 +425,33 @@ def test_syncing_reaches_every_directory(monkeypatch: pytest.MonkeyPatch, store:
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
     assert sync_directories(root) == 5
     assert sorted(synced) == [root, f"{root}/a", f"{root}/a/b", f"{root}/a/b/c", f"{root}/d"]
+
+
+def test_whoever_may_not_write_to_a_directory_may_not_delete_there() -> None:
+    """Nor another's file where only owners may. Asked as another user, in a child."""
+    with tempfile.TemporaryDirectory() as root:
+        # The folders of pytest are closed to others.
+        Path(root).chmod(0o755)
+        for name, mode in (("closed", 0o755), ("open", 0o777), ("sticky", 0o1777)):
+            folder = Path(root, name)
+            folder.mkdir()
+            (folder / "x").write_bytes(b"x")
+            folder.chmod(mode)
+        uris = [f"{root}/{name}/x" for name in ("closed", "open", "sticky")]
+        assert as_nobody(lambda: [LocalStore().may_delete(uri) for uri in uris]) == [False, True, False]
+
+
+def as_nobody(ask: Callable[[], Any]) -> Any:
+    """Returns what a function returns in a child that is another user. Skips the test where it may not be one."""
+    if os.geteuid() != 0:
+        pytest.skip("only the superuser may become another user")
+    here, there = os.pipe()
+    child = os.fork()
+    if not child:
+        os.setresuid(65534, 65534, 65534)
+        os.write(there, json.dumps(ask()).encode())
+        os._exit(0)
+    os.close(there)
+    os.waitpid(child, 0)
+    with os.fdopen(here) as told:
+        return json.loads(told.read())

@@ -31,6 +31,7 @@ CALLS: dict[str, Callable[[Store, str], object]] = {
     "publish": lambda store, root: store.publish(f"{root}new", b"new"),
     "replace": lambda store, root: store.replace(f"{root}a", b"replaced"),
     "delete": lambda store, root: store.delete(f"{root}a"),
+    "may_delete": lambda store, root: store.may_delete(f"{root}a"),
 }
 
 
