@@ -119,6 +119,8 @@ class Operated:
     """Seconds that actors were there for it, all of them together."""
     behind: bool = False
     """Whether it runs in the consumer's process, behind the tasks."""
+    stage: str = ""
+    """The stage that it is part of, of a job of several."""
 
     @property
     def actors(self) -> int:

@@ -330,7 +330,7 @@ def stages_run(plan: Plan, root: str, how: Options, run: Run) -> tuple[SourceRow
     spec = replace(spec, memory_budget=how.memory_budget)
 
     def write(stage: StageSpec, options: RunOptions) -> Summary | None:
-        ended = driver.run_stage(stage, replace(options, display=run.write(NoDisplay())))
+        ended = driver.run_stage(stage, replace(options, display=run.write(NoDisplay(), stage.name)))
         return None if ended.state is RunState.COMPLETE else ended
 
     ready = run_before(spec, root, RunOptions(inputs=(), output=root, backend=how.backend or "inline"), write)

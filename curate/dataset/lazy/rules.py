@@ -257,42 +257,61 @@ def _predicates(schema: pa.Schema, operators: Sequence[Operator]) -> Iterator[An
         known = operator.schema(known)
 
 
-def lines(physical: Physical, depth: int = 0) -> Iterator[str]:
-    """Yields what runs as text, what comes last first."""
+def lines(physical: Physical, depth: int = 0, told: list[Plan] | None = None) -> Iterator[str]:
+    """Yields what runs as text, what comes last first; `told` are the exchanges that the text has already."""
     indent = "  " * depth
+    told = [] if told is None else told
     match physical:
         case First(input, rows):
             yield f"{indent}first {rows:,} rows, then stop"
-            yield from lines(input, depth + 1)
+            yield from lines(input, depth + 1, told)
         case Kept(plan, path, operators):
             yield f"{indent}reads {path}{f', then: {_chain(operators)}' if operators else ''}"
             yield f"{indent}  which is written first, and kept"
-            yield from lines(lower(plan), depth + 2)
+            yield from lines(lower(plan), depth + 2, told)
         case Told(marked, operators):
             yield f"{indent}{marked.step.name}{f', then: {_chain(operators)}' if operators else ''}"
-            yield f"{indent}  by marks, which are written first, in order"
-            yield from lines(lower(marked.marks), depth + 2)
-            yield from lines(lower(marked.input), depth + 1)
+            physical = lower(marked.marks)
+            yield f"{indent}  by marks, which are written first, in order{_maps(physical)}"
+            yield from lines(physical, depth + 2, told)
+            yield from lines(lower(marked.input), depth + 1, told)
         case Spread(exchanged, operators):
             yield f"{indent}{exchanged.how.name}: reads run files{f', then: {_chain(operators)}' if operators else ''}"
+            if any(one is exchanged for one in told):
+                yield f"{indent}  which are those above: they are written once"
+                return
+            told.append(exchanged)
             for side, below in enumerate(exchanged.inputs):
-                yield f"{indent}  which are written first, in order"
-                yield from lines(lower(below, exchanged.how.prepare(side)), depth + 2)
+                physical = lower(below, exchanged.how.prepare(side))
+                yield f"{indent}  which are written first, in order{_maps(physical)}"
+                yield from lines(physical, depth + 2, told)
         case Local(input, operators):
             yield f"{indent}in this process: {_chain(operators)}"
-            yield from lines(input, depth + 1)
+            yield from lines(input, depth + 1, told)
         case Joined(inputs):
             yield f"{indent}one after another"
             for one in inputs:
-                yield from lines(one, depth + 1)
+                yield from lines(one, depth + 1, told)
         case Zipped(inputs):
             yield f"{indent}side by side, in this process"
             for one in inputs:
-                yield from lines(one, depth + 1)
+                yield from lines(one, depth + 1, told)
         case Tasks(fusions):
             yield f"{indent}tasks ({_amount(cpus_of(fusions), 'CPU')} each)"
             for fusion in fusions:
                 yield from _told(fusion, f"{indent}  ")
+
+
+def _maps(physical: Physical) -> str:
+    """Returns how many map shards write run files, about, if that is known before anything runs."""
+    # Which rewrites plans by this module.
+    from curate.dataset.lazy.sinks import map_bytes, size_of
+
+    if not isinstance(physical, Tasks):
+        return ""
+    total = sum(size_of(one.source) for one in physical.fusions)
+    shards = max(1, -(-total // map_bytes(total)))
+    return f"  [about {shards:,} map shard{'' if shards == 1 else 's'} of {format_bytes(total / shards)}]"
 
 
 def _told(fusion: Fusion, indent: str) -> Iterator[str]:

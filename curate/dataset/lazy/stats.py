@@ -6,7 +6,7 @@ any thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -21,6 +21,9 @@ from curate.units import format_bytes, format_duration, short
 MAX_NAME = 40
 """Characters of an operator's name that a table has room for."""
 NOTHING = "nothing has run yet: consume the dataset, or write it, and ask this very dataset again"
+
+CONSUMED = "to the consumer"
+"""What the last part is called, which is consumed, where stages come before it."""
 
 NOTHING_LEFT = "nothing has run: what is written already is not made again"
 
@@ -70,17 +73,19 @@ class LocalPart:
 class WritePart:
     """A run that writes shards. It is that run's display, and passes on what it shows."""
 
-    def __init__(self, shown: Display) -> None:
+    def __init__(self, shown: Display, stage: str = "") -> None:
+        """`stage`: what it is called, if it is a stage of what runs; a run of several says itself which is at work."""
+        self._stage = stage
         self.interval_s = min(1.0, shown.interval_s)
         self._shown = shown
         self._shows_every_s = shown.interval_s
         self._clock: Clock = SystemClock()
         self._shown_s = float("-inf")
-        self._last = Measured()
+        self._last: dict[str, Measured] = {}
 
     def show(self, progress: Progress) -> None:
         """Keeps what was measured."""
-        self._last = progress.measured or self._last
+        self._keep(progress)
         now_s = self._clock.monotonic()
         if now_s - self._shown_s >= self._shows_every_s:
             self._shown_s = now_s
@@ -88,12 +93,18 @@ class WritePart:
 
     def close(self, last: Progress) -> None:
         """Keeps what was measured in the end."""
-        self._last = last.measured or self._last
+        self._keep(last)
         self._shown.close(last)
 
+    def _keep(self, progress: Progress) -> None:
+        if (found := progress.measured) is not None:
+            stage = progress.stage.partition(": ")[2] or self._stage
+            named = tuple(replace(one, stage=stage) for one in found.operators)
+            self._last[stage] = replace(found, operators=named)
+
     def measured(self) -> Measured:
-        """Returns what was done when the run last said so."""
-        return self._last
+        """Returns what was done when the run last said so, in all stages."""
+        return _all_of(list(self._last.values()))
 
 
 class Run:
@@ -115,25 +126,17 @@ class Run:
         self._behind.insert(0, LocalPart(pipeline, meters))
         return meters
 
-    def write(self, shown: Display) -> Display:
-        """Adds a run that writes; returns its display."""
-        part = WritePart(shown)
+    def write(self, shown: Display, stage: str = "") -> Display:
+        """Adds a run that writes, or a `stage` that comes before what is consumed; returns its display."""
+        part = WritePart(shown, stage)
         self._parts.append(part)
         return part
 
     def measured(self) -> Measured:
         """Returns what all of it has done so far."""
-        parts = [part.measured() for part in list(self._parts)]
+        found = _all_of([part.measured() for part in list(self._parts)])
         behind = [one for part in list(self._behind) for one in part.operators()]
-        flows = [part.flow for part in parts if part.flow is not None]
-        return Measured(
-            tuple(one for part in parts for one in part.operators) + tuple(behind),
-            elapsed_s=sum(part.elapsed_s for part in parts),
-            slot_s=sum(part.slot_s for part in parts),
-            running=sum(part.running for part in parts),
-            inline=all(part.inline for part in parts),
-            flow=_together(flows) if flows else None,
-        )
+        return replace(found, operators=(*found.operators, *behind))
 
 
 class Ran:
@@ -155,6 +158,19 @@ class Ran:
         return Ran, ()
 
 
+def _all_of(parts: Sequence[Measured]) -> Measured:
+    """Returns what was measured of all parts of what ran, one after the other."""
+    flows = [part.flow for part in parts if part.flow is not None]
+    return Measured(
+        tuple(one for part in parts for one in part.operators),
+        elapsed_s=sum(part.elapsed_s for part in parts),
+        slot_s=sum(part.slot_s for part in parts),
+        running=sum(part.running for part in parts),
+        inline=all(part.inline for part in parts),
+        flow=_together(flows) if flows else None,
+    )
+
+
 def _together(flows: Sequence[Flow]) -> Flow:
     """Returns the sum of flows; of the largest block, and of the budget, the largest."""
     values = {one.name: sum(getattr(flow, one.name) for flow in flows) for one in fields(Flow)}
@@ -171,8 +187,8 @@ def stats(found: Measured) -> str:
     if not found.operators:
         return NOTHING_LEFT
     there = [one for one in found.operators if one.meter.tables or one.meter.batches or one.meter.wall_s]
-    lines = list(_table([_SIZES, *map(_sizes, there)]))
-    lines += ["", *_table([_TIMES, *map(_times, there)]), ""]
+    lines = list(_table([_SIZES, *_by_stage(there, _sizes)]))
+    lines += ["", *_table([_TIMES, *_by_stage(there, _times)]), ""]
     if found.flow is not None:
         lines.append(_flow(found.flow))
     lines.append(f"took {_time(found.elapsed_s)}; {limit_of(found)}")
@@ -181,6 +197,18 @@ def stats(found: Measured) -> str:
 
 _SIZES = ("operator", "rows in", "rows out", "bytes in", "bytes out", "a block", "largest")
 _TIMES = ("operator", "wall", "CPU", "waiting", "actors", "at work", "memory")
+
+
+def _by_stage(there: Sequence[Operated], row: Callable[[Operated], tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    """Yields a row for each operator; where there are several stages, below the name of its own."""
+    staged = any(one.stage for one in there)
+    stage = None
+    for one in there:
+        name, *cells = row(one)
+        if staged and one.stage != stage:
+            stage = one.stage
+            yield (short(stage, MAX_NAME) or CONSUMED, *("" for _ in cells))
+        yield (f"  {name}" if staged else name, *cells)
 
 
 def _sizes(one: Operated) -> tuple[str, ...]:
