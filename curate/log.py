@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import io
 import logging
+import os
+import re
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from typing import Any
 
 import structlog
+
+from curate.units import harmless
 
 Listener = Callable[[Mapping[str, Any]], None]
 
@@ -32,12 +36,16 @@ def configure(*, verbose: bool = False) -> None:
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+        _redact,
         _tell,
     ]
     if sys.stderr.isatty():
-        renderer: list[Any] = [structlog.dev.ConsoleRenderer()]
+        console = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+        # The traceback is text by then, as all else.
+        renderer: list[Any] = [_harmless, console]
     else:
-        renderer = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        renderer = [structlog.processors.JSONRenderer()]
     structlog.configure(
         processors=[*shared, *renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -79,3 +87,64 @@ def _tell(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableM
     if _listener is not None:
         _listener(structlog.processors.format_exc_info(logger, method, dict(event)))
     return event
+
+
+# What is in events
+
+
+HIDDEN = "[secret]"
+_VARIABLE = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|(API|ACCESS|PRIVATE|SIGNING)_?KEY", re.IGNORECASE)
+_LEAST_CHARS = 8
+"""Characters of the value of such a variable: shorter ones, such as "true", are words of every text."""
+_DUMP = re.compile(r"environ\(\{.*?\}\)", re.DOTALL)
+_SIGNED = re.compile(
+    r"([?&;](?:X-(?:Goog|Amz)-(?:Signature|Credential|Security-Token)|(?:Goog|AWS)\w*AccessKeyId|GoogleAccessId|Signature"
+    r"|sig|se|access_token|token|api_?key)=)[^\s&;'\"<>]+",
+    re.IGNORECASE,
+)
+_BEARER = re.compile(r"(\b(?:Bearer|Basic)\s+)[\w.~+/=-]{8,}|\bya29\.[\w-]+", re.IGNORECASE)
+_USERINFO = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)[^\s/@]+(?=@)", re.IGNORECASE)
+_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)", re.DOTALL)
+
+
+def redacted(text: str) -> str:
+    """Returns `text` without what opens doors: signatures of URLs, tokens, private keys, passwords in URLs, the values
+    of environment variables that are called like secrets, and whole environments.
+
+    >>> redacted("GET https://b.example/o?X-Goog-Signature=0a1b&x=1 failed")
+    'GET https://b.example/o?X-Goog-Signature=[secret]&x=1 failed'
+    """
+    for name, value in os.environ.items():
+        if len(value) >= _LEAST_CHARS and value in text and _VARIABLE.search(name):
+            text = text.replace(value, HIDDEN)
+    return _without_patterns(text)
+
+
+def holds_secret(text: str) -> bool:
+    """Returns whether `text` holds, by what it looks like, what opens doors: a signed URL, a token, a private key."""
+    return _without_patterns(text) != text
+
+
+def _without_patterns(text: str) -> str:
+    text = _DUMP.sub("environ({...})", text)
+    text = _SIGNED.sub(rf"\1{HIDDEN}", text)
+    text = _BEARER.sub(lambda found: f"{found[1] or ''}{HIDDEN}", text)
+    text = _USERINFO.sub(rf"\1{HIDDEN}", text)
+    return _KEY.sub(HIDDEN, text)
+
+
+def _redact(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Takes out of an event what nobody is to read in a log."""
+    return {name: _without(value) for name, value in event.items()}
+
+
+def _without(value: Any) -> Any:
+    if isinstance(value, str):
+        return redacted(value)
+    return [_without(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _harmless(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Takes out of an event what would act on a terminal: names of objects and messages of user code are in events."""
+    # Other values than text are shown by their `repr`, which escapes as much.
+    return {name: harmless(value) if isinstance(value, str) else value for name, value in event.items()}

@@ -90,6 +90,16 @@ def plain(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in one_line)
 
 
+def harmless(text: str) -> str:
+    """Returns `text`, lines and all, without what would do anything to a terminal.
+
+    >>> harmless("two\\n  lines \\x1b[31m")
+    'two\\n  lines \\\\x1b[31m'
+    """
+    shown = (c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+    return text if text.isprintable() else "".join(shown)
+
+
 def short(text: str, most: int) -> str:
     """Returns `text` as one such line of at most so many characters.
 

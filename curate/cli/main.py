@@ -188,6 +188,8 @@ def replay(output: str, shard_id: str, **options: Any) -> None:
 def main() -> Any:
     """Runs the command line; an error that curate raises on purpose is one line and exit code 2."""
     from curate.errors import CurateError
+    from curate.log import redacted
+    from curate.units import harmless
 
     found = None if set(RUN_JOBS).intersection(sys.argv[1:2]) else _NoPandas()
     if found is not None:
@@ -195,7 +197,7 @@ def main() -> Any:
     try:
         return cli()
     except CurateError as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {harmless(redacted(str(error)))}", err=True)
         sys.exit(EXIT_USAGE)
     finally:
         if found is not None:

@@ -20,7 +20,14 @@ def moment(seconds: float) -> str:
 
 
 def line(console: Console, text: Text) -> None:
-    """Prints a line as it is: what is too long is wrapped by the terminal, so that a URI can still be copied."""
+    """Prints a line as it is: what is too long is wrapped by the terminal, so that a URI can still be copied.
+
+    Nothing in it acts on the terminal, wherever it comes from: what would is shown as a replacement character.
+    """
+    if not text.plain.replace("\n", "").isprintable():
+        # As many characters as before, so that what is bold, or red, stays that.
+        harmless = "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text.plain)
+        text = Text(harmless, text.style, spans=text.spans)
     console.print(text, soft_wrap=True)
 
 

@@ -101,7 +101,8 @@ class WorkerLog:
         self._output = output
         self._run_id = run_id
         self._clock = clock
-        self._hide = hide
+        # What the job says is secret, and what looks like it.
+        self._hide_own = hide
         self._background = background
         self._pid = os.getpid()
         self._worker = f"{socket.gethostname()}-{self._pid}"
@@ -238,6 +239,9 @@ class WorkerLog:
             if name in shown
         }
         return orjson.dumps(own | ends | {"cut_bytes": len(line)}, option=orjson.OPT_APPEND_NEWLINE)
+
+    def _hide(self, text: str) -> str:
+        return log.redacted(self._hide_own(text))
 
     def _shown(self, value: Any) -> Any:
         """Returns a value as it is if JSON has it and it holds no secret, else as text."""

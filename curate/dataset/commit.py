@@ -5,6 +5,7 @@ In an order in which a kill between any two calls leaves a ledger that the next 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -107,7 +108,7 @@ def _retract(ledger: Ledger, fingerprint: str, total: int) -> None:
     try:
         seen = ledger.store.stat(ledger.uri(layout.SUMMARY))
         summary = ledger.read_json(layout.SUMMARY)
-        if summary["fingerprint"] != fingerprint or summary["shards"]["total"] < total:
+        if summary.get("fingerprint") != fingerprint or summary.get("shards", {}).get("total", 0) < total:
             ledger.store.delete(seen.uri, seen.generation)
     except (ObjectNotFound, GenerationMismatch):
         return  # whoever replaced it looked at the plan after this run had added to it
@@ -143,6 +144,8 @@ def remove_job(
             )
         part = called == layout.JOB or called.startswith(layout.PLAN)
         (summary if called == layout.SUMMARY else last if part else rest).append(item)
+    if is_local(ledger.root):
+        _refuse_links(ledger.root, [item.uri for item in (*summary, *outputs, *rest, *last)])
     try:
         for item in [*summary, *outputs, *rest, *reversed(last)]:
             ledger.store.delete(item.uri, item.generation)
@@ -151,6 +154,17 @@ def remove_job(
             f"another driver is at work on {ledger.root} after all ({error}); it was taken for gone. What is left of "
             "its output stays: stop it, and run this again"
         ) from error
+
+
+def _refuse_links(root: str, paths: Sequence[str]) -> None:
+    """Raises ConfigError if the folder of one of these paths lies elsewhere than below `root`: behind a link."""
+    inside = os.path.realpath(root)
+    for folder in sorted({os.path.dirname(path) for path in paths}):  # noqa: PTH120
+        if os.path.commonpath([inside, os.path.realpath(folder)]) != inside:
+            raise ConfigError(
+                f"{folder} leads out of {root}, by a link to {os.path.realpath(folder)}, and --overwrite would remove "
+                "what is there; nothing was removed. Remove the link, or choose another --output"
+            )
 
 
 def refuse_other_job(spec: StageSpec, ledger: Ledger, job: Mapping[str, Any]) -> None:

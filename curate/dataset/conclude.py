@@ -121,10 +121,10 @@ def publish_summary(prepared: Prepared, value: Mapping[str, Any]) -> None:
             found = ledger.read_json(layout.SUMMARY)
         except ObjectNotFound:
             return  # another driver has new work
-        if found["fingerprint"] != value["fingerprint"]:
+        if found.get("fingerprint") != value["fingerprint"]:
             # A zombie's, or of who overwrote this job: which of the two, only `job.json` can tell.
             prepared.owned.confirm()
-        elif _same(found, value) or found["shards"]["total"] > value["shards"]["total"]:
+        elif _same(found, value) or found.get("shards", {}).get("total", 0) > value["shards"]["total"]:
             return
         # It would never be believed again, nor replaced.
         _remove(ledger, published.object)

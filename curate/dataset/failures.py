@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from curate.dataset.look import FoundJob, Stages, find_job, find_shard, find_stages
-from curate.tasks import layout
-from curate.tasks.failures import DONE, FAILED, FAILURES, Group, group_failed, group_tries, signature
+from curate.tasks import layout, sense
+from curate.tasks.failures import DONE, FAILED, Group, group_failed, group_tries, signature
 from curate.tasks.ledger import Ledger
 from curate.tasks.outputs import Matched, OutputListing
 from curate.tasks.plan import Plan
@@ -29,6 +29,8 @@ def failed_now(ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matc
     never = np.full(len(plan), -np.inf)
     failed_s, done_s = never.copy(), never.copy()
     for event in ledger.events([*listing.segments, *listing.failures]):
+        if not sense.outcome(event):
+            continue
         rank, outcome = event["index"], event["outcome"]
         if rank < len(plan) and outcome in (DONE, FAILED):
             last = failed_s if outcome == FAILED else done_s
@@ -70,19 +72,21 @@ class JobFailures(FoundJob):
         having = {layout.run_id_of(name) for name in self.listing.failures}
         segments = [name for name in self.listing.segments if layout.run_id_of(name) not in having]
         for name, event in self.ledger.newest_first([*self.listing.failures, *segments]):
-            if event["outcome"] in FAILURES:
+            if sense.failure(event):
                 yield {"run_id": layout.run_id_of(name), **event}
 
     def _of_failed_shards(self) -> Iterator[dict[str, Any]]:
         """Yields the failed tries of shards that are failed now, newest first, then what only events know."""
         missing = self.failed.copy()
         for name, failure in self.ledger.newest_first(self.listing.failures):
+            if not sense.failure(failure):
+                continue
             if failure["outcome"] == FAILED and failure["index"] < len(missing):
                 missing[failure["index"]] = False
             yield {"run_id": layout.run_id_of(name), **failure}
         if missing.any():
             for name, event in self.ledger.newest_first(self.listing.segments):
-                if event["outcome"] in FAILURES and event["index"] < len(missing) and missing[event["index"]]:
+                if sense.failure(event) and event["index"] < len(missing) and missing[event["index"]]:
                     yield {"run_id": layout.run_id_of(name), **event}
 
     def _with_traceback(self, failure: dict[str, Any]) -> dict[str, Any]:
@@ -91,14 +95,16 @@ class JobFailures(FoundJob):
             return failure
         of_run = [name for name in self.listing.failures if layout.run_id_of(name) == failure["run_id"]]
         for other in self.ledger.events(of_run):
-            if other["traceback"] and other["shard"] == failure["as"] and _alike(other, failure):
+            if not sense.failure(other) or other["shard"] != failure["as"]:
+                continue
+            if other.get("traceback") and _alike(other, failure):
                 return {**failure, "traceback": other["traceback"]}
         return failure
 
 
 def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Returns whether two tries failed of the same error in the same place, whatever its message says."""
-    first, second = (signature(failure["error"], failure["frame"]) for failure in (one, other))
+    first, second = (signature(failure.get("error", ""), failure.get("frame", "")) for failure in (one, other))
     return (first.error, first.frame) == (second.error, second.frame)
 
 

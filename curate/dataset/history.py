@@ -17,7 +17,7 @@ from curate.dataset.spec import StageSpec
 from curate.dataset.stage import books_of
 from curate.errors import ConfigError, CorruptInput, ObjectNotFound
 from curate.storage.protocol import Object
-from curate.tasks import layout
+from curate.tasks import layout, sense
 from curate.tasks.books import Books, Earlier
 from curate.tasks.ledger import Ledger
 from curate.tasks.outputs import Matched, OutputListing
@@ -68,7 +68,9 @@ def _summarised(
         summary = ledger.read_json(layout.SUMMARY)
     except ObjectNotFound:
         return None  # another driver has just begun
-    if summary["fingerprint"] != spec.fingerprint or summary["shards"]["total"] != len(plan):
+    if not summary.keys() >= {"fingerprint", "shards", "rows", "counters"}:
+        return None  # it says nothing that the outputs do not
+    if summary["fingerprint"] != spec.fingerprint or summary["shards"].get("total") != len(plan):
         return None
     books = Books.parse(summary["rows"], summary["counters"])
     return History(books, summarised=True, earlier=Earlier.of(summary), reports=stages_told(summary))
@@ -173,8 +175,10 @@ def done_events(
     if not matched.count:
         return
     for event in ledger.events(listing.segments):
+        if not sense.done(event):
+            continue
         rank = event["index"]
-        if event["outcome"] != "done" or rank >= len(plan) or not matched.done[rank]:
+        if rank >= len(plan) or not matched.done[rank]:
             continue
         if listing.generations[int(matched.position[rank])].as_py() == event["generation"]:
             yield rank, event

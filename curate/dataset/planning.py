@@ -17,6 +17,7 @@ from curate.dataset.split import shards_of, whole
 from curate.errors import ConfigError, CorruptInput
 from curate.log import get_logger
 from curate.storage.protocol import Object, Store
+from curate.tasks import layout, sense
 from curate.tasks.columns import BLOCK_ROWS, Columns
 from curate.tasks.plan import SCHEMA, Growth, Plan, increasing, shard_row, shards_table
 from curate.tasks.shard import Shard, SliceKind
@@ -53,6 +54,7 @@ def plan_new(spec: StageSpec, plan: Plan, inputs: Inputs, growth: Growth, store_
                 for shard in shards:
                     rows.add(shard_row(shard))
     part = rows.table()
+    refuse_escaping(part)
     if _may_collide(plan, part, spec.suffix):
         refuse_collisions(plan, Plan(part).shards(range(len(part))), spec.suffix)
     if not spec.operator.reads_files and spec.rows is None:
@@ -98,6 +100,20 @@ def _may_collide(plan: Plan, part: Any, suffix: str) -> bool:
     ids = pa.chunked_array([*plan.ids.chunks, *part["id"].chunks], pa.string())
     twice = not increasing(ids) and pc.count_distinct(ids).as_py() < len(ids)
     return twice or bool(pc.any(pc.match_substring(ids, f"{suffix}/")).as_py())
+
+
+def refuse_escaping(part: Any) -> None:
+    """Raises ConfigError if an output would lie elsewhere than below the output prefix, or in the job's own folders.
+
+    Object stores take any name for an object, and an input's name becomes its output's.
+    """
+    if (found := sense.escaping(part["id"])) is not None:
+        uri = part["uri"][pc.index(part["id"], found).as_py()].as_py()
+        raise ConfigError(
+            f"the input {uri!r} would be written to the output {found!r}, which is no name below --output: outputs are "
+            "named after inputs, and no part of that may be empty, '.' or '..', hold control characters, or begin "
+            f"with '{layout.LEDGER}/'; rename it, or leave it out with a glob"
+        )
 
 
 def refuse_collisions(plan: Plan, shards: Sequence[Shard], suffix: str) -> None:

@@ -660,14 +660,19 @@ class StageProgram:
         return total
 
 
+_BOOKED = {"fingerprint", "rows", "counters"}
+"""What there is in every record of an output."""
+
+
 def books_of(store: Store, found: Object, format: OutputFormat, codec: str, fingerprint: str) -> Books:
     """Returns the books in an output's record.
 
     Raises ConfigError if the object carries no record, or that of another job: its name is taken.
     """
     record = read_record(store, found, format, codec)
-    if record is None or RECORD_SIDE in record:
-        what = "was not written by curate" if record is None else f"is the extra output {record[RECORD_SIDE]!r}"
+    if record is None or not record.keys() >= _BOOKED or RECORD_SIDE in record:
+        side = None if record is None else record.get(RECORD_SIDE)
+        what = "was not written by curate" if side is None else f"is the extra output {side!r}"
         raise ConfigError(f"{found.uri} {what}, but it has the name of an output; move it, or use another --output")
     if record["fingerprint"] != fingerprint:
         raise ForeignOutputError(f"{found.uri} was written by a job of other identity ({record['fingerprint']})")

@@ -18,6 +18,7 @@ from curate.job.options import run_options as checked_options
 from curate.job.render import render
 from curate.job.settings import TUNABLE
 from curate.tasks.progress import Display, LiveDisplay, LogDisplay
+from curate.units import harmless
 
 if TYPE_CHECKING:
     from curate.dataset.spec import RunOptions, StageSpec
@@ -76,7 +77,7 @@ def execute(make: Callable[[], tuple[Job, RunOptions]], *, as_json: bool, dry: b
         with stdout_to_stderr() if as_json else contextlib.nullcontext():
             text = _result(*make(), as_json=as_json, dry=dry)
     except CurateError as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {harmless(log.redacted(str(error)))}", err=True)
         return _exit_code(error)
     except KeyboardInterrupt:
         # Before the first task or after the last: in between, signals are counted and handled in order.

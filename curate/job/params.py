@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 from curate.errors import ConfigError
 from curate.job.asset import Asset
 from curate.job.values import SCALARS, check_scalar, recorded_scalar, type_text
+from curate.log import holds_secret
 
 MISSING: Any = object()
 RUN_OPTIONS = frozenset(
@@ -96,6 +97,12 @@ class Param:
             raise ConfigError(
                 f"{owner}.{self.name} is None, expected {type_text(self.type)}; "
                 f"annotate it {type_text(self.type)} | None if there may be none"
+            )
+        if isinstance(value, str) and not self.secret and holds_secret(value):
+            raise ConfigError(
+                f"{owner}.{self.name} looks like a signed URL, a token or a password (it is not shown), and parameters "
+                "are written to the ledger, where others read them; declare it as one that is secret: "
+                f"{self.name}: str = param(secret=True)"
             )
         return check_scalar(f"{owner}.{self.name}", value, self.type)
 

@@ -14,17 +14,27 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from curate.errors import ConfigError, ObjectNotFound
 from curate.log import get_logger
 from curate.storage.protocol import Outcome, Store
-from curate.tasks import layout
+from curate.tasks import layout, sense
 from curate.tasks.outputs import OutputListing, sort_listing
 from curate.tasks.plan import SCHEMA, Plan
+from curate.tasks.shard import SliceKind
 
 READERS = 8
 """Threads that read small ledger objects at once: they wait for the store, not for a CPU."""
+SEGMENT_READ_BYTES = 1 << 20
+MOST_SEGMENT_BYTES = 32 << 20
+"""Bytes of lines in a segment, at most: they are sealed at 8 MiB, and a line is far shorter than the rest."""
+PART_BYTES = 32 << 20
+PART_GROWTH = 500
+PART_ROW_BYTES = 100
+"""What becomes of a part of a plan in memory: at most so many bytes, and so many for each byte that is stored; and how
+many of them a row takes at least."""
 JOB_FIELDS = ("job", "fingerprint", "identity", "parameters", "code_digest", "suffix")
 """What every `job.json` of this format version has, beside the version."""
 
@@ -58,6 +68,11 @@ class Ledger:
             raise ConfigError(
                 f"{self.uri(name)} holds {type(value).__name__}, expected an object; the ledger is damaged: "
                 "choose another --output, or remove this one"
+            )
+        if field := sense.problem(name, value):
+            raise ConfigError(
+                f"{self.uri(name)}: its field {field!r} makes no sense ({_shown(value[field])}); the ledger is "
+                "damaged: choose another --output, or remove this one"
             )
         return value
 
@@ -102,7 +117,7 @@ class Ledger:
             return None
         try:
             return pa.ipc.read_schema(pa.py_buffer(data))
-        except (pa.ArrowInvalid, OSError) as error:
+        except (pa.ArrowException, ValueError, OSError) as error:
             raise ConfigError(
                 f"{self.uri(layout.SCHEMAS)}{name}.arrow is not an Arrow schema ({error}); the ledger is damaged: "
                 "choose another --output, or start over with --overwrite"
@@ -162,11 +177,18 @@ class Ledger:
                 self._unreadable(name, error)
 
     def _parsed(self, name: str, lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+        strange = 0
         try:
             for line in lines:
-                yield orjson.loads(line)
+                event = orjson.loads(line)
+                if isinstance(event, dict) and not sense.wrong(event, sense.EVENT):
+                    yield event
+                else:
+                    strange += 1
         except orjson.JSONDecodeError as error:
             self._unreadable(name, error)
+        if strange:
+            self._unreadable(name, ValueError(f"{strange:,} lines make no sense"))
 
     def _unreadable(self, name: str, error: Exception) -> None:
         get_logger().warning("cannot read a segment of events", segment=self.uri(name), error=str(error))
@@ -174,9 +196,9 @@ class Ledger:
     def _part(self, name: str, data: bytes) -> Any:
         """Returns a part of the plan from its bytes."""
         try:
-            table = pq.read_table(pa.BufferReader(data), use_threads=False)
-            problem = "" if table.schema.equals(SCHEMA) else f"columns {table.schema.names}, expected {SCHEMA.names}"
-        except (pa.ArrowException, OSError) as error:
+            table = _part_of(data)
+            problem = _problem(table)
+        except (pa.ArrowException, ValueError, OSError) as error:
             problem = str(error)
         if problem:
             raise ConfigError(
@@ -204,6 +226,53 @@ def _part_number(name: str) -> int:
     return number
 
 
+def _part_of(data: bytes) -> Any:
+    """Returns a part of a plan. Raises ValueError for one that would become much more than plans do."""
+    found = pq.ParquetFile(pa.BufferReader(data))
+    metadata, names = found.metadata, found.schema_arrow.names
+    stored = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+    most = PART_BYTES + PART_GROWTH * len(data)
+    if names != SCHEMA.names:
+        raise ValueError(f"columns {str(names)[:400]}, expected {SCHEMA.names}")
+    if stored > most or metadata.num_rows > most // PART_ROW_BYTES:
+        raise ValueError(
+            f"{len(data):,} bytes become {metadata.num_rows:,} rows, {stored:,} bytes: no plan is like that"
+        )
+    # A few bytes can stand for as many rows as one likes, each with a long text: told as long as a text is kept once.
+    texts = [field.name for field in SCHEMA if pa.types.is_string(field.type)]
+    table = pq.ParquetFile(pa.BufferReader(data), read_dictionary=texts).read(use_threads=False)
+    chunks = [chunk for column in table.columns for chunk in column.chunks if isinstance(chunk, pa.DictionaryArray)]
+    size = sum(pc.sum(pc.binary_length(one.dictionary).take(one.indices)).as_py() or 0 for one in chunks)
+    if size > most:
+        raise ValueError(f"{len(data):,} bytes become {size:,} bytes of text: no plan is like that")
+    columns = [column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column for column in table.columns]
+    return pa.table(columns, names=names)
+
+
+def _problem(table: Any) -> str:
+    """Returns why a table is no part of a plan; empty if it is one."""
+    if not table.schema.equals(SCHEMA):
+        found = ", ".join(f"{field.name}: {field.type}" for field in table.schema)
+        return f"columns {found[:400]}, expected {', '.join(f'{field.name}: {field.type}' for field in SCHEMA)}"
+    for name in SCHEMA.names:
+        if table[name].null_count:
+            return f"column {name!r} has rows without a value"
+    if (name := sense.escaping(table["id"])) is not None:
+        return f"{name!r} cannot be the name of an output: it would not lie where outputs of a job do"
+    known = pc.is_in(table["kind"], value_set=pa.array([kind.value for kind in SliceKind]))
+    if not pc.all(known).as_py() and len(table):
+        return "column 'kind' has values that no plan has"
+    for name in ("start", "stop", "size_bytes", "object_bytes"):
+        if (pc.min(table[name]).as_py() or 0) < 0:
+            return f"column {name!r} has negative values"
+    return ""
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
 def compress(data: bytes) -> bytes:
     """Returns `data` as one zstd frame."""
     sink = pa.BufferOutputStream()
@@ -213,6 +282,13 @@ def compress(data: bytes) -> bytes:
 
 
 def decompress(data: bytes) -> bytes:
-    """Returns what zstd frames hold."""
+    """Returns what zstd frames hold. Raises OSError if they are broken, or hold far more than a segment does."""
+    parts: list[bytes] = []
+    size = 0
     with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
-        return bytes(stream.read())
+        while part := stream.read(SEGMENT_READ_BYTES):
+            parts.append(bytes(part))
+            size += len(part)
+            if size > MOST_SEGMENT_BYTES:
+                raise OSError(f"{len(data):,} bytes become more than {MOST_SEGMENT_BYTES:,}: no segment is so long")
+    return b"".join(parts)

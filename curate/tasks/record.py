@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from curate.log import redacted
 from curate.storage.protocol import Calls
 from curate.tasks.books import Books
 
@@ -59,9 +60,10 @@ class Failure:
     """Most memory that the worker had held by then; 0 where it is not known."""
 
     def __post_init__(self) -> None:
-        # Exceptions quote whatever they choked on; what is not Unicode would stop the ledger, which is JSON.
-        object.__setattr__(self, "error", printable(self.error))
-        object.__setattr__(self, "traceback", printable(self.traceback))
+        # Exceptions quote whatever they choked on: signed URLs and tokens too, which are to be in no ledger. What is
+        # not Unicode would stop it, as it is JSON.
+        object.__setattr__(self, "error", printable(redacted(self.error)))
+        object.__setattr__(self, "traceback", printable(redacted(self.traceback)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ import orjson
 
 from curate.clock import Clock
 from curate.errors import ConfigError, CurateError, JobReplacedError
-from curate.log import get_logger
+from curate.log import get_logger, redacted
 from curate.tasks import layout
 from curate.tasks.failures import Tracebacks
 from curate.tasks.ledger import Ledger
@@ -147,7 +147,7 @@ class RunLog:
             "run_id": self.run_id,
             "user": _user(),
             **where,
-            "command": [printable(word) for word in sys.argv],
+            "command": [printable(redacted(word)) for word in sys.argv],
             "cwd": _cwd(),
             "versions": {
                 "curate": __version__,

@@ -28,6 +28,7 @@ import xxhash
 from curate.dataset.formats.source import naming
 from curate.errors import ConfigError, CorruptInput
 from curate.storage.protocol import Object, Store
+from curate.tasks import sense
 
 
 class OutputFormat(StrEnum):
@@ -100,6 +101,8 @@ def _decode(data: bytes) -> tuple[dict[str, Any], int | None, str | None]:
     # A record of an earlier curate has none.
     if expected is not None and (found := zlib.crc32(_canonical(record))) != expected:
         raise ValueError(f"its checksum is {found}, expected {expected}")
+    if name := sense.wrong(record, sense.RECORD):
+        raise ValueError(f"its field {name!r} makes no sense")
     return record, rest, footer
 
 
