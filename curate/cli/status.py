@@ -154,6 +154,8 @@ def _facts(status: JobStatus) -> Iterator[tuple[str, str]]:
             f"{rate['shards_per_s']:,.1f} shards/s, {rate['rows_per_s']:,.0f} rows/s, "
             f"{format_bytes(rate['bytes_per_s'])}/s",
         )
+        if status.waits:
+            yield "waits", short(status.waits, SHOWN_CHARS)
         yield "ETA", format_range(status.eta_range_s)
         yield from _listed("operators", map(_operator, status.operators), SHOWN_OPERATORS)
 

@@ -119,6 +119,7 @@ class Account:
         self._meters = [Meter() for _ in self._operators]
         self._capacity = Capacity()
         self._backend: Backend | None = None
+        self._waits = ""
         self._began_s = self._ticked_s = started_s
         self._looked_at_pools_s = started_s
         # Totals change in the dispatching thread and are read by the one that writes heartbeats.
@@ -297,6 +298,17 @@ class Account:
             self._window.add(now_s, self.totals.shards_run, self.totals.rows_read, self.totals.bytes_read)
             self._pace.add(now_s, self.totals.shards_run, self.totals.bytes_read)
             self._look(now_s, slots)
+            self._waits = "" if self._backend is None else self._backend.waits()
+        self._show(now_s)
+
+    def wait(self, backend: Backend) -> None:
+        """Tells what the cluster has no place for, before the first task runs."""
+        with self._lock:
+            self._waits = backend.waits()
+        if self._waits:
+            self._show(self.clock.monotonic())
+
+    def _show(self, now_s: float) -> None:
         if now_s - self._shown_s >= self.options.display.interval_s:
             self._shown_s = now_s
             self.options.display.show(self.progress())
@@ -340,6 +352,7 @@ class Account:
                 self._pace.time_left(left, totals.bytes_left),
                 self._measured(running),
                 "" if self._at is None else self._at.text,
+                self._waits,
             )
 
     def _measured(self, running: int) -> Measured:
@@ -384,6 +397,7 @@ class Account:
                 ],
                 "storage_calls": self._calls().as_dict(),
                 **_operators(progress.measured),
+                **({"waits": progress.waits} if progress.waits and self._state == RUNNING else {}),
             }
 
     def job_summary(self) -> dict[str, Any] | None:

@@ -296,8 +296,13 @@ class _Run:
             )
         program = self._program()
         program.budget_bytes = (self.prepared.spec.memory_budget or MEMORY_BUDGET) // max(1, backend.slots())
-        backend.load(program, program.pools, stopped=lambda: bool(interrupts.interrupts or interrupts.terminated))
-        schemas = output_schemas(self.prepared, backend, interrupts, self.clock)
+
+        def stopped() -> bool:
+            account.wait(backend)
+            return bool(interrupts.interrupts or interrupts.terminated)
+
+        backend.load(program, program.pools, stopped=stopped)
+        schemas = output_schemas(self.prepared, backend, interrupts, self.clock, lambda: account.wait(backend))
         if (runs := self.prepared.spec.runs) is not None and schemas.main is not None:
             # What user functions give is known only now.
             runs.order.check(self.prepared.spec.name, schemas.main)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -38,7 +38,13 @@ class Schemas:
     """Those of extra outputs by name, in the order of their names; all of them if there is a main one."""
 
 
-def output_schemas(prepared: Prepared, backend: Backend, interrupts: Interrupts, clock: Clock) -> Schemas:
+def output_schemas(
+    prepared: Prepared,
+    backend: Backend,
+    interrupts: Interrupts,
+    clock: Clock,
+    idle: Callable[[], None] = lambda: None,
+) -> Schemas:
     """Returns the schemas of all outputs: as declared, as stored, else asked for and stored; none if no shard tells.
 
     An extra output of which the first shards have no row has no columns: a shard that gives some fails, and says that
@@ -47,11 +53,13 @@ def output_schemas(prepared: Prepared, backend: Backend, interrupts: Interrupts,
     A shard that takes longer than the job's `task_timeout_s` does not tell. One that needs what is not there now (it
     raised RetryLater, the store throttles, its node was lost) is asked again: were the next one asked instead, a
     service that is down for a minute would decide the schema, or fail the job for want of one.
+
+    `idle` is called every half second while a shard is asked.
     """
     spec, ledger = prepared.spec, prepared.ledger
     problem = ""
     log = get_logger(job=spec.name, run=prepared.run_id)
-    asking = _Asking(backend, interrupts, clock, spec.task_timeout_s, log)
+    asking = _Asking(backend, interrupts, clock, spec.task_timeout_s, log, idle)
     unknown = tuple(sorted(name for name, schema in spec.sides.items() if schema is None))
 
     @cache
@@ -113,13 +121,20 @@ class _Asking:
     """Asks shards one after the other; waits for what they say is not there now."""
 
     def __init__(
-        self, backend: Backend, interrupts: Interrupts, clock: Clock, timeout_s: float | None, log: Any
+        self,
+        backend: Backend,
+        interrupts: Interrupts,
+        clock: Clock,
+        timeout_s: float | None,
+        log: Any,
+        idle: Callable[[], None] = lambda: None,
     ) -> None:
         self._backend = backend
         self._interrupts = interrupts
         self._clock = clock
         self._timeout_s = timeout_s
         self._log = log
+        self._idle = idle
         self._asked = 0
         self._waits = 0
 
@@ -127,7 +142,9 @@ class _Asking:
         """Returns what a shard tells when all is there that it needs, or in the end; None if the run is to stop."""
         while True:
             self._asked += 1
-            answer = _ask(self._backend, -self._asked, probe, self._interrupts, self._clock, self._timeout_s)
+            answer = _ask(
+                self._backend, -self._asked, probe, self._interrupts, self._clock, self._timeout_s, self._idle
+            )
             if answer is None or answer.again_s is None or self._waits >= MOST_WAITS:
                 return answer
             wait_s = max(answer.again_s, min(2.0**self._waits, LONGEST_BACKOFF_S))
@@ -143,7 +160,13 @@ class _Asking:
 
 
 def _ask(
-    backend: Backend, task: int, probe: Probe, interrupts: Interrupts, clock: Clock, timeout_s: float | None
+    backend: Backend,
+    task: int,
+    probe: Probe,
+    interrupts: Interrupts,
+    clock: Clock,
+    timeout_s: float | None,
+    idle: Callable[[], None] = lambda: None,
 ) -> Probed | None:
     """Runs one probe as a task of its own and returns its answer, None if the run is to stop."""
     answer = Probed(error="the worker died")
@@ -151,6 +174,7 @@ def _ask(
     if not _stopped(interrupts):
         backend.launch(task, probe, 1, announce=timeout_s is not None)
     while not _stopped(interrupts):
+        idle()
         for news in backend.poll(POLL_S):
             if isinstance(news, Message):
                 answer = news.items[0]

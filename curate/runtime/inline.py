@@ -138,6 +138,10 @@ class InlineBackend:
         """Returns how the pools are doing: one actor each, for which nothing waits."""
         return [pool.state() for pool in self._pools]
 
+    def waits(self) -> str:
+        """Returns nothing: there is a place for what runs."""
+        return ""
+
     def slots(self) -> int:
         """Returns 1."""
         return 1

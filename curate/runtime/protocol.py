@@ -228,6 +228,10 @@ class Backend(Protocol):
         """Returns how the pools are doing."""
         ...
 
+    def waits(self) -> str:
+        """Returns, in words, what there has been no place for for a while; empty if there is one for everything."""
+        ...
+
     def slots(self) -> int:
         """Returns how many tasks can run at once now. A node that is draining has none."""
         ...

@@ -23,6 +23,7 @@ A task that waits for a pool lets go of its CPU, and the next one starts: so act
 from __future__ import annotations
 
 import logging
+import math
 import os
 import pickle
 import platform
@@ -65,9 +66,12 @@ from curate.runtime.ray_cluster import (
 from curate.runtime.ray_errors import Place, ended
 from curate.runtime.ray_pools import Pools
 from curate.runtime.scaling import does_not_fit, fits, needs
+from curate.runtime.waiting import Want, Watch
 
 SETTINGS = {"RAY_free_objects_period_milliseconds": "50"}
 """By itself Ray frees blocks that were consumed once a second: at a gigabyte a second, twice a budget of 512 MiB."""
+LOOK_S = 1.0
+"""How often it is looked whether there is a place for what is to run."""
 STREAM_INTERVAL_S = 0.25
 """A bundle's messages are sent on at least this often, on a small cluster."""
 STREAM_ITEMS_PER_S = 2000
@@ -149,6 +153,8 @@ class RayBackend:
         self._resources = Resources()
         self._options: dict[str, Any] = {}
         self._functions: dict[tuple[str, int | None, bool], Any] = {}
+        self._watch = Watch()
+        self._looked_s = -math.inf
 
     def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> None:
         """Connects to Ray if nothing is connected yet.
@@ -219,7 +225,7 @@ class RayBackend:
             cloudpickle.register_pickle_by_value(module)
         if pools:
             self._pools = Pools(pools, self._view, self._resources)
-            self._pools.wait(stopped)
+            self._pools.wait(stopped, self._look_for_places)
         addresses = self._pools.addresses if self._pools else []
         # A worker that still has the program of an earlier load has its pools too, which are no more.
         key, reference = " ".join([program.key, *(one.key for one in addresses)]), ray.put(program)
@@ -271,6 +277,21 @@ class RayBackend:
     def pools(self) -> list[PoolState]:
         """Returns how the pools are doing, as their actors last said."""
         return self._pools.states() if self._pools else []
+
+    def waits(self) -> str:
+        """Returns what there has been no place for in the cluster for a while, empty if there is one for everything."""
+        return self._watch.text
+
+    def _look_for_places(self) -> None:
+        """Sees what cannot run, for want of a place, and says so if that goes on."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s < LOOK_S:
+            return
+        self._looked_s = now_s
+        wants = [Want("tasks", needs(self._resources))] if self._tasks and not self.slots() else []
+        wants += self._pools.wants() if self._pools else []
+        nodes = [node.resources for node in self._view.nodes().values() if node.stays]
+        self._watch.look(now_s, wants, nodes, self._view.kinds)
 
     def slots(self) -> int:
         """Returns how many tasks fit on the nodes that live and are not draining, beside the actors of pools there."""
@@ -329,6 +350,7 @@ class RayBackend:
         """Returns the messages and ends that are ready, in completion order."""
         if self._pools:
             self._pools.tend(len(self._tasks))
+        self._look_for_places()
         waiting = [ref for ref, task in self._tasks.items() if not task.offers]
         if not waiting:
             # What stands still has nothing to tell, however long one waits.

@@ -25,6 +25,7 @@ from curate.runtime.ray_calls import Actor, Address, Board, Look, Member
 from curate.runtime.ray_cluster import Node, View, leaves
 from curate.runtime.ray_errors import Place, ended
 from curate.runtime.scaling import Sight, Trend, fits, needs, scale, take
+from curate.runtime.waiting import Want
 
 LOOK_S = 1.0
 """How often actors are asked how they are, in a small pool."""
@@ -34,8 +35,6 @@ READS_PER_S = 500
 """Times a second that all tasks together read a board."""
 WAIT_S = 0.25
 """How often a pool that starts is looked at, and whether to stop waiting for it."""
-TELL_S = 30.0
-"""How often it is told what a pool waits for."""
 MAX_FAILED_STARTS = 3
 """Actors in a row that die while they start, before a pool without any has failed."""
 RETRY_S = 60.0
@@ -179,25 +178,19 @@ class Pools:
         """Where callers find them."""
         return [pool.address for pool in self._pools]
 
-    def wait(self, stopped: Callable[[], bool]) -> None:
-        """Waits until each pool has an actor that is ready, or `stopped` says so. Raises PoolFailed."""
-        began_s = told_s = time.monotonic()
+    def wants(self) -> list[Want]:
+        """Returns the pools without an actor that takes calls, and what one holds."""
+        return [Want(f"the pool {one.spec.name}", needs(one.spec.resources)) for one in self._pools if not one.ready]
+
+    def wait(self, stopped: Callable[[], bool], look: Callable[[], None]) -> None:
+        """Waits until each pool has an actor that is ready, or `stopped` says so; calls `look` now and then. Raises
+        PoolFailed."""
         while not stopped():
             self.tend(0, now=True)
+            look()
             late = [pool for pool in self._pools if not pool.ready]
             if not late:
                 return
-            if time.monotonic() - told_s >= TELL_S:
-                told_s = time.monotonic()
-                for pool in late:
-                    self._log.warning(
-                        "a pool waits for its first actor",
-                        pool=pool.spec.name,
-                        needs=needs(pool.spec.resources),
-                        cluster=_amounts(ray.cluster_resources()),
-                        free=_amounts(ray.available_resources()),
-                        waited_s=round(told_s - began_s),
-                    )
             asks = [one.ask for pool in late for one in pool.actors.values() if one.ask is not None]
             if asks:
                 ray.wait(asks, timeout=WAIT_S)
@@ -397,7 +390,3 @@ def _mean(values: Sequence[float]) -> float:
 
 def _told(end: Ended) -> Mapping[str, Any]:
     return {"how": end.end.value, "node": end.node, "pid": end.pid, "detail": end.detail[:300]}
-
-
-def _amounts(resources: Mapping[str, float]) -> dict[str, float]:
-    return {name: amount for name, amount in sorted(resources.items()) if ":" not in name}

@@ -40,6 +40,8 @@ class Progress:
     """What its operators have done so far, in this run."""
     stage: str = ""
     """Which stage it is, of a job of several."""
+    waits: str = ""
+    """What there is no place for in the cluster; empty if there is one for everything."""
 
     def text(self) -> str:
         """Returns the progress as one line.
@@ -217,7 +219,8 @@ class LogDisplay:
     def show(self, progress: Progress) -> None:
         """Logs the progress."""
         stage = {"stage": progress.stage.removeprefix("stage ")} if progress.stage else {}
-        get_logger(job=progress.job).info("progress", **stage, shards=progress.text())
+        waits = {"waits": progress.waits} if progress.waits else {}
+        get_logger(job=progress.job).info("progress", **stage, shards=progress.text(), **waits)
 
     def close(self, last: Progress) -> None:
         """Does nothing."""
@@ -267,6 +270,7 @@ class LiveDisplay:
         self._bar.update(self._task, total=progress.total, shards=progress.shards(), **now)
         lines = [progress.stage] if progress.stage else []
         lines.append(progress.speed())
+        lines += [progress.waits] if progress.waits else []
         found = progress.measured
         if found is not None and found.several:
             lines += operator_lines(found, self._rates.look(time.monotonic(), found.operators))

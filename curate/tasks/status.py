@@ -56,6 +56,8 @@ class JobStatus:
     """Runs before those."""
     operators: list[dict[str, Any]] = field(default_factory=list)
     """What each operator has done so far in the run at work, of a job of more than one step, or with a pool."""
+    waits: str = ""
+    """What the run at work finds no place for in its cluster."""
     stages: tuple[StageReport, ...] = ()
     """All stages of a job with exchanges, in order. Shards, rows, bytes, rate and time left are then those of the stage
     at work, or of the last one."""
@@ -95,6 +97,7 @@ class JobStatus:
                 {"run_id": run.run_id, "state": run.state, "started": run.started, "updated": run.updated}
                 for run in self.runs
             ],
+            **({"waits": self.waits} if self.waits else {}),
             **({"stage": self.stage, **staged_as_dict(self.stages)} if self.stages else {}),
         }
 
@@ -180,6 +183,7 @@ def job_status(
         runs=runs,
         earlier_runs=earlier_runs,
         operators=_operators(newest) if live and newest else [],
+        waits=_text(newest, "waits") if live and newest else "",
     )
 
 
@@ -220,6 +224,7 @@ def with_stages(job: JobStatus, planned: Sequence[StageReport], seen: Mapping[st
         rate=there.rate if live else dict(NO_RATE),
         eta_range_s=there.eta_range_s if live else None,
         operators=there.operators if live else [],
+        waits=job.waits,
         runs=job.runs,
         earlier_runs=job.earlier_runs,
         stages=tuple(reports),
@@ -274,6 +279,12 @@ def _tells(one: Any) -> bool:
         and all(isinstance(one.get(name), int | float) for name in ("rows_in", "rows_out", "wall_s", "cpu_s"))
         and ("actors" not in one or all(isinstance(one.get(name), int | float) for name in _OF_POOLS))
     )
+
+
+def _text(heartbeat: Mapping[str, Any], name: str) -> str:
+    """Returns a text of a heartbeat; empty if it has none."""
+    found = heartbeat.get(name, "")
+    return found if isinstance(found, str) else ""
 
 
 def _range(heartbeat: Mapping[str, Any]) -> tuple[float, float] | None:

@@ -128,6 +128,15 @@ def test_operators_of_a_job_at_work(tmp_path: Path, run: Callable[..., tuple[int
     assert "operators read" not in run("status", f"{tmp_path}/ended")[1]
 
 
+def test_what_a_job_at_work_waits_for(tmp_path: Path, run: Callable[..., tuple[int, str, str]]) -> None:
+    """In a line of its own, where nothing that it says can act on the terminal; in JSON as it is."""
+    root, waits = f"{tmp_path}/out", "the pool map(\x1b[31m) waits: no node has 4 TPU; there is 1 node with nothing"
+    make_job(root, total=10, done=4, runs={RUN: running(time.time(), waits=waits)})
+    shown = waits.replace("\x1b", "\\x1b")
+    assert f"waits     {shown}" in run("status", root)[1].splitlines()
+    assert json.loads(run("status", root, "--json")[1])["waits"] == waits
+
+
 def test_json_is_one_object_of_the_promised_shape(root: str, run: Callable[..., tuple[int, str, str]]) -> None:
     """Over every store, while the job runs."""
     failures = [{"error": "ValueError: boom", "count": 1, "shard": "s0000007"}]

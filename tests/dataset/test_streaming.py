@@ -126,6 +126,9 @@ class Scripted:
     def pools(self) -> list[PoolState]:
         return []
 
+    def waits(self) -> str:
+        return ""
+
     def slots(self) -> int:
         return self.width
 

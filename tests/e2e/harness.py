@@ -264,20 +264,25 @@ class Driver:
     argv: list[str]
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: Path = ROOT
+    errors: Path | None = None
+    """Where standard error goes, to be read while the process runs."""
 
     def __enter__(self) -> Self:
         # Children inherit it, whatever session they are in.
         self.mark = f"CURATE_TEST_DRIVER={uuid.uuid4().hex}"
+        errors = subprocess.PIPE if self.errors is None else self.errors.open("w")
         self.process = subprocess.Popen(
             [sys.executable, *self.argv],
             cwd=self.cwd,
             env=os.environ | dict(self.env) | dict([self.mark.split("=")]),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=errors,
             text=True,
             start_new_session=True,
         )
+        if not isinstance(errors, int):
+            errors.close()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -296,7 +301,7 @@ class Driver:
     def end(self, timeout_s: float = 120) -> Ended:
         """Waits for the process to end by itself."""
         out, err = self.process.communicate(timeout=timeout_s)
-        return Ended(self.process.returncode, out, err)
+        return Ended(self.process.returncode, out, err or (self.errors.read_text() if self.errors else ""))
 
     def running(self) -> bool:
         """Returns whether the process has not ended yet."""

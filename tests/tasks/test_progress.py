@@ -37,6 +37,19 @@ def test_without_a_terminal_it_is_a_log_line() -> None:
     assert logs == [{"job": "toxicity", "event": "progress", "log_level": "info", "shards": progress().text()}]
 
 
+def test_what_there_is_no_place_for_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a log line's own field, and in a line of its own on a terminal; nothing of it while nothing waits."""
+    waits = "tasks wait: no node has 1 CPU; no node is alive"
+    with structlog.testing.capture_logs() as logs:
+        LogDisplay().show(replace(progress(), waits=waits))
+    assert [one["waits"] for one in logs] == [waits]
+    monkeypatch.setattr("sys.stderr", shown := io.StringIO())
+    display = LiveDisplay()
+    display.show(replace(progress(), waits=waits))
+    display.close(replace(progress(), waits=waits))
+    assert waits in shown.getvalue()
+
+
 def test_called_from_code_it_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     """Neither stream is touched."""
     display = NoDisplay()

@@ -245,3 +245,14 @@ def test_runs_are_newest_first() -> None:
     beats = [beat(f"r{k}", "failed", started=NOW - 100 * k) for k in range(1, 5)]
     for order in itertools.permutations(beats):
         assert [run.run_id for run in status(*order).runs] == ["r1", "r2", "r3", "r4"]
+
+
+@pytest.mark.parametrize(
+    ("state", "ago", "told"), [("running", 5.0, True), ("running", 999.0, False), ("failed", 5.0, False)]
+)
+def test_what_a_run_waits_for_is_told_while_it_runs(state: str, ago: float, told: bool) -> None:
+    """As its heartbeat says; one that is over, or stalled, waits for nothing."""
+    found = status(beat("a", state, ago=ago, waits="tasks wait: no node has 1 CPU"))
+    assert found.waits == ("tasks wait: no node has 1 CPU" if told else "")
+    assert ("waits" in found.as_dict()) is told
+    assert status(beat("a", state, ago=ago, waits=["no text"])).waits == ""
