@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from curate.clock import Clock, SystemClock
 from curate.dataset.commit import Uncommitted, refuse_other_job
+from curate.dataset.deleting import refuse_undeletable
 from curate.dataset.failures import failed_now
 from curate.dataset.formats import Format, OutputFormat, detect, sample_schema
 from curate.dataset.history import History, look_back, object_at, our_sides, ours, stale_outputs
@@ -178,6 +179,7 @@ def prepare(
     history = look_back(spec, ledger, listing, plan, matched)
     matched.done[list(history.foreign)] = False
     todo.foreign = list(history.foreign.values())
+    refuse_undeletable(ledger.store, todo.foreign, "making outputs of another identity again")
     todo.accepted = _accepted_code(spec, options, ledger, listing, job, finished=matched.count == len(plan))
     undone = plan.table["uri"].take(scope[~matched.done[scope]]).to_pylist()
     schemas = input_schemas(spec, ledger if listing.has_job else None, inputs, undone, stores)
@@ -301,6 +303,7 @@ def _redo_stale(
     todo.stale = stale_outputs(spec, ledger, listing, matched, ranks)
     sides = sides_of_shards(listing, plan, spec.suffix, ranks)
     todo.stale_sides = [object_at(ledger, listing, row) for row in sides.tolist()]
+    refuse_undeletable(ledger.store, [*todo.stale, *todo.stale_sides], "--redo-stale")
     matched.done[ranks] = False
     others = np.ones(len(plan), dtype=bool)
     others[ranks] = False
@@ -340,7 +343,8 @@ def overwritten(spec: StageSpec, ledger: Ledger, listing: OutputListing) -> tupl
     """Returns the listing as it will be without this job's outputs and ledger, and the outputs to remove.
 
     The outputs are what the plan names and curate wrote; whatever else is there is foreign and stays. Extra outputs
-    come last: a shard that is done has all of its outputs, also if this is cut off and the old job goes on.
+    come last: a shard that is done has all of its outputs, also if this is cut off and the old job goes on. Raises
+    ConfigError if they may not be deleted.
     """
     job = ledger.read_job() if listing.has_job else {"format": spec.format, "codec": spec.codec, "suffix": spec.suffix}
     plan = ledger.read_plan(listing)
@@ -352,7 +356,10 @@ def overwritten(spec: StageSpec, ledger: Ledger, listing: OutputListing) -> tupl
     keep[rows] = False
     mask = pa.array(keep)
     left = OutputListing(listing.names.filter(mask), listing.sizes.filter(mask), listing.generations.filter(mask))
-    return left, [object_at(ledger, listing, row) for row in rows]
+    outputs = [object_at(ledger, listing, row) for row in rows]
+    about = [Object(ledger.uri(layout.JOB), 0, listing.job_generation)] if listing.has_job else []
+    refuse_undeletable(ledger.store, [*about, *outputs], "--overwrite")
+    return left, outputs
 
 
 def _warn(prepared: Prepared, options: RunOptions) -> None:
