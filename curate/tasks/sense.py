@@ -132,7 +132,7 @@ _suffix = re.compile(r"\.(parquet|jsonl|csv|run)(\.(gz|zst))?")
 JOB: Mapping[str, Check] = {
     "job": text,
     "fingerprint": text,
-    "identity": fields(sides=many(lambda one: isinstance(one, str) and _side.fullmatch(one) is not None)),
+    "identity": fields(sides=lambda value: mapping(value) and all(_side.fullmatch(name) for name in value)),
     "parameters": mapping,
     "code_digest": text,
     "suffix": lambda value: isinstance(value, str) and _suffix.fullmatch(value) is not None,
