@@ -128,7 +128,10 @@ class Course:
     def ended(self, key: str, summary: Summary) -> None:
         """Notes how a stage ended."""
         self._ended.append(summary)
-        self._beat = None
+        if self._beat is not None:
+            # As it ended: so it is told of until another one begins.
+            last = self._beat() | {"storage_calls": Calls().as_dict()}
+            self._beat = lambda: last
         before = self._stages[key]
         now = summary.stages[-1] if summary.stages else report(before, summary)
         self._stages[key] = replace(now, seconds=(before.seconds or 0.0) + summary.seconds)

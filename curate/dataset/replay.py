@@ -69,7 +69,8 @@ def replay(
     unknown shard, and with `publish` for a job of another identity or code, and for an input that was replaced.
     """
     rank, shard = found.shard(shard_id)
-    shard, notes = _as_it_is_now(shard)
+    # What a stage reads that comes after another one is there as it was planned, or not at all.
+    shard, notes = _as_it_is_now(shard) if spec.rows is None else (shard, [])
     if publish:
         _refuse_to_publish(found, spec, shard_id, notes)
     elif found.job["fingerprint"] != spec.fingerprint:

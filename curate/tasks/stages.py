@@ -16,6 +16,7 @@ WRITE = "write"
 """What the last stage is called."""
 WAITING = "waiting"
 """The state of a stage that is not planned yet."""
+COMPLETE = "complete"
 MAP = ": map"
 """How the name of a stage ends whose rows go into an exchange; before it, that of the exchange."""
 
@@ -110,17 +111,17 @@ class Exchanged:
 
 
 def exchanges(stages: Iterable[StageReport]) -> list[Exchanged]:
-    """Returns the equation of each exchange whose rows are known on both sides.
+    """Returns the equation of each exchange that is complete on both sides.
 
-    >>> done = {"in": 9, "out": 7}
-    >>> exchanges([StageReport("0a", "sort: map", rows=done), StageReport("", "write", ("0a",), rows={"in": 7})])
+    >>> above = StageReport("0a", "sort: map", state="complete", rows={"in": 9, "out": 7})
+    >>> exchanges([above, StageReport("", "write", ("0a",), "complete", rows={"in": 7, "out": 5})])
     [Exchanged(name='sort', rows_in=7, rows_out=7)]
     """
     known = {one.key: one for one in stages}
     found = []
     for one in known.values():
         above = [known[key] for key in one.reads if key in known]
-        if not above or one.rows is None or any(before.rows is None for before in above):
+        if not above or one.rows is None or any(before.state != COMPLETE for before in (one, *above)):
             continue
         name = above[0].name.removesuffix(MAP)
         found.append(Exchanged(name, sum(before.rows["out"] for before in above if before.rows), one.rows["in"]))
