@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from curate.log import get_logger
 from curate.tasks.meters import Measured, Operated, Role
 from curate.tasks.pace import format_range
-from curate.units import format_bytes, format_duration, short
+from curate.units import format_bytes, format_duration, harmless, plain, short
 
 LOG_INTERVAL_S = 30.0
 NAME_COLUMNS = 26
@@ -181,7 +181,7 @@ class LiveOperators:
 def _line(text: str) -> Any:
     from rich.text import Text
 
-    return Text(text, no_wrap=True, overflow="ellipsis")
+    return Text(harmless(text), no_wrap=True, overflow="ellipsis")
 
 
 class Display(Protocol):
@@ -262,7 +262,7 @@ class LiveDisplay:
         # Rounded down: 100 % is said of nothing that is not done.
         now = {"completed": progress.done, "percent": 100 * progress.done // max(progress.total, 1)}
         if self._task is None:
-            self._task = self._bar.add_task(progress.job, total=progress.total, shards="", **now)
+            self._task = self._bar.add_task(plain(progress.job), total=progress.total, shards="", **now)
             self._live.start()
         if progress.stage != self._stage:
             self._begin(progress)

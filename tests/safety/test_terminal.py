@@ -1,0 +1,148 @@
+"""Text from data does nothing to a terminal: whatever command shows it, and wherever it was planted."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pytest
+import structlog
+
+from curate import Job, log
+from curate.tasks.ledger import compress, decompress
+from tests.cli.running import Curate
+from tests.cli.running import curate as curate_
+from tests.job.inline import run_job, write_jsonl
+
+__all__ = ["curate_"]
+
+EVIL = "\x1b]52;c;cm0gLXJmIC8=\x07\x1b[2J\x9b31m[bold red]x[/bold red]\u202egnp.exe\u2066\r\x00\x08"
+"""Fills the clipboard (OSC 52), clears the screen, colours by a C1 control, is markup of rich, and turns text round."""
+ACTING = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u200e\u200f]")
+COMMANDS = ("status", "failures", "verify", "head", "quarantine", "logs")
+
+
+class Evil(Job):
+    """Fails of what it is given, quoting it; sets aside, counts, drops and logs it too."""
+
+    version = "1"
+
+    def process(self, batch: pa.Table) -> pa.Table:
+        self.drop(1, "why " + EVIL)
+        self.count("how " + EVIL, 1)
+        print("says", EVIL)
+        structlog.get_logger().warning(EVIL, field=EVIL)
+        if "fail" in batch["id"].to_pylist():
+            raise ValueError(f"cannot {EVIL}")
+        return batch.slice(1)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A job of which one shard has failed, one has a bad row, and all hold what is evil."""
+    rows = b"".join(orjson.dumps({"id": one, "text": EVIL}) + b"\n" for one in "ab")
+    write_jsonl(tmp_path / "in" / "good.jsonl", rows + b"{broken " + EVIL.encode() + b"\n")
+    write_jsonl(tmp_path / "in" / "bad.jsonl", [{"id": "fail", "text": EVIL}])
+    run_job(Evil(max_bad_rows=5), tmp_path / "in", tmp_path / "out")
+    return tmp_path / "out"
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "failures --shard bad", "failures --all", "logs --shard good"])
+@pytest.mark.parametrize("terminal", [True, False])
+def test_commands_show_it_harmless(
+    command: str, terminal: bool, place: Path, curate_: Curate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a terminal and elsewhere; the colours of curate's own are left."""
+    if terminal:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+    name, *rest = command.split()
+    shown = curate_(name, str(place), *rest)
+    # A bar of curate's own is drawn in place.
+    drawn = re.sub("\x1b\\[[0-9;?]*[a-zA-Z]|\r", "", shown.err) if terminal else shown.err
+    text = re.sub("\x1b\\[[0-9;]*m", "", shown.out) + drawn
+    assert not ACTING.search(text), ascii(text)
+    assert "\\x1b" in text or name == "verify", "it is shown"
+
+
+@pytest.mark.parametrize("name", ["heartbeat.json", "job.json", "failures", "events"])
+def test_ledgers_by_others_are_shown_harmless(name: str, place: Path, curate_: Curate) -> None:
+    """Every text of a file of the ledger is evil: it is refused, or shown harmless."""
+    for path in place.rglob("*"):
+        if name in str(path.relative_to(place)) and path.name.endswith(".json"):
+            value = orjson.loads(path.read_bytes())
+            keep = ("suffix", "format", "codec", "state", "pid_started")
+            path.write_bytes(orjson.dumps({key: one if key in keep else texts(one) for key, one in value.items()}))
+        elif name in str(path.relative_to(place)) and path.name.endswith(".jsonl.zst"):
+            lines = [orjson.loads(line) for line in decompress(path.read_bytes()).splitlines()]
+            keep = ("outcome", "shard", "generation")
+            spoiled = [{key: one if key in keep else texts(one) for key, one in line.items()} for line in lines]
+            path.write_bytes(compress(b"".join(orjson.dumps(line) + b"\n" for line in spoiled)))
+    for command in (*COMMANDS, "failures --shard bad"):
+        command_name, *rest = command.split()
+        shown = curate_(command_name, str(place), *rest)
+        assert shown.code in (0, 1, 2)
+        assert not ACTING.search(shown.out + shown.err), ascii(shown.out + shown.err)
+
+
+def texts(value: Any) -> Any:
+    """Returns a value with evil at the end of each text in it."""
+    match value:
+        case dict():
+            return {name: texts(one) for name, one in value.items()}
+        case list():
+            return [texts(one) for one in value]
+        case str():
+            return value + EVIL
+    return value
+
+
+def test_errors_are_shown_harmless(tmp_path: Path, curate_: Curate) -> None:
+    """An error quotes what was given and what was found."""
+    shown = curate_("status", str(tmp_path / "\x1b]0;x\x07"))
+    assert shown.code == 2
+    assert not ACTING.search(shown.err)
+    shown = curate_("head", str(tmp_path), "--shard", EVIL.replace("\x00", ""))
+    assert not ACTING.search(shown.err)
+
+
+class Terminal(io.StringIO):
+    """Standard error that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_logs_are_harmless(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events, their fields, and tracebacks."""
+    screen = Terminal() if terminal else io.StringIO()
+    monkeypatch.setattr(sys, "stderr", screen)
+    log.configure()
+    try:
+        raise ValueError(EVIL)
+    except ValueError:
+        log.get_logger(job=EVIL).warning(EVIL, field=EVIL, many=[EVIL], exc_info=True)
+    text = re.sub("\x1b\\[[0-9;]*m", "", screen.getvalue())
+    assert "red]x" in text
+    assert not ACTING.search(text.replace("\n", "")), ascii(text)
+
+
+def test_a_job_of_an_evil_name_shows_its_progress_harmless(capsys: pytest.CaptureFixture[str]) -> None:
+    """Lines that are drawn in place: the job's name, a stage's, an operator's."""
+    from curate.tasks.meters import Measured, Meter, Operated, Role
+    from curate.tasks.progress import LiveDisplay, Progress
+
+    rate = {"shards_per_s": 1.0, "rows_per_s": 5.0, "bytes_per_s": 2048.0}
+    steps = tuple(Operated(EVIL, Role.STEP, Meter(rows_out=1)) for _ in range(2))
+    shown = LiveDisplay()
+    for stage in (f"stage 1 of 2: {EVIL}", f"stage 2 of 2: {EVIL}"):
+        shown.show(Progress(EVIL, 4, 2, 1, 0, 10, rate, (2.0, 3.5), Measured(steps), stage))
+    shown.close(Progress(EVIL, 4, 4, 0, 0, 10, rate, None, Measured(steps), stage))
+    text = re.sub("\x1b\\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().err).replace("\r", "")
+    assert "red]x" in text
+    assert not ACTING.search(text), ascii(text)
