@@ -21,7 +21,7 @@ from curate.dataset.blame import ForeignOutputError
 from curate.dataset.capture import WorkerLog
 from curate.dataset.exchange.how import GROUPED
 from curate.dataset.exchange.order import Order
-from curate.dataset.exchange.runs import RunWriter
+from curate.dataset.exchange.runs import CHUNK_BYTES, PAGE_BYTES, PAGES, RunWriter
 from curate.dataset.formats import (
     Encoding,
     OutputFormat,
@@ -151,6 +151,8 @@ class Runs:
     """Why those are dropped."""
     keys_begin_pages: bool = False
     """Whether the index is to tell how many rows there are of each key."""
+    chunk_bytes: int = CHUNK_BYTES
+    """Bytes of rows that are sorted at once."""
 
 
 class RowSource(Protocol):
@@ -429,7 +431,10 @@ class StageProgram:
 
     def _writer(self, sink: Any, schema: Any) -> OutputWriter:
         if self.runs is not None:
-            return RunWriter(sink, schema, self.runs.order, self.runs.fold, keys_begin_pages=self.runs.keys_begin_pages)
+            runs, sizes = self.runs, {}
+            if runs.chunk_bytes > CHUNK_BYTES:
+                sizes = {"chunk_bytes": runs.chunk_bytes, "page_bytes": max(PAGE_BYTES, runs.chunk_bytes // PAGES)}
+            return RunWriter(sink, schema, runs.order, runs.fold, keys_begin_pages=runs.keys_begin_pages, **sizes)
         return make_writer(sink, schema, self.format, self.codec)
 
     def _tables(

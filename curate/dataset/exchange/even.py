@@ -7,9 +7,8 @@ tells how many rows there are of a key, every key begins a page. Without a key r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,53 +16,94 @@ import numpy as np
 from curate.dataset.exchange.order import Order
 from curate.dataset.exchange.runs import Segment
 
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """What a part reads: of these segments, in merge order, the rows from `starts` to before `stops`, never none."""
+
+    segments: Ints
+    starts: Ints
+    stops: Ints
+
 
 @dataclass(frozen=True, slots=True)
 class Even:
-    """What one output reads of every segment, and which rows of that are its own."""
+    """What one output reads, and which rows of that are its own."""
 
-    starts: Any
-    stops: Any
+    reads: Reads
     bytes: int
     skip: int
     take: int
 
 
+def by_part(count: int, segments: Iterable[tuple[Ints, Ints]]) -> Iterator[Reads]:
+    """Yields what each of `count` parts reads, from what is read of each segment: where every part starts and stops.
+
+    Takes 32 bytes for each segment and part of which there are rows, and no more: most parts have none of most
+    segments, where there are very many.
+    """
+    found: list[tuple[Ints, Ints, Ints, Ints]] = []
+    for number, (starts, stops) in enumerate(segments):
+        parts = np.flatnonzero(stops > starts)
+        found.append((parts, np.full(len(parts), number), starts[parts], stops[parts]))
+    nothing = np.zeros(0, dtype=np.int64)
+    columns = zip(*found, strict=True) if found else iter([()] * 4)
+    parts, numbers, starts, stops = (np.concatenate([nothing, *one]) for one in columns)
+    order = np.argsort(parts, kind="stable")
+    ends = np.searchsorted(parts[order], np.arange(count + 1))
+    for part in range(count):
+        own = order[ends[part] : ends[part + 1]]
+        yield Reads(numbers[own], starts[own], stops[own])
+
+
 def evenly(order: Order, segments: Sequence[Segment], count: int) -> list[Even]:
-    """Returns `count` parts that have as many rows each, to one; of several keys, none: there may be one."""
+    """Returns `count` parts that have as many rows each, to one. `order` has one key at most."""
     if len(order.keys) > 1:
         raise ValueError(f"rows are counted by one key at most, not by {len(order.keys)}")
     total = sum(int(one.rows.sum()) for one in segments)
-    edges = [total * number // count for number in range(count + 1)]
-    made = _by_key(order, segments, edges) if order.keys else _as_they_are(segments, edges)
+    edges = np.array([total * number // count for number in range(count + 1)], dtype=np.int64)
+    if order.keys:
+        skips, read = _by_key(order.keys[0].column, segments, edges)
+    else:
+        skips, read = np.zeros(count, dtype=np.int64), _as_they_are(segments, edges)
     weight = sum(int(one.bytes.sum()) for one in segments) / max(1, total)
     return [
-        Even(starts, stops, int((stops - starts).sum() * weight), skip, stop - start)
-        for (start, stop), (starts, stops, skip) in zip(pairwise(edges), made, strict=True)
+        Even(reads, int((reads.stops - reads.starts).sum() * weight), skip, take)
+        for reads, skip, take in zip(by_part(count, read), skips.tolist(), np.diff(edges).tolist(), strict=True)
     ]
 
 
-def _as_they_are(segments: Sequence[Segment], edges: Sequence[int]) -> Iterator[tuple[Any, Any, int]]:
-    lengths = np.array([int(one.rows.sum()) for one in segments], dtype=np.int64)
-    before = np.cumsum(lengths) - lengths
-    for start, stop in pairwise(edges):
-        yield np.clip(start - before, 0, lengths), np.clip(stop - before, 0, lengths), 0
+def _as_they_are(segments: Sequence[Segment], edges: Ints) -> Iterator[tuple[Ints, Ints]]:
+    before = 0
+    for one in segments:
+        rows = int(one.rows.sum())
+        here = np.clip(edges - before, 0, rows)
+        yield here[:-1], here[1:]
+        before += rows
 
 
-def _by_key(order: Order, segments: Sequence[Segment], edges: Sequence[int]) -> Iterator[tuple[Any, Any, int]]:
-    name = order.keys[0].column
-    keys = [one.keys[name].to_numpy() for one in segments]
-    known = np.unique(np.concatenate(keys)) if keys else np.zeros(0, dtype=np.int64)
-    # Rows of each segment before each key, and at the end.
-    before = np.zeros((len(known) + 1, len(segments)), dtype=np.int64)
-    for number, (one, own) in enumerate(zip(segments, keys, strict=True)):
-        counts = np.zeros(len(known), dtype=np.int64)
-        np.add.at(counts, np.searchsorted(known, own), one.rows)
-        before[1:, number] = np.cumsum(counts)
-    totals = before.sum(axis=1)
-    for start, stop in pairwise(edges):
-        first = max(0, int(np.searchsorted(totals, start, side="right")) - 1)
-        last = int(np.searchsorted(totals, stop, side="left"))
-        if start == stop:
-            last = first
-        yield before[first], before[last], int(start - totals[first]) if len(known) else 0
+def _by_key(column: str, segments: Sequence[Segment], edges: Ints) -> tuple[Ints, Iterator[tuple[Ints, Ints]]]:
+    keys = [one.keys[column].to_numpy() for one in segments]
+    known, rows = _rows_of_keys(keys, [one.rows for one in segments])
+    # How many rows are before each key, and in all.
+    before = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
+    first = np.maximum(np.searchsorted(before, edges[:-1], side="right") - 1, 0)
+    last = np.searchsorted(before, edges[1:], side="left")
+    last[edges[1:] == edges[:-1]] = first[edges[1:] == edges[:-1]]
+
+    def read() -> Iterator[tuple[Ints, Ints]]:
+        for own, one in zip(keys, segments, strict=True):
+            at = np.concatenate([np.searchsorted(own, known), [len(own)]])
+            ends = np.concatenate([[0], np.cumsum(one.rows)]).astype(np.int64)
+            yield ends[at[first]], ends[at[last]]
+
+    return edges[:-1] - before[first], read()
+
+
+def _rows_of_keys(keys: Sequence[Any], rows: Sequence[Any]) -> tuple[Any, Any]:
+    """Returns all keys, in order, and how many rows there are of each."""
+    nothing = np.zeros(0, dtype=np.int64)
+    known, which = np.unique(np.concatenate(keys) if keys else nothing, return_inverse=True)
+    return known, np.bincount(which, np.concatenate([nothing, *rows]), len(known)).astype(np.int64)

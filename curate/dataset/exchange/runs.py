@@ -50,6 +50,8 @@ CHUNK_BYTES = 64 << 20
 """Bytes of rows that are sorted at once, in memory, with 16 a row for their places."""
 PAGE_BYTES = 256 << 10
 """Bytes of rows that are read at once, in memory; a row that is larger is a page of its own."""
+PAGES = 256
+"""Pages of a chunk, where chunks are large: what plans hold of a page is what it costs to have many."""
 FOLD_ROWS = 262_144
 """Rows that come between two folds."""
 _STEP_ROWS = 65_536

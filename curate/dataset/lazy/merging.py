@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 
 from curate.dataset.exchange.cuts import Cut, cuts
+from curate.dataset.exchange.even import Reads
 from curate.dataset.exchange.how import Exchange
 from curate.dataset.exchange.order import Order
 from curate.dataset.exchange.runs import RunFile, Segment
 from curate.dataset.formats import OutputFormat
 from curate.dataset.lazy.ordering import OneInput
-from curate.dataset.lazy.ranges import Piece, Ranges, ranges_between, target_of, weights_of
+from curate.dataset.lazy.ranges import Piece, Ranges, reads_between, target_of, weights_of
 from curate.dataset.lazy.run_files import open_all
 from curate.dataset.lazy.shards import SourceRows
 from curate.dataset.lazy.sources import View
@@ -103,14 +104,13 @@ def _source(order: Order, files: tuple[Object, ...], runs: Sequence[RunFile], pa
 
 def _pieces(order: Order, indexes: Sequence[Segment], made: Sequence[Cut]) -> Iterator[Piece]:
     number, weights = 0, weights_of(indexes)
-    for part, (start, stop) in enumerate(ranges_between(indexes, made, order)):
+    for part, reads in enumerate(reads_between(indexes, made, order)):
         low, high = made[part - 1] if part else None, made[part] if part < len(made) else None
-        sizes = ((stop - start) * weights).astype(np.int64)
+        sizes = ((reads.stops - reads.starts) * weights[reads.segments]).astype(np.int64)
         first = 0
         while first < len(sizes):
             last = max(first + 1, int(np.searchsorted(np.cumsum(sizes[first:]), MERGED_BYTES, side="right")) + first)
-            own = np.zeros(len(sizes), bool)
-            own[first:last] = True
-            size = int(sizes[first:last].sum())
-            yield Piece(number, np.where(own, start, 0), np.where(own, stop, 0), size, low=low, high=high)
+            own = slice(first, last)
+            some = Reads(reads.segments[own], reads.starts[own], reads.stops[own])
+            yield Piece(number, some, int(sizes[own].sum()), low=low, high=high)
             first, number = last, number + 1

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from curate.dataset.exchange.cuts import Cut, cuts, place
-from curate.dataset.exchange.even import Even, evenly
+from curate.dataset.exchange.even import Even, Reads, by_part, evenly
 from curate.dataset.exchange.how import Exchange, Part
 from curate.dataset.exchange.order import Order
 from curate.dataset.exchange.runs import Segment
@@ -41,9 +41,8 @@ class Piece:
     """What one output reads."""
 
     number: int
-    starts: Any = field(repr=False)
-    """The first row of each segment, in merge order; of the page that the lower cut is in."""
-    stops: Any = field(repr=False)
+    reads: Reads = field(repr=False)
+    """Rows of segments: from the page that the lower cut is in to the one that the upper cut is in."""
     size: int
     """Bytes in memory, about."""
     skip: int = 0
@@ -137,10 +136,12 @@ class Ranges:
         damaged are removed then, so that they are made again at once."""
         tables: list[pa.Table] = []
         damaged: list[DamagedRun] = []
-        for number, ((of, file, segment), start, stop) in enumerate(
-            zip(self.segments, piece.starts.tolist(), piece.stops.tolist(), strict=True)
+        reads = piece.reads
+        for number, start, stop in zip(
+            reads.segments.tolist(), reads.starts.tolist(), reads.stops.tolist(), strict=True
         ):
-            if of != side or stop <= start:
+            of, file, segment = self.segments[number]
+            if of != side:
                 continue
             try:
                 found = opened(self.files[file]).read(segment, start, stop)
@@ -222,9 +223,9 @@ def _pieces_by_bytes(how: Exchange, indexes: Sequence[Segment]) -> Iterator[Piec
     target = None if how.count else target_of(total)
     made = cuts(how.orders[0], named, target_bytes=target, count=how.count, aligned=how.aligned)
     weights = weights_of(indexes)
-    for number, (starts, stops) in enumerate(ranges_between(named, made, how.orders[0])):
+    for number, reads in enumerate(reads_between(named, made, how.orders[0])):
         low, high = made[number - 1] if number else None, made[number] if number < len(made) else None
-        yield Piece(number, starts, stops, int(np.dot(stops - starts, weights)), low=low, high=high)
+        yield Piece(number, reads, int(np.dot(reads.stops - reads.starts, weights[reads.segments])), low=low, high=high)
 
 
 def weights_of(indexes: Sequence[Segment]) -> Any:
@@ -237,23 +238,24 @@ def target_of(total_bytes: int) -> int:
     return min(max(total_bytes // PARTS, LEAST_BYTES), MOST_BYTES)
 
 
-def ranges_between(segments: Sequence[Segment], made: Sequence[Cut], order: Order) -> Iterator[tuple[Any, Any]]:
-    """Yields the rows of each segment that every part reads: whole pages, from the one that its lower cut is in to the
-    one that its upper cut is in. Where exactly these are is left to who reads the pages.
+def reads_between(segments: Sequence[Segment], made: Sequence[Cut], order: Order) -> Iterator[Reads]:
+    """Yields what every part reads: whole pages, from the one that its lower cut is in to the one that its upper cut is
+    in. Where exactly these are is left to who reads the pages.
     """
-    firsts = np.zeros((len(made) + 1, len(segments)), dtype=np.int64)
-    lasts = np.zeros((len(made) + 1, len(segments)), dtype=np.int64)
-    for number, segment in enumerate(segments):
-        ends = np.concatenate([[0], np.cumsum(segment.rows)])
-        # The page that a cut is in; before the first one there is nothing on its left.
-        pages = _before(segment.keys, made, number, order) - 1
-        lasts[:-1, number] = ends[pages + 1]
-        firsts[1:, number] = ends[np.maximum(pages, 0)]
-        lasts[-1, number] = ends[-1]
-        for at, cut in enumerate(made):
-            if cut.segment == number and cut.row:
-                lasts[at, number] = firsts[at + 1, number] = cut.row
-    return zip(firsts, lasts, strict=True)
+    return by_part(len(made) + 1, (_of_segment(one, number, made, order) for number, one in enumerate(segments)))
+
+
+def _of_segment(segment: Segment, number: int, made: Sequence[Cut], order: Order) -> tuple[Any, Any]:
+    """Returns where every part starts to read a segment, and where it stops."""
+    ends = np.concatenate([[0], np.cumsum(segment.rows)]).astype(np.int64)
+    # The page that a cut is in; before the first one there is nothing on its left.
+    pages = _before(segment.keys, made, number, order) - 1
+    starts = np.concatenate([[0], ends[np.maximum(pages, 0)]])
+    stops = np.concatenate([ends[pages + 1], ends[-1:]])
+    for at, cut in enumerate(made):
+        if cut.segment == number and cut.row:
+            stops[at] = starts[at + 1] = cut.row
+    return starts, stops
 
 
 def _before(keys: pa.Table, made: Sequence[Cut], number: int, order: Order) -> Any:
@@ -285,4 +287,4 @@ def _pieces_by_rows(how: Exchange, indexes: Sequence[Segment]) -> Iterator[Piece
     total = sum(int(one.bytes.sum()) for one in indexes)
     parts: Sequence[Even] = evenly(how.orders[0], indexes, how.count or max(1, -(-total // target_of(total))))
     for number, part in enumerate(parts):
-        yield Piece(number, part.starts, part.stops, part.bytes, part.skip, part.take)
+        yield Piece(number, part.reads, part.bytes, part.skip, part.take)

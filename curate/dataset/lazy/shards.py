@@ -39,7 +39,7 @@ class SourceRows:
         """`bundle_bytes`: bytes of the pieces that are a shard together; None: each is one, called by its own id."""
         self.sources = tuple(sources)
         self.views = tuple(views)
-        self._bundle_bytes = bundle_bytes
+        self.bundle_bytes = bundle_bytes
         self._made: list[_Shard] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class SourceRows:
     @property
     def _shards(self) -> list[_Shard]:
         if self._made is None:
-            self._made = list(self._singles() if self._bundle_bytes is None else self._bundles(self._bundle_bytes))
+            self._made = list(self._singles() if self.bundle_bytes is None else self._bundles(self.bundle_bytes))
         return self._made
 
     def inputs(self) -> pa.Table:

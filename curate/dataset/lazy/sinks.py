@@ -9,6 +9,7 @@ from typing import Any, Protocol, cast
 
 from curate.dataset.dedup.marks import FileMarks
 from curate.dataset.dedup.plans import pinned
+from curate.dataset.exchange.runs import CHUNK_BYTES
 from curate.dataset.formats import DEFAULT_CODEC, Format, OutputFormat, ReadAs, suffix
 from curate.dataset.lazy.merging import merge_stage
 from curate.dataset.lazy.operators import Operator
@@ -236,9 +237,9 @@ def map_stages(plan: Exchanged, owner: Owner | None = None) -> list[tuple[StageS
                     "fold": how.identity() if how.folds(side) else None,
                 },
                 output_schema=_known(branch),
-                runs=Runs(order, fold, how.reason, how.even),
+                runs=Runs(order, fold, how.reason, how.even, chunk_bytes(spec)),
             )
-            found.append((spec, side))
+            found.append((with_memory(spec), side))
     return found
 
 
@@ -251,10 +252,25 @@ def _marks_stages(plan: Marked, owner: Owner | None, number: int) -> list[StageS
         spec, _ = stage_of(branch, OutputFormat.RUN, NOT_RUN, above)
         order = step.order.identity()
         told = {**spec.identity, "job": "marks", "order": order, "fold": step.identity() if step.folds else None}
-        runs = Runs(step.order, step.fold if step.folds else None)
+        runs = Runs(step.order, step.fold if step.folds else None, chunk_bytes=chunk_bytes(spec))
         name = f"{step.name}: marks" if owner is None else f"{spec.name}: {step.name}: marks"
         found.append(replace(spec, name=name, identity=told, output_schema=_known(branch), runs=runs))
     return found
+
+
+def chunk_bytes(spec: StageSpec) -> int:
+    """Returns the bytes of rows that a map shard sorts at once: a quarter of a large one, so that few parts of it have
+    to be put together again."""
+    bundle = spec.rows.bundle_bytes if isinstance(spec.rows, SourceRows) else None
+    return max(CHUNK_BYTES, (bundle or 0) // 4)
+
+
+def with_memory(spec: StageSpec) -> StageSpec:
+    """Returns a map stage whose tasks ask for what a chunk takes that is larger than usual."""
+    if spec.runs is None or spec.runs.chunk_bytes == CHUNK_BYTES:
+        return spec
+    needed = max(COPIES * spec.runs.chunk_bytes, spec.resources.memory or 0)
+    return replace(spec, resources=replace(spec.resources, memory=needed))
 
 
 def _branches(plan: Plan) -> list[Plan]:
