@@ -133,7 +133,11 @@ def _facts(status: JobStatus) -> Iterator[tuple[str, str]]:
     counts = {"running": status.running, "pending": status.pending, "failed": status.failed, "stale": status.stale}
     if status.stages and status.state != COMPLETE:
         yield "at", numbered(status.stages, status.stage)
-    yield "shards", ", ".join(f"{n:,} {name}" for name, n in counts.items() if n) or "all done"
+    yield (
+        "shards",
+        ", ".join(f"{n:,} {name}" for name, n in counts.items() if n)
+        or ("all done" if status.total or status.state == COMPLETE or not status.stages else "not planned yet"),
+    )
     rows = status.rows
     dropped = sorted(rows["dropped"].items(), key=lambda item: (-item[1], item[0]))
     yield (

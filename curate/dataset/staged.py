@@ -300,7 +300,7 @@ def _all(
                 return ended
             if signals.interrupts.interrupts or signals.interrupts.terminated:
                 # It came while the last of this stage ran. The next one would hear of it no more.
-                raise KeyboardInterrupt
+                return replace(ended, state=RunState.INTERRUPTED)
             done.append((stage, how.output))
             return None
 

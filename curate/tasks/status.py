@@ -9,7 +9,7 @@ from typing import Any
 from curate.tasks.books import Books, Earlier
 from curate.tasks.pace import middle
 from curate.tasks.runlog import STALLED_S, is_gone
-from curate.tasks.stages import LAST, StageReport, stages_told
+from curate.tasks.stages import LAST, WAITING, StageReport, stages_told
 from curate.tasks.summary import staged_as_dict
 
 RUNNING = "running"
@@ -206,7 +206,8 @@ def with_stages(job: JobStatus, planned: Sequence[StageReport], seen: Mapping[st
     live = job.state == RUNNING
     if not live:
         # What its own ledger calls running, or waits to be run, is that no more.
-        reports = [replace(one, running=0, state=job.state if one is at else one.state) for one in reports]
+        ended = at.state if at.state == WAITING else job.state
+        reports = [replace(one, running=0, state=ended if one is at else one.state) for one in reports]
     if at.key == LAST:
         return replace(job, stages=tuple(reports))
     there = seen.get(at.key)

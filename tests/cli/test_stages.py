@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,8 @@ import pytest
 
 from curate.clock import SystemClock
 from curate.dataset.course import Course
+from curate.dataset.lazy import ranges, sinks
+from curate.job.render import render
 from curate.tasks import layout, registry
 from curate.tasks.stages import StageReport
 from curate.tasks.summary import RunState, Summary
@@ -60,7 +64,9 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.setattr(sinks, "LEAST_MAP_BYTES", 1024)
+    monkeypatch.setattr(ranges, "LEAST_BYTES", 1024)
     for file in range(FILES):
         rows = [{"text": text, "file": file} for text in texts(file)]
         write_parquet(tmp_path / "in" / f"{file}.parquet", rows, compression="none")
@@ -258,6 +264,33 @@ class TestWhatFailed:
         assert {line["shard"].partition("/")[0] for line in said} == {place.stage().name}
         own = [orjson.loads(line) for line in curate("logs", place.out, "--json", "--shard", shard).out.splitlines()]
         assert {line["shard"] for line in own} == {shard}
+
+
+@pytest.mark.parametrize("file", [1, FILES - 1])
+def test_an_interrupt_in_a_map_stage(place: Place, curate: Curate, monkeypatch: pytest.MonkeyPatch, file: int) -> None:
+    """The result says what is done, also where the stage was just about to end; run again, it goes on from there."""
+    looked: list[str] = []
+
+    def look(_: Ordered, when: str, batch: Any) -> Any:
+        if when == "before":
+            looked.extend(batch["text"].to_pylist())
+            if texts(file)[0] in looked and len(looked) < 1000:
+                looked.extend([""] * 1000)
+                os.kill(os.getpid(), signal.SIGINT)
+        return batch
+
+    monkeypatch.setattr(Ordered, "_looked_at", look)
+    # Told what comes out, it need not look at rows beforehand.
+    ended = place.run(handle_signals=True, max_in_flight=1)
+    assert ended.state is RunState.INTERRUPTED
+    first, last = ended.stages
+    assert first.done == ended.done
+    assert (first.state, last.state) == ("complete" if first.done == FILES else "interrupted", "waiting")
+    assert render(ended).endswith(f"Run it again to go on where it stopped; see: curate status {place.out}")
+    lines = curate("status", place.out).out.splitlines()
+    assert lines[0] == f"ordered  interrupted  {place.out}"
+    assert lines[-1] == "next      run the job again: it goes on where it stopped"
+    assert place.run().state is RunState.COMPLETE
 
 
 class TestVerify:

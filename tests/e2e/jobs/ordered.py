@@ -8,9 +8,6 @@ from pathlib import Path
 import pyarrow as pa
 
 from curate import Dataset, Job, param
-from curate.dataset.lazy import ranges, sinks
-
-sinks.LEAST_MAP_BYTES = ranges.LEAST_BYTES = 1024
 
 
 class Ordered(Job):
