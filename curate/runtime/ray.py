@@ -65,6 +65,7 @@ from curate.runtime.ray_cluster import (
 )
 from curate.runtime.ray_errors import Place, ended
 from curate.runtime.ray_pools import Pools
+from curate.runtime.ray_versions import check_of_workers, refuse_other_code
 from curate.runtime.scaling import does_not_fit, fits, needs
 from curate.runtime.waiting import Want, Watch
 
@@ -185,6 +186,13 @@ class RayBackend:
                 )
             except (ConnectionError, ray_errors.AuthenticationError) as error:
                 raise ConfigError(f"cannot join the Ray cluster at {address}: {first_line(error)}") from error
+            except RuntimeError as error:
+                if "Version mismatch" not in str(error):
+                    raise
+                raise ConfigError(
+                    f"cannot join the Ray cluster at {address}: {' '.join(str(error).split())}; run the driver with "
+                    "the Ray and Python of the cluster, such as on its head (ray job submit)"
+                ) from error
             finally:
                 authentication.setLevel(level)
                 for name in added:
@@ -230,16 +238,21 @@ class RayBackend:
         # A worker that still has the program of an earlier load has its pools too, which are no more.
         key, reference = " ".join([program.key, *(one.key for one in addresses)]), ray.put(program)
 
+        check = check_of_workers()
+
         # Not methods: Ray ships what a remote function refers to, and that must not be this object.
         def run_piece(payload: bytes) -> bytes:
+            check()
             return _packed(list(_run(key, reference, addresses, *pickle.loads(payload))))
 
         def run_bundle(payload: bytes) -> Iterator[bytes]:
+            check()
             yield _packed(_whereabouts())
             interval_s, task, work = pickle.loads(payload)
             yield from _in_batches(_run(key, reference, addresses, task, work), interval_s)
 
         def run_stream(payload: bytes) -> Iterator[Any]:
+            check()
             yield _packed(_whereabouts())
             for item in _run(key, reference, addresses, *pickle.loads(payload)):
                 size_bytes = getattr(item, "nbytes", None)
@@ -402,7 +415,9 @@ class RayBackend:
             yield Ended(task.number, End.RETURNED)
 
     def _died(self, task: _Task, error: ray_errors.RayError) -> Ended:
-        """Returns how a task, or the worker that held a block of it, ended."""
+        """Returns how a task, or the worker that held a block of it, ended. Raises ConfigError if it was no worker for
+        this driver."""
+        refuse_other_code(error)
         return ended(
             task.number,
             error,

@@ -20,7 +20,7 @@ import pickle
 import platform
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -145,7 +145,9 @@ class Actor:
     So it says how long its queue is while it is at work, and what the next call is given is fetched meanwhile.
     """
 
-    def __init__(self, program: PoolProgram) -> None:
+    def __init__(self, program: PoolProgram, check: Callable[[], None]) -> None:
+        """`check` raises what keeps this process from working for the pool."""
+        check()
         began_s = time.monotonic()
         self._program = program
         self._thread = ThreadPoolExecutor(1)

@@ -24,6 +24,7 @@ from curate.runtime.protocol import End, Ended, PoolSpec, PoolState, Resources
 from curate.runtime.ray_calls import Actor, Address, Board, Look, Member
 from curate.runtime.ray_cluster import Node, View, leaves
 from curate.runtime.ray_errors import Place, ended
+from curate.runtime.ray_versions import check_of_workers, refuse_other_code
 from curate.runtime.scaling import Sight, Trend, fits, needs, scale, take
 from curate.runtime.waiting import Want
 
@@ -124,7 +125,7 @@ class _Pool:
         }
         if asked.memory:
             options["memory"] = asked.memory
-        handle = ray.remote(Actor).options(**options).remote(self.program)
+        handle = ray.remote(Actor).options(**options).remote(self.program, check_of_workers())
         self.actors[serial] = _Actor(serial, handle, now, handle.look.remote())
 
     def end(self, actor: _Actor) -> None:
@@ -252,6 +253,7 @@ class Pools:
         if end.end is not End.LOST:
             pool.failed_starts += 1
             pool.wait_until_s = now + min(RETRY_S, 2.0**pool.failed_starts)
+        refuse_other_code(error)
         if not pool.ready and (raised or pool.failed_starts >= MAX_FAILED_STARTS):
             often = "" if raised else f", {pool.failed_starts} times in a row"
             raise PoolFailed(f"{pool.spec.name}: an actor cannot be set up{often}\n{error if raised else end.detail}")

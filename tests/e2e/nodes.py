@@ -66,6 +66,7 @@ class Fleet:
         """Tasks that may have been running on nodes when those were killed: one a CPU."""
         self.came: Counter[str] = Counter()
         self.left: Counter[str] = Counter()
+        self.drained = 0
 
     @property
     def env(self) -> dict[str, str]:
@@ -98,6 +99,7 @@ class Fleet:
         )
         assert accepted, why
         self.draining[node] = self.nodes.pop(node)
+        self.drained += 1
 
     def kill(self, node: Any) -> None:
         """Takes a machine away: all its processes at once, its workers too."""
