@@ -242,35 +242,27 @@ def reads_between(segments: Sequence[Segment], made: Sequence[Cut], order: Order
     """Yields what every part reads: whole pages, from the one that its lower cut is in to the one that its upper cut is
     in. Where exactly these are is left to who reads the pages.
     """
-    return by_part(len(made) + 1, (_of_segment(one, number, made, order) for number, one in enumerate(segments)))
+    of = np.array([cut.segment for cut in made], dtype=np.int64)
+    rows = np.array([cut.row for cut in made], dtype=np.int64)
+    quick = _sorted_numbers(pa.concat_tables([cut.key for cut in made]), order) if made else None
 
+    def read(segment: Segment, number: int) -> tuple[Any, Any]:
+        ends = np.concatenate([[0], np.cumsum(segment.rows)]).astype(np.int64)
+        keys = _sorted_numbers(segment.keys, order) if quick is not None else None
+        # The page that a cut is in; before the first one there is nothing on its left.
+        if quick is not None and keys is not None:
+            left, right = (np.searchsorted(keys, quick, side=side) for side in ("left", "right"))
+            pages = np.where(number < of, right, left) - 1
+        else:
+            found = [order.position(segment.keys, cut.key, number < cut.segment) for cut in made]
+            pages = np.array(found, dtype=np.int64) - 1
+        starts = np.concatenate([[0], ends[np.maximum(pages, 0)]])
+        stops = np.concatenate([ends[pages + 1], ends[-1:]])
+        own = np.flatnonzero((of == number) & (rows > 0))
+        stops[own] = starts[own + 1] = rows[own]
+        return starts, stops
 
-def _of_segment(segment: Segment, number: int, made: Sequence[Cut], order: Order) -> tuple[Any, Any]:
-    """Returns where every part starts to read a segment, and where it stops."""
-    ends = np.concatenate([[0], np.cumsum(segment.rows)]).astype(np.int64)
-    # The page that a cut is in; before the first one there is nothing on its left.
-    pages = _before(segment.keys, made, number, order) - 1
-    starts = np.concatenate([[0], ends[np.maximum(pages, 0)]])
-    stops = np.concatenate([ends[pages + 1], ends[-1:]])
-    for at, cut in enumerate(made):
-        if cut.segment == number and cut.row:
-            stops[at] = starts[at + 1] = cut.row
-    return starts, stops
-
-
-def _before(keys: pa.Table, made: Sequence[Cut], number: int, order: Order) -> Any:
-    """Returns how many pages of segment `number`, which begin with `keys`, begin before each cut."""
-    found = np.zeros(len(made), dtype=np.int64)
-    after = np.array([number < cut.segment for cut in made], dtype=bool)
-    quick = _sorted_numbers(keys, order)
-    cuts_ = _sorted_numbers(pa.concat_tables([cut.key for cut in made]), order) if quick is not None and made else None
-    if quick is not None and cuts_ is not None:
-        found[after] = np.searchsorted(quick, cuts_[after], side="right")
-        found[~after] = np.searchsorted(quick, cuts_[~after], side="left")
-        return found
-    for at, cut in enumerate(made):
-        found[at] = order.position(keys, cut.key, bool(after[at]))
-    return found
+    return by_part(len(made) + 1, (read(one, number) for number, one in enumerate(segments)))
 
 
 def _sorted_numbers(keys: pa.Table, order: Order) -> Any:
