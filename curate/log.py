@@ -96,10 +96,10 @@ HIDDEN = "[secret]"
 _VARIABLE = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|(API|ACCESS|PRIVATE|SIGNING)_?KEY", re.IGNORECASE)
 _LEAST_CHARS = 8
 """Characters of the value of such a variable: shorter ones, such as "true", are words of every text."""
-_DUMP = re.compile(r"environ\(\{.*?\}\)", re.DOTALL)
+_DUMP = re.compile(r"environ\(\{.*?(?:\}\)|\Z)", re.DOTALL)
 _SIGNED = re.compile(
     r"([?&;](?:X-(?:Goog|Amz)-(?:Signature|Credential|Security-Token)|(?:Goog|AWS)\w*AccessKeyId|GoogleAccessId|Signature"
-    r"|sig|se|access_token|token|api_?key)=)[^\s&;'\"<>]+",
+    r"|sig|access_token|token|api_?key)=)[^\s&;'\"<>]+",
     re.IGNORECASE,
 )
 _BEARER = re.compile(r"(\b(?:Bearer|Basic)\s+)[\w.~+/=-]{8,}|\bya29\.[\w-]+", re.IGNORECASE)
@@ -141,7 +141,14 @@ def _redact(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[
 def _without(value: Any) -> Any:
     if isinstance(value, str):
         return redacted(value)
-    return [_without(one) for one in value] if isinstance(value, list | tuple) else value
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, list | tuple):
+        return [_without(one) for one in value]
+    if isinstance(value, Mapping):
+        return {name: _without(one) for name, one in value.items()}
+    shown = repr(value)
+    return value if redacted(shown) == shown else redacted(shown)
 
 
 def _harmless(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import CodeType, TracebackType
 
 from curate.errors import ConfigError, DiskFull, RetryLater, ShardError, StorageError, TransientStorageError
+from curate.log import redacted
 from curate.tasks.record import Failure, FailureKind
 
 MAX_TRACEBACK = 8000
@@ -52,7 +53,8 @@ def failure_of(error: BaseException) -> Failure:
     return Failure(
         kind_of(error),
         summary_of(error),
-        _ends_of("".join(traceback.format_exception(error))),
+        # Before it is cut: half of a secret is not known for one.
+        _ends_of(redacted("".join(traceback.format_exception(error)))),
         frame=frame_of(error),
         after_s=_wait_of(error),
         node=socket.gethostname(),
@@ -79,7 +81,7 @@ def summary_of(error: BaseException) -> str:
         message = str(error)
     except Exception:  # noqa: BLE001 - the exception is user code, and so is what it says of itself
         message = "<its message cannot be shown>"
-    return f"{type(error).__name__}: {message}"[:MAX_ERROR]
+    return redacted(f"{type(error).__name__}: {message}")[:MAX_ERROR]
 
 
 def frame_of(error: BaseException) -> str:

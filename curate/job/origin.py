@@ -217,7 +217,7 @@ def recorded_run(ledger: Ledger, listing: OutputListing) -> RecordedRun:
             run = ledger.read_json(layout.run_file(run_id, "run.json"))
         except ObjectNotFound:
             continue
-        if run.get("origin"):
+        if run.get("origin") and run.keys() >= {"inputs", "backend"}:
             cwd = str(run.get("cwd", ""))
             inputs = [_absolute(str(one), cwd) for one in run["inputs"]]
             incomplete = bool(run.get("allow_incomplete_input"))

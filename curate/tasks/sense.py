@@ -180,7 +180,9 @@ RUN: Mapping[str, Check] = {
     "inputs": many(text),
     "backend": text,
     "origin": maybe(
-        lambda value: value == {} or having(**{"class": text, "parameters": mapping, "settings": mapping})(value)
+        lambda value: (
+            value == {} or having(**{"class": text, "script": text, "parameters": mapping, "settings": mapping})(value)
+        )
     ),
 }
 EVENT: Mapping[str, Check] = {

@@ -35,7 +35,7 @@ class Evil(Job):
     def process(self, batch: pa.Table) -> pa.Table:
         self.drop(1, "why " + EVIL)
         self.count("how " + EVIL, 1)
-        print("says", EVIL)
+        sys.stdout.write(f"says {EVIL}\n")
         structlog.get_logger().warning(EVIL, field=EVIL)
         if "fail" in batch["id"].to_pylist():
             raise ValueError(f"cannot {EVIL}")

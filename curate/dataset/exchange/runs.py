@@ -347,6 +347,7 @@ class RunFile:
             index = pa.ipc.open_stream(end[:index_end]).read_all()
             schema = pa.ipc.read_schema(pa.py_buffer(end[index_end:schema_end]))
             record = run_record(end[schema_end:])
+            _check_index(index)
             pages = index["offset"].to_numpy()[-1] + index["length"].to_numpy()[-1] if index.num_rows else 0
             if pages != size - length:
                 raise ValueError(f"its pages are {size - length} bytes, expected {pages}")
@@ -397,6 +398,28 @@ class RunFile:
             return 0
         start, stop = (int(row) for row in self._pages[segment].starts[page : page + 2])
         return start + order.position(self.read(segment, start, stop), key, after)
+
+
+_INDEX = _indexed(pa.schema([]))
+"""Columns of every index; those of the keys come behind them."""
+
+
+def _check_index(index: pa.Table) -> None:
+    """Raises ValueError for a table that is not the index of the pages of a file, one behind the other."""
+    for name in _INDEX.names:
+        found = index.schema.get_all_field_indices(name)
+        if len(found) != 1 or index.schema.field(found[0]).type != _INDEX.field(name).type:
+            raise ValueError(f"its index has no column {name!r} of type {_INDEX.field(name).type}")
+        if index[name].null_count:
+            raise ValueError(f"its index has pages without {name!r}")
+    segment, offset, length, rows, bytes = (index[name].to_numpy() for name in _INDEX.names[:5])
+    if not len(segment):
+        return
+    steps = np.diff(segment)
+    if segment[0] or not ((steps == 0) | (steps == 1)).all() or offset[0] or (length <= 0).any():
+        raise ValueError("its index tells of segments or pages that cannot be")
+    if (rows <= 0).any() or (bytes < 0).any() or (np.diff(offset) != length[:-1]).any():
+        raise ValueError("its index tells of pages that are not one behind the other, or have no rows")
 
 
 def _mapped(store: Store, object: Object) -> Callable[[int, int], Any]:
