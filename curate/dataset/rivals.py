@@ -117,7 +117,7 @@ def process_here(value: Mapping[str, Any]) -> Process:
         return Process.GONE
     here = (boot_id(), pid_space())
     same_host = all(here) and here == (value.get("boot_id"), value.get("pid_space"))
-    if not same_host or value.get("pid") == os.getpid() or not value.get("pid_started"):
+    if not same_host or value.get("pid") == os.getpid() or not value.get("pid_started") or not value.get("pid"):
         return Process.UNKNOWN
     return Process.ALIVE if process_started(int(value["pid"])) else Process.GONE
 

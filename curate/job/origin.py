@@ -97,6 +97,11 @@ def locate(origin: Mapping[str, Any], *, script: str | None = None) -> Job:
     """
     from curate.job.base import Job
 
+    if missing := {"class", "script", "parameters", "settings"} - origin.keys():
+        raise ConfigError(
+            f"the last run does not say which {', '.join(sorted(missing))} the job has: its run.json is damaged; run "
+            "the job's own command with --retry-failed"
+        )
     path = _path(origin, script)
     module = _imported(path, str(origin.get("module", "")))
     cls: Any = module

@@ -245,6 +245,8 @@ def _part_of(data: bytes) -> Any:
     size = sum(pc.sum(pc.binary_length(one.dictionary).take(one.indices)).as_py() or 0 for one in chunks)
     if size > most:
         raise ValueError(f"{len(data):,} bytes become {size:,} bytes of text: no plan is like that")
+    # A text may be no Unicode.
+    table.validate(full=True)
     columns = [column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column for column in table.columns]
     return pa.table(columns, names=names)
 

@@ -95,7 +95,8 @@ def is_gone(heartbeat: Mapping[str, Any]) -> bool:
     if not all(here.values()) or any(heartbeat.get(name) != value for name, value in here.items()):
         return False
     started = heartbeat.get("pid_started")
-    return bool(started) and process_started(int(heartbeat["pid"])) != str(started)
+    pid = heartbeat.get("pid")
+    return bool(started) and isinstance(pid, int) and process_started(pid) != str(started)
 
 
 def _user() -> str:

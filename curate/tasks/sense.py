@@ -180,9 +180,7 @@ RUN: Mapping[str, Check] = {
     "inputs": many(text),
     "backend": text,
     "origin": maybe(
-        lambda value: (
-            value == {} or having(**{"class": text, "script": text, "parameters": mapping, "settings": mapping})(value)
-        )
+        fields(**{"class": text, "module": text, "script": text, "parameters": mapping, "settings": mapping})
     ),
 }
 EVENT: Mapping[str, Check] = {

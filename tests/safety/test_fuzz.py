@@ -44,7 +44,7 @@ from tests.job.inline import run_job, write_jsonl
 
 ROOT = "memory://fuzz/out"
 quick = hypothesis.settings(
-    max_examples=25, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
+    max_examples=15, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
 )
 
 
