@@ -62,8 +62,8 @@ class Fleet:
         self.nodes: dict[Any, str] = {}
         """Those that live and stay, and their kind."""
         self.draining: dict[Any, str] = {}
-        self.lost_slots = 0
-        """Tasks that may have been running on nodes when those were killed: one a CPU."""
+        self._killed: set[int] = set()
+        """Processes that lived on nodes when those were killed."""
         self.came: Counter[str] = Counter()
         self.left: Counter[str] = Counter()
         self.drained = 0
@@ -104,12 +104,20 @@ class Fleet:
     def kill(self, node: Any) -> None:
         """Takes a machine away: all its processes at once, its workers too."""
         kind = self.nodes.pop(node, "") or self.draining.pop(node)
-        self.lost_slots += KINDS[kind]["num_cpus"]
         self.left[kind] += 1
         raylet = node.all_processes["raylet"][0].process.pid
+        # Before anything dies: what runs there now is what is lost.
         workers = Path(f"/proc/{raylet}/task/{raylet}/children").read_text().split()
+        self._killed.update(map(int, workers))
         self._cluster.remove_node(node, allow_graceful=False)
         wait_until(lambda: not any(alive(int(pid)) for pid in workers), "the workers of a killed node are gone")
+
+    def lost(self, trace: Path) -> int:
+        """Returns how many tasks may have been running on nodes that were killed: one a process that had begun any.
+
+        A task that waits for a pool lets go of its CPU, and another one runs beside it: there may be more than CPUs.
+        """
+        return len({one.pid for one in looks(trace) if one.stage != "actor" and one.pid in self._killed})
 
     def close(self) -> None:
         self._cluster.shutdown()

@@ -77,5 +77,5 @@ def test_nodes_come_and_go_under_a_job(nodes: Fleet, local: Place, tmp_path: Pat
     assert job_summary(found) == job_summary(expected)
     assert totals(ended.json) == totals(whole.json)
     assert begun(trace).keys() == begun(quiet).keys()
-    assert begun(trace).total() - begun(quiet).total() <= nodes.lost_slots
+    assert begun(trace).total() - begun(quiet).total() <= nodes.lost(trace)
     assert re.search(r"TPU", errors.read_text())
