@@ -50,6 +50,9 @@ class FileMarks:
         rank = start >> ROW_BITS
         if rank != self._rank:
             self._enter(rank)
+        if not self._ranges:
+            # Without columns, even, where no rows told what these are.
+            return self._empty()
         if self._whole is not None:
             return self._whole.of(start, stop)
         tables = [one.read(start, stop) for one in self._ranges]
@@ -60,7 +63,7 @@ class FileMarks:
         found = [_Range(file, segment) for file in self.files for segment in range(len(opened(file).segments))]
         self._ranges = [one for one in found if one.begin(start, stop)]
         self._rank, self._whole = rank, None
-        if sum(one.bytes for one in self._ranges) <= WHOLE_BYTES:
+        if self._ranges and sum(one.bytes for one in self._ranges) <= WHOLE_BYTES:
             tables = [one.read(start, stop) for one in self._ranges]
             self._whole = TableMarks(pa.concat_tables([self._empty(), *tables]), self.order)
 

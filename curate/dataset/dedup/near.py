@@ -302,11 +302,12 @@ class SendSets(_OfRows):
         schema = self.schema(batch.schema)
         assert schema is not None
         tally.drop(batch.num_rows, COMPARED)
-        marks = self.fold(_marks_of(self.marks, batch, place)) if self.marks is not None else _PAIRS.empty_table()
-        rows, which = np.unique(marks[PLACE].to_numpy(), return_inverse=True)
-        if not len(rows):
+        marks = _marks_of(self.marks, batch, place) if self.marks is not None else None
+        if marks is None or not marks.num_rows:
             yield schema.empty_table()
             return
+        marks = self.fold(marks)
+        rows, which = np.unique(marks[PLACE].to_numpy(), return_inverse=True)
         chosen = take(batch.select(self.near.columns), pa.array(rows - places(place, 1)))
         sets = distinct(self.near.shingles(chosen[self.near.column]))
         for first, last in _slices(sets.counts[which]):
@@ -495,6 +496,10 @@ class DropNear(Plain):
             yield duplicates(ids[:0], pa.array([], pa.string()), ids[:0], pa.array([], pa.float64()))
             return
         marks = _marks_of(self.marks, batch, place)
+        if not marks.num_rows:
+            yield batch
+            yield duplicates(ids[:0], pa.array([], pa.string()), ids[:0], pa.array([], pa.float64()))
+            return
         rows = marks[PLACE].to_numpy() - places(place, 1)
         keep = np.ones(batch.num_rows, bool)
         keep[rows] = False

@@ -8,6 +8,7 @@ fit into a number of bytes, whatever the cluster is like.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,14 +23,26 @@ LISTED = pa.schema([SCHEMA.field(name) for name in ("uri", "size", "generation")
 
 
 @dataclass(frozen=True, slots=True)
+class _Piece:
+    """A piece of a source."""
+
+    source: int
+    rank: int
+    """Its number among all pieces."""
+    piece: Any
+    name: str
+    """What it is called: by its source, and by how many there were of that name before."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Shard:
-    """One shard: the pieces that it reads, each with the number of its source and its rank among all pieces."""
+    """One shard, and the pieces that it reads."""
 
     name: str
     told: str
     size: int
     generation: str
-    pieces: tuple[tuple[int, int, Any], ...]
+    pieces: tuple[_Piece, ...]
 
 
 class SourceRows:
@@ -67,9 +80,8 @@ class SourceRows:
 
     def parts(self, uri: str, batch_rows: int, tally: Tally) -> Iterator[tuple[str, int, Iterator[pa.Table]]]:
         """Yields the pieces of a shard: id, rank and rows, which are booked as they are taken."""
-        for number, rank, piece in self._shards[int(uri.rpartition("#")[2])].pieces:
-            source = self.sources[number]
-            yield source.shard(piece), rank, self._rows(number, piece, batch_rows, tally)
+        for one in self._shards[int(uri.rpartition("#")[2])].pieces:
+            yield one.name, one.rank, self._rows(one.source, one.piece, batch_rows, tally)
 
     def _rows(self, number: int, piece: Any, batch_rows: int, tally: Tally) -> Iterator[pa.Table]:
         source = self.sources[number]
@@ -81,7 +93,7 @@ class SourceRows:
 
     def holder(self, rank: int) -> str:
         """Returns the name of the shard that reads the piece of this rank; empty if there is none."""
-        return next((one.name for one in self._shards if any(rank == own for _, own, _ in one.pieces)), "")
+        return next((one.name for one in self._shards if any(rank == piece.rank for piece in one.pieces)), "")
 
     def manifest(self) -> Any:
         """Returns what is read, as JSON values: what a stage is called after that depends on it."""
@@ -92,27 +104,30 @@ class SourceRows:
         tables = [one.listing.select(LISTED.names) for one in self.sources if isinstance(one, Listed)]
         return pa.concat_tables([LISTED.empty_table(), *tables])
 
-    def _pieces(self) -> Iterator[tuple[int, int, Any]]:
+    def _pieces(self) -> Iterator[_Piece]:
+        seen: Counter[str] = Counter()
         rank = 0
         for number, source in enumerate(self.sources):
             for piece in source.pieces():
-                yield number, rank, piece
+                name = source.shard(piece)
+                # Files of one name in two folders, or twice in a union: random keys go by the name.
+                seen[name] += 1
+                yield _Piece(number, rank, piece, name if seen[name] == 1 else f"{name} {seen[name]}")
                 rank += 1
 
     def _singles(self) -> Iterator[_Shard]:
         pieces = list(self._pieces())
-        for number, rank, piece in pieces:
-            source = self.sources[number]
+        for one in pieces:
+            source = self.sources[one.source]
             # Of several sources, each counts its own pieces: here all are counted.
-            name = source.shard(piece) if len(self.sources) == 1 else f"part-{rank:05d}-of-{len(pieces):05d}"
-            size = source.size(piece)
-            yield _Shard(name, source.label(piece), size, source.generation(piece), ((number, rank, piece),))
+            name = source.shard(one.piece) if len(self.sources) == 1 else f"part-{one.rank:05d}-of-{len(pieces):05d}"
+            yield _Shard(name, source.label(one.piece), source.size(one.piece), source.generation(one.piece), (one,))
 
     def _bundles(self, most_bytes: int) -> Iterator[_Shard]:
-        held: list[tuple[int, int, Any]] = []
+        held: list[_Piece] = []
         size = 0
         for one in self._pieces():
-            more = self.sources[one[0]].size(one[2])
+            more = self.sources[one.source].size(one.piece)
             if held and size + more > most_bytes:
                 yield self._bundle(held, size)
                 held, size = [], 0
@@ -121,11 +136,9 @@ class SourceRows:
         if held:
             yield self._bundle(held, size)
 
-    def _bundle(self, pieces: Sequence[tuple[int, int, Any]], size: int) -> _Shard:
-        ids = [
-            (self.sources[number].shard(piece), self.sources[number].generation(piece)) for number, _, piece in pieces
-        ]
-        first = self.sources[pieces[0][0]].label(pieces[0][2])
+    def _bundle(self, pieces: Sequence[_Piece], size: int) -> _Shard:
+        ids = [(one.name, self.sources[one.source].generation(one.piece)) for one in pieces]
+        first = self.sources[pieces[0].source].label(pieces[0].piece)
         told = first if len(pieces) == 1 else f"{first} and {len(pieces) - 1:,} more"
         # By what it reads and not by its number: the same shard is called the same beside others.
         name = hashlib.sha256(repr([one for one, _ in ids]).encode()).hexdigest()[:16]

@@ -125,3 +125,33 @@ def test_inputs_of_rows_that_need_not_move_are_frozen_too(tmp_path: Path) -> Non
     again = curate.read_parquet(tmp_path / "in").using(backend="inline")
     with pytest.raises(ConfigError, match=r"(?s)not those that the job began with.*new.*001\.parquet"):
         again.repartition(2).write_parquet(tmp_path / "out")
+
+
+# Rows twice, and rows of nothing
+
+
+def test_rows_that_are_there_twice_are_shuffled_apart(tmp_path: Path) -> None:
+    """Files of one name in a union have random keys of their own."""
+    rows = written(tmp_path / "in", [numbers(0, 500), numbers(500, 500)])
+    twice = rows.union(rows)
+    assert [row["n"] for row in twice.sort("n").take_all()] == [n for n in range(1000) for _ in (0, 1)]
+    order = twice.random_shuffle(seed=1).to_arrow()["n"].to_pylist()
+    assert sorted(order) == sorted([*range(1000), *range(1000)])
+    places: dict[int, list[int]] = {}
+    for place, n in enumerate(order):
+        places.setdefault(n, []).append(place)
+    near = sum(abs(one - other) < 100 for one, other in places.values())
+    assert near < 200  # about 98 if they know nothing of each other
+
+
+def test_rows_without_copies_whose_columns_only_functions_know(tmp_path: Path) -> None:
+    rows = curate.from_items([{"id": n, "text": f"a text of its own, number {n}"} for n in range(20)])
+    made = rows.map(lambda row: {**row, "more": 1}).using(backend="inline")
+    for name, ds in {
+        "exact": made.dedup_exact("text", id_column="id"),
+        "near": made.dedup_minhash("text", id_column="id", threshold=1.0),
+    }.items():
+        summary = ds.write_parquet(tmp_path / name)
+        assert (summary.state, summary.books.rows_out, summary.books.dropped) == ("complete", 20, {})
+        (side,) = (tmp_path / name / "_side/duplicates").glob("*.parquet")
+        assert pq.read_schema(side).names == ["id", "cluster", "kept_id", "similarity"]
