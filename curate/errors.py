@@ -116,6 +116,10 @@ class CorruptInput(ShardError):
     """The input cannot be read: truncated gzip, a broken Parquet footer, an object that vanished or changed."""
 
 
+class WrongRecord(CorruptInput):
+    """The record of an output is whole, and says what no record of curate says."""
+
+
 class DamagedRun(CorruptInput):
     """A run file of an exchange, `uri`, is cut, changed or gone: the map shard that wrote it must be run again."""
 

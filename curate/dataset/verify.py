@@ -23,7 +23,7 @@ from curate.dataset.formats.check import count_quarantined, count_rows, output_s
 from curate.dataset.formats.record import Carried, read_carried
 from curate.dataset.look import FoundJob, find_job, find_stages, read_summary
 from curate.dataset.sides import RECORD_SIDE, counter, schema_name
-from curate.errors import CorruptInput, ObjectNotFound, SchemaMismatch
+from curate.errors import CorruptInput, ObjectNotFound, SchemaMismatch, WrongRecord
 from curate.storage.protocol import Object, Store
 from curate.tasks import layout
 from curate.tasks.ahead import ahead
@@ -230,6 +230,8 @@ class _Checker:
         off = partial(_finding, object=name, uri=object.uri)
         try:
             carried = read_carried(self._store, object, self._format, self._codec)
+        except WrongRecord as error:
+            return _Read([off("record", error)])
         except CorruptInput as error:
             return _Read([off("damaged", error)])
         if carried is None:

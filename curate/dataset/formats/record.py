@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from curate.dataset.formats.source import naming
-from curate.errors import ConfigError, CorruptInput
+from curate.errors import ConfigError, CorruptInput, WrongRecord
 from curate.storage.protocol import Object, Store
 from curate.tasks import sense
 
@@ -92,6 +92,10 @@ def _canonical(record: Mapping[str, Any]) -> bytes:
     return orjson.dumps(dict(record), option=orjson.OPT_SORT_KEYS)
 
 
+class _SenselessError(ValueError):
+    """A record says what no record says."""
+
+
 def _decode(data: bytes) -> tuple[dict[str, Any], int | None, str | None]:
     """Returns the record, and the checksums of data and footer. Raises ValueError if its own is another."""
     record = orjson.loads(data)
@@ -102,7 +106,7 @@ def _decode(data: bytes) -> tuple[dict[str, Any], int | None, str | None]:
     if expected is not None and (found := zlib.crc32(_canonical(record))) != expected:
         raise ValueError(f"its checksum is {found}, expected {expected}")
     if name := sense.wrong(record, sense.RECORD):
-        raise ValueError(f"its field {name!r} makes no sense")
+        raise _SenselessError(f"its field {name!r} makes no sense")
     return record, rest, footer
 
 
@@ -285,6 +289,8 @@ def read_carried(store: Store, object: Object, format: OutputFormat, codec: str)
         record, data_crc32, footer_crc32 = _decode(data)
         if footer_crc32 is not None:
             _check_footer(tail[-length:], footer_crc32)
+    except _SenselessError as error:
+        raise WrongRecord(f"{object.uri}: the record it carries is none of curate: {error}") from error
     except (ValueError, struct.error, OSError, pa.ArrowException) as error:
         raise CorruptInput(f"{object.uri}: the record it should carry is broken: {error}") from error
     return Carried(record, object.size - length, data_crc32)
