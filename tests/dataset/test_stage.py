@@ -269,7 +269,8 @@ class TestRetries:
 
 def owned_by(fingerprint: str) -> None:
     """Makes the output prefix that of a job."""
-    job = {"format_version": layout.FORMAT_VERSION, **dict.fromkeys(JOB_FIELDS, ""), "fingerprint": fingerprint}
+    told = {**dict.fromkeys(JOB_FIELDS, ""), "identity": {}, "parameters": {}, "suffix": ".parquet"}
+    job = {"format_version": layout.FORMAT_VERSION, **told, "fingerprint": fingerprint}
     open_store(ROOT).replace(f"{ROOT}/out/{layout.JOB}", orjson.dumps(job))
 
 
