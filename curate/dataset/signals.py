@@ -60,8 +60,9 @@ class Signals:
             for end in self._arrivals:
                 end.close()
             self._arrivals = None
-        if self.interrupts.terminated or self.interrupts.interrupts:
-            # The program ends now. An exception in the middle of Ray's farewell has ended in a corrupted heap.
+        if kind is KeyboardInterrupt or self.interrupts.terminated or self.interrupts.interrupts:
+            # The program ends now. An exception in the middle of Ray's farewell has ended in a corrupted heap, and in a
+            # traceback from the depths of Ray.
             signal.signal(signal.SIGINT, _leave)
             signal.signal(signal.SIGTERM, _leave)
         else:
