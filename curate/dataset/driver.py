@@ -294,7 +294,7 @@ class _Run:
                 "task_timeout_s ends no shard here: the inline backend is this very process and cannot cancel itself",
                 next="where a shard is that takes longer, its log says: curate logs",
             )
-        program = self._program()
+        program, rows = self._program(), self.prepared.spec.rows
         program.budget_bytes = (self.prepared.spec.memory_budget or MEMORY_BUDGET) // max(1, backend.slots())
 
         def stopped() -> bool:
@@ -309,7 +309,8 @@ class _Run:
 
         def payload(launch: Launch) -> Piece:
             shards = tuple(zip(launch.shards, plan.shards(launch.shards), strict=True))
-            return Piece(shards, launch.attempt, schemas.main, launch.last, schemas.sides)
+            given = () if rows is None else tuple(rows.given(shard.uri) for _, shard in shards)
+            return Piece(shards, launch.attempt, schemas.main, launch.last, schemas.sides, given)
 
         def size_of(rank: int) -> int:
             return int(plan.sizes[rank])

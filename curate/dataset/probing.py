@@ -71,7 +71,8 @@ def output_schemas(
             if known.schema is not None and number >= TYPE_PROBES:
                 break
             shard = None if rank is None else prepared.plan.shard(rank)
-            answer = asking.answer(Probe(shard, unknown))
+            given = None if spec.rows is None or shard is None else spec.rows.given(shard.uri)
+            answer = asking.answer(Probe(shard, unknown, given))
             if answer is None:
                 raise _InterruptedError
             known = known.filled(answer)

@@ -86,9 +86,10 @@ def replay(
         # Nobody waits for a debugger's user: no time limit here.
         tried = replace(spec, operator=operator, task_timeout_s=None)
         program = tried.program(run_id, output, _input_schemas(found, spec, shard), scratch)
-        schemas = _output_schemas(found, spec, program, shard, publish=publish)
+        given = None if spec.rows is None else spec.rows.given(shard.uri)
+        schemas = _output_schemas(found, spec, program, Probe(shard, given=given), publish=publish)
         attempt = LATE_ATTEMPT if publish else 1
-        piece = Piece(((rank, shard),), attempt, schemas.main, last=whole, sides=schemas.sides)
+        piece = Piece(((rank, shard),), attempt, schemas.main, last=whole, sides=schemas.sides, given=(given,))
         record = _run(program, piece)
         uri = f"{output}/{shard.id}{spec.suffix}"
         done = record.failure is None
@@ -138,7 +139,7 @@ def _input_schemas(found: JobFailures, spec: StageSpec, shard: Shard) -> Mapping
 
 
 def _output_schemas(
-    found: JobFailures, spec: StageSpec, program: StageProgram, shard: Shard, *, publish: bool
+    found: JobFailures, spec: StageSpec, program: StageProgram, probe: Probe, *, publish: bool
 ) -> Schemas:
     """Returns the schemas of the outputs. Where no run could derive one: what this shard gives, if it is only shown."""
 
@@ -152,7 +153,7 @@ def _output_schemas(
     if publish:
         return Schemas()
     unknown = tuple(name for name, schema in sides.items() if schema is None)
-    shown = next(iter(program.run(Probe(shard, unknown))))
+    shown = next(iter(program.run(replace(probe, sides=unknown))))
     for name in unknown:
         schema = shown.sides.get(name)
         sides[name] = pa.schema([]) if schema is None else schema

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import count, islice
+from itertools import count, islice, zip_longest
 from typing import Any, BinaryIO, Protocol, cast
 
 import pyarrow as pa
@@ -179,7 +179,16 @@ class RowSource(Protocol):
         """Returns the files that are read, as a table of uri, size and generation."""
         ...
 
-    def parts(self, uri: str, batch_rows: int, tally: Tally) -> Iterator[tuple[str, int, Iterator[Any]]]:
+    def refuse_keys(self, what: str, columns: Sequence[str]) -> None:
+        """Raises ConfigError if one of these columns, which rows are put in order by, is not of one type in all files;
+        looks at some of them."""
+        ...
+
+    def given(self, uri: str) -> Any:
+        """Returns what a task is given of one of them: nothing of the others travels with it."""
+        ...
+
+    def parts(self, given: Any, batch_rows: int, tally: Tally) -> Iterator[tuple[str, int, Iterator[Any]]]:
         """Yields what one of them is read from, one after the other: its id, its number among those of all shards, and
         its rows in tables of `batch_rows` rows at most, none empty, which are booked as read as they are taken."""
         ...
@@ -197,6 +206,8 @@ class Piece:
     """Whether a shard that raises now is given up: what may be done for its good rows is done this time."""
     sides: Mapping[str, Any] = field(default_factory=dict)
     """The schemas of extra outputs, by name, in the order in which they are published."""
+    given: tuple[Any, ...] = ()
+    """What the source of the rows gives for each shard, where there is one."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Plain tuples and bytes: a frozen dataclass with slots is pickled by Python code, which took longer than all
@@ -204,15 +215,20 @@ class Piece:
         shards = [(rank, *shard_row(shard)) for rank, shard in self.shards]
         schema = None if self.schema is None else self.schema.serialize().to_pybytes()
         sides = {name: schema.serialize().to_pybytes() for name, schema in self.sides.items()}
-        return _piece, (shards, self.attempt, schema, self.last, sides)
+        return _piece, (shards, self.attempt, schema, self.last, sides, self.given)
 
 
 def _piece(
-    shards: list[tuple[Any, ...]], attempt: int, schema: bytes | None, last: bool, sides: Mapping[str, bytes]
+    shards: list[tuple[Any, ...]],
+    attempt: int,
+    schema: bytes | None,
+    last: bool,
+    sides: Mapping[str, bytes],
+    given: tuple[Any, ...],
 ) -> Piece:
     made = tuple((rank, Shard(*values)) for rank, *values in shards)
     held = {name: _schema(data) for name, data in sides.items()}
-    return Piece(made, attempt, None if schema is None else _schema(schema), last, held)
+    return Piece(made, attempt, None if schema is None else _schema(schema), last, held, given)
 
 
 @lru_cache(maxsize=64)
@@ -229,6 +245,8 @@ class Probe:
     """None: of an empty table."""
     sides: tuple[str, ...] = ()
     """Extra outputs whose schemas are asked for too."""
+    given: Any = None
+    """What the source of the rows gives for the shard, where there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,14 +351,14 @@ class StageProgram:
                     answer = self._probe(payload)
                 yield answer
                 return
-            for index, shard in payload.shards:
-                yield self._attempt(index, shard, payload)
+            for (index, shard), given in zip_longest(payload.shards, payload.given):
+                yield self._attempt(index, shard, given, payload)
         finally:
             self._log().flush()
 
     # One shard
 
-    def _attempt(self, index: int, shard: Shard, piece: Piece) -> ShardRecord:
+    def _attempt(self, index: int, shard: Shard, given: Any, piece: Piece) -> ShardRecord:
         started, setup_s = time.perf_counter(), self._setup_s
         before = self._calls()
         try:
@@ -348,7 +366,7 @@ class StageProgram:
                 log.bound(run=self.key, shard=shard.id, attempt=piece.attempt),
                 self._log().shard(shard.id, piece.attempt, self.task_timeout_s),
             ):
-                record = self._run_shard(index, shard, piece)
+                record = self._run_shard(index, shard, given, piece)
         except Exception as error:  # noqa: BLE001 - whatever user code raises becomes a failure of this shard alone
             record = ShardRecord(index, 0.0, Raised.of(error).failure)
         return ShardRecord(
@@ -365,7 +383,7 @@ class StageProgram:
             record.meters,
         )
 
-    def _run_shard(self, index: int, shard: Shard, piece: Piece) -> ShardRecord:
+    def _run_shard(self, index: int, shard: Shard, given: Any, piece: Piece) -> ShardRecord:
         uri = f"{self.output}/{shard.id}{suffix(self.format, self.codec)}"
         out = self._store(self.output)
         if piece.attempt > 1 and (done := self._existing(index, out, uri)) is not None:
@@ -373,7 +391,7 @@ class StageProgram:
         self._setup()
         replaced: dict[str, str] = {}
         for _ in range(MOST_RUNS):
-            done = self._write(index, shard, piece, out, uri, replaced)
+            done = self._write(index, shard, given, piece, out, uri, replaced)
             if done is not None:
                 return done
         raise ForeignOutputError(
@@ -381,7 +399,7 @@ class StageProgram:
         )
 
     def _write(
-        self, index: int, shard: Shard, piece: Piece, out: Store, uri: str, replaced: dict[str, str]
+        self, index: int, shard: Shard, given: Any, piece: Piece, out: Store, uri: str, replaced: dict[str, str]
     ) -> ShardRecord | None:
         """Runs a shard and publishes its outputs, in place of the extra ones in `replaced`: generations by URI.
 
@@ -389,7 +407,7 @@ class StageProgram:
         """
         tally = Tally(BadRowBudget(self.max_bad_rows))
         meters = Meters([pooled for _, pooled in self.operator.metered])
-        tables = self._tables(shard, tally, rank=index, errors=piece.last, meters=meters)
+        tables = self._tables(shard, given, tally, rank=index, errors=piece.last, meters=meters)
         if piece.schema is None:
             for _ in tables:
                 pass
@@ -440,6 +458,7 @@ class StageProgram:
     def _tables(
         self,
         shard: Shard,
+        given: Any,
         tally: Tally,
         most_batches: int | None = None,
         *,
@@ -455,7 +474,7 @@ class StageProgram:
         isolate = errors and self.quarantine_errors
         numbers = count() if most_batches is None else range(most_batches)
         left = iter(numbers)
-        for name, number, tables in self._parts(shard, rank, tally):
+        for name, number, tables in self._parts(shard, given, rank, tally):
             how = Applying(name, number, errors=isolate, hold=hold, budget_bytes=self.budget_bytes)
             # The number first: what is not asked for any more is not read.
             batches = reading((table for _, table in zip(left, tables, strict=False)), meters.read)
@@ -473,10 +492,10 @@ class StageProgram:
                 "call self.quarantine(row, reason) and go on, or raise CorruptInput to give the file up"
             ) from error
 
-    def _parts(self, shard: Shard, rank: int, tally: Tally) -> Iterator[tuple[str, int, Iterator[Any]]]:
+    def _parts(self, shard: Shard, given: Any, rank: int, tally: Tally) -> Iterator[tuple[str, int, Iterator[Any]]]:
         """Yields what a shard is read from: id, rank and rows, booked as they are taken."""
         if self.rows is not None:
-            return self.rows.parts(shard.uri, self.batch_rows, tally)
+            return self.rows.parts(given, self.batch_rows, tally)
         return iter([(shard.id, rank, counted(self._batches(shard, tally), tally))])
 
     def _batches(self, shard: Shard, tally: Tally) -> Iterator[Any]:
@@ -600,7 +619,9 @@ class StageProgram:
         try:
             self._setup()
             if probe.shard is not None:
-                tables: Iterable[Any] = self._tables(probe.shard, tally, PROBED_BATCHES, errors=True, hold=False)
+                tables: Iterable[Any] = self._tables(
+                    probe.shard, probe.given, tally, PROBED_BATCHES, errors=True, hold=False
+                )
             elif self.operator.reads_files:
                 return answer
             else:

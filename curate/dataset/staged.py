@@ -260,6 +260,7 @@ def run_staged(
             if ended.state is RunState.COMPLETE and not options.keep_stages:
                 sweep(job.stores.of(output), output, known=job.listing.stages)
             return ended
+    _refuse_mixed_keys(job)
     try:
         with _connected(options.backend, backend, signals) as alone:
             job.spec, options = _begin(job, options, clock)
@@ -458,6 +459,7 @@ def dry_staged(
     spec = _with_seed(job, 0) if job.job is None else job.spec
     if job.done:
         return look(replace(spec, rows=_Planned(job.plan)), options)
+    _refuse_mixed_keys(job)
     told = _told(spec, spec, options)
 
     def unfinished(stage: StageSpec, how: RunOptions) -> tuple[Prepared, str] | None:
@@ -538,6 +540,12 @@ class _Planned:
             [table["uri"], table["id"], table["object_bytes"], table["generation"]],
             names=["uri", "name", "size", "generation"],
         )
+
+    def refuse_keys(self, what: str, columns: Sequence[str]) -> None:
+        """Nothing is read any more."""
+
+    def given(self, uri: str) -> Any:
+        raise AssertionError(f"nothing is left to do, nothing for {uri}")
 
     def parts(self, *_: Any) -> Iterator[Any]:
         raise AssertionError("nothing is left to do")
@@ -659,6 +667,14 @@ def _publish_job(job: _Job) -> dict[str, Any]:
         _refuse_other_inputs(ledger, told, job.manifest)
     job.owned.claim(published.object.generation, moment)
     return told
+
+
+def _refuse_mixed_keys(job: _Job) -> None:
+    """Raises ConfigError if a key has other types in some of the files that a job is about to begin with."""
+    if job.job is None:
+        for stage in stages_of(job.spec):
+            if stage.rows is not None and stage.runs is not None:
+                stage.rows.refuse_keys(stage.name, [key.column for key in stage.runs.order.keys])
 
 
 def _with_seed(job: _Job, seed: int) -> StageSpec:

@@ -53,11 +53,12 @@ class SourceRows:
         self.sources = tuple(sources)
         self.views = tuple(views)
         self.bundle_bytes = bundle_bytes
-        self._made: list[_Shard] | None = None
+        self._made: Sequence[_Shard] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Tasks need no listing.
-        return {**self.__dict__, "sources": tuple(one.bare() for one in self.sources), "_made": self._shards}
+        # Tasks need no listing, and are given the pieces of their own shards: those of all are more than a process of a
+        # worker has room for.
+        return {**self.__dict__, "sources": tuple(one.bare() for one in self.sources), "_made": ()}
 
     @property
     def schema(self) -> pa.Schema:
@@ -66,7 +67,7 @@ class SourceRows:
         return found if view.columns is None else pa.schema([found.field(name) for name in view.columns])
 
     @property
-    def _shards(self) -> list[_Shard]:
+    def _shards(self) -> Sequence[_Shard]:
         if self._made is None:
             self._made = list(self._singles() if self.bundle_bytes is None else self._bundles(self.bundle_bytes))
         return self._made
@@ -78,9 +79,24 @@ class SourceRows:
         names, sizes = [one.name for one in shards], [one.size for one in shards]
         return pa.table([uris, names, sizes, [one.generation for one in shards]], schema=SCHEMA)
 
-    def parts(self, uri: str, batch_rows: int, tally: Tally) -> Iterator[tuple[str, int, Iterator[pa.Table]]]:
+    def refuse_keys(self, what: str, columns: Sequence[str]) -> None:
+        """Raises ConfigError if one of these columns is not of one type in all Parquet files, of which it reads some
+        footers."""
+        for source, view in zip(self.sources, self.views, strict=True):
+            read = source.found.names if view.columns is None else view.columns
+            if isinstance(source, Listed):
+                own = [name for name in columns if name in read]
+                source.refuse_keys(what, own, source.found, getattr(source, "how", None))
+
+    def given(self, uri: str) -> tuple[_Piece, ...]:
+        """Returns the pieces of a shard."""
+        return self._shards[int(uri.rpartition("#")[2])].pieces
+
+    def parts(
+        self, given: tuple[_Piece, ...], batch_rows: int, tally: Tally
+    ) -> Iterator[tuple[str, int, Iterator[pa.Table]]]:
         """Yields the pieces of a shard: id, rank and rows, which are booked as they are taken."""
-        for one in self._shards[int(uri.rpartition("#")[2])].pieces:
+        for one in given:
             yield one.name, one.rank, self._rows(one.source, one.piece, batch_rows, tally)
 
     def _rows(self, number: int, piece: Any, batch_rows: int, tally: Tally) -> Iterator[pa.Table]:

@@ -34,6 +34,7 @@ from curate.dataset.formats import (
 )
 from curate.dataset.formats.hold import plain, unify, widens
 from curate.dataset.inputs import SCHEMA, list_inputs, understand
+from curate.dataset.lazy.footers import refuse_other_types
 from curate.dataset.split import SHARD_BYTES, bundled, shards_of
 from curate.dataset.tally import Tally, counted
 from curate.errors import ConfigError, CorruptInput, SchemaMismatch
@@ -143,6 +144,13 @@ class Listed:
     def in_pieces(self, shard_bytes: int) -> Self:
         """Returns it with pieces of at most as many stored bytes."""
         return replace(self, shard_bytes=shard_bytes)
+
+    def refuse_keys(self, what: str, columns: Sequence[str], held: pa.Schema, how: ReadAs | None) -> None:
+        """Raises ConfigError if one of these columns is of a type in some Parquet files that cannot be read as `held`;
+        or missing, if no `how` says that it is null then. Reads footers."""
+        rows = (self.listing[name].to_pylist() for name in ("uri", "size", "generation"))
+        files = [Object(*row) for row in zip(*rows, strict=True) if detect(row[0], how).format is Format.PARQUET]
+        refuse_other_types(what, columns, held, files, nulls_for_missing=how is not None)
 
 
 @dataclass(frozen=True, slots=True)

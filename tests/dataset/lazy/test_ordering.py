@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import curate
 from curate import ConfigError, Dataset
 from curate.dataset import stage
-from curate.dataset.driver import run
+from curate.dataset.driver import dry_run, run
 from curate.dataset.exchange.runs import RunWriter
 from curate.dataset.formats import OutputFormat
 from curate.dataset.lazy import ranges, sinks
@@ -203,17 +203,17 @@ class TestSort:
         assert ids(ds.take_all()) == list(range(24, -1, -1))
 
     def test_keys_of_other_types_in_two_files(self, tmp_path: Path) -> None:
-        """Have no order together: the run fails before the exchange, naming the file and both types."""
+        """Have no order together: refused before anything runs or is written, naming the file and both types."""
         (tmp_path / "in").mkdir()
         pq.write_table(pa.table({"n": [1, 2]}), tmp_path / "in" / "0.parquet")
         pq.write_table(pa.table({"n": ["a", "b"]}), tmp_path / "in" / "1.parquet")
         spec, inputs = sinks.stage_of(curate.read_parquet(tmp_path / "in").sort("n")._plan, OutputFormat.PARQUET, None)
         options = RunOptions(inputs=tuple(inputs), output=str(tmp_path / "out"), backend="inline")
-        ended = run(spec, options, clock=FakeClock())
-        assert ended.state is RunState.FAILED
-        (group,) = ended.failures
-        assert "1.parquet: column 'n' is string, expected int64" in group.error
-        assert parts(tmp_path / "out") == []
+        with pytest.raises(ConfigError, match=r"the key 'n' is read as int64, and it is string in .*1\.parquet"):
+            run(spec, options, clock=FakeClock())
+        with pytest.raises(ConfigError, match="keys of several types have no order"):
+            dry_run(spec, options)
+        assert not (tmp_path / "out").exists()
 
     @pytest.mark.parametrize(("key", "message"), [("tag", "did you mean 'tags'"), ("tags", "list")])
     def test_a_key_that_cannot_be(self, tmp_path: Path, key: str, message: str) -> None:
