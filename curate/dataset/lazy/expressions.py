@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.acero as acero
 import pyarrow.compute as pc
 
 from curate.dataset.pipeline import describe
@@ -20,15 +19,21 @@ _NO_MATCH = re.compile(r"No match for FieldRef\.(?:Name\((.*?)\)|Nested\(FieldRe
 
 def project(table: pa.Table, expressions: Sequence[Any], names: Sequence[str]) -> pa.Table:
     """Returns a table of these expressions over `table`, row by row, in order."""
+    import pyarrow.acero as acero  # 60 ms, which processes that need no expression need not wait
+
     return _run(table, acero.Declaration("project", acero.ProjectNodeOptions(list(expressions), list(names))))
 
 
 def keep(table: pa.Table, expression: Any) -> pa.Table:
     """Returns the rows for which `expression` is true, in order; not those for which it is null."""
+    import pyarrow.acero as acero
+
     return _run(table, acero.Declaration("filter", acero.FilterNodeOptions(expression)))
 
 
 def _run(table: pa.Table, node: Any) -> pa.Table:
+    import pyarrow.acero as acero
+
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
     # One thread: several would hand the rows out in the order in which they are done with them.
     return acero.Declaration.from_sequence([source, node]).to_table(use_threads=False)

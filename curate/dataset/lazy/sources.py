@@ -16,7 +16,6 @@ from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
 from curate.dataset.formats import (
@@ -502,6 +501,8 @@ def _rows_in_footer(object: Object) -> int:
 
 def _matching_row_groups(store: Store, object: Object, predicate: Any, schema: pa.Schema) -> list[int]:
     """Returns the row groups of which the statistics leave open that rows match."""
+    import pyarrow.dataset as pads
+
     with store.open(object) as stream:
         try:
             fragment = pads.ParquetFileFormat().make_fragment(pa.PythonFile(stream, mode="r"))
