@@ -14,6 +14,7 @@ from typing import Any
 import click
 import orjson
 
+SCRIPT = Path(__file__).parents[1] / "bench"
 ROWS = 20
 """Rows of a small file."""
 PER_FOLDER = 1000

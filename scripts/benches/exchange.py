@@ -32,10 +32,9 @@ import pyarrow.parquet as pq
 
 import curate
 
-from .common import Check, Report, Run, Runs, alternate, expect, once, warm_ray
+from .common import SCRIPT, Check, Report, Run, Runs, alternate, expect, once, warm_ray
 from .map import CODEC, FILES, ROW_GROUPS, complete, judge, large_rows, same_rows, show
 
-SCRIPT = Path(__file__).parents[1] / "bench"
 GROUPS = 1000
 REPARTITIONED = 12
 """Files that repartitioning makes of 32."""

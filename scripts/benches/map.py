@@ -11,10 +11,13 @@ import gc
 import logging
 import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +30,21 @@ import pyarrow.parquet as pq
 
 import curate
 
-from .common import ROWS, Check, Report, Run, Runs, alternate, expect, forget, once, settle, small_files, warm_ray
+from .common import (
+    ROWS,
+    SCRIPT,
+    Check,
+    Report,
+    Run,
+    Runs,
+    alternate,
+    expect,
+    forget,
+    once,
+    settle,
+    small_files,
+    warm_ray,
+)
 
 CODEC = "zstd"
 FILES = 32
@@ -38,8 +55,10 @@ ROW_BYTES = 148
 RARE = 0.01
 """Share of the rows that the filter keeps."""
 PARQUET_FILES = 4_000
-"""Small files of Parquet, at most: of 10,000, Ray Data's reader made a load of 4,700 on two cores, and was not done
-with the first round after four minutes."""
+"""Small files of Parquet that both read in turn, at most: of 10,000, Ray Data's reader made a load of 4,700 on two
+cores, and was not done with the first round after four minutes."""
+PATIENCE = 6
+"""Times the time of curate that Ray Data is given for all of the small files, before it is stopped."""
 TINY_ROWS = 100
 """Rows of a block of those that go through a function that does nothing."""
 BATCH_ROWS = 1024
@@ -199,25 +218,32 @@ def filter_contest(scratch: Path, megabytes: int) -> Contest:
     return Contest(name, 1 / 5, ours, rival, same_rows(kept().sort_by("id")), as_one_file(scratch, kept))
 
 
-def small_contest(scratch: Path, files: int) -> Contest:
-    """Small files of Parquet: read, map, write. Ray Data writes a file for hundreds of them, curate one for each."""
+def write_worded(source: Path, output: Path) -> None:
+    complete(curate.read_parquet(source).map_batches(worded).write_parquet(output, codec=CODEC))
+
+
+def ray_write_worded(source: Path, output: Path) -> None:
     import ray.data
 
-    source = parquet_files(scratch / f"parquet-{files}", small_files(scratch / f"in-{files}", files))
+    found = ray.data.read_parquet(str(source)).map_batches(worded, batch_format="pyarrow")
+    found.write_parquet(str(output), compression=CODEC)
 
-    def ours(output: Path) -> None:
-        complete(curate.read_parquet(source).map_batches(worded).write_parquet(output, codec=CODEC))
 
-    def rival(output: Path) -> None:
-        found = ray.data.read_parquet(str(source)).map_batches(worded, batch_format="pyarrow")
-        found.write_parquet(str(output), compression=CODEC)
+def small_parquet(scratch: Path, files: int) -> Path:
+    return parquet_files(scratch / f"parquet-{files}", small_files(scratch / f"in-{files}", files))
+
+
+def small_contest(scratch: Path, files: int) -> Contest:
+    """Small files of Parquet: read, map, write. Ray Data writes a file for hundreds of them, curate one for each."""
+    source = small_parquet(scratch, files)
 
     def read() -> pa.Table:
         return pads.dataset(source).to_table()
 
     name = f"read, map, write: {files:,} Parquet files of {ROWS} rows"
     check = same_rows(worded(read().sort_by("id")))
-    return Contest(name, 1 / 4, ours, rival, check, as_one_file(scratch, lambda: worded(read())))
+    floor = as_one_file(scratch, lambda: worded(read()))
+    return Contest(name, 1 / 4, partial(write_worded, source), partial(ray_write_worded, source), check, floor)
 
 
 def lines_contest(scratch: Path, files: int) -> Contest:
@@ -453,6 +479,69 @@ def busy_share(calls: Sequence[tuple[float, float]]) -> float:
     return sum(ended - started for started, ended in ordered[1:-1]) / steady_s
 
 
+# Very many small files
+
+
+def measure_many(report: Report, scratch: Path, runs: Path, files: int, rounds: int) -> None:
+    """Very many small files of Parquet. Ray Data has a process and a Ray of its own, and is stopped when it has taken
+    so long that nothing is left to be judged: there is no telling what else its readers would take with them."""
+    import ray
+
+    source, few = small_parquet(scratch, files), small_parquet(scratch, max(1, int(files * WARM_UP)))
+    check = same_rows(worded(pads.dataset(source).to_table().sort_by("id")))
+    click.echo(
+        f"\nread, map, write: {files:,} Parquet files of {ROWS} rows; {rounds} rounds of curate, one of Ray Data"
+    )
+    warm_ray()
+    try:
+        alternate({"curate": partial(write_worded, few)}, runs / "many-warm-up", 1, lambda *_: None)
+        (ours,) = alternate({"curate": partial(write_worded, source)}, runs / "many", rounds, check)
+    finally:
+        ray.shutdown()
+    click.echo(show(ours))
+    limit_s = PATIENCE * ours.median_s
+    seconds = rival_process(few, source, runs / "many-rival", limit_s)
+    if seconds is not None:
+        check(runs / "many-rival" / "all", None)
+        rival = Runs("Ray Data", [seconds])
+        click.echo(show(rival))
+        judge(report, "curate, to Ray Data", ours, rival, 1 / 4)
+        return
+    click.echo(f"  {'Ray Data':<24}not done after {limit_s:.0f} s, and stopped")
+    report.target("curate, to Ray Data", f"< {1 / PATIENCE:.3f} x", f"<= {1 / 4:.3f} x", 1 / PATIENCE <= 1 / 4)
+
+
+def rival_process(few: Path, source: Path, output: Path, limit_s: float) -> float | None:
+    """Lets Ray Data read, map and write in a process of its own, on a Ray that has done so with a few files before.
+
+    Returns the seconds that it took; None if it was not done after `limit_s`. Then it is killed, and its Ray with it.
+    """
+    command = [sys.executable, str(SCRIPT), "ray-data", str(few), str(source), str(output)]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        expect("what the process says first", child.stdout.readline().strip(), "ready")
+        try:
+            said, _ = child.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            return None
+    if child.returncode:
+        raise click.ClickException(f"{' '.join(command)} ended with {child.returncode}")
+    return float(said)
+
+
+def ray_data_and_say(few: Path, source: Path, output: Path) -> None:
+    """The process that may be killed: warms its Ray, says so, does all, and says what it took in seconds."""
+    warm_ray()
+    quiet_ray_data()
+    ray_write_worded(few, output / "few")
+    click.echo("ready")
+    sys.stdout.flush()
+    started = time.perf_counter()
+    ray_write_worded(source, output / "all")
+    click.echo(time.perf_counter() - started)
+
+
 # All of it
 
 
@@ -466,24 +555,30 @@ class Sizes:
     batches: int
 
 
-PARTS = (*CONTESTS, "first", "pool")
+PARTS = (*CONTESTS, "first", "pool", "many")
+
+
+def quiet_ray_data() -> None:
+    """Ray Data without progress bars and logs, in all else as it is by default."""
+    import ray.data
+
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
 
 
 def measure_map(report: Report, scratch: Path, parts: Sequence[str], sizes: Sizes, rounds: int) -> None:
     """Measures these parts, all on one Ray."""
     import ray
-    import ray.data
 
-    many = bool({"small", "lines"}.intersection(parts))
+    many = bool({"small", "lines", "many"}.intersection(parts))
     if many:
         settle(scratch)
     runs = Path(tempfile.mkdtemp(dir=scratch, prefix="runs-"))
     # Nothing is removed before the end, so that no run pays for what the one before it left.
     warm_ray()
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    quiet_ray_data()
     cpus = ray.cluster_resources()["CPU"]
     click.echo(
         f"curate beside Ray Data {ray.__version__} on {cpus:g} CPUs; its DataContext is the default, without progress "
@@ -502,8 +597,11 @@ def measure_map(report: Report, scratch: Path, parts: Sequence[str], sizes: Size
                 measure_first(report, scratch, sizes.megabytes, rounds)
             elif part == "pool":
                 measure_pool(report, scratch, sizes.megabytes, sizes.batches)
-            else:
+            elif part in CONTESTS:
                 measure(report, scratch, runs, part, amounts[part], rounds)
+        ray.shutdown()
+        if "many" in parts:
+            measure_many(report, scratch, runs, sizes.files, rounds)
     finally:
         ray.shutdown()
         if many:

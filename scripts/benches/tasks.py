@@ -22,9 +22,8 @@ import pyarrow.parquet as pq
 
 from curate import Job
 
-from .common import ROWS, Report, Run, Runs, alternate, expect, forget, settle, small_files, warm_ray
+from .common import ROWS, SCRIPT, Report, Run, Runs, alternate, expect, forget, settle, small_files, warm_ray
 
-SCRIPT = Path(__file__).parents[1] / "bench"
 CODEC = "zstd"
 WARM_UP_SHARDS = 200
 FEW_SHARDS = 20
