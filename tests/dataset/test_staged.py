@@ -24,7 +24,7 @@ from structlog.testing import capture_logs
 
 import curate
 from curate import ConfigError, Dataset
-from curate.dataset import places, stage, staged
+from curate.dataset import begin, places, stage, staged
 from curate.dataset.driver import dry_run, run
 from curate.dataset.exchange.runs import RunWriter
 from curate.dataset.formats import OutputFormat
@@ -665,15 +665,15 @@ class TestSeeds:
     def test_two_drivers_that_begin_at_once(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         """The second one to write `job.json` takes the seed of the first, and both make the same outputs."""
         ds = lambda: bench.rows().random_shuffle()  # noqa: E731
-        publish, seeds = staged._publish_job, []
+        publish, seeds = begin._publish_job, []
 
         def other_first(job: Any) -> Any:
-            monkeypatch.setattr(staged, "_publish_job", publish)
+            monkeypatch.setattr(begin, "_publish_job", publish)
             complete(bench.write(ds()))
             seeds.append(bench.job()["seed"])
             return publish(job)
 
-        monkeypatch.setattr(staged, "_publish_job", other_first)
+        monkeypatch.setattr(begin, "_publish_job", other_first)
         complete(bench.write(ds()))
         assert [bench.job()["seed"]] == seeds
         complete(bench.write(bench.rows().random_shuffle(seed=seeds[0]), "given"))
