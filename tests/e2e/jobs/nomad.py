@@ -1,6 +1,7 @@
 """A job of two stages and, if wanted, a pool, that leaves word of where each shard of it was begun and ended.
 
-Shards are small, so that a little input makes several of each kind.
+Shards are small, so that a little input makes several of each kind: one for each input, and as many outputs, however
+many there are. So what is begun twice is a shard that is run twice.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from curate import ActorPool, Dataset, Job, param
 from curate.dataset.lazy import ranges, sinks
 
 sinks.LEAST_MAP_BYTES = ranges.LEAST_BYTES = 2048
+sinks.MAPS = ranges.PARTS = 1 << 30
 
 
 def look(batch: pa.Table, what: str, trace: str, pause_s: float, hold: str) -> pa.Table:
