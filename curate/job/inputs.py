@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
-from curate.dataset.formats import detect, read, row_groups, stem
+from curate.dataset.formats import Encoding, detect, read, stem
 from curate.dataset.formats.hold import hold
-from curate.dataset.inputs import SCHEMA, enclosing_ledgers, list_inputs, refuse_overlap, understand
-from curate.dataset.lazy.sources import Listed, View, ahead
+from curate.dataset.inputs import enclosing_ledgers, list_inputs, refuse_overlap, understand
+from curate.dataset.lazy.sources import FileShards, View
 from curate.dataset.pipeline import describe
 from curate.dataset.prepare import Stores, input_schemas, refuse_incomplete, resolve_output
 from curate.dataset.spec import RunOptions, StageSpec
-from curate.dataset.split import bundled, shards_of
 from curate.dataset.tally import Tally, counted
-from curate.errors import ConfigError, CorruptInput
+from curate.errors import ConfigError
 from curate.storage import open_store
 from curate.storage.protocol import Object
-from curate.tasks.columns import BLOCK_ROWS
-from curate.tasks.shard import Shard, SliceKind
+from curate.tasks.shard import Shard
 
 
 @dataclass(frozen=True, slots=True)
-class JobFiles(Listed):
+class JobFiles(FileShards):
     """The rows of a job's inputs: files whose suffixes say how they are read, in the order of their listing."""
 
     schemas: Mapping[str, pa.Schema]
     """By format; a null in a field that is not nullable makes a bad row."""
     num_cpus: float | None = None
     name = "input"
+    fills = False
 
     @property
     def found(self) -> pa.Schema:
@@ -39,36 +38,9 @@ class JobFiles(Listed):
         first = next(iter(self.schemas.values()), pa.schema([]))
         return pa.schema([one.with_nullable(True) for one in first])
 
-    def pieces(self) -> Iterator[Shard]:
-        """Yields the shards of the files, in order."""
-        for shards in ahead(self._shards, self._named(), self._reads_footer):
-            yield from shards
-
-    def bundles(self) -> Iterator[tuple[Shard, ...]]:
-        """Yields shards that one task reads."""
-        return bundled(self.pieces(), lambda shard: shard.size_bytes)
-
-    def bare(self) -> Self:
-        """Returns it without its listing."""
-        return replace(self, listing=SCHEMA.empty_table())
-
-    def shard(self, piece: Shard) -> str:
-        """Returns a piece's id."""
-        return piece.id
-
-    def label(self, piece: Shard) -> str:
-        """Returns what a piece is called in errors."""
-        if piece.kind is SliceKind.WHOLE:
-            return piece.uri
-        return f"{piece.uri}, {piece.kind.value.replace('_', ' ')} {piece.start:,} to {piece.stop:,},"
-
-    def size(self, piece: Shard) -> int:
-        """Returns the stored bytes of a piece."""
-        return piece.size_bytes
-
-    def generation(self, piece: Shard) -> str:
-        """Returns the generation of its file."""
-        return piece.generation
+    def encoding(self, uri: str) -> Encoding:
+        """Returns how a file is read: its suffix says so."""
+        return detect(uri)
 
     def identity(self) -> Any:
         """Returns nothing of its own: how a job's inputs are read is part of the job's identity."""
@@ -87,18 +59,6 @@ class JobFiles(Listed):
         tables = counted(read(*where, schema, batch_rows, tally.bad_row), tally)
         return tables if len(self.schemas) == 1 else (hold(table, self.found, piece.uri) for table in tables)
 
-    def _named(self) -> Iterator[tuple[Object, str]]:
-        for block in self.listing.to_batches(max_chunksize=BLOCK_ROWS):
-            uris, names, sizes, generations = (column.to_pylist() for column in block.columns)
-            yield from zip(map(Object, uris, sizes, generations), names, strict=True)
-
-    def _shards(self, named: tuple[Object, str]) -> list[Shard]:
-        item, name = named
-        return list(shards_of(item, name, detect(item.uri), self.shard_bytes, _groups_of))
-
-    def _reads_footer(self, named: tuple[Object, str]) -> bool:
-        return named[0].size > self.shard_bytes
-
 
 def _refuse_namesakes(listing: pa.Table) -> None:
     """Raises ConfigError if two files have one name: it is by these that rows are told apart, wherever they lie."""
@@ -109,14 +69,6 @@ def _refuse_namesakes(listing: pa.Table) -> None:
                 f"{other!r} and {uri!r} have one name, {stem(name)!r}: inputs are called after the part of their path "
                 "below --input, without the suffix; name a directory above both, or rename one of them"
             )
-
-
-def _groups_of(item: Object) -> list[int] | None:
-    try:
-        return row_groups(open_store(item.uri), item)
-    except CorruptInput:
-        # Reading it as a whole says what is wrong.
-        return None
 
 
 def list_for(spec: StageSpec, options: RunOptions) -> JobFiles:

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from curate.dataset.inputs import SCHEMA
-from curate.dataset.lazy.sources import Listed, Source, View
+from curate.dataset.lazy.sources import FileShards, Listed, Source, View
 from curate.dataset.tally import Tally
 
 LISTED = pa.schema([SCHEMA.field(name) for name in ("uri", "size", "generation")])
@@ -83,10 +83,9 @@ class SourceRows:
         """Raises ConfigError if one of these columns is not of one type in all Parquet files, of which it reads some
         footers."""
         for source, view in zip(self.sources, self.views, strict=True):
-            read = source.found.names if view.columns is None else view.columns
-            if isinstance(source, Listed):
-                own = [name for name in columns if name in read]
-                source.refuse_keys(what, own, source.found, getattr(source, "how", None))
+            if isinstance(source, FileShards):
+                read = source.found.names if view.columns is None else view.columns
+                source.refuse_keys(what, [name for name in columns if name in read])
 
     def given(self, uri: str) -> tuple[_Piece, ...]:
         """Returns the pieces of a shard."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from curate.dataset.formats import (
     BadRow,
+    Encoding,
     Format,
     OnBadRow,
     ReadAs,
@@ -144,16 +145,78 @@ class Listed:
         """Returns it with pieces of at most as many stored bytes."""
         return replace(self, shard_bytes=shard_bytes)
 
-    def refuse_keys(self, what: str, columns: Sequence[str], held: pa.Schema, how: ReadAs | None) -> None:
-        """Raises ConfigError if one of these columns is of a type in some Parquet files that cannot be read as `held`;
-        or missing, if no `how` says that it is null then. Reads footers."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileShards(Listed):
+    """Files, of which each shard is a piece."""
+
+    fills: ClassVar[bool] = True
+    """Whether a column that a file does not have is null there."""
+
+    @property
+    def found(self) -> pa.Schema:
+        """The schema of the rows."""
+        raise NotImplementedError
+
+    def encoding(self, uri: str) -> Encoding:
+        """Returns how a file is read."""
+        raise NotImplementedError
+
+    def pieces(self) -> Iterator[Shard]:
+        """Yields the shards of the files, in order."""
+        for shards in ahead(self._shards, self._named(), self._may_be_cut):
+            yield from shards
+
+    def bundles(self) -> Iterator[tuple[Shard, ...]]:
+        """Yields shards that one task reads."""
+        return bundled(self.pieces(), lambda shard: shard.size_bytes)
+
+    def bare(self) -> Self:
+        """Returns it without its listing."""
+        return replace(self, listing=SCHEMA.empty_table())
+
+    def shard(self, piece: Shard) -> str:
+        """Returns a piece's id."""
+        return piece.id
+
+    def label(self, piece: Shard) -> str:
+        """Returns what a piece is called in errors."""
+        if piece.kind is SliceKind.WHOLE:
+            return piece.uri
+        return f"{piece.uri}, {piece.kind.value.replace('_', ' ')} {piece.start:,} to {piece.stop:,},"
+
+    def size(self, piece: Shard) -> int:
+        """Returns the stored bytes of a piece."""
+        return piece.size_bytes
+
+    def generation(self, piece: Shard) -> str:
+        """Returns the generation of its file."""
+        return piece.generation
+
+    def refuse_keys(self, what: str, columns: Sequence[str]) -> None:
+        """Raises ConfigError if one of these columns cannot be read, in some Parquet files, as the type that it has in
+        the schema of the rows. Reads footers."""
         rows = (self.listing[name].to_pylist() for name in ("uri", "size", "generation"))
-        files = [Object(*row) for row in zip(*rows, strict=True) if detect(row[0], how).format is Format.PARQUET]
-        refuse_other_types(what, columns, held, files, nulls_for_missing=how is not None)
+        files = [Object(*row) for row in zip(*rows, strict=True) if self.encoding(row[0]).format is Format.PARQUET]
+        refuse_other_types(what, columns, self.found, files, nulls_for_missing=self.fills)
+
+    def _named(self) -> Iterator[tuple[Object, str]]:
+        # Block by block: as Python objects, a million of files would take a gigabyte.
+        for block in self.listing.to_batches(max_chunksize=BLOCK_ROWS):
+            uris, names, sizes, generations = (column.to_pylist() for column in block.columns)
+            yield from zip(map(Object, uris, sizes, generations), names, strict=True)
+
+    def _shards(self, named: tuple[Object, str]) -> list[Shard]:
+        item, name = named
+        return list(shards_of(item, name, self.encoding(item.uri), self.shard_bytes, _groups_of))
+
+    def _may_be_cut(self, named: tuple[Object, str]) -> bool:
+        # The footers of large Parquet files are read for that.
+        return named[0].size > self.shard_bytes and self.encoding(named[0].uri).format is Format.PARQUET
 
 
 @dataclass(frozen=True, slots=True)
-class Files(Listed):
+class Files(FileShards):
     """The rows of files of one format."""
 
     method: str
@@ -176,29 +239,8 @@ class Files(Listed):
     def found(self) -> pa.Schema:
         return self.schema
 
-    def pieces(self) -> Iterator[Shard]:
-        for shards in ahead(self._shards, self._named(), self._reads_footer):
-            yield from shards
-
-    def bundles(self) -> Iterator[tuple[Shard, ...]]:
-        return bundled(self.pieces(), lambda shard: shard.size_bytes)
-
-    def bare(self) -> Self:
-        return replace(self, listing=SCHEMA.empty_table())
-
-    def shard(self, piece: Shard) -> str:
-        return piece.id
-
-    def label(self, piece: Shard) -> str:
-        if piece.kind is SliceKind.WHOLE:
-            return piece.uri
-        return f"{piece.uri}, {piece.kind.value.replace('_', ' ')} {piece.start:,} to {piece.stop:,},"
-
-    def size(self, piece: Shard) -> int:
-        return piece.size_bytes
-
-    def generation(self, piece: Shard) -> str:
-        return piece.generation
+    def encoding(self, uri: str) -> Encoding:
+        return detect(uri, self.how)
 
     def identity(self) -> Any:
         return ["files", self.how.identity()]
@@ -261,19 +303,6 @@ class Files(Listed):
             left, there = map(sum, zip(*pool.map(groups, items), strict=True))
         where = "" if len(items) == len(self.listing) else f" in the first {_counted(len(items), 'file')}"
         return f"{left:,} of {_counted(there, 'row group')} left{where}"
-
-    def _named(self) -> Iterator[tuple[Object, str]]:
-        # Block by block: as Python objects, a million of files would take a gigabyte.
-        for block in self.listing.to_batches(max_chunksize=BLOCK_ROWS):
-            uris, names, sizes, generations = (column.to_pylist() for column in block.columns)
-            yield from zip(map(Object, uris, sizes, generations), names, strict=True)
-
-    def _shards(self, named: tuple[Object, str]) -> list[Shard]:
-        item, name = named
-        return list(shards_of(item, name, detect(item.uri, self.how), self.shard_bytes, _groups_of))
-
-    def _reads_footer(self, named: tuple[Object, str]) -> bool:
-        return self.format is Format.PARQUET and named[0].size > self.shard_bytes
 
 
 @dataclass(frozen=True, slots=True)
