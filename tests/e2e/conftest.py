@@ -11,12 +11,6 @@ from tests.e2e.harness import Place
 from tests.gcs_emulator import GcsEmulator
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
-            item.add_marker(pytest.mark.e2e)
-
-
 @pytest.fixture
 def emulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsEmulator]:
     with GcsEmulator() as running:
