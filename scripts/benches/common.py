@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -81,6 +82,15 @@ def expect(what: str, found: Any, wanted: Any) -> None:
     """Raises ClickException unless both are the same."""
     if found != wanted:
         raise click.ClickException(f"{what} is {found!r}, expected {wanted!r}")
+
+
+def wait_until_ready(child: subprocess.Popen[str]) -> None:
+    """Reads what a process says up to a line `ready`: Ray says things on standard output, too."""
+    assert child.stdout is not None
+    for line in child.stdout:
+        if line.strip() == "ready":
+            return
+    raise click.ClickException(f"a process ended with {child.wait()} before it was ready")
 
 
 def once(folder: Path, make: Callable[[], None]) -> Path:

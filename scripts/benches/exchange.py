@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 
 import curate
 
-from .common import SCRIPT, Check, Report, Run, Runs, alternate, expect, once, warm_ray
+from .common import SCRIPT, Check, Report, Run, Runs, alternate, expect, once, wait_until_ready, warm_ray
 from .map import CODEC, FILES, ROW_GROUPS, complete, judge, large_rows, same_rows, show
 
 GROUPS = 1000
@@ -405,7 +405,7 @@ def sort_process(address: str, source: Path, output: Path, kill_after_s: float |
     environment = {**os.environ, "RAY_ADDRESS": address}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as child:
         assert child.stdout is not None
-        expect("what the driver says first", child.stdout.readline().strip(), "ready")
+        wait_until_ready(child)
         started = time.perf_counter()
         if kill_after_s is not None:
             try:
@@ -416,7 +416,7 @@ def sort_process(address: str, source: Path, output: Path, kill_after_s: float |
         said = child.stdout.read()
         if child.wait():
             raise click.ClickException(f"{' '.join(command)} ended with {child.returncode}")
-    return float(said)
+    return float(said.split()[-1])
 
 
 def sort_and_say(source: Path, output: Path) -> None:

@@ -43,6 +43,7 @@ from .common import (
     once,
     settle,
     small_files,
+    wait_until_ready,
     warm_ray,
 )
 
@@ -518,8 +519,7 @@ def rival_process(few: Path, source: Path, output: Path, limit_s: float) -> floa
     """
     command = [sys.executable, str(SCRIPT), "ray-data", str(few), str(source), str(output)]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        expect("what the process says first", child.stdout.readline().strip(), "ready")
+        wait_until_ready(child)
         try:
             said, _ = child.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
@@ -527,7 +527,7 @@ def rival_process(few: Path, source: Path, output: Path, limit_s: float) -> floa
             return None
     if child.returncode:
         raise click.ClickException(f"{' '.join(command)} ended with {child.returncode}")
-    return float(said)
+    return float(said.split()[-1])
 
 
 def ray_data_and_say(few: Path, source: Path, output: Path) -> None:
