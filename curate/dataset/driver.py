@@ -241,8 +241,9 @@ class _Run:
     def _start(self, backend: Backend) -> None:
         try:
             backend.start(self.prepared.spec.resources, self.prepared.spec.operator.pools)
-        except SystemExit as error:
-            # Ray's handler of SIGTERM, while `ray.init` runs.
+        except (SystemExit, KeyboardInterrupt) as error:
+            # SystemExit: Ray's handler of SIGTERM, while `ray.init` runs.
+            self.signals.started_half(backend)
             raise KeyboardInterrupt from error
         finally:
             self.signals.install()

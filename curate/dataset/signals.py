@@ -7,10 +7,12 @@ third SIGINT, or any signal once it has written down how it ended, it is gone at
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from types import TracebackType
@@ -86,6 +88,12 @@ class Signals:
         finally:
             self._backend = None
 
+    def started_half(self, backend: Backend) -> None:
+        """Has the program end without a farewell: Ray, interrupted while it starts, aborts in the middle of one."""
+        if self._wanted and backend.name == "ray" and "ray" in sys.modules:
+            # What was registered last runs first. The processes of a cluster that was begun end with this one.
+            atexit.register(_leave_at_exit)
+
     def _on_interrupt(self, *_signal: Any) -> None:
         if self._backend is None:
             raise KeyboardInterrupt
@@ -134,6 +142,13 @@ class Signals:
 
     def _say(self) -> None:
         self._log.warning(f"interrupted: running tasks get {GRACE_S:.0f} s to end; interrupt again to cancel them")
+
+
+def _leave_at_exit() -> None:
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    _leave()
 
 
 def _leave(*_: Any) -> None:

@@ -336,8 +336,9 @@ def _connected(name: str, given: Backend | None, signals: Signals) -> Iterator[b
     try:
         try:
             held.start(Resources(num_cpus=0.0))
-        except SystemExit as error:
-            # Ray's handler of SIGTERM, while it starts.
+        except (SystemExit, KeyboardInterrupt) as error:
+            # SystemExit: Ray's handler of SIGTERM, while it starts.
+            signals.started_half(held)
             raise KeyboardInterrupt from error
         finally:
             signals.install()
