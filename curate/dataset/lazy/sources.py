@@ -196,8 +196,9 @@ class FileShards(Listed):
     def refuse_keys(self, what: str, columns: Sequence[str]) -> None:
         """Raises ConfigError if one of these columns cannot be read, in some Parquet files, as the type that it has in
         the schema of the rows. Reads footers."""
-        rows = (self.listing[name].to_pylist() for name in ("uri", "size", "generation"))
-        files = [Object(*row) for row in zip(*rows, strict=True) if self.encoding(row[0]).format is Format.PARQUET]
+        if not columns:
+            return  # such as a shuffle's, which no file has: the listing is long
+        files = [item for item, _ in self._named() if self.encoding(item.uri).format is Format.PARQUET]
         refuse_other_types(what, columns, self.found, files, nulls_for_missing=self.fills)
 
     def _named(self) -> Iterator[tuple[Object, str]]:
