@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import inspect
 import pkgutil
 
 import pytest
 
 import curate
+from curate.dataset.lazy.grouping import GroupedData
+from curate.dataset.lazy.splitting import DataIterator
 
 # Importing Ray takes seconds, and what is there to see of it needs a cluster.
 LEFT_OUT = "curate.runtime.ray"
@@ -27,6 +30,20 @@ def test_examples(name: str) -> None:
     """Every `>>>` of the module prints what it says, with `curate` imported."""
     found = importlib.import_module(name)
     assert doctest.testmod(found, extraglobs={"curate": curate}, raise_on_error=False).failed == 0
+
+
+@pytest.mark.parametrize("shown", [curate.Dataset, GroupedData, DataIterator], ids=lambda cls: cls.__name__)
+def test_every_method_has_one(shown: type) -> None:
+    """Who looks a method up sees it at work."""
+    methods = {name: value for name, value in vars(shown).items() if callable(value) and not name.startswith("_")}
+    assert methods
+    assert [name for name, method in methods.items() if ">>> " not in (method.__doc__ or "")] == []
+
+
+@pytest.mark.parametrize("name", [name for name in curate.__all__ if inspect.isfunction(getattr(curate, name))])
+def test_so_has_every_function(name: str) -> None:
+    """What is imported from `curate` begins with one of them."""
+    assert ">>> " in (getattr(curate, name).__doc__ or "")
 
 
 def test_there_are_examples() -> None:

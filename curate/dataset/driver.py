@@ -304,8 +304,8 @@ class _Run:
 
         backend.load(program, program.pools, stopped=stopped)
         schemas = output_schemas(self.prepared, backend, interrupts, self.clock, lambda: account.wait(backend))
-        if (runs := self.prepared.spec.runs) is not None and schemas.main is not None:
-            # What user functions give is known only now.
+        if (runs := self.prepared.spec.runs) is not None and schemas.main is not None and len(schemas.main):
+            # What user functions give is known only now; not if they gave no row.
             runs.order.check(self.prepared.spec.name, schemas.main)
 
         def payload(launch: Launch) -> Piece:

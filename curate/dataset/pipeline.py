@@ -237,13 +237,24 @@ class Pipeline:
         return text
 
 
+def nameless(table: pa.Table) -> bool:
+    """Returns whether there is nothing to a table: what user functions were to make the columns of had no rows."""
+    return not table.num_columns and not table.num_rows
+
+
 def _empties(step: Step, tables: Iterator[pa.Table], tally: Tally) -> Iterator[pa.Table]:
     for table in tables:
-        yield from step.apply(table, tally, Place("", 0))
+        if nameless(table):
+            yield table
+        else:
+            yield from step.apply(table, tally, Place("", 0))
 
 
 def _asked(pool: Pool, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
     for table in tables:
+        if nameless(table):
+            yield table
+            continue
         found = pool.call((table, 0, Applying(""))).result()
         if isinstance(found, Raised):
             raise RaisedElsewhere(found)

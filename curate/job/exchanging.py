@@ -15,6 +15,7 @@ from curate.dataset import stage
 from curate.dataset.branching import Branching
 from curate.dataset.dedup.plans import pinned
 from curate.dataset.lazy.api import Dataset
+from curate.dataset.lazy.durable import uncounted
 from curate.dataset.lazy.operators import Operator
 from curate.dataset.lazy.plan import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip, schema_of
 from curate.dataset.lazy.sinks import stage_of
@@ -43,6 +44,10 @@ from curate.storage.protocol import Object
 
 if TYPE_CHECKING:
     from curate.job.base import Job
+
+
+MOVES = Exchanged | Marked | Union | Zip
+"""What moves rows between shards."""
 
 
 def made_of(job: Job, ds: Dataset, built: Any) -> Made:
@@ -117,21 +122,17 @@ class Spread:
 
 
 def has_exchange(built: Any) -> bool:
-    """Returns whether there is an exchange in what `build` gave."""
+    """Returns whether there is an exchange in what `build` gave, or what is written as one."""
     outputs = built.values() if isinstance(built, Mapping) else [built]
-    return any(
-        isinstance(node, Exchanged | Marked)
-        for one in outputs
-        if isinstance(one, Dataset)
-        for node in _nodes(one._plan)
-    )
+    plans = [one._plan for one in outputs if isinstance(one, Dataset)]
+    return any(isinstance(node, MOVES | Limit) for plan in plans for node in _nodes(plan))
 
 
 def spread_of(job: Job, ds: Dataset, built: Any) -> Spread:
     """Returns what `build` made of `ds` through exchanges, as a plan and what follows where outputs part.
 
-    Raises ConfigError for a limit or a zip, rows that are not made of the inputs at all, and outputs that are not made
-    row by row of what one exchange gives.
+    Raises ConfigError for a limit of the inputs themselves, rows that are not made of the inputs at all, and outputs
+    that are not made row by row of what one exchange gives.
     """
     owner = f"{type(job).__name__}.build"
     if isinstance(built, Mapping):
@@ -158,10 +159,13 @@ def spread_of(job: Job, ds: Dataset, built: Any) -> Spread:
         raise no_dataset(owner, built)
     nodes = list(_nodes(plan))
     for node in nodes:
-        if isinstance(node, Limit | Zip):
+        if isinstance(node, Limit) and not any(isinstance(one, MOVES) for one in _nodes(node)):
             raise ConfigError(
-                f"{owner}: a job is done with all of its rows, so it has no {type(node).__name__.lower()}"
+                f"{owner}: limit({node.rows}) of the rows of the job's input, all of which would be looked at for it; "
+                "limit what an exchange gives, such as sort or random_shuffle, or give the job less: --limit, --sample"
             )
+    plan = uncounted(plan)
+    nodes = list(_nodes(plan))
     if not any(node is ds._plan or node == pinned(ds._plan) for node in nodes):
         raise ConfigError(
             f"{owner} gave what is not made of its input; expected what becomes of the dataset it is given"

@@ -45,6 +45,12 @@ def param(default: Any = MISSING, *, help: str = "", identity: bool = True, secr
     Without a default it has to be given. `identity=False` leaves it out of the job's identity: it must not change a
     byte of any output. A `secret` is given as the name of an environment variable; the attribute holds that variable's
     value, which is read where the job is started, travels to the workers in memory and is never recorded.
+
+    >>> class Short(curate.TextJob):
+    ...     most: int = curate.param(80, help="characters that a text may have")
+    ...     def process(self, batch): ...
+    >>> Short().most, Short(most=20).most
+    (80, 20)
     """
     return _Declared(default, help, identity and not secret, secret)
 

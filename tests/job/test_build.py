@@ -166,8 +166,7 @@ def test_what_build_may_not_return() -> None:
     for made, message in (
         (lambda _: None, "gave NoneType"),
         (lambda _: curate.range(3), "expected what becomes of the dataset"),
-        (lambda ds: ds.limit(3), "no limit"),
-        (lambda ds: ds.union(ds), "no union"),
+        (lambda ds: ds.limit(3), "limit what an exchange gives, such as sort"),
         (lambda ds: ds.take(3), "there when the job runs"),
         (lambda ds: ds.select_columns("m"), "there is no column 'm'"),
     ):

@@ -24,7 +24,7 @@ from curate.dataset.dedup import normalise
 from curate.dataset.dedup.places import PLACE, Marks, first_place, places, ranks, rows_where
 from curate.dataset.exchange import hashing
 from curate.dataset.exchange.hashing import Words, digest_rows
-from curate.dataset.exchange.how import GROUPED, Part
+from curate.dataset.exchange.how import GROUPED, Part, Usual
 from curate.dataset.exchange.order import Order, SortKey
 from curate.dataset.lazy.expressions import unknown_column
 from curate.dataset.lazy.operators import Plain
@@ -140,17 +140,11 @@ class Digests(Plain):
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(Usual):
     """The exchange that brings rows of one digest together and chooses which of them is kept."""
 
     same: Same
     aligned = True
-    count: int | None = None
-    even = False
-    keeps_rows = False
-    plain = False
-    sorts = False
-    reason = GROUPED
 
     @property
     def name(self) -> str:

@@ -31,7 +31,7 @@ from curate.dataset.dedup.places import BY_PLACE, PLACE, Marks, places, rows_whe
 from curate.dataset.dedup.shingles import UNITS, Shingles, distinct, gathered
 from curate.dataset.exchange import hashing
 from curate.dataset.exchange.hashing import check_seed, hash_words
-from curate.dataset.exchange.how import GROUPED, Part
+from curate.dataset.exchange.how import GROUPED, Part, Usual
 from curate.dataset.exchange.order import Order, SortKey, take
 from curate.dataset.lazy.expressions import unknown_column
 from curate.dataset.lazy.operators import Plain
@@ -135,17 +135,11 @@ class _OfRows(Plain):
         return set(self.near.columns)
 
 
-class _Together:
-    """The usual answers of the exchanges of deduplication."""
+class _Together(Usual):
+    """An exchange of deduplication."""
 
     __slots__ = ()
     aligned = True
-    count: int | None = None
-    even = False
-    keeps_rows = False
-    plain = False
-    sorts = False
-    reason = GROUPED
 
     def folds(self, side: int) -> bool:
         del side
@@ -421,10 +415,6 @@ class Clusters(_Together):
 
     def schema(self, found: Sequence[pa.Schema | None]) -> pa.Schema | None:
         return None if found[0] is None else _clusters(found[0].field(ID).type)
-
-    def prepare(self, side: int) -> tuple[Any, ...]:
-        del side
-        return ()
 
     def fold(self, side: int, table: pa.Table) -> pa.Table:
         del side

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from curate.dataset.dedup.exact import Chosen, DropCopies, Same
 from curate.dataset.dedup.near import Buckets, Clusters, DropNear, Edges, Near, SendSets
+from curate.dataset.lazy.durable import alike
 from curate.dataset.lazy.operators import Called, Plain
 from curate.dataset.lazy.ordering import Held
 from curate.dataset.lazy.plan import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip
@@ -44,7 +45,8 @@ def asks(plan: Plan) -> bool:
         case Apply(input, operator):
             return isinstance(operator, Called) or not isinstance(operator, Plain) or asks(input)
         case Union(inputs):
-            return any(map(asks, inputs))
+            # Parts that are not read by one stage have no numbers in common, which rows could be told apart by.
+            return not alike(plan) or any(map(asks, inputs))
         case Marked(input, _, _):
             return asks(input)
     return True

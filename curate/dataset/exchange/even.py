@@ -26,6 +26,13 @@ class Reads:
     segments: Ints
     starts: Ints
     stops: Ints
+    before: int = 0
+    """Rows that lie before it in the segments of which it reads nothing."""
+
+    @property
+    def first(self) -> int:
+        """How many rows of all lie before what it reads."""
+        return self.before + int(self.starts.sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +52,11 @@ def by_part(count: int, segments: Iterable[tuple[Ints, Ints]]) -> Iterator[Reads
     segments, where there are very many.
     """
     found: list[tuple[Ints, Ints, Ints, Ints]] = []
+    before = np.zeros(count, dtype=np.int64)
     for number, (starts, stops) in enumerate(segments):
-        parts = np.flatnonzero(stops > starts)
+        some = stops > starts
+        before += np.where(some, 0, starts)
+        parts = np.flatnonzero(some)
         found.append((parts, np.full(len(parts), number), starts[parts], stops[parts]))
     nothing = np.zeros(0, dtype=np.int64)
     columns = zip(*found, strict=True) if found else iter([()] * 4)
@@ -55,24 +65,30 @@ def by_part(count: int, segments: Iterable[tuple[Ints, Ints]]) -> Iterator[Reads
     ends = np.searchsorted(parts[order], np.arange(count + 1))
     for part in range(count):
         own = order[ends[part] : ends[part + 1]]
-        yield Reads(numbers[own], starts[own], stops[own])
+        yield Reads(numbers[own], starts[own], stops[own], int(before[part]))
 
 
-def evenly(order: Order, segments: Sequence[Segment], count: int) -> list[Even]:
-    """Returns `count` parts that have as many rows each, to one. `order` has one key at most."""
+def evenly(order: Order, segments: Sequence[Segment], count: int, first: int | None = None) -> list[Even]:
+    """Returns `count` parts of all rows that have as many rows each, to one; or of the `first` of them. `order` has one
+    key at most."""
     if len(order.keys) > 1:
         raise ValueError(f"rows are counted by one key at most, not by {len(order.keys)}")
-    total = sum(int(one.rows.sum()) for one in segments)
+    total = rows_of(segments) if first is None else min(first, rows_of(segments))
     edges = np.array([total * number // count for number in range(count + 1)], dtype=np.int64)
     if order.keys:
         skips, read = _by_key(order.keys[0].column, segments, edges)
     else:
         skips, read = np.zeros(count, dtype=np.int64), _as_they_are(segments, edges)
-    weight = sum(int(one.bytes.sum()) for one in segments) / max(1, total)
+    weight = sum(int(one.bytes.sum()) for one in segments) / max(1, rows_of(segments))
     return [
         Even(reads, int((reads.stops - reads.starts).sum() * weight), skip, take)
         for reads, skip, take in zip(by_part(count, read), skips.tolist(), np.diff(edges).tolist(), strict=True)
     ]
+
+
+def rows_of(segments: Sequence[Segment]) -> int:
+    """Returns how many rows there are."""
+    return sum(int(one.rows.sum()) for one in segments)
 
 
 def _as_they_are(segments: Sequence[Segment], edges: Ints) -> Iterator[tuple[Ints, Ints]]:

@@ -13,6 +13,8 @@ from curate.dataset.tally import Tally
 
 GROUPED = "grouped"
 """Why rows are dropped that became part of a group."""
+LIMIT = "limit"
+"""Why rows are dropped that are over a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,16 @@ class Exchange(Protocol):
     @property
     def count(self) -> int | None:
         """How many outputs there are; None: by their bytes."""
+        ...
+
+    @property
+    def first(self) -> int | None:
+        """How many rows it gives at most: the first ones in order; None: all. Only one of a single input has some."""
+        ...
+
+    @property
+    def beside(self) -> bool:
+        """Whether inputs have as many rows each, and those of the same number come to one output."""
         ...
 
     @property
@@ -112,3 +124,30 @@ class Exchange(Protocol):
         `tally` what it drops and creates; the rows of `tables` are booked as read.
         """
         ...
+
+
+class Usual:
+    """What exchanges answer as a rule: rows stay as they are, and any may come to any output."""
+
+    __slots__ = ()
+    aligned = False
+    beside = False
+    count: int | None = None
+    first: int | None = None
+    even = False
+    keeps_rows = False
+    plain = False
+    sorts = False
+    reason = GROUPED
+
+    def prepare(self, side: int) -> tuple[Any, ...]:
+        del side
+        return ()
+
+    def folds(self, side: int) -> bool:
+        del side
+        return False
+
+    def fold(self, side: int, table: pa.Table) -> pa.Table:
+        del side
+        return table

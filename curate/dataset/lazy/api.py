@@ -48,6 +48,7 @@ from curate.dataset.lazy.sinks import shuffled, stage_of
 from curate.dataset.lazy.sources import Tables
 from curate.dataset.lazy.splitting import DataIterator, Passes
 from curate.dataset.lazy.stats import Ran
+from curate.dataset.lazy.unifying import unified
 from curate.dataset.pipeline import ActorPool
 from curate.dataset.spec import RunOptions
 from curate.errors import ConfigError, did_you_mean
@@ -276,9 +277,11 @@ class Dataset:
         return self._then(ops.Rename(dict(names)))
 
     def limit(self, limit: int) -> Dataset:
-        """Keeps the first `limit` rows; what makes more is stopped. What follows runs in the consumer's process.
+        """Keeps the first `limit` rows; what makes more is stopped. Consumed, what follows runs in the consumer's
+        process. A write decides once how far it reaches, and keeps to that.
 
-        Raises ConfigError for a negative number.
+        Of a `sort` no other rows are kept on the way, as far as every map shard can tell; nor of a `random_shuffle`,
+        of which it is a sample. Raises ConfigError for a negative number.
 
         >>> curate.range(1_000_000_000).limit(2).take_all()
         [{'id': 0}, {'id': 1}]
@@ -289,17 +292,25 @@ class Dataset:
     def union(self, *other: Dataset) -> Dataset:
         """Returns the rows of this dataset, then those of the others.
 
-        >>> curate.range(1).union(curate.range(2)).take_all()
-        [{'id': 0}, {'id': 0}, {'id': 1}]
+        A column that some of them lack is null there, and types are widened where another holds all values.
+
+        Written, parts that are read and processed in the same way have an output for each of their inputs; others go
+        through an exchange, which keeps them in order.
+
+        Raises ConfigError, with the schemas, for a column of types that do not go together.
+
+        >>> curate.range(1).union(curate.range(2), curate.from_items(["a"])).take_all()
+        [{'id': 0, 'item': None}, {'id': 0, 'item': None}, {'id': 1, 'item': None}, {'id': None, 'item': 'a'}]
         """
-        return replace(self, _plan=Union((self._plan, *(one._plan for one in other))))
+        return replace(self, _plan=Union(unified([self._plan, *(one._plan for one in other)])))
 
     def zip(self, *other: Dataset) -> Dataset:
         """Puts the rows of this dataset and of others side by side, in order; there must be as many in each.
 
-        A column whose name is taken gets the first free of the suffixes _1, _2, … The rows are put together in the
-        consumer's process, where what follows runs as well; all are made at once, each with its share of the memory
-        budget and of the cluster. Where lengths differ, a ConfigError that names them comes when the first one ends.
+        A column whose name is taken gets the first free of the suffixes _1, _2, … Consumed, the rows are put together
+        in the consumer's process, where what follows runs as well; all are made at once, each with its share of the
+        memory budget and of the cluster. Written, they go through an exchange. Where lengths differ, a ConfigError that
+        names them comes when the first one ends, or before the first output is written.
 
         >>> curate.range(2).zip(curate.from_items(["a", "b"]), curate.range(2)).take_all()
         [{'id': 0, 'item': 'a', 'id_1': 0}, {'id': 1, 'item': 'b', 'id_1': 1}]
@@ -540,20 +551,36 @@ class Dataset:
         return grouping.total(self, "sum", on)
 
     def min(self, on: str | Sequence[str]) -> Any:
-        """Returns the smallest value of a column, or of several, as `sum` does; NaN only if there is nothing else."""
+        """Returns the smallest value of a column, or of several, as `sum` does; NaN only if there is nothing else.
+
+        >>> curate.range(4).min("id")
+        0
+        """
         return grouping.total(self, "min", on)
 
     def max(self, on: str | Sequence[str]) -> Any:
-        """Returns the largest value of a column, or of several, as `sum` does; NaN only if there is nothing else."""
+        """Returns the largest value of a column, or of several, as `sum` does; NaN only if there is nothing else.
+
+        >>> curate.range(4).max("id")
+        3
+        """
         return grouping.total(self, "max", on)
 
     def mean(self, on: str | Sequence[str]) -> Any:
-        """Returns the mean of a column, or of several, as `sum` does; a float."""
+        """Returns the mean of a column, or of several, as `sum` does; a float.
+
+        >>> curate.range(4).mean("id")
+        1.5
+        """
         return grouping.total(self, "mean", on)
 
     def std(self, on: str | Sequence[str], ddof: int = 1) -> Any:
         """Returns the standard deviation of a column, or of several, as `sum` does: by the number of values less
-        `ddof`; None if that is not above 0."""
+        `ddof`; None if that is not above 0.
+
+        >>> curate.range(3).std("id")
+        1.0
+        """
         return grouping.total(self, "std", on, ddof=ddof)
 
     def quantile(self, on: str | Sequence[str], q: float = 0.5) -> Any:
@@ -885,8 +912,8 @@ class Dataset:
         exchange gives depends on all of its input: when files are new, gone or changed since the write began, calling
         it again raises ConfigError.
 
-        Raises ConfigError for a plan that does not read files, has a limit or a union, closes over a value of which no
-        identity can be made, or whose `path` holds something else. Shards that fail do not raise: see `Summary.state`.
+        Raises ConfigError for a plan that closes over a value of which no identity can be made, and for a `path` that
+        holds something else. Shards that fail do not raise: see `Summary.state`.
 
         >>> import pyarrow.compute as pc
         >>> import tempfile, pathlib, pyarrow.parquet as pq
@@ -957,7 +984,7 @@ class Dataset:
           first 1 rows, then stop
             tasks (1 CPU each)
               range(9)
-                gives at most 1 rows of a piece
+                gives at most 1 rows of a piece; reads as many first, and more only if those are not enough
                 fused: filter((id > 2))
         """
         physical = rules.lower(self._plan)

@@ -55,10 +55,6 @@ class Distinct(Regrouping):
         if self.by is not None:
             order_by([self.by]).check(self.name, found)
 
-    def prepare(self, side: int) -> tuple[Any, ...]:
-        del side
-        return ()
-
     def fold(self, side: int, table: pa.Table) -> pa.Table:
         del side
         self._check(table.schema)

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from curate.dataset.formats import Format, OutputFormat
-from curate.dataset.lazy.plan import Plan, rows_of, zipped_names
+from curate.dataset.lazy.plan import Plan, rows_of
 from curate.dataset.lazy.relay import Stopped, never
 from curate.dataset.lazy.rules import (
     First,
@@ -34,6 +34,7 @@ from curate.dataset.lazy.shards import SourceRows
 from curate.dataset.lazy.sinks import stage_of
 from curate.dataset.lazy.sources import View, files
 from curate.dataset.lazy.stats import Run
+from curate.dataset.lazy.zipping import unequal, zipped_names
 from curate.dataset.metering import Meters, reading
 from curate.dataset.pipeline import Applying, Pipeline, read_rows
 from curate.dataset.places import scratch_root
@@ -146,22 +147,19 @@ class Reading:
     def _tables(
         self, fusion: Fusion, pipeline: Pipeline, rank: int, bundle: tuple[Any, ...], meters: Meters
     ) -> Iterator[pa.Table]:
-        left = fusion.read_most
         for number, piece in enumerate(bundle):
             tally = Tally(BadRowBudget())
-            tables = self._of_piece(fusion, pipeline, rank + number, piece, left, tally, meters)
+            tables = self._of_piece(fusion, pipeline, rank + number, piece, tally, meters)
             # Extra outputs are for who writes.
             yield from (table for table in tables if not isinstance(table, SideTable))
-            if left is not None:
-                left = max(0, left - tally.books.rows_in)
 
     def _of_piece(
-        self, fusion: Fusion, pipeline: Pipeline, rank: int, piece: Any, most: int | None, tally: Tally, meters: Meters
+        self, fusion: Fusion, pipeline: Pipeline, rank: int, piece: Any, tally: Tally, meters: Meters
     ) -> Iterator[Any]:
         source = fusion.source
         batches = source.read(piece, fusion.view, read_rows(fusion.operators), tally)
         try:
-            read = reading(first_rows(batches, most), meters.read)
+            read = reading(paced(batches, fusion.read_step), meters.read)
             applying = Applying(source.shard(piece), rank, budget_bytes=self.budget_bytes)
             yield from pipeline.stream(read, tally, applying, meters.steps)
             tally.close()
@@ -366,9 +364,7 @@ def side_by_side(streams: Sequence[Iterator[pa.Table]], rows: Callable[[int], in
             for number, table in enumerate(tables):
                 known = given if table is None else rows(number)
                 lengths.append(f"{known:,}" if known is not None else f"at least {given + len(table or ()):,}")
-            raise ConfigError(
-                f"zip takes datasets of as many rows each, but these have, in their order, {', '.join(lengths)} rows"
-            )
+            raise ConfigError(unequal(lengths))
         most = min(table.num_rows for table in there)
         columns = [column for table in there for column in table.slice(0, most).columns]
         names = zipped_names([table.column_names for table in there])
@@ -392,6 +388,25 @@ def first_rows(tables: Iterator[pa.Table], rows: int | None) -> Iterator[pa.Tabl
         if left is not None:
             left -= table.num_rows
         yield table
+
+
+def paced(tables: Iterator[pa.Table], step: int | None) -> Iterator[pa.Table]:
+    """Yields all rows: `step` of them first, and then as many as there were so far; tables as they are if it is None.
+
+    >>> [table.num_rows for table in paced(iter([pa.table({"n": range(9)})]), 2)]
+    [2, 2, 4, 1]
+    """
+    if not step:
+        yield from tables
+        return
+    given = 0
+    for table in tables:
+        at = 0
+        while at < table.num_rows:
+            own = table.slice(at, given or step)
+            given += own.num_rows
+            at += own.num_rows
+            yield own
 
 
 def joined(tables: list[pa.Table]) -> pa.Table:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from curate.dataset.exchange.aggregate import Aggregate, Listed, begun, make, output_name, value_type
 from curate.dataset.exchange.groups import groups_of, groups_of_sorted, one_chunk
-from curate.dataset.exchange.how import GROUPED, Part
+from curate.dataset.exchange.how import GROUPED, Part, Usual
 from curate.dataset.exchange.order import Order, SortKey
 from curate.dataset.lazy.expressions import unknown_column
 from curate.dataset.lazy.operators import (
@@ -38,22 +38,11 @@ GROUP = "group"
 """The column that holds groups, as lists of rows, on their way to a function."""
 
 
-class Regrouping:
-    """The usual answers of an exchange that brings rows of equal keys together, and makes other rows of them."""
+class Regrouping(Usual):
+    """An exchange that brings rows of equal keys together, and makes other rows of them."""
 
     __slots__ = ()
     aligned = True
-    count: int | None = None
-    even = False
-    keeps_rows = False
-    plain = False
-    sorts = False
-    reason = GROUPED
-    """Why rows are dropped that `fold` makes others stand for."""
-
-    def folds(self, side: int) -> bool:
-        del side
-        return False
 
 
 def order_by(keys: Sequence[str]) -> Order:
@@ -246,14 +235,6 @@ class GroupRows(Regrouping):
         order_by(self.keys).check(self.name, rows)
         return pa.schema([(GROUP, pa.large_list(pa.struct(list(rows))))])
 
-    def prepare(self, side: int) -> tuple[Any, ...]:
-        del side
-        return ()
-
-    def fold(self, side: int, table: pa.Table) -> pa.Table:
-        del side
-        return table
-
     def combine(self, tables: Sequence[pa.Table], tally: Tally, part: Part) -> Iterator[pa.Table]:
         del part
         [table] = tables
@@ -352,15 +333,30 @@ class GroupedData:
         return self._each("sum", on)
 
     def min(self, on: str | Sequence[str]) -> Dataset:
-        """Returns the smallest value of columns in each group: of `score` in `score_min`; NaN only if all are."""
+        """Returns the smallest value of columns in each group: of `score` in `score_min`; NaN only if all are.
+
+        >>> ds = curate.from_items([{"k": 1, "n": 5}, {"k": 0, "n": 1}, {"k": 1, "n": 2}])
+        >>> ds.groupby("k").min("n").take_all()
+        [{'k': 0, 'n_min': 1}, {'k': 1, 'n_min': 2}]
+        """
         return self._each("min", on)
 
     def max(self, on: str | Sequence[str]) -> Dataset:
-        """Returns the largest value of columns in each group: of `score` in `score_max`; NaN only if all are."""
+        """Returns the largest value of columns in each group: of `score` in `score_max`; NaN only if all are.
+
+        >>> ds = curate.from_items([{"k": 1, "n": 5}, {"k": 0, "n": 1}, {"k": 1, "n": 2}])
+        >>> ds.groupby("k").max("n").take_all()
+        [{'k': 0, 'n_max': 1}, {'k': 1, 'n_max': 5}]
+        """
         return self._each("max", on)
 
     def mean(self, on: str | Sequence[str]) -> Dataset:
-        """Returns the mean of columns in each group, a double: of `score` in `score_mean`."""
+        """Returns the mean of columns in each group, a double: of `score` in `score_mean`.
+
+        >>> ds = curate.from_items([{"k": 1, "n": 5}, {"k": 0, "n": 1}, {"k": 1, "n": 2}])
+        >>> ds.groupby("k").mean("n").take_all()
+        [{'k': 0, 'n_mean': 1.0}, {'k': 1, 'n_mean': 3.5}]
+        """
         return self._each("mean", on)
 
     def std(self, on: str | Sequence[str], ddof: int = 1) -> Dataset:
@@ -368,6 +364,10 @@ class GroupedData:
 
         It divides by the number of values less `ddof`, and is null where that is not above 0. Small deviations of large
         values are not lost: partial results are merged by their means.
+
+        >>> ds = curate.from_items([{"k": 1, "n": 5}, {"k": 0, "n": 1}, {"k": 1, "n": 2}])
+        >>> ds.groupby("k").std("n", ddof=0).take_all()
+        [{'k': 0, 'n_std': 0.0}, {'k': 1, 'n_std': 1.5}]
         """
         return self._each("std", on, ddof=ddof)
 
@@ -376,17 +376,30 @@ class GroupedData:
 
         It is exact, a double, between two values by a straight line. NaN is left out. All values of a group have to fit
         into the memory of one task.
+
+        >>> ds = curate.from_items([{"k": 1, "n": 5}, {"k": 0, "n": 1}, {"k": 1, "n": 2}])
+        >>> ds.groupby("k").quantile("n", q=0.25).take_all()
+        [{'k': 0, 'n_quantile': 1.0}, {'k': 1, 'n_quantile': 2.75}]
         """
         return self._each("quantile", on, q=q)
 
     def first(self, on: str | Sequence[str]) -> Dataset:
-        """Returns the first value, in the order of the input, that is not null: of `score` in `score_first`."""
+        """Returns the first value, in the order of the input, that is not null: of `score` in `score_first`.
+
+        >>> ds = curate.from_items([{"k": 1, "n": 5}, {"k": 0, "n": 1}, {"k": 1, "n": 2}])
+        >>> ds.groupby("k").first("n").take_all()
+        [{'k': 0, 'n_first': 1}, {'k': 1, 'n_first': 5}]
+        """
         return self._each("first", on)
 
     def list(self, on: str | Sequence[str]) -> Dataset:
         """Returns all values, nulls too, in the order of the input: of `score` in `score_list`.
 
         All of them have to fit into the memory of one task.
+
+        >>> ds = curate.from_items([{"k": 1, "n": 5}, {"k": 0, "n": 1}, {"k": 1, "n": 2}])
+        >>> ds.groupby("k").list("n").take_all()
+        [{'k': 0, 'n_list': [1]}, {'k': 1, 'n_list': [5, 2]}]
         """
         return self._each("list", on)
 

@@ -18,7 +18,7 @@ from curate.dataset.exchange.order import Order
 from curate.dataset.lazy.grouping import Regrouping, key_columns, order_by
 from curate.dataset.lazy.operators import Plain
 from curate.dataset.lazy.plan import schema_of
-from curate.dataset.pipeline import READ_ROWS, Place
+from curate.dataset.pipeline import READ_ROWS, Place, nameless
 from curate.dataset.tally import Tally
 from curate.errors import ConfigError, SchemaMismatch, did_you_mean
 from curate.units import format_bytes
@@ -227,10 +227,6 @@ class Join(Regrouping):
     def prepare(self, side: int) -> tuple[Any, ...]:
         return (KeyTypes(self.keys, side),)
 
-    def fold(self, side: int, table: pa.Table) -> pa.Table:
-        del side
-        return table
-
     def combine(self, tables: Sequence[pa.Table], tally: Tally, part: Part) -> Iterator[pa.Table]:
         del part
         left, right = tables
@@ -384,6 +380,8 @@ def join(
         keys = Keys.checked(name, on, right_on, schemas, left_suffix, right_suffix)
         return left._exchanged(Join(keys, how), right)
     rows = right.to_arrow().replace_schema_metadata(None).combine_chunks()
+    if nameless(rows):
+        rows = pa.table({key: pa.nulls(0) for key in key_columns("join", on if right_on is None else right_on)})
     if rows.nbytes > BROADCAST_BYTES:
         raise ConfigError(
             f"{name}: the right side has {format_bytes(rows.nbytes)}, of which every task would hold a copy; up to "

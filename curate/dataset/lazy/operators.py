@@ -284,14 +284,12 @@ class MapRows(Called):
     fn: Udf
     flat: bool
     placement: Placement = field(default_factory=Placement)
+    # BadRow may leave any of them out.
+    keeps_rows = False
 
     @property
     def name(self) -> str:
         return f"{'flat_map' if self.flat else 'map'}({self.fn.label})"
-
-    @property
-    def keeps_rows(self) -> bool:
-        return not self.flat
 
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         del found

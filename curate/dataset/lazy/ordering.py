@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
 from curate.dataset.exchange.hashing import check_seed as check_seed
 from curate.dataset.exchange.hashing import random_keys
-from curate.dataset.exchange.how import GROUPED, Part
-from curate.dataset.exchange.order import Order, SortKey
+from curate.dataset.exchange.how import GROUPED, LIMIT, Part, Usual
+from curate.dataset.exchange.order import Order, SortKey, take
 from curate.dataset.lazy.operators import Plain
 from curate.dataset.pipeline import Place
 from curate.dataset.tally import Tally
@@ -24,50 +24,57 @@ BUCKETS = 1 << 16
 """Most buckets that a shuffle throws rows into."""
 BUCKETS_PER_OUTPUT = 8
 """An output reads the buckets whole that it begins and ends in."""
+FOLDED_ROWS = 1 << 16
+"""Most rows that a sort is limited to which every map shard puts in order, to keep no more: it does so for each quarter
+of a million of its rows."""
 
 
-class OneInput:
-    """The usual answers of an exchange of one input whose rows stay as they are."""
+class OneInput(Usual):
+    """An exchange of one input whose rows all come out."""
 
     __slots__ = ()
-    aligned = False
-    count: int | None = None
-    even = False
     keeps_rows = True
     plain = True
-    sorts = False
-    reason = GROUPED
 
     def schema(self, found: Sequence[pa.Schema | None]) -> pa.Schema | None:
         return found[0]
-
-    def prepare(self, side: int) -> tuple[Any, ...]:
-        del side
-        return ()
-
-    def folds(self, side: int) -> bool:
-        del side
-        return False
-
-    def fold(self, side: int, table: pa.Table) -> pa.Table:
-        del side
-        return table
 
     def combine(self, tables: Sequence[pa.Table], tally: Tally, part: Part) -> Iterator[pa.Table]:
         del tally, part
         yield from tables
 
 
+class Limitable(OneInput):
+    """An exchange that may be asked for its first rows alone; then it drops the others where they are."""
+
+    __slots__ = ()
+
+    @property
+    def reason(self) -> str:  # type: ignore[override]
+        return GROUPED if self.first is None else LIMIT
+
+    def limited(self, rows: int) -> Self:
+        """Returns the same exchange, which gives `rows` rows at most."""
+        return replace(self, first=rows if self.first is None else min(self.first, rows))  # type: ignore[type-var]
+
+    def _told(self, name: str) -> str:
+        return name if self.first is None else f"{name}, first {self.first:,}"
+
+    def _identity(self, *identity: Any) -> Any:
+        return [*identity] if self.first is None else [*identity, {"first": self.first}]
+
+
 @dataclass(frozen=True, slots=True)
-class Sorted(OneInput):
+class Sorted(Limitable):
     """Rows by keys; those of equal keys as they came. A heavy key goes on in the next output."""
 
     order: Order
+    first: int | None = None
 
     @property
     def name(self) -> str:
         keys = (f"{one.column} descending" if one.descending else one.column for one in self.order.keys)
-        return f"sort({', '.join(keys)})"
+        return self._told(f"sort({', '.join(keys)})")
 
     @property
     def orders(self) -> tuple[Order, ...]:
@@ -79,7 +86,15 @@ class Sorted(OneInput):
         return found[0]
 
     def identity(self) -> Any:
-        return ["sort", self.order.identity()]
+        return self._identity("sort", self.order.identity())
+
+    def folds(self, side: int) -> bool:
+        del side
+        return self.first is not None and self.first <= FOLDED_ROWS
+
+    def fold(self, side: int, table: pa.Table) -> pa.Table:
+        del side
+        return take(table, self.order.indices(table).slice(0, self.first))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,19 +117,30 @@ class Repartitioned(OneInput):
 
 
 @dataclass(frozen=True, slots=True)
-class Held(OneInput):
-    """Rows as they came, kept: what reads them several times does not make them again."""
+class Held(Limitable):
+    """Rows as they came, kept: what reads them several times does not make them again, and what is not made alike is
+    read alike."""
+
+    first: int | None = None
 
     @property
     def name(self) -> str:
-        return "hold"
+        return self._told("hold")
 
     @property
     def orders(self) -> tuple[Order, ...]:
         return (Order(),)
 
     def identity(self) -> Any:
-        return ["hold"]
+        return self._identity("hold")
+
+    def folds(self, side: int) -> bool:
+        del side
+        return self.first is not None
+
+    def fold(self, side: int, table: pa.Table) -> pa.Table:
+        del side
+        return table.slice(0, self.first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +179,7 @@ class Bucketed(Plain):
 
 
 @dataclass(frozen=True, slots=True)
-class Shuffled(OneInput):
+class Shuffled(Limitable):
     """Rows in random order: each is thrown into a bucket, and those of a bucket are permuted.
 
     A row's bucket depends on the seed and on where it was read; the permutation, on the seed and the bucket. So the
@@ -164,20 +190,21 @@ class Shuffled(OneInput):
     """None: the first run chooses one."""
     buckets: int
     count: int | None
+    first: int | None = None
     plain = False
     sorts = True
     even = True
 
     @property
     def name(self) -> str:
-        return f"random_shuffle(seed={self.seed})"
+        return self._told(f"random_shuffle(seed={self.seed})")
 
     @property
     def orders(self) -> tuple[Order, ...]:
         return (Order((SortKey(BUCKET),)),)
 
     def identity(self) -> Any:
-        return ["random_shuffle", self.seed, self.count, self.buckets]
+        return self._identity("random_shuffle", self.seed, self.count, self.buckets)
 
     def prepare(self, side: int) -> tuple[Any, ...]:
         del side

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
 from typing import Protocol
 
 import pyarrow as pa
@@ -13,6 +12,7 @@ from curate.dataset.dedup.places import Marking
 from curate.dataset.exchange.how import Exchange
 from curate.dataset.lazy.operators import Operator
 from curate.dataset.lazy.sources import Source
+from curate.dataset.lazy.zipping import zipped_schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +101,7 @@ def schema_of(plan: Plan) -> pa.Schema | None:
         case Exchanged(inputs, how):
             return how.schema([schema_of(one) for one in inputs])
         case Zip(inputs):
-            known = [one for one in map(schema_of, inputs) if one is not None]
-            if len(known) < len(inputs):
-                return None
-            names = zipped_names([one.names for one in known])
-            fields = [field for one in known for field in one]
-            return pa.schema([field.with_name(name) for name, field in zip(names, fields, strict=True)])
+            return zipped_schema(list(map(schema_of, inputs)))
 
 
 def rows_of(plan: Plan) -> int | None:
@@ -127,23 +122,11 @@ def rows_of(plan: Plan) -> int | None:
             counts = [rows_of(one) for one in inputs]
             return None if None in counts else sum(one for one in counts if one is not None)
         case Exchanged(inputs, how):
-            return rows_of(inputs[0]) if how.keeps_rows else None
+            found = rows_of(inputs[0]) if how.keeps_rows else None
+            return found if found is None or how.first is None else min(found, how.first)
         case Zip(inputs):
             lengths = {rows_of(one) for one in inputs}
             return lengths.pop() if len(lengths) == 1 else None
-
-
-def zipped_names(names: Sequence[Sequence[str]]) -> list[str]:
-    """Returns what columns side by side are called: one whose name is taken gets the first free of _1, _2, …
-
-    >>> zipped_names([["a", "b"], ["a"], ["a", "c"]])
-    ['a', 'b', 'a_1', 'a_2', 'c']
-    """
-    found: list[str] = []
-    for name in (name for one in names for name in one):
-        free = (f"{name}_{number}" for number in count(1))
-        found.append(next(one for one in free if one not in found) if name in found else name)
-    return found
 
 
 def lines(plan: Plan, depth: int = 0) -> Iterator[str]:

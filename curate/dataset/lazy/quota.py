@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from curate.dataset.exchange.how import LIMIT
 from curate.dataset.lazy.execution import Reading
 from curate.dataset.lazy.operators import Operator, Plain
 from curate.dataset.lazy.rules import Fusion
@@ -24,8 +25,6 @@ from curate.runtime.protocol import Pool, PoolSpec, Resources
 
 COUNTED_BYTES = 64 << 10
 """Bytes of the first blocks that are counted: little is made that is not asked for."""
-REASON = "limit"
-"""Why rows are dropped that are over it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +50,11 @@ class Quota(Plain):
     def apply(self, batch: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
         if place.shard != self.shard:
             over = self.rank is not None and place.rank > self.rank
-            tally.drop(batch.num_rows if over else 0, REASON)
+            tally.drop(batch.num_rows if over else 0, LIMIT)
             yield batch.slice(0, 0) if over else batch
             return
         kept = batch.slice(0, max(0, self.rows - place.row))
-        tally.drop(batch.num_rows - kept.num_rows, REASON)
+        tally.drop(batch.num_rows - kept.num_rows, LIMIT)
         yield kept
 
 

@@ -14,14 +14,16 @@ import numpy as np
 import pyarrow as pa
 
 from curate.dataset.exchange.cuts import Cut, cuts, place
-from curate.dataset.exchange.even import Even, Reads, by_part, evenly
-from curate.dataset.exchange.how import Exchange, Part
+from curate.dataset.exchange.even import Even, Reads, by_part, evenly, rows_of
+from curate.dataset.exchange.how import LIMIT, Exchange, Part
 from curate.dataset.exchange.order import Order
 from curate.dataset.exchange.runs import Segment
 from curate.dataset.exchange.skew import heaviest, refusal
 from curate.dataset.formats import rechunk
 from curate.dataset.lazy.run_files import open_all, opened, remove_damaged
 from curate.dataset.lazy.sources import View
+from curate.dataset.lazy.zipping import unequal
+from curate.dataset.pipeline import nameless
 from curate.dataset.tally import Tally
 from curate.errors import ConfigError, DamagedRun
 from curate.storage.protocol import Object
@@ -51,6 +53,8 @@ class Piece:
     """Where it begins, within the first pages; None: with the first row that is read."""
     high: Cut | None = None
     """Where the next one begins, within the last pages."""
+    over: int = 0
+    """Rows that no output gives: the last one says so in its books."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,26 +121,37 @@ class Ranges:
     def _rows(self, piece: Piece, tally: Tally) -> Iterator[pa.Table]:
         sides = []
         for side, order in enumerate(self.how.orders):
-            tables = self._tables(piece, side)
-            if not tables:
+            own = self._tables(piece, side)
+            tables = [one for one in own.tables if one.num_rows]
+            if self.how.plain and tables:
+                rows = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+                yield from self._plain(rows, len(tables), own.first, tally)
+            elif not tables:
                 sides.append(self._empty(side))
-                continue
-            rows = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
-            tally.books.rows_in += rows.num_rows
-            if self.how.plain:
-                yield from _sorted(rows, order, len(tables))
-                return
-            sides.append(order.sort(rows) if len(tables) > 1 and order.keys and not self.how.sorts else rows)
-        if not self.how.plain:
+            else:
+                rows = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+                tally.books.rows_in += rows.num_rows
+                sides.append(order.sort(rows) if len(tables) > 1 and order.keys and not self.how.sorts else rows)
+        if not self.how.plain and not all(map(nameless, sides)):
             part = Part(piece.number, self.of, piece.skip, piece.take)
             yield from self.how.combine(sides, tally, part)
+        tally.books.rows_in += piece.over
+        tally.drop(piece.over, LIMIT)
 
-    def _tables(self, piece: Piece, side: int) -> list[pa.Table]:
+    def _plain(self, rows: pa.Table, runs: int, first: int, tally: Tally) -> Iterator[pa.Table]:
+        """Yields rows in order, of which `first` of all lie before: those that are within the limit."""
+        (order,) = self.how.orders
+        own = rows.num_rows if self.how.first is None else max(0, min(rows.num_rows, self.how.first - first))
+        tally.books.rows_in += own
+        yield from _sorted(rows, order, runs, own)
+
+    def _tables(self, piece: Piece, side: int) -> _Own:
         """Returns the rows of each segment that are this output's. Raises DamagedRun; all files in which they are
         damaged are removed then, so that they are made again at once."""
         tables: list[pa.Table] = []
         damaged: list[DamagedRun] = []
         reads = piece.reads
+        first = reads.before
         for number, start, stop in zip(
             reads.segments.tolist(), reads.starts.tolist(), reads.stops.tolist(), strict=True
         ):
@@ -150,13 +165,15 @@ class Ranges:
                 damaged.append(error)
             else:
                 if not damaged:
-                    tables.append(self._own(found, piece, number, start))
+                    low, high = self._between(found, piece, number, start)
+                    first += start + low
+                    tables.append(found.slice(low, high - low) if low or high < found.num_rows else found)
         if damaged:
             raise damaged[0]
-        return [one for one in tables if one.num_rows]
+        return _Own(tables, first)
 
-    def _own(self, table: pa.Table, piece: Piece, number: int, start: int) -> pa.Table:
-        """Returns the rows between the cuts, of whole pages of a segment from row `start` on."""
+    def _between(self, table: pa.Table, piece: Piece, number: int, start: int) -> tuple[int, int]:
+        """Returns which rows are between the cuts, of whole pages of a segment from row `start` on."""
         order = self.how.orders[self.segments[number][0]]
 
         def at(cut: Cut) -> int:
@@ -167,7 +184,7 @@ class Ranges:
 
         low = 0 if piece.low is None else at(piece.low)
         high = table.num_rows if piece.high is None else at(piece.high)
-        return table.slice(low, max(0, high - low)) if low or high < table.num_rows else table
+        return low, max(low, high)
 
     def _empty(self, side: int) -> pa.Table:
         # Files without a row have no segment, and say which columns there are all the same.
@@ -177,14 +194,25 @@ class Ranges:
         return pa.table({})
 
 
-def _sorted(rows: pa.Table, order: Any, runs: int) -> Iterator[pa.Table]:
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """The rows of an output, of one side."""
+
+    tables: list[pa.Table]
+    """Those of each segment."""
+    first: int
+    """How many rows of all lie before."""
+
+
+def _sorted(rows: pa.Table, order: Any, runs: int, most: int) -> Iterator[pa.Table]:
+    """Yields rows of some runs in order, the first `most` of them."""
     if runs == 1 or not order.keys:
-        yield rows
+        yield rows.slice(0, most)
         return
     # Arrow lays texts of several chunks end to end for each `take`.
     rows = rows.combine_chunks()
-    indices = order.indices(rows)
-    for start in range(0, rows.num_rows, SLICE_ROWS):
+    indices = order.indices(rows).slice(0, most)
+    for start in range(0, len(indices), SLICE_ROWS):
         yield rows.take(indices.slice(start, SLICE_ROWS))
 
 
@@ -208,8 +236,10 @@ def ranges_of(how: Exchange, schema: pa.Schema | None, sides: Sequence[Sequence[
         heavy = heaviest(how.orders[0], indexes)
         if heavy is not None and heavy.bytes * COPIES > budget_bytes:
             raise ConfigError(refusal(how.name, heavy, budget_bytes, copies=COPIES))
-    pieces = _pieces_by_rows if how.even else _pieces_by_bytes
-    made = tuple(pieces(how, indexes))
+    if how.beside:
+        made = tuple(_pieces_beside(how, indexes, [of for of, _, _ in segments]))
+    else:
+        made = tuple(_within(how, indexes, (_pieces_by_rows if how.even else _pieces_by_bytes)(how, indexes)))
     if schema is None:
         schema = runs[0].schema if runs else pa.schema([])
     return Ranges(how, schema, files, tuple(side_of), tuple(segments), made, len(made))
@@ -226,6 +256,21 @@ def _pieces_by_bytes(how: Exchange, indexes: Sequence[Segment]) -> Iterator[Piec
     for number, reads in enumerate(reads_between(named, made, how.orders[0])):
         low, high = made[number - 1] if number else None, made[number] if number < len(made) else None
         yield Piece(number, reads, int(np.dot(reads.stops - reads.starts, weights[reads.segments])), low=low, high=high)
+
+
+def _within(how: Exchange, indexes: Sequence[Segment], pieces: Iterator[Piece]) -> Iterator[Piece]:
+    """Yields the pieces that give rows within the limit of an exchange, as far as the index tells; one at least."""
+    if how.first is None:
+        yield from pieces
+        return
+    last = next(pieces)
+    for one in pieces:
+        # Of outputs that are counted there are as many as were asked for.
+        if not how.even and one.reads.first >= how.first:
+            break
+        yield last
+        last = one
+    yield replace(last, over=max(0, rows_of(indexes) - how.first))
 
 
 def weights_of(indexes: Sequence[Segment]) -> Any:
@@ -248,6 +293,10 @@ def reads_between(segments: Sequence[Segment], made: Sequence[Cut], order: Order
 
     def read(segment: Segment, number: int) -> tuple[Any, Any]:
         ends = np.concatenate([[0], np.cumsum(segment.rows)]).astype(np.int64)
+        if not order.keys:
+            # It is known to the row.
+            at = np.select([of > number, of == number], [ends[-1], rows], 0)
+            return np.append(0, at), np.append(at, ends[-1])
         keys = _sorted_numbers(segment.keys, order) if quick is not None else None
         # The page that a cut is in; before the first one there is nothing on its left.
         if quick is not None and keys is not None:
@@ -276,7 +325,25 @@ def _sorted_numbers(keys: pa.Table, order: Order) -> Any:
 
 
 def _pieces_by_rows(how: Exchange, indexes: Sequence[Segment]) -> Iterator[Piece]:
-    total = sum(int(one.bytes.sum()) for one in indexes)
-    parts: Sequence[Even] = evenly(how.orders[0], indexes, how.count or max(1, -(-total // target_of(total))))
+    rows = rows_of(indexes)
+    first = rows if how.first is None else min(how.first, rows)
+    bytes = sum(int(one.bytes.sum()) for one in indexes) * first // max(1, rows)
+    parts: Sequence[Even] = evenly(how.orders[0], indexes, how.count or max(1, -(-bytes // target_of(bytes))), first)
     for number, part in enumerate(parts):
         yield Piece(number, part.reads, part.bytes, part.skip, part.take)
+
+
+def _pieces_beside(how: Exchange, indexes: Sequence[Segment], sides: Sequence[int]) -> Iterator[Piece]:
+    """Yields pieces of as many rows of each side. Raises ConfigError if one has more rows than another."""
+    of = [[number for number, one in enumerate(sides) if one == side] for side in range(len(how.orders))]
+    lengths = [rows_of([indexes[number] for number in numbers]) for numbers in of]
+    if len(set(lengths)) > 1:
+        raise ConfigError(unequal([f"{length:,}" for length in lengths]))
+    total = sum(int(one.bytes.sum()) for one in indexes)
+    count = max(1, -(-total // target_of(total)))
+    parts = [evenly(Order(), [indexes[number] for number in own], count) for own in of]
+    for number, beside in enumerate(zip(*parts, strict=True)):
+        numbers = [np.array(own, dtype=np.int64)[part.reads.segments] for own, part in zip(of, beside, strict=True)]
+        starts, stops = [part.reads.starts for part in beside], [part.reads.stops for part in beside]
+        reads = Reads(np.concatenate(numbers), np.concatenate(starts), np.concatenate(stops))
+        yield Piece(number, reads, sum(part.bytes for part in beside))

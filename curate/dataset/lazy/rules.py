@@ -18,14 +18,19 @@ from curate.dataset.lazy.operators import (
     Drop,
     FilterExpression,
     FilterRows,
+    MapIsolated,
+    MapRows,
     Operator,
     Plain,
     Rename,
     Select,
     WithColumn,
 )
+from curate.dataset.lazy.ordering import Limitable
 from curate.dataset.lazy.plan import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip
+from curate.dataset.lazy.sampling import RandomSample
 from curate.dataset.lazy.sources import Files, Source, View
+from curate.dataset.lazy.unifying import Unify
 from curate.dataset.pipeline import Compute, task_cpus
 from curate.units import format_bytes
 
@@ -37,10 +42,11 @@ class Fusion:
     source: Source
     view: View
     operators: tuple[Operator, ...]
-    read_most: int | None = None
-    """Rows of a piece after which no more are read."""
     give_most: int | None = None
     """Rows that a piece gives, at most."""
+    read_step: int | None = None
+    """Rows of a piece that are read first, and as many as there were so far after that: no more are made than will be
+    given, if all are kept. None: batches as they come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +124,7 @@ def lower(plan: Plan, operators: tuple[Operator, ...] = ()) -> Physical:
         case Apply(input, operator):
             return lower(input, (operator, *operators))
         case Limit(input, rows):
+            input = within(input, rows) or input
             first = First(_limited(lower(input), rows), rows)
             return Local(first, operators) if operators else first
         case Checkpoint(input, path):
@@ -140,6 +147,17 @@ def lower(plan: Plan, operators: tuple[Operator, ...] = ()) -> Physical:
             return merged[0] if len(merged) == 1 else Joined(tuple(merged))
 
 
+def within(plan: Plan, rows: int) -> Plan | None:
+    """Returns the first rows of a plan as what an exchange gives that keeps no others; None if it ends in none."""
+    match plan:
+        case Exchanged(inputs, how) if isinstance(how, Limitable):
+            return Exchanged(inputs, how.limited(rows))
+        case Apply(input, operator) if operator.keeps_rows:
+            found = within(input, rows)
+            return None if found is None else Apply(found, operator)
+    return None
+
+
 def _limited(input: Physical, rows: int) -> Physical:
     match input:
         case Kept() | Spread() | Told():
@@ -158,8 +176,13 @@ def _limited(input: Physical, rows: int) -> Physical:
 
 
 def _at_most(fusion: Fusion, rows: int) -> Fusion:
-    keep = all(operator.keeps_rows for operator in fusion.operators)
-    return replace(fusion, read_most=rows if keep else None, give_most=rows)
+    # Functions of batches see the same ones, however many rows are asked for.
+    by_row = all(operator.keeps_rows or isinstance(operator, BY_ROW) for operator in fusion.operators)
+    return replace(fusion, give_most=rows, read_step=rows if by_row else None)
+
+
+BY_ROW = (FilterExpression, FilterRows, MapIsolated, MapRows, RandomSample)
+"""Operators that may leave out rows, or make more of them, of each by itself."""
 
 
 def fuse(source: Source, operators: tuple[Operator, ...]) -> Fusion:
@@ -236,6 +259,8 @@ def _over(columns: set[str], operators: Sequence[Operator]) -> Iterator[Operator
                 columns = columns | {column}
             case Select(selected):
                 columns = set(selected)
+            case Unify(to):
+                columns = set(to.names)
         yield operator
 
 
@@ -323,10 +348,9 @@ def _told(fusion: Fusion, indent: str) -> Iterator[str]:
         yield f"{indent}  reads {len(fusion.view.columns)} of {whole} columns: {', '.join(fusion.view.columns)}"
     if fusion.view.predicate is not None and isinstance(source, Files):
         yield f"{indent}  leaves out row groups by: {fusion.view.predicate}  [{source.pruned(fusion.view)}]"
-    if fusion.read_most is not None:
-        yield f"{indent}  reads at most {fusion.read_most:,} rows of a piece"
-    elif fusion.give_most is not None:
-        yield f"{indent}  gives at most {fusion.give_most:,} rows of a piece"
+    if fusion.give_most is not None:
+        paced = "" if fusion.read_step is None else "; reads as many first, and more only if those are not enough"
+        yield f"{indent}  gives at most {fusion.give_most:,} rows of a piece{paced}"
     for pooled, neighbours in groupby(fusion.operators, lambda one: one.compute is not None):
         if not pooled:
             yield f"{indent}  fused: {_chain(tuple(neighbours))}"

@@ -11,12 +11,13 @@ from curate.dataset.dedup.marks import FileMarks
 from curate.dataset.dedup.plans import pinned
 from curate.dataset.exchange.runs import CHUNK_BYTES
 from curate.dataset.formats import DEFAULT_CODEC, Format, OutputFormat, ReadAs, suffix
+from curate.dataset.lazy.durable import alike, durable, fusions
 from curate.dataset.lazy.merging import merge_stage
 from curate.dataset.lazy.operators import Operator
 from curate.dataset.lazy.ordering import Repartitioned, Shuffled, buckets_for
 from curate.dataset.lazy.plan import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip, schema_of
 from curate.dataset.lazy.ranges import COPIES, LEAST_BYTES, MOST_BYTES, PARTS, ranges_of
-from curate.dataset.lazy.rules import First, Fusion, Local, Spread, Tasks, Zipped, lower
+from curate.dataset.lazy.rules import Fusion, Spread, Tasks, lower
 from curate.dataset.lazy.shards import SourceRows
 from curate.dataset.lazy.slices import sliced
 from curate.dataset.lazy.sources import NUMBER_BYTES, Files, Listed, Range, Source, Tables, View
@@ -25,7 +26,6 @@ from curate.dataset.pipeline import Pipeline, read_rows, task_cpus
 from curate.dataset.spec import Before, StageSpec
 from curate.dataset.split import SHARD_BYTES
 from curate.dataset.stage import Runs
-from curate.errors import ConfigError
 from curate.runtime.protocol import Resources
 from curate.storage.protocol import Object
 from curate.units import GIB, MIB
@@ -66,13 +66,12 @@ def stage_of(
     """
     codec = codec or DEFAULT_CODEC
     suffix(format, codec)
+    plan = durable(plan)
     # As they were asked for: how they are rewritten changes no byte, and may change with the next version of curate.
     asked = tuple(_operators(plan))
     base = _base(plan)
     marked = _marked(plan)
     if isinstance(base, Limit):
-        if marked:
-            raise ConfigError("rows behind a limit are not marked: write what is limited first")
         return _limited(base, asked, format, codec)
     read = _Read(operators=asked)
     identity: dict[str, Any] = {}
@@ -172,22 +171,22 @@ class _Read:
 def _reading(plan: Plan, *, runs: bool, named: bool) -> _Read:
     """Returns how files, or rows in memory, are read: for an exchange in bundles; else file by file, as inputs that
     outputs are `named` after, or that are the same however often they are read."""
-    fusions = _fusions(plan)
-    sources: list[Any] = [one.source for one in fusions]
+    of = fusions(plan)
+    sources: list[Any] = [one.source for one in of]
     asked = [one.num_cpus for one in sources if one.num_cpus is not None]
-    read = _Read(fusions[0].operators, sources=sources, num_cpus=max(asked, default=None))
+    read = _Read(of[0].operators, sources=sources, num_cpus=max(asked, default=None))
     if runs:
         size = map_bytes(sum(map(size_of, sources)))
         cut: list[Any] = [
             one.in_pieces(min(size, one.shard_bytes)) if isinstance(one, Listed) and not one.pinned else one
             for one in sources
         ]
-        read.rows = SourceRows(cut, [one.view for one in fusions], size)
+        read.rows = SourceRows(cut, [one.view for one in of], size)
     elif named and all(isinstance(source, Files) for source in sources):
         first, read.paths = cast(Files, sources[0]), [path for one in sources for path in one.paths]
-        read.columns, read.how = fusions[0].view.columns, first.reading(fusions[0].view)
+        read.columns, read.how = of[0].view.columns, first.reading(of[0].view)
     else:
-        read.rows = SourceRows(sources, [one.view for one in fusions])
+        read.rows = SourceRows(sources, [one.view for one in of])
     return read
 
 
@@ -276,13 +275,9 @@ def with_memory(spec: StageSpec) -> StageSpec:
 def _branches(plan: Plan) -> list[Plan]:
     """Returns a plan as parts that are stages, in order: those of a union whose parts are read or done differently."""
     base = _base(plan)
-    if not isinstance(base, Union):
+    if not isinstance(base, Union) or alike(base):
         return [plan]
-    try:
-        _fusions(plan)
-    except ConfigError:
-        return [found for one in base.inputs for found in _branches(_rebased(plan, one))]
-    return [plan]
+    return [found for one in base.inputs for found in _branches(_rebased(plan, one))]
 
 
 def _rebased(plan: Plan, base: Plan) -> Plan:
@@ -467,21 +462,16 @@ def _limited(
     # How far a limit reaches is told by pieces, which then have to be the same ones.
     below = pinned(base.input) if runs else base.input
     inner, paths = stage_of(below, format, codec)
-    if inner.before or inner.limit is not None:
-        raise ConfigError(
-            "a limit is written that is over files or rows in memory, not over another limit, a checkpoint or an "
-            "exchange: write what it is over first, and limit that"
-        )
-    fusions = tuple(_fusions(below))
+    of = tuple(fusions(below))
     told = [operator.identity() for operator in after]
     spec = replace(
         inner,
         identity={**inner.identity, "limit": base.rows, "after": told},
         parameters={**inner.parameters, "limit": base.rows, "after": [operator.name for operator in after]},
-        resources=Resources(task_cpus((*fusions[0].operators, *after))),
+        resources=Resources(task_cpus((*of[0].operators, *after))),
         # With a limit that is not decided yet: what pools there are is known from it.
-        operator=Pipeline((*fusions[0].operators, *after)),
-        limit=FirstRows(base.rows, fusions, after, whole=runs),
+        operator=Pipeline((*of[0].operators, *after)),
+        limit=FirstRows(base.rows, of, after, whole=runs),
     )
     return spec, paths
 
@@ -501,33 +491,6 @@ def _operators(plan: Plan) -> Iterator[Operator]:
         yield plan.step
     elif isinstance(plan, Union):
         yield from _operators(plan.inputs[0])
-
-
-def _fusions(plan: Plan) -> Sequence[Fusion]:
-    """Returns what reads the plan's rows: several where it is a union of what is read and done in the same way."""
-    physical = lower(plan)
-    below = physical
-    while isinstance(below, First | Local):
-        below = below.input
-    if isinstance(below, Zipped):
-        raise ConfigError(
-            "a zip cannot be written: its rows are put side by side in the consumer's process, and no file of the "
-            "input is one of the output; write its to_arrow() with pyarrow"
-        )
-    if not isinstance(physical, Tasks) or not all(_alike(one, physical.fusions[0]) for one in physical.fusions):
-        raise ConfigError(
-            "a union is written if its parts are read and processed in the same way: files of one format, or rows in "
-            "memory, of one schema, with the same operators; write the parts to checkpoints, or to outputs of their own"
-        )
-    return physical.fusions
-
-
-def _alike(one: Fusion, other: Fusion) -> bool:
-    if one is other:
-        return True
-    kinds = [source.how.identity() if isinstance(source, Files) else None for source in (one.source, other.source)]
-    asked = [[operator.identity() for operator in fusion.operators] for fusion in (one, other)]
-    return kinds[0] == kinds[1] and one.source.found.equals(other.source.found) and asked[0] == asked[1]
 
 
 __all__ = ["MOST_BYTES", "Spread", "exchanges_of", "map_stages", "seeded", "shuffled", "stage_of"]

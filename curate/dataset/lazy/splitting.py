@@ -29,7 +29,12 @@ class DataIterator:
         weakref.finalize(self, passes.abandon, share).atexit = False
 
     def iter_rows(self) -> Generator[dict[str, Any]]:
-        """Yields the rows of this share as dictionaries, as `Dataset.iter_rows` does."""
+        """Yields the rows of this share as dictionaries, as `Dataset.iter_rows` does.
+
+        >>> (share,) = curate.range(2).streaming_split(1)
+        >>> list(share.iter_rows())
+        [{'id': 0}, {'id': 1}]
+        """
         return consuming.iter_rows(self._blocks)
 
     def iter_batches(
@@ -42,7 +47,12 @@ class DataIterator:
         local_shuffle_buffer_size: int | None = None,
         local_shuffle_seed: int | None = None,
     ) -> Generator[Any]:
-        """Yields the rows of this share in batches, as `Dataset.iter_batches` does."""
+        """Yields the rows of this share in batches, as `Dataset.iter_batches` does.
+
+        >>> (share,) = curate.range(3).streaming_split(1)
+        >>> [batch.num_rows for batch in share.iter_batches(batch_size=2)]
+        [2, 1]
+        """
         return consuming.iter_batches(
             self._blocks,
             prefetch_batches=prefetch_batches,
@@ -66,7 +76,12 @@ class DataIterator:
         local_shuffle_seed: int | None = None,
         pin_memory: bool = False,
     ) -> Generator[Any]:
-        """Yields the rows of this share as tensors, as `Dataset.iter_torch_batches` does."""
+        """Yields the rows of this share as tensors, as `Dataset.iter_torch_batches` does.
+
+        >>> (share,) = curate.range(3).streaming_split(1)
+        >>> [batch["id"].tolist() for batch in share.iter_torch_batches()]  # doctest: +SKIP
+        [[0, 1, 2]]
+        """
         return consuming.iter_torch_batches(
             self._blocks,
             prefetch_batches=prefetch_batches,

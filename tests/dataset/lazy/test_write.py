@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -88,24 +87,6 @@ class TestWrite:
         with pytest.raises(ConfigError, match="not written by curate"):
             pipeline(folder).write_parquet(out, backend="inline")
         assert pq.read_table(out / "0.parquet").column_names == ["mine"]
-
-    @pytest.mark.parametrize(
-        ("make", "message"),
-        [
-            (lambda ds: ds.limit(3).map(lambda row: row).limit(2), "not over another limit"),
-            (lambda ds: ds.union(ds.limit(3)), "union is written if"),
-            (lambda ds: ds.union(ds.map(lambda row: row)), "union is written if"),
-            (lambda ds: ds.union(curate.range(3)), "union is written if"),
-            (lambda ds: ds.zip(ds), "zip cannot be written"),
-        ],
-    )
-    def test_what_cannot_be_resumed_is_refused(
-        self, folder: Path, tmp_path: Path, make: Callable[[Dataset], Dataset], message: str
-    ) -> None:
-        """Nothing is written."""
-        with pytest.raises(ConfigError, match=message):
-            make(curate.read_parquet(folder)).write_parquet(tmp_path / "out", backend="inline")
-        assert not (tmp_path / "out").exists()
 
     @pytest.mark.slow
     def test_the_same_bytes_on_ray(self, folder: Path, tmp_path: Path) -> None:

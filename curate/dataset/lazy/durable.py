@@ -1,0 +1,92 @@
+"""Plans as they are written: what no stage over files gives is an exchange.
+
+A stage reads pieces of its sources, does the same with each, and writes an output for each. So it writes what operators
+make of files, of rows in memory, and of unions of those that are done alike. For the first rows of these it counts how
+far they reach (`quota`). All else that moves rows, or leaves some out by how many there are, goes through run files:
+rows side by side; unions of what is read or done differently; the first rows of what an exchange gives, which then
+keeps no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from curate.dataset.formats import stem
+from curate.dataset.lazy.ordering import Held
+from curate.dataset.lazy.plan import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Union, Zip
+from curate.dataset.lazy.rules import Fusion, Tasks, lower, within
+from curate.dataset.lazy.sources import Files
+from curate.dataset.lazy.zipping import Zipped
+
+
+def durable(plan: Plan) -> Plan:
+    """Returns a plan of the same rows, in the same order, that a stage writes: its chain of operators begins with what
+    one reads.
+
+    Inputs of exchanges are left as they are, which stages of their own write.
+    """
+    match plan:
+        case Apply(input, operator):
+            return Apply(durable(input), operator)
+        case Zip(inputs):
+            return Exchanged(inputs, Zipped(len(inputs)))
+        case Union() if not alike(plan):
+            return Exchanged((plan,), Held())
+        case Limit(Limit(input, most), rows):
+            return durable(Limit(input, min(most, rows)))
+        case Limit(input, rows) if not alike(input):
+            return first_of(input, rows)
+    return plan
+
+
+def uncounted(plan: Plan) -> Plan:
+    """Returns a plan of the same rows of which nothing has to be counted before it is written: no limit is left."""
+    match plan:
+        case Apply(input, operator):
+            return Apply(uncounted(input), operator)
+        case Limit(input, rows):
+            return first_of(uncounted(input), rows)
+        case Checkpoint(input, path):
+            return Checkpoint(uncounted(input), path)
+        case Marked(input, step, marks):
+            return Marked(uncounted(input), step, uncounted(marks))
+        case Exchanged(inputs, how):
+            return Exchanged(tuple(map(uncounted, inputs)), how)
+        case Union(inputs):
+            return Union(tuple(map(uncounted, inputs)))
+        case Zip(inputs):
+            return Zip(tuple(map(uncounted, inputs)))
+    return plan
+
+
+def first_of(plan: Plan, rows: int) -> Plan:
+    """Returns the first rows of a plan as what an exchange gives."""
+    return within(plan, rows) or Exchanged((plan,), Held(rows))
+
+
+def alike(plan: Plan) -> bool:
+    """Returns whether one stage reads a plan: of files, or of rows in memory, with all of which the same is done; of
+    files that outputs can be called after."""
+    physical = lower(plan)
+    if not isinstance(physical, Tasks) or not all(_alike(one, physical.fusions[0]) for one in physical.fusions):
+        return False
+    read = [one.source.listing["name"] for one in physical.fusions if isinstance(one.source, Files)]
+    names = [stem(name) for column in read for name in column.to_pylist()] if len(read) > 1 else []
+    return len(names) == len(set(names))
+
+
+def fusions(plan: Plan) -> Sequence[Fusion]:
+    """Returns what reads the rows of a plan that is `alike`: several where it is a union."""
+    physical = lower(plan)
+    assert isinstance(physical, Tasks)
+    return physical.fusions
+
+
+def _alike(one: Fusion, other: Fusion) -> bool:
+    if one is other:
+        return True
+    if one.source.found is None or other.source.found is None:
+        return False
+    kinds = [source.how.identity() if isinstance(source, Files) else None for source in (one.source, other.source)]
+    asked = [[operator.identity() for operator in fusion.operators] for fusion in (one, other)]
+    return kinds[0] == kinds[1] and one.source.found.equals(other.source.found) and asked[0] == asked[1]
