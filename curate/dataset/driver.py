@@ -239,14 +239,8 @@ class _Run:
         return self.account.summary(RunState.COMPLETE)
 
     def _start(self, backend: Backend) -> None:
-        try:
+        with self.signals.starting(backend):
             backend.start(self.prepared.spec.resources, self.prepared.spec.operator.pools)
-        except (SystemExit, KeyboardInterrupt) as error:
-            # SystemExit: Ray's handler of SIGTERM, while `ray.init` runs.
-            self.signals.started_half(backend)
-            raise KeyboardInterrupt from error
-        finally:
-            self.signals.install()
 
     def _work(self, backend: Backend | None) -> RunState:
         """Dispatches, if there is something to do, and writes down how that ended, whatever happens."""

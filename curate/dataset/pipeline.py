@@ -244,17 +244,11 @@ def nameless(table: pa.Table) -> bool:
 
 def _empties(step: Step, tables: Iterator[pa.Table], tally: Tally) -> Iterator[pa.Table]:
     for table in tables:
-        if nameless(table):
-            yield table
-        else:
-            yield from step.apply(table, tally, Place("", 0))
+        yield from step.apply(table, tally, Place("", 0))
 
 
 def _asked(pool: Pool, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
     for table in tables:
-        if nameless(table):
-            yield table
-            continue
         found = pool.call((table, 0, Applying(""))).result()
         if isinstance(found, Raised):
             raise RaisedElsewhere(found)

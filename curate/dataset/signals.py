@@ -88,11 +88,20 @@ class Signals:
         finally:
             self._backend = None
 
-    def started_half(self, backend: Backend) -> None:
-        """Has the program end without a farewell: Ray, interrupted while it starts, aborts in the middle of one."""
-        if self._wanted and backend.name == "ray" and "ray" in sys.modules:
-            # What was registered last runs first. The processes of a cluster that was begun end with this one.
-            atexit.register(_leave_at_exit)
+    @contextlib.contextmanager
+    def starting(self, backend: Backend) -> Iterator[None]:
+        """Is what a backend starts in, whose handlers of signals are replaced then. Raises KeyboardInterrupt if it is
+        interrupted; then the program ends without a farewell, in the middle of which Ray aborts that started half."""
+        try:
+            yield
+        except (SystemExit, KeyboardInterrupt) as error:
+            # SystemExit: Ray's handler of SIGTERM, while `ray.init` runs.
+            if self._wanted and backend.name == "ray" and "ray" in sys.modules:
+                # What was registered last runs first. The processes of a cluster that was begun end with this one.
+                atexit.register(_leave_at_exit)
+            raise KeyboardInterrupt from error
+        finally:
+            self.install()
 
     def _on_interrupt(self, *_signal: Any) -> None:
         if self._backend is None:

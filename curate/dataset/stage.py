@@ -622,7 +622,8 @@ class StageProgram:
                 tables: Iterable[Any] = self._tables(
                     probe.shard, probe.given, tally, PROBED_BATCHES, errors=True, hold=False
                 )
-            elif self.operator.reads_files:
+            elif self.operator.reads_files or (self.rows is not None and not len(self.rows.schema)):
+                # No rows came out of the stage before, nor their columns: there is nothing to ask with.
                 return answer
             else:
                 schema = next(iter(self.input_schemas.values()))

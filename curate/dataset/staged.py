@@ -334,14 +334,8 @@ def _connected(name: str, given: Backend | None, signals: Signals) -> Iterator[b
     machine alone."""
     held = given or make_backend(name)
     try:
-        try:
+        with signals.starting(held):
             held.start(Resources(num_cpus=0.0))
-        except (SystemExit, KeyboardInterrupt) as error:
-            # SystemExit: Ray's handler of SIGTERM, while it starts.
-            signals.started_half(held)
-            raise KeyboardInterrupt from error
-        finally:
-            signals.install()
         yield held.alone()
     finally:
         if not signals.interrupts.terminated:

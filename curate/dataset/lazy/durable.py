@@ -19,22 +19,22 @@ from curate.dataset.lazy.sources import Files
 from curate.dataset.lazy.zipping import Zipped
 
 
-def durable(plan: Plan) -> Plan:
+def durable(plan: Plan, *, named: bool) -> Plan:
     """Returns a plan of the same rows, in the same order, that a stage writes: its chain of operators begins with what
-    one reads.
+    one reads. With `named`, its outputs are called after the files that it reads, if it reads files.
 
     Inputs of exchanges are left as they are, which stages of their own write.
     """
     match plan:
         case Apply(input, operator):
-            return Apply(durable(input), operator)
+            return Apply(durable(input, named=named), operator)
         case Zip(inputs):
             return Exchanged(inputs, Zipped(len(inputs)))
-        case Union() if not alike(plan):
-            return Exchanged((plan,), Held())
+        case Union() if not _one_stage(plan, named):
+            return Exchanged((plan,), Held(called="union"))
         case Limit(Limit(input, most), rows):
-            return durable(Limit(input, min(most, rows)))
-        case Limit(input, rows) if not alike(input):
+            return durable(Limit(input, min(most, rows)), named=named)
+        case Limit(input, rows) if not _one_stage(input, named):
             return first_of(input, rows)
     return plan
 
@@ -65,12 +65,16 @@ def first_of(plan: Plan, rows: int) -> Plan:
 
 
 def alike(plan: Plan) -> bool:
-    """Returns whether one stage reads a plan: of files, or of rows in memory, with all of which the same is done; of
-    files that outputs can be called after."""
+    """Returns whether a plan is read of files, or of rows in memory, and the same is done with all of it."""
     physical = lower(plan)
-    if not isinstance(physical, Tasks) or not all(_alike(one, physical.fusions[0]) for one in physical.fusions):
+    return isinstance(physical, Tasks) and all(_alike(one, physical.fusions[0]) for one in physical.fusions)
+
+
+def _one_stage(plan: Plan, named: bool) -> bool:
+    """Returns whether one stage reads a plan; with `named`, of files that outputs can be called after."""
+    if not alike(plan):
         return False
-    read = [one.source.listing["name"] for one in physical.fusions if isinstance(one.source, Files)]
+    read = [one.source.listing["name"] for one in fusions(plan) if named and isinstance(one.source, Files)]
     names = [stem(name) for column in read for name in column.to_pylist()] if len(read) > 1 else []
     return len(names) == len(set(names))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -122,10 +122,12 @@ class Held(Limitable):
     read alike."""
 
     first: int | None = None
+    called: str = field(default="hold", compare=False)
+    """What it is for, as people are told."""
 
     @property
     def name(self) -> str:
-        return self._told("hold")
+        return self.called if self.first is None else f"limit({self.first:,})"
 
     @property
     def orders(self) -> tuple[Order, ...]:
@@ -149,6 +151,8 @@ class Bucketed(Plain):
 
     seed: int | None
     buckets: int
+    part: int = 0
+    """Which part of a union the rows are of, where each is a stage of its own: there may be shards of one name."""
     keeps_rows = True
 
     @property
@@ -166,13 +170,14 @@ class Bucketed(Plain):
         return needed & set(schema.names)
 
     def identity(self) -> Any:
-        return ["bucket", self.seed, self.buckets]
+        return ["bucket", self.seed, self.buckets, *([self.part] if self.part else [])]
 
     def apply(self, batch: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
         del tally
         self.schema(batch.schema)
         assert self.seed is not None
-        keys = random_keys(self.seed, place.shard, place.row, batch.num_rows)
+        shard = f"{self.part}\0{place.shard}" if self.part else place.shard
+        keys = random_keys(self.seed, shard, place.row, batch.num_rows)
         # The upper bits of a product: as even as the keys, for any number of buckets.
         buckets = ((keys >> np.uint64(32)) * np.uint64(self.buckets)) >> np.uint64(32)
         yield batch.append_column(BUCKET, pa.array(buckets.astype(np.uint16)))

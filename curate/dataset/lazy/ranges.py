@@ -24,7 +24,7 @@ from curate.dataset.lazy.run_files import open_all, opened, remove_damaged
 from curate.dataset.lazy.sources import View
 from curate.dataset.lazy.zipping import unequal
 from curate.dataset.pipeline import nameless
-from curate.dataset.tally import Tally
+from curate.dataset.tally import BadRowBudget, Tally
 from curate.errors import ConfigError, DamagedRun
 from curate.storage.protocol import Object
 from curate.units import GIB, MIB
@@ -219,7 +219,7 @@ def _sorted(rows: pa.Table, order: Any, runs: int, most: int) -> Iterator[pa.Tab
 def ranges_of(how: Exchange, schema: pa.Schema | None, sides: Sequence[Sequence[Object]], budget_bytes: int) -> Ranges:
     """Returns the source over the run files of each side of an exchange, in merge order; reads their indexes.
 
-    `schema` is that of the rows, if it is known; else it is that of the first run file, for those that are plain.
+    `schema` is that of the rows, if it is known; else it is what becomes of that of the first run file of each side.
     `budget_bytes` is what a task has for the rows of one output. Raises ConfigError if there is a key whose rows, which
     have to come to one, do not fit; DamagedRun, once what is damaged was removed.
     """
@@ -241,8 +241,26 @@ def ranges_of(how: Exchange, schema: pa.Schema | None, sides: Sequence[Sequence[
     else:
         made = tuple(_within(how, indexes, (_pieces_by_rows if how.even else _pieces_by_bytes)(how, indexes)))
     if schema is None:
-        schema = runs[0].schema if runs else pa.schema([])
+        schema = _made_of(
+            how,
+            [
+                next((runs[at].schema for at, of in enumerate(side_of) if of == side), None)
+                for side in range(len(how.orders))
+            ],
+        )
     return Ranges(how, schema, files, tuple(side_of), tuple(segments), made, len(made))
+
+
+def _made_of(how: Exchange, sides: Sequence[pa.Schema | None]) -> pa.Schema:
+    """Returns the schema of what becomes of rows of these; without columns if those of one are not known: it has no
+    rows, and what the others become has them."""
+    tables = [pa.table({}) if side is None else side.empty_table() for side in sides]
+    if how.plain:
+        return tables[0].schema
+    if any(map(nameless, tables)):
+        return pa.schema([])
+    made = next(how.combine(tables, Tally(BadRowBudget()), Part(0, 1)), None)
+    return pa.schema([]) if made is None else made.schema
 
 
 def _pieces_by_bytes(how: Exchange, indexes: Sequence[Segment]) -> Iterator[Piece]:

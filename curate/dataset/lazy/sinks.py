@@ -14,7 +14,7 @@ from curate.dataset.formats import DEFAULT_CODEC, Format, OutputFormat, ReadAs, 
 from curate.dataset.lazy.durable import alike, durable, fusions
 from curate.dataset.lazy.merging import merge_stage
 from curate.dataset.lazy.operators import Operator
-from curate.dataset.lazy.ordering import Repartitioned, Shuffled, buckets_for
+from curate.dataset.lazy.ordering import Bucketed, Repartitioned, Shuffled, buckets_for
 from curate.dataset.lazy.plan import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip, schema_of
 from curate.dataset.lazy.ranges import COPIES, LEAST_BYTES, MOST_BYTES, PARTS, ranges_of
 from curate.dataset.lazy.rules import Fusion, Spread, Tasks, lower
@@ -66,7 +66,7 @@ def stage_of(
     """
     codec = codec or DEFAULT_CODEC
     suffix(format, codec)
-    plan = durable(plan)
+    plan = durable(plan, named=format is not OutputFormat.RUN)
     # As they were asked for: how they are rewritten changes no byte, and may change with the next version of curate.
     asked = tuple(_operators(plan))
     base = _base(plan)
@@ -221,7 +221,8 @@ def map_stages(plan: Exchanged, owner: Owner | None = None) -> list[tuple[StageS
     for side, below in enumerate(plan.inputs):
         for operator in how.prepare(side):
             below = Apply(below, operator)
-        for branch in _branches(below):
+        for number, branch in enumerate(_branches(below)):
+            branch = _apart(branch, number)
             spec, _ = stage_of(branch, OutputFormat.RUN, NOT_RUN, None if owner is None else owner.below(len(found)))
             order = how.orders[side]
             fold = partial(how.fold, side) if how.folds(side) else None
@@ -278,6 +279,13 @@ def _branches(plan: Plan) -> list[Plan]:
     if not isinstance(base, Union) or alike(base):
         return [plan]
     return [found for one in base.inputs for found in _branches(_rebased(plan, one))]
+
+
+def _apart(plan: Plan, number: int) -> Plan:
+    """Returns a part of a union whose rows are told apart from those of the others, if they get random keys."""
+    if isinstance(plan, Apply) and isinstance(plan.operator, Bucketed):
+        return Apply(plan.input, replace(plan.operator, part=number))
+    return plan
 
 
 def _rebased(plan: Plan, base: Plan) -> Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -155,3 +156,17 @@ def test_rows_without_copies_whose_columns_only_functions_know(tmp_path: Path) -
         assert (summary.state, summary.books.rows_out, summary.books.dropped) == ("complete", 20, {})
         (side,) = (tmp_path / name / "_side/duplicates").glob("*.parquet")
         assert pq.read_schema(side).names == ["id", "cluster", "kept_id", "similarity"]
+
+
+def test_so_are_those_of_parts_that_are_read_differently(tmp_path: Path) -> None:
+    """Each is a stage of its own, with shards of the same names."""
+    rows = written(tmp_path / "in", [numbers(0, 500), numbers(500, 500)])
+    parts = rows.union(rows.filter(pc.field("n") >= 0), rows.union(rows.filter(pc.field("n") >= -1)))
+    order = parts.random_shuffle(seed=1).to_arrow()["n"].to_pylist()
+    places: dict[int, list[int]] = {}
+    for place, n in enumerate(order):
+        places.setdefault(n, []).append(place)
+    assert all(len(one) == 4 for one in places.values())
+    for a, b in pairwise(range(4)):
+        near = sum(sorted(one)[b] - sorted(one)[a] < 100 for one in places.values())
+        assert near < 200  # about 75 if they know nothing of each other
