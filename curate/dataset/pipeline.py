@@ -144,6 +144,8 @@ class Applying:
     """Whether a table goes on only when the whole batch did well."""
     budget_bytes: int | None = None
     """Bytes of batches that a task may have sent to a pool and not heard of, but for one; None: as the pool says."""
+    ahead: bool = True
+    """Whether a task sends a pool batches before it has heard of those that it has sent."""
 
 
 @dataclass(slots=True)
@@ -317,6 +319,8 @@ def _there(
         calls.append((pool.call((batch, seen.rows, how)), size))
         sent_bytes += size
         seen.rows += batch.num_rows
+        while calls and not how.ahead:
+            yield from answer()
     while calls:
         yield from answer()
 

@@ -159,20 +159,26 @@ def spread_of(job: Job, ds: Dataset, built: Any) -> Spread:
         raise no_dataset(owner, built)
     nodes = list(_nodes(plan))
     for node in nodes:
-        if isinstance(node, Limit) and not any(isinstance(one, MOVES) for one in _nodes(node)):
+        under = list(_nodes(node)) if isinstance(node, Limit) else []
+        if _given_in(under, ds) and not any(isinstance(one, MOVES) for one in under):
             raise ConfigError(
-                f"{owner}: limit({node.rows}) of the rows of the job's input, all of which would be looked at for it; "
+                f"{owner}: {_told(node)} of the rows of the job's input, all of which would be looked at for it; "
                 "limit what an exchange gives, such as sort or random_shuffle, or give the job less: --limit, --sample"
             )
     plan = uncounted(plan)
     nodes = list(_nodes(plan))
-    if not any(node is ds._plan or node == pinned(ds._plan) for node in nodes):
+    if not _given_in(nodes, ds):
         raise ConfigError(
             f"{owner} gave what is not made of its input; expected what becomes of the dataset it is given"
         )
     steps_of_all = [step_of(node) for node in nodes if isinstance(node, Apply | Marked)]
     refuse_idle_pool(job, [*steps_of_all, *(step for tail in tails.values() for step in tail)])
     return Spread(job, plan, tails, sides)
+
+
+def _given_in(nodes: Sequence[Plan], ds: Dataset) -> bool:
+    """Returns whether the job's input is among these."""
+    return any(node is ds._plan or node == pinned(ds._plan) for node in nodes)
 
 
 def _nodes(plan: Plan) -> Iterator[Plan]:
@@ -211,6 +217,8 @@ def _told(plan: Plan) -> str:
             return f"the checkpoint at {path!r}"
         case Scan(source):
             return source.name
+        case Limit(_, rows):
+            return f"limit({rows})"
     return f"a {type(plan).__name__.lower()}"
 
 
@@ -230,6 +238,10 @@ def _one_output(plan: Plan, *, keep: bool = False) -> Plan:
             return Exchanged(tuple(map(_one_output, inputs)), how)
         case Union(inputs):
             return Union(tuple(map(_one_output, inputs)))
+        case Zip(inputs):
+            return Zip(tuple(map(_one_output, inputs)))
+        case Limit(input, rows):
+            return Limit(_one_output(input), rows)
     return plan
 
 

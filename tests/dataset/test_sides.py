@@ -606,7 +606,7 @@ class TestWhatBuildMayGive:
             (lambda ds: {"main": ds, 3: ds}, {}, "3 cannot be the name of an extra output"),
             (lambda ds: {"main": ds, "odd": None}, {}, "gave NoneType for the output 'odd'"),
             (lambda ds: {"main": ds, "odd": curate.range(3)}, {}, "expected what becomes of the dataset"),
-            (lambda ds: {"main": ds, "odd": ds.limit(3)}, {}, "the output 'odd' begins with a limit"),
+            (lambda ds: {"main": ds, "odd": ds.limit(3)}, {}, "the output 'odd' begins with limit(3)"),
             (
                 lambda ds: {"main": ds, "odd": ds},
                 {"sides": ("even",)},

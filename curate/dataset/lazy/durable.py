@@ -10,6 +10,7 @@ keeps no others.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from curate.dataset.formats import stem
 from curate.dataset.lazy.ordering import Held
@@ -34,6 +35,9 @@ def durable(plan: Plan, *, named: bool) -> Plan:
             return Exchanged((plan,), Held(called="union"))
         case Limit(Limit(input, most), rows):
             return durable(Limit(input, min(most, rows)), named=named)
+        case Limit(Union(inputs) as union, rows) if not _one_stage(union, named):
+            # Each by itself, so that no more is made of it than could be asked for.
+            return Exchanged((Union(tuple(Limit(one, rows) for one in inputs)),), Held(rows))
         case Limit(input, rows) if not _one_stage(input, named):
             return first_of(input, rows)
     return plan
@@ -74,9 +78,20 @@ def _one_stage(plan: Plan, named: bool) -> bool:
     """Returns whether one stage reads a plan; with `named`, of files that outputs can be called after."""
     if not alike(plan):
         return False
-    read = [one.source.listing["name"] for one in fusions(plan) if named and isinstance(one.source, Files)]
-    names = [stem(name) for column in read for name in column.to_pylist()] if len(read) > 1 else []
-    return len(names) == len(set(names))
+    read = [one.source.listing for one in fusions(plan) if named and isinstance(one.source, Files)]
+    return len(read) < 2 or (_all_differ(_uris(read)) and _all_differ(_names(read)))
+
+
+def _names(listings: Sequence[Any]) -> list[str]:
+    return [stem(name) for one in listings for name in one["name"].to_pylist()]
+
+
+def _uris(listings: Sequence[Any]) -> list[str]:
+    return [uri for one in listings for uri in one["uri"].to_pylist()]
+
+
+def _all_differ(values: Sequence[str]) -> bool:
+    return len(values) == len(set(values))
 
 
 def fusions(plan: Plan) -> Sequence[Fusion]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from tempfile import TemporaryDirectory
@@ -30,7 +30,7 @@ from curate.dataset.lazy.rules import (
     cpus_of,
     fuse,
 )
-from curate.dataset.lazy.shards import SourceRows
+from curate.dataset.lazy.shards import Names, SourceRows
 from curate.dataset.lazy.sinks import stage_of
 from curate.dataset.lazy.sources import View, files
 from curate.dataset.lazy.stats import Run
@@ -119,18 +119,19 @@ class Reading:
         """Returns the name of each source, and what follows it."""
         return list(zip(self._names, self._pipelines, strict=True))
 
-    def run(self, payload: tuple[int, int, tuple[Any, ...]]) -> Iterator[pa.Table | Word]:
+    def run(self, payload: tuple[int, int, tuple[Any, ...], tuple[str, ...]]) -> Iterator[pa.Table | Word]:
         """Yields the blocks of a bundle of pieces, and word of what was measured: now and then, and at the end.
 
-        The payload is the number of their source, that of the first piece among those of all sources, and the bundle.
+        The payload is the number of their source, that of the first piece among those of all sources, the bundle, and
+        what its pieces are called.
         """
-        number, rank, bundle = payload
+        number, rank, bundle, names = payload
         if number not in self._ready:
             self._pipelines[number].setup()
             self._ready.add(number)
         fusion, pipeline = self._fusions[number], self._pipelines[number]
         meters = Meters([pooled for _, pooled in pipeline.metered])
-        tables = self._tables(fusion, pipeline, rank, bundle, meters)
+        tables = self._tables(fusion, pipeline, rank, zip(bundle, names, strict=True), meters)
         for block in sized(first_rows(tables, fusion.give_most), self._block_bytes):
             # Before the block: who wants no more than that hears no more.
             if time.monotonic() - self._told_s >= WORD_S:
@@ -145,23 +146,26 @@ class Reading:
         yield Word(number, meters.packed(write=False))
 
     def _tables(
-        self, fusion: Fusion, pipeline: Pipeline, rank: int, bundle: tuple[Any, ...], meters: Meters
+        self, fusion: Fusion, pipeline: Pipeline, rank: int, named: Iterable[tuple[Any, str]], meters: Meters
     ) -> Iterator[pa.Table]:
-        for number, piece in enumerate(bundle):
-            tally = Tally(BadRowBudget())
-            tables = self._of_piece(fusion, pipeline, rank + number, piece, tally, meters)
-            # Extra outputs are for who writes.
-            yield from (table for table in tables if not isinstance(table, SideTable))
+        given = 0
+        for number, (piece, name) in enumerate(named):
+            step = None if fusion.read_step is None else max(1, fusion.read_step - given)
+            applying = Applying(name, rank + number, budget_bytes=self.budget_bytes, ahead=step is None)
+            for table in self._of_piece(fusion, pipeline, piece, applying, step, meters):
+                # Extra outputs are for who writes.
+                if not isinstance(table, SideTable):
+                    given += table.num_rows
+                    yield table
 
     def _of_piece(
-        self, fusion: Fusion, pipeline: Pipeline, rank: int, piece: Any, tally: Tally, meters: Meters
+        self, fusion: Fusion, pipeline: Pipeline, piece: Any, how: Applying, step: int | None, meters: Meters
     ) -> Iterator[Any]:
-        source = fusion.source
+        source, tally = fusion.source, Tally(BadRowBudget())
         batches = source.read(piece, fusion.view, read_rows(fusion.operators), tally)
         try:
-            read = reading(paced(batches, fusion.read_step), meters.read)
-            applying = Applying(source.shard(piece), rank, budget_bytes=self.budget_bytes)
-            yield from pipeline.stream(read, tally, applying, meters.steps)
+            read = reading(paced(batches, step), meters.read)
+            yield from pipeline.stream(read, tally, how, meters.steps)
             tally.close()
         except Exception as error:
             error.add_note(f"while {source.label(piece)} was read")
@@ -306,12 +310,13 @@ def keep(plan: Plan, path: str, how: Options, run: Run) -> None:
         )
 
 
-def ranked(fusions: Sequence[Fusion]) -> Iterator[tuple[int, int, tuple[Any, ...]]]:
-    """Yields bundles of pieces, each with the number of its source, and how many pieces there are before."""
-    rank = 0
+def ranked(fusions: Sequence[Fusion]) -> Iterator[tuple[int, int, tuple[Any, ...], tuple[str, ...]]]:
+    """Yields bundles of pieces, each with the number of its source, how many pieces there are before, and what they
+    are called."""
+    rank, names = 0, Names()
     for number, one in enumerate(fusions):
         for bundle in one.source.bundles():
-            yield number, rank, bundle
+            yield number, rank, bundle, tuple(names.of(one.source.shard(piece)) for piece in bundle)
             rank += len(bundle)
 
 

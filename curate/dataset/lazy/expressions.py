@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import pickle
 import re
 from collections.abc import Sequence
@@ -10,11 +11,15 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from curate.dataset.pipeline import describe
 from curate.errors import ConfigError, did_you_mean
 
 _NO_MATCH = re.compile(r"No match for FieldRef\.(?:Name\((.*?)\)|Nested\(FieldRef\.Name\((.*?)\).*?) in ", re.DOTALL)
+
+_CALL = re.compile(r"(\w+)\(")
+"""A function in the text of an expression."""
 
 
 def project(table: pa.Table, expressions: Sequence[Any], names: Sequence[str]) -> pa.Table:
@@ -86,6 +91,34 @@ def _binds(expression: Any, schema: pa.Schema) -> bool:
     except pa.ArrowInvalid:
         return False
     return True
+
+
+def may_keep_nan(expression: Any, schema: pa.Schema) -> bool:
+    """Returns whether a filter may keep rows of which a column that it reads is NaN, as far as can be told.
+
+    The statistics of Parquet leave NaN out: by them, a row group of 1.0 and NaN has nothing but ones.
+
+    >>> schema = pa.schema([("x", pa.float64()), ("lang", pa.string())])
+    >>> may_keep_nan((pc.field("lang") == "en") & (pc.field("x") > 0.5), schema)
+    False
+    >>> may_keep_nan(pc.field("x") != 1, schema)
+    True
+    """
+    columns = columns_of(expression, schema)
+    floats = [name for name in columns if pt.is_floating(schema.field(name).type)]
+    if not floats:
+        return False
+    if len(columns) > 1 and set(_CALL.findall(str(expression))) - {"invert"}:
+        # What null becomes there says nothing about other values; what is compared, or joined by and and or, is false
+        # with null only if it is false with every value.
+        return True
+    for name in floats:
+        row = {field.name: pa.nulls(1, field.type) for field in schema}
+        row[name] = pa.array([math.nan]).cast(schema.field(name).type)
+        kept = project(pa.table(row), [expression], ["kept"])["kept"][0].as_py()
+        if kept or (kept is None and len(columns) > 1):
+            return True
+    return False
 
 
 def expression_text(expression: Any) -> str:

@@ -68,6 +68,8 @@ def merge_stage(spec: StageSpec, how: Exchange, side: int, files: Sequence[Objec
     """
     order = how.orders[side]
     runs = open_all(files)
+    if any(not one.schema.equals(runs[0].schema) for one in runs):
+        return None  # parts of a union, which are brought to one schema as they are read
     sizes = [int(index.bytes.sum()) for file in runs for index in file.segments]
     outputs = how.count or max(1, -(-sum(sizes) // target_of(sum(sizes))))
     if not order.keys or len(sizes) <= FEWEST_SEGMENTS or sum(sizes) / (len(sizes) * outputs) >= RANGE_BYTES:

@@ -385,7 +385,13 @@ def gathered(where: str, rows: list[Mapping[str, Any]], before: pa.Schema) -> pa
     columns = []
     for name in names:
         values = [row[name] for row in rows]
-        column = pa.array(values)
+        try:
+            column = pa.array(values)
+        except (OverflowError, pa.ArrowInvalid, pa.ArrowTypeError):
+            # Python's values do not say what is unsigned, or a map; what the column was before does.
+            if name not in before.names:
+                raise
+            column = pa.array(values, before.field(name).type)
         if not is_known(column.type) and name in before.names:
             # Nothing but nulls says nothing about the type; what the column was before does.
             column = pa.array(values, filled(column.type, before.field(name).type))
@@ -505,6 +511,7 @@ class Select(Plain):
         if found is None:
             return None
         _refuse_unknown(self.name, self.columns, found.names)
+        _refuse_none(self.name, len(self.columns))
         return pa.schema([found.field(name) for name in self.columns])
 
     def identity(self) -> Any:
@@ -513,6 +520,7 @@ class Select(Plain):
     def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
         del tally, place
         _refuse_unknown(self.name, self.columns, table.column_names)
+        _refuse_none(self.name, len(self.columns))
         yield table.select(list(self.columns))
 
 
@@ -531,7 +539,9 @@ class Drop(Plain):
         if found is None:
             return None
         _refuse_unknown(self.name, self.columns, found.names)
-        return pa.schema([field for field in found if field.name not in self.columns])
+        left = [field for field in found if field.name not in self.columns]
+        _refuse_none(self.name, len(left))
+        return pa.schema(left)
 
     def identity(self) -> Any:
         return ["drop_columns", list(self.columns)]
@@ -539,7 +549,9 @@ class Drop(Plain):
     def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
         del tally, place
         _refuse_unknown(self.name, self.columns, table.column_names)
-        yield table.select([name for name in table.column_names if name not in self.columns])
+        left = [name for name in table.column_names if name not in self.columns]
+        _refuse_none(self.name, len(left))
+        yield table.select(left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -572,6 +584,11 @@ class Rename(Plain):
         made = self.schema(table.schema)
         assert made is not None
         yield table.rename_columns(made.names)
+
+
+def _refuse_none(where: str, columns: int) -> None:
+    if not columns:
+        raise ConfigError(f"{where} would leave no column, and rows of none cannot be told: keep one at least")
 
 
 def _refuse_unknown(where: str, wanted: Iterable[str], names: list[str]) -> None:

@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 
 from curate.dataset.exchange.how import LIMIT
-from curate.dataset.lazy.execution import Reading
+from curate.dataset.lazy.execution import Reading, ranked
 from curate.dataset.lazy.operators import Operator, Plain
-from curate.dataset.lazy.rules import Fusion
+from curate.dataset.lazy.rules import Fusion, at_most
 from curate.dataset.pipeline import Pipeline, Place, task_cpus
 from curate.dataset.spec import MEMORY_BUDGET
 from curate.dataset.streaming import stream_blocks
@@ -34,7 +34,8 @@ class Quota(Plain):
     shard: str
     rows: int
     rank: int | None = None
-    """The number of that shard, where others are read after it: those give nothing."""
+    """The number of that shard among all, those after which give nothing; None: it is told by its name, and no other is
+    read after it."""
     keeps_rows = False
 
     @property
@@ -48,12 +49,11 @@ class Quota(Plain):
         return ["limit"]
 
     def apply(self, batch: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
-        if place.shard != self.shard:
-            over = self.rank is not None and place.rank > self.rank
-            tally.drop(batch.num_rows if over else 0, LIMIT)
-            yield batch.slice(0, 0) if over else batch
+        if place.rank < self.rank if self.rank is not None else place.shard != self.shard:
+            yield batch
             return
-        kept = batch.slice(0, max(0, self.rows - place.row))
+        beyond = self.rank is not None and place.rank > self.rank
+        kept = batch.slice(0, 0 if beyond else max(0, self.rows - place.row))
         tally.drop(batch.num_rows - kept.num_rows, LIMIT)
         yield kept
 
@@ -65,8 +65,9 @@ class FirstRows:
     rows: int
     fusions: tuple[Fusion, ...]
     after: tuple[Operator, ...]
-    whole: bool = False
-    """Whether all of the input is read, and not only what the limit reaches into."""
+    by_rank: bool = False
+    """Whether shards are told apart by their numbers, and not by their names, as files are that may come to have others
+    before them."""
 
     def decide(self, backend: str) -> Mapping[str, Any]:
         """Returns the last shard that gives rows, and how many: counts them, no further than needed, and writes
@@ -82,20 +83,26 @@ class FirstRows:
 
     def operator(self, decided: Mapping[str, Any]) -> Pipeline:
         """Returns what happens to the rows of a shard."""
-        rank = decided["rank"] if self.whole else None
+        rank = decided["rank"] if self.by_rank else None
         return Pipeline((*self.fusions[0].operators, Quota(decided["shard"], decided["rows"], rank), *self.after))
 
     def _counted(self, name: str) -> Iterator[tuple[str, int]]:
         """Yields shards in order with how many rows they give, of which no more are counted than the limit."""
-        program = _Counting(Reading(self.fusions, COUNTED_BYTES), self.fusions, self.rows)
+        limited = tuple(at_most(one, self.rows) for one in self.fusions)
+        program = _Counting(Reading(limited, COUNTED_BYTES), self.fusions, self.rows)
         backend = make_backend(name)
         try:
             backend.start(Resources(task_cpus(self.fusions[0].operators)), program.pools)
-            pieces = ((number, piece) for number, one in enumerate(self.fusions) for piece in one.source.pieces())
-            for table in stream_blocks(program, pieces, backend, budget_bytes=MEMORY_BUDGET):
+            for table in stream_blocks(program, self._pieces(), backend, budget_bytes=MEMORY_BUDGET):
                 yield table["shard"][0].as_py(), table["rows"][0].as_py()
         finally:
             backend.close()
+
+    def _pieces(self) -> Iterator[tuple[int, int, tuple[Any, ...], tuple[str, ...]]]:
+        """Yields pieces as `Reading` takes them, each by itself."""
+        for number, rank, bundle, names in ranked(self.fusions):
+            for at, (piece, name) in enumerate(zip(bundle, names, strict=True)):
+                yield number, rank + at, (piece,), (name,)
 
 
 class _Counting:
@@ -114,10 +121,10 @@ class _Counting:
     def connect(self, pools: Sequence[Pool]) -> None:
         self._reading.connect(pools)
 
-    def run(self, payload: tuple[int, Any]) -> Iterator[pa.Table]:
-        number, piece = payload
+    def run(self, payload: tuple[int, int, tuple[Any, ...], tuple[str, ...]]) -> Iterator[pa.Table]:
+        number, _, (piece,), _ = payload
         rows = 0
-        for block in self._reading.run((number, 0, (piece,))):
+        for block in self._reading.run(payload):
             if isinstance(block, pa.Table):
                 rows += block.num_rows
                 if rows >= self._most:

@@ -17,11 +17,12 @@ from curate.dataset.exchange.cuts import Cut, cuts, place
 from curate.dataset.exchange.even import Even, Reads, by_part, evenly, rows_of
 from curate.dataset.exchange.how import LIMIT, Exchange, Part
 from curate.dataset.exchange.order import Order
-from curate.dataset.exchange.runs import Segment
+from curate.dataset.exchange.runs import RunFile, Segment
 from curate.dataset.exchange.skew import heaviest, refusal
 from curate.dataset.formats import rechunk
 from curate.dataset.lazy.run_files import open_all, opened, remove_damaged
 from curate.dataset.lazy.sources import View
+from curate.dataset.lazy.unifying import brought, unify
 from curate.dataset.lazy.zipping import unequal
 from curate.dataset.pipeline import nameless
 from curate.dataset.tally import BadRowBudget, Tally
@@ -73,6 +74,8 @@ class Ranges:
     """What the outputs read; tasks are given none but their own."""
     of: int
     """How many outputs there are."""
+    held: tuple[pa.Schema | None, ...] = ()
+    """What rows of each side are held to, where those of its run files differ, as parts of a union may."""
     num_cpus: float | None = None
 
     @property
@@ -165,6 +168,8 @@ class Ranges:
                 damaged.append(error)
             else:
                 if not damaged:
+                    if (to := self.held[side] if self.held else None) is not None:
+                        found = brought(found, to)
                     low, high = self._between(found, piece, number, start)
                     first += start + low
                     tables.append(found.slice(low, high - low) if low or high < found.num_rows else found)
@@ -187,11 +192,11 @@ class Ranges:
         return low, max(low, high)
 
     def _empty(self, side: int) -> pa.Table:
-        # Files without a row have no segment, and say which columns there are all the same.
-        for of, file in zip(self.sides, self.files, strict=True):
-            if of == side:
-                return open_all([file])[0].schema.empty_table()
-        return pa.table({})
+        if (to := self.held[side] if self.held else None) is not None:
+            return to.empty_table()
+        # Files without a row have no segment, and say which columns there are all the same, if that is known.
+        own = (opened(file).schema for of, file in zip(self.sides, self.files, strict=True) if of == side)
+        return next((schema for schema in own if len(schema)), pa.schema([])).empty_table()
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,12 +231,14 @@ def ranges_of(how: Exchange, schema: pa.Schema | None, sides: Sequence[Sequence[
     files = tuple(item for objects in sides for item in objects)
     runs = open_all(files)
     side_of = [side for side, objects in enumerate(sides) for _ in objects]
+    held = _held(how, runs, side_of)
     segments: list[tuple[int, int, int]] = []
     indexes: list[Segment] = []
     for number, file in enumerate(runs):
         for segment, index in enumerate(file.segments):
             segments.append((side_of[number], number, segment))
-            indexes.append(index)
+            to = held[side_of[number]]
+            indexes.append(index if to is None else replace(index, keys=brought(index.keys, _of(to, index.keys))))
     if how.aligned:
         heavy = heaviest(how.orders[0], indexes)
         if heavy is not None and heavy.bytes * COPIES > budget_bytes:
@@ -241,14 +248,31 @@ def ranges_of(how: Exchange, schema: pa.Schema | None, sides: Sequence[Sequence[
     else:
         made = tuple(_within(how, indexes, (_pieces_by_rows if how.even else _pieces_by_bytes)(how, indexes)))
     if schema is None:
-        schema = _made_of(
-            how,
-            [
-                next((runs[at].schema for at, of in enumerate(side_of) if of == side), None)
-                for side in range(len(how.orders))
-            ],
-        )
-    return Ranges(how, schema, files, tuple(side_of), tuple(segments), made, len(made))
+        schema = _made_of(how, [to or _first_of(runs, side_of, side) for side, to in enumerate(held)])
+    return Ranges(how, schema, files, tuple(side_of), tuple(segments), made, len(made), held)
+
+
+def _held(how: Exchange, runs: Sequence[RunFile], side_of: Sequence[int]) -> tuple[pa.Schema | None, ...]:
+    """Returns what the rows of each side are held to; None where all of its run files have one schema.
+
+    Raises ConfigError where they have several, none of which holds all values.
+    """
+    found: list[pa.Schema | None] = []
+    for side in range(len(how.orders)):
+        # Those without rows may not know their columns.
+        schemas = [one.schema for one, of in zip(runs, side_of, strict=True) if of == side and len(one.schema)]
+        to = unify(how.name, schemas) if schemas else None
+        found.append(to if any(not one.equals(to) for one in schemas) else None)
+    return tuple(found)
+
+
+def _of(schema: pa.Schema, keys: pa.Table) -> pa.Schema:
+    return pa.schema([schema.field(name) for name in keys.column_names])
+
+
+def _first_of(runs: Sequence[RunFile], side_of: Sequence[int], side: int) -> pa.Schema | None:
+    """Returns the schema of the first run file of a side that has columns."""
+    return next((one.schema for one, of in zip(runs, side_of, strict=True) if of == side and len(one.schema)), None)
 
 
 def _made_of(how: Exchange, sides: Sequence[pa.Schema | None]) -> pa.Schema:

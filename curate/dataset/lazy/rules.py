@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from curate.dataset.formats import Format
+from curate.dataset.lazy.expressions import may_keep_nan
 from curate.dataset.lazy.operators import (
     Drop,
     FilterExpression,
@@ -163,7 +164,7 @@ def _limited(input: Physical, rows: int) -> Physical:
         case Kept() | Spread() | Told():
             return input
         case Tasks(fusions):
-            return Tasks(tuple(_at_most(one, rows) for one in fusions))
+            return Tasks(tuple(at_most(one, rows) for one in fusions))
         case First(below, most):
             return First(_limited(below, rows), min(most, rows))
         case Local(below, operators):
@@ -175,7 +176,8 @@ def _limited(input: Physical, rows: int) -> Physical:
             return Zipped(tuple(_limited(one, rows) for one in inputs), plans)
 
 
-def _at_most(fusion: Fusion, rows: int) -> Fusion:
+def at_most(fusion: Fusion, rows: int) -> Fusion:
+    """Returns what gives no more than the first rows of each bundle of pieces."""
     # Functions of batches see the same ones, however many rows are asked for.
     by_row = all(operator.keeps_rows or isinstance(operator, BY_ROW) for operator in fusion.operators)
     return replace(fusion, give_most=rows, read_step=rows if by_row else None)
@@ -209,10 +211,13 @@ def _pruned(schema: pa.Schema, operators: Sequence[Operator]) -> tuple[tuple[str
     left: list[Operator] = []
     for operator, before in zip(reversed(operators[:known]), reversed(schemas[:known]), strict=True):
         needed, operator = _before(operator, before, needed)
+        if not needed:
+            # Rows of no column could not be counted: one that is there after it, too.
+            gone = operator.columns if isinstance(operator, Drop) else ()
+            needed = {next(name for name in before.names if name not in gone)}
         left.insert(0, operator)
-    # One column at least: rows of none could not be counted.
-    columns = tuple(name for name in schema.names if name in needed) or (schema.names[0],)
-    return columns, (*_over(set(columns), left), *operators[known:])
+    columns = tuple(name for name in schema.names if name in needed)
+    return columns, (*_over(set(columns), left, schemas), *operators[known:])
 
 
 def _before(operator: Operator, schema: pa.Schema, needed: set[str]) -> tuple[set[str], Operator]:
@@ -227,8 +232,11 @@ def _before(operator: Operator, schema: pa.Schema, needed: set[str]) -> tuple[se
             keeps = {column} if column in schema.names and column in needed else set[str]()
             return (needed - {column}) | keeps | operator.reads(schema), operator
         case Select(columns):
-            kept = tuple(name for name in columns if name in needed)
+            kept = tuple(name for name in columns if name in needed) or columns[:1]
             return set(kept), Select(kept)
+        case Unify(to):
+            kept = pa.schema([field for field in to if field.name in needed]) if needed else pa.schema([to.field(0)])
+            return set(kept.names) & set(schema.names), Unify(kept)
         case Rename(names):
             return {name for name in schema.names if names.get(name, name) in needed}, operator
         case Drop():
@@ -239,9 +247,10 @@ def _before(operator: Operator, schema: pa.Schema, needed: set[str]) -> tuple[se
             return set(schema.names), operator
 
 
-def _over(columns: set[str], operators: Sequence[Operator]) -> Iterator[Operator]:
-    """Yields operators without what they say of columns that are not read."""
-    for operator in operators:
+def _over(columns: set[str], operators: Sequence[Operator], schemas: Sequence[pa.Schema]) -> Iterator[Operator]:
+    """Yields operators without what they say of columns that are not read. `schemas` are those before each, and after
+    the last one, were all columns read."""
+    for operator, before, after in zip(operators, schemas[:-1], schemas[1:], strict=True):
         match operator:
             case Drop(dropped):
                 there = tuple(name for name in dropped if name in columns)
@@ -255,12 +264,13 @@ def _over(columns: set[str], operators: Sequence[Operator]) -> Iterator[Operator
                 if renamed:
                     yield Rename(renamed)
                 continue
-            case WithColumn(column):
-                columns = columns | {column}
             case Select(selected):
                 columns = set(selected)
             case Unify(to):
                 columns = set(to.names)
+            case _:
+                # Whatever it adds, a join of what a task has, say, it adds to those that are read.
+                columns = (columns & set(after.names)) | (set(after.names) - set(before.names))
         yield operator
 
 
@@ -271,12 +281,15 @@ def _predicates(schema: pa.Schema, operators: Sequence[Operator]) -> Iterator[An
     for operator in operators:
         match operator:
             case FilterExpression(expression):
-                if operator.reads(known) <= there:
+                if operator.reads(known) <= there and not may_keep_nan(expression, known):
                     yield expression
             case WithColumn(column):
                 there = there - {column}
             case Select() | Drop() | FilterRows():
                 pass
+            case Unify(to):
+                same = (name for name in there if name in known.names and name in to.names)
+                there = {name for name in same if to.field(name).type == known.field(name).type}
             case _:
                 return
         known = operator.schema(known)

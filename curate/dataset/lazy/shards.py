@@ -45,6 +45,19 @@ class _Shard:
     pieces: tuple[_Piece, ...]
 
 
+class Names:
+    """What pieces are called that random numbers go by, each by itself: by its source, and by how many there were of
+    that name before: files of one name in two folders, or twice in a union."""
+
+    def __init__(self) -> None:
+        self._seen: Counter[str] = Counter()
+
+    def of(self, name: str) -> str:
+        """Returns what the next piece is called that its source calls `name`."""
+        self._seen[name] += 1
+        return name if self._seen[name] == 1 else f"{name} {self._seen[name]}"
+
+
 class SourceRows:
     """The pieces of some sources, one after the other: each a shard, or bundles of them."""
 
@@ -120,14 +133,11 @@ class SourceRows:
         return pa.concat_tables([LISTED.empty_table(), *tables])
 
     def _pieces(self) -> Iterator[_Piece]:
-        seen: Counter[str] = Counter()
+        names = Names()
         rank = 0
         for number, source in enumerate(self.sources):
             for piece in source.pieces():
-                name = source.shard(piece)
-                # Files of one name in two folders, or twice in a union: random keys go by the name.
-                seen[name] += 1
-                yield _Piece(number, rank, piece, name if seen[name] == 1 else f"{name} {seen[name]}")
+                yield _Piece(number, rank, piece, names.of(source.shard(piece)))
                 rank += 1
 
     def _singles(self) -> Iterator[_Shard]:

@@ -18,6 +18,7 @@ from curate.dataset.lazy.ordering import Bucketed, Repartitioned, Shuffled, buck
 from curate.dataset.lazy.plan import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip, schema_of
 from curate.dataset.lazy.ranges import COPIES, LEAST_BYTES, MOST_BYTES, PARTS, ranges_of
 from curate.dataset.lazy.rules import Fusion, Spread, Tasks, lower
+from curate.dataset.lazy.sampling import RandomSample
 from curate.dataset.lazy.shards import SourceRows
 from curate.dataset.lazy.slices import sliced
 from curate.dataset.lazy.sources import NUMBER_BYTES, Files, Listed, Range, Source, Tables, View
@@ -92,7 +93,8 @@ def stage_of(
         sides = map_stages(base, owner)
         read.before = tuple(Before(spec) for spec, _ in sides)
         read.sides = tuple(side for _, side in sides)
-        identity["exchange"] = [base.how.identity(), [spec.fingerprint for spec, _ in sides]]
+        of = [spec.fingerprint if len(base.inputs) == 1 else [side, spec.fingerprint] for spec, side in sides]
+        identity["exchange"] = [base.how.identity(), of]
     else:
         read = _reading(_unmarked(plan), runs=format is OutputFormat.RUN, named=not marked)
         identity |= {"read": read.how.identity()} if read.how else {"rows": [one.identity() for one in read.sources]}
@@ -177,8 +179,12 @@ def _reading(plan: Plan, *, runs: bool, named: bool) -> _Read:
     read = _Read(of[0].operators, sources=sources, num_cpus=max(asked, default=None))
     if runs:
         size = map_bytes(sum(map(size_of, sources)))
+        # Which rows are in a sample goes by the pieces that they are in.
+        sampled = any(isinstance(step, RandomSample) for step in read.operators)
         cut: list[Any] = [
-            one.in_pieces(min(size, one.shard_bytes)) if isinstance(one, Listed) and not one.pinned else one
+            one.in_pieces(min(size, one.shard_bytes))
+            if isinstance(one, Listed) and not (one.pinned or sampled)
+            else one
             for one in sources
         ]
         read.rows = SourceRows(cut, [one.view for one in of], size)
@@ -479,7 +485,7 @@ def _limited(
         resources=Resources(task_cpus((*of[0].operators, *after))),
         # With a limit that is not decided yet: what pools there are is known from it.
         operator=Pipeline((*of[0].operators, *after)),
-        limit=FirstRows(base.rows, of, after, whole=runs),
+        limit=FirstRows(base.rows, of, after, by_rank=inner.rows is not None),
     )
     return spec, paths
 

@@ -325,7 +325,11 @@ class Tables:
 
     def pieces(self) -> Iterator[tuple[int, pa.Table, int]]:
         """Yields tables, or parts of large ones, with their number and how many there are."""
-        cuts = [(table, range(0, len(table), rows)) for table in self.tables if (rows := _piece_rows(table))]
+        some = [table for table in self.tables if len(table)]
+        cuts = [(table, range(0, len(table), _piece_rows(table))) for table in some]
+        if not cuts and len(self.schema):
+            # A piece without rows says which columns there are.
+            cuts = [(self.schema.empty_table(), range(1))]
         total = sum(len(starts) for _, starts in cuts)
         number = 0
         for table, starts in cuts:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.dataset.formats.hold import hold, widens
+from curate.dataset.formats.hold import hold, plain, widens
 from curate.dataset.lazy.operators import Plain
 from curate.dataset.lazy.plan import Apply, Plan, schema_of
 from curate.dataset.pipeline import Place
@@ -36,35 +36,67 @@ class Unify(Plain):
 
     def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
         del tally, place
-        for field in self.to:
-            if field.name not in table.column_names:
-                table = table.append_column(field, pa.nulls(table.num_rows, field.type))
-        yield hold(table.select(self.to.names), self.to, self.name)
+        yield brought(table, self.to)
+
+
+def brought(table: pa.Table, to: pa.Schema) -> pa.Table:
+    """Returns rows with the columns and types of a schema: missing ones null, others widened. Raises SchemaMismatch."""
+    for field in to:
+        if field.name not in table.column_names:
+            table = table.append_column(field, pa.nulls(table.num_rows, field.type))
+    return hold(table.select(to.names), to, "a part of a union")
 
 
 def unified(plans: Sequence[Plan]) -> tuple[Plan, ...]:
     """Returns plans whose rows have one schema: a column that some lack is null there, and types are widened.
 
     They are as they were where that of one of them is known only to functions of the user. Raises ConfigError, with
-    both schemas, where a column has types that no other holds all values of.
+    the schemas, where a column has types that do not go together.
     """
     schemas = [schema_of(plan) for plan in plans]
     known = [one for one in schemas if one is not None]
-    if len(known) < len(schemas) or all(one.equals(known[0]) for one in known):
+    if len(known) < len(schemas):
         return tuple(plans)
-    plain = [pa.schema([field.with_nullable(True) for field in one]) for one in known]
+    to = unify("union", known)
+    return tuple(plan if one.equals(to) else Apply(plan, Unify(to)) for plan, one in zip(plans, known, strict=True))
+
+
+def unify(what: str, schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """Returns the schema that rows of all of these are held to: the first one, if they are the same.
+
+    Columns come in the order in which they are first there. Raises ConfigError, which begins with `what`, where a
+    column has types of which none holds all values.
+    """
+    if all(one.equals(schemas[0]) for one in schemas):
+        return schemas[0]
+    types: dict[str, pa.DataType] = {}
+    for field in (field for one in schemas for field in one):
+        before = types.get(field.name, field.type)
+        both = _wider(before, field.type)
+        if both is None:
+            raise ConfigError(
+                f"{what}: the column {field.name!r} is {before} and {field.type}; the parts have "
+                f"{' and '.join(dict.fromkeys(f'({told(one)})' for one in schemas))}: {NEXT}"
+            )
+        types[field.name] = both
+    return pa.schema(list(types.items()))
+
+
+def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Returns the type that holds the values of both; None if there is none."""
+    if one.equals(other):
+        return one
+    one, other = plain(one), plain(other)
+    if widens(one, other):
+        return other
+    if widens(other, one):
+        return one
     try:
-        to = pa.unify_schemas(plain, promote_options="permissive")
-    except pa.ArrowException as error:
-        raise ConfigError(f"union: {error}; the parts have {_all_told(known)}: {NEXT}") from error
-    for one in plain:
-        for field in one:
-            if not widens(field.type, to.field(field.name).type):
-                raise ConfigError(
-                    f"union: the column {field.name!r} is {field.type} in one part, and would be "
-                    f"{to.field(field.name).type} with the others; the parts have {_all_told(known)}: {NEXT}"
-                )
-    return tuple(plan if one.equals(to) else Apply(plan, Unify(to)) for plan, one in zip(plans, plain, strict=True))
+        fields = (pa.schema([("column", type)]) for type in (one, other))
+        both = pa.unify_schemas(list(fields), promote_options="permissive").field(0).type
+    except pa.ArrowException:
+        return None
+    return both if widens(one, both) and widens(other, both) else None
 
 
 NEXT = "bring them to one type first, such as by with_column(name, pc.field(name).cast(type)), or rename one"
@@ -74,7 +106,3 @@ NEXT = "bring them to one type first, such as by with_column(name, pc.field(name
 def told(schema: pa.Schema) -> str:
     """Returns a schema as people are told."""
     return ", ".join(f"{field.name}: {field.type}" for field in schema)
-
-
-def _all_told(schemas: Sequence[pa.Schema]) -> str:
-    return " and ".join(f"({told(one)})" for one in schemas)
