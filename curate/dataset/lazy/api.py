@@ -277,11 +277,12 @@ class Dataset:
         return self._then(ops.Rename(dict(names)))
 
     def limit(self, limit: int) -> Dataset:
-        """Keeps the first `limit` rows; what makes more is stopped. Consumed, what follows runs in the consumer's
-        process. A write decides once how far it reaches, and keeps to that.
+        """Keeps the first `limit` rows. Consumed, what makes more is stopped, and what follows runs in the consumer's
+        process.
 
-        Of a `sort` no other rows are kept on the way, as far as every map shard can tell; nor of a `random_shuffle`,
-        of which it is a sample. Raises ConfigError for a negative number.
+        A write of files, or of rows in memory, counts once how far it reaches, and keeps to that. Of what an exchange
+        gives, of a zip or a checkpoint, all is made, and the first rows are kept; of a `sort`, up to 65,536 rows, every
+        map shard keeps no more than these. Raises ConfigError for a negative number.
 
         >>> curate.range(1_000_000_000).limit(2).take_all()
         [{'id': 0}, {'id': 1}]
@@ -310,7 +311,8 @@ class Dataset:
         A column whose name is taken gets the first free of the suffixes _1, _2, … Consumed, the rows are put together
         in the consumer's process, where what follows runs as well; all are made at once, each with its share of the
         memory budget and of the cluster. Written, they go through an exchange. Where lengths differ, a ConfigError that
-        names them comes when the first one ends, or before the first output is written.
+        names them comes when the first one ends, if rows are asked for up to there; of a write always, before the first
+        output is made.
 
         >>> curate.range(2).zip(curate.from_items(["a", "b"]), curate.range(2)).take_all()
         [{'id': 0, 'item': 'a', 'id_1': 0}, {'id': 1, 'item': 'b', 'id_1': 1}]
@@ -322,7 +324,7 @@ class Dataset:
 
         Which ones depends on `seed`, on what is read (a file, a table, a range) and on the place of the row in it:
         with a seed it is the same rows each time, and a larger fraction keeps them all; without one, a seed is chosen
-        now. A write books the others as dropped for "random_sample". Raises ConfigError for another fraction, or a seed
+        now. Behind a limit or a zip, a sample that is written is another one than that which is consumed. A write books the others as dropped for "random_sample". Raises ConfigError for another fraction, or a seed
         below 0.
 
         >>> curate.range(1000).random_sample(0.01, seed=3).count()

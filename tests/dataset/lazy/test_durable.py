@@ -47,6 +47,9 @@ def folder(tmp_path: Path) -> Path:
             pq.write_table(pa.Table.from_pylist(rows), found / f"{number}.parquet")
         else:
             (found / f"{number}.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    for name, number in (("x/a", 0), ("y/a", 1), ("z/sub/a", 2)):
+        (found / f"{name}.parquet").parent.mkdir(parents=True)
+        pq.write_table(pa.Table.from_pylist(rows_of(number)), found / f"{name}.parquet")
     return found
 
 
@@ -99,7 +102,7 @@ SHAPES: dict[str, tuple[Callable[[Path], Dataset], list[Row]]] = {
         FIRST[::-1],
     ),
     "zip of zips": (
-        lambda at: curate.range(40).zip(curate.range(40)).zip(parquet(at)).drop_columns(["id", "id_1"]),
+        lambda _: curate.range(40).zip(curate.range(40)).zip(parquet(at)).drop_columns(["id", "id_1"]),
         FIRST,
     ),
     "union of formats": (lambda at: parquet(at).union(lines(at)), FIRST + LAST),
@@ -152,6 +155,59 @@ SHAPES: dict[str, tuple[Callable[[Path], Dataset], list[Row]]] = {
     "sort of what is deduplicated of a union": (
         lambda at: parquet(at).union(parquet(at)).dedup_exact("n").sort("k"),
         by_k(FIRST),
+    ),
+    "limit of a union of tables": (
+        lambda _: curate.from_items([0, 1]).union(curate.from_items([2, 3, 4])).limit(4),
+        [{"item": n} for n in range(4)],
+    ),
+    "limit of a union of ranges": (
+        lambda _: curate.range(10).union(curate.range(10)).limit(15),
+        [{"id": n % 10} for n in range(15)],
+    ),
+    "sort of a limit of namesakes": (
+        lambda at: curate.read_parquet([at / "x", at / "y"]).limit(13).sort("n", descending=True),
+        rows_of(0, 1)[:13][::-1],
+    ),
+    "zip of a limit of namesakes": (
+        lambda at: curate.range(13).zip(curate.read_parquet([at / "x", at / "y"]).limit(13)).drop_columns("id"),
+        rows_of(0, 1)[:13],
+    ),
+    "a file by two names": (
+        lambda at: curate.read_parquet(at / "z/sub/a.parquet").union(curate.read_parquet(at / "z")),
+        rows_of(2, 2),
+    ),
+    "the start of a file by two names": (
+        lambda at: curate.read_parquet(at / "z/sub/a.parquet").union(curate.read_parquet(at / "z")).limit(15),
+        rows_of(2, 2)[:15],
+    ),
+    "a sample of a union": (
+        lambda at: lines(at).union(curate.from_items([{"n": -1, "k": -1}])).random_sample(1.0, seed=1),
+        [*LAST, {"n": -1, "k": -1}],
+    ),
+    "union of types that functions know": (
+        lambda _: curate.from_items([{"n": 1}]).union(curate.from_items([{"n": 2}]).map(lambda _: {"n": 2.5})),
+        [{"n": 1}, {"n": 2.5}],
+    ),
+    "sort of columns that functions know": (
+        lambda at: (
+            curate.from_items([{"n": 1}])
+            .union(curate.from_items([0]).map(lambda _: {"k": "a", "n": 0.5}))
+            .sort("n")
+            .select_columns(["n", "k"])
+        ),
+        [{"n": 0.5, "k": "a"}, {"n": 1, "k": None}],
+    ),
+    "union of columns": (
+        lambda at: parquet(at).select_columns("n").union(lines(at).select_columns("k")).filter(pc.field("k") < 3),
+        [{"n": None, "k": row["k"]} for row in LAST if row["k"] < 3],
+    ),
+    "union of what may not be null": (
+        lambda at: (
+            curate.from_arrow(pa.table([[1]], schema=pa.schema([pa.field("n", pa.int64(), nullable=False)])))
+            .union(curate.from_items([{"n": None}, {"n": 2}]))
+            .sort("n")
+        ),
+        [{"n": 1}, {"n": 2}, {"n": None}],
     ),
     "limit behind bad rows": (
         lambda at: parquet(at).map(not_seven).limit(9),
@@ -284,6 +340,64 @@ def test_a_row_is_mapped_only_if_it_is_asked_for(folder: Path) -> None:
     seen.clear()
     assert len(parquet(folder).map(see).filter(lambda row: row["n"] > 3).take(2)) == 2
     assert seen == [0, 1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_limit_of_unlike_parts_makes_no_more(folder: Path, tmp_path: Path) -> None:
+    """Of each part no more rows are made than could be among the first."""
+    seen: list[int] = []
+
+    def see(row: Row) -> Row:
+        seen.append(row["n"])
+        return row
+
+    parts = parquet(folder).map(see).union(lines(folder).map(see))
+    parts.limit(3).write_parquet(tmp_path / "out", backend="inline")
+    assert set(seen) <= set(range(20)) | set(range(40, 60))
+    assert [row["n"] for row in curate.read_parquet(tmp_path / "out").take_all()] == [0, 1, 2]
+
+
+def test_sides_of_a_zip_are_its_identity(folder: Path, tmp_path: Path) -> None:
+    """What is brought together otherwise is another job."""
+    x, y, v = parquet(folder), lines(folder), curate.range(20).rename_columns({"id": "n"})
+    x.union(y).zip(y.union(v).union(v)).write_parquet(tmp_path / "out", backend="inline")
+    with pytest.raises(ConfigError, match="another identity"):
+        x.zip(y.union(y).union(v).union(v)).write_parquet(tmp_path / "out", backend="inline")
+
+
+def test_unlike_parts_are_pruned(folder: Path) -> None:
+    """Columns and row groups that nothing needs are not read, though the parts are brought to one schema."""
+    pq.write_table(pa.table({"n": [1.5], "m": ["wide"]}), folder / "other.parquet")
+    both = parquet(folder / "x").union(curate.read_parquet(folder / "other.parquet"))
+    text = both.filter(pc.field("k") > 100).select_columns("n").explain()
+    assert "reads 1 of 2 columns: n" in text
+    assert "leaves out row groups by: (k > 100)" in text
+    assert both.filter(pc.field("k") > 20).select_columns("n").take_all() == [
+        {"n": float(row["n"])} for row in rows_of(0) if row["k"] > 20
+    ]
+
+
+@pytest.mark.parametrize(
+    "sampled",
+    [
+        lambda at: parquet(at).random_sample(0.5, seed=3),
+        lambda _: curate.range(40).random_sample(0.3, seed=1).union(curate.range(40).random_sample(0.3, seed=1)),
+        lambda _: curate.range(40).union(curate.range(40)).random_sample(0.3, seed=1),
+        lambda at: curate.read_parquet([at / "x", at / "y"]).random_sample(0.5, seed=1),
+        lambda at: parquet(at).union(lines(at)).random_sample(0.5, seed=1),
+    ],
+)
+def test_a_sample_is_the_same_in_every_plan(sampled: Callable[[Path], Dataset], folder: Path, tmp_path: Path) -> None:
+    """Whatever follows it, whether it is consumed or written, and however files are cut for an exchange."""
+    for number in range(4):
+        pq.write_table(pq.read_table(folder / f"{number}.parquet"), folder / f"{number}.parquet", row_group_size=2)
+    ds = sampled(folder).using(backend="inline")
+    expected = ds.take_all()
+    column = next(iter(expected[0]))
+    assert ds.repartition(2).take_all() == expected
+    assert ds.zip(curate.range(len(expected))).drop_columns("id_1" if column == "id" else "id").take_all() == expected
+    assert ds.sort(column).take_all() == sorted(expected, key=lambda row: row[column])
+    ds.repartition(3).write_parquet(tmp_path / "out")
+    assert curate.read_parquet(tmp_path / "out").take_all() == expected
 
 
 def test_a_dry_run_writes_nothing(folder: Path, tmp_path: Path) -> None:

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 import curate
-from curate import Dataset
+from curate import ConfigError, Dataset
 
 ROWS = [{"n": 1, "k": "a"}, {"n": 2, "k": "b"}]
 
@@ -69,6 +70,29 @@ def test_as_of_an_empty_list(shape: str, tmp_path: Path) -> None:
     assert made().write_parquet(tmp_path / "out", backend="inline").dispatched == 0
     if expected:
         assert curate.read_parquet(tmp_path / "out").take_all() == expected
+
+
+def test_a_table_without_rows_has_its_columns(tmp_path: Path) -> None:
+    """Joined, and kept."""
+    empty = curate.from_arrow(pa.schema([("n", pa.int64()), ("m", pa.string())]).empty_table())
+    for ds in (
+        some().join(empty, on="n", how="left"),
+        empty.join(some(), on="n", how="right").select_columns(["n", "m"]),
+    ):
+        assert ds.sort("n").take(1)[0]["m"] is None
+        assert ds.with_column("has", pc.is_valid(pc.field("m"))).take(1)[0]["has"] is False
+    assert empty.checkpoint(tmp_path / "kept").take_all() == []
+    assert empty.checkpoint(tmp_path / "kept").schema().names == ["n", "m"]
+
+
+def test_no_column_is_refused() -> None:
+    """Rows of none could not be told apart, nor counted in a file."""
+    with pytest.raises(ConfigError, match="would leave no column"):
+        some().drop_columns(["n", "k"])
+    with pytest.raises(ConfigError, match="would leave no column"):
+        some().select_columns([])
+    with pytest.raises(ConfigError, match="would leave no column"):
+        some().map(lambda row: row).drop_columns(["n", "k"]).take_all()
 
 
 @pytest.mark.parametrize("name", ["sum", "min", "max", "mean", "std", "quantile"])

@@ -110,3 +110,11 @@ def test_chains_over_parquet(tmp_path_factory: Any, files: list[list[Row]], step
     same(found, expected)
     only = found.select_columns("s") if found.schema().names else found
     assert only.take_all() == [{"s": row["s"]} for row in expected]
+
+
+def test_rows_that_python_does_not_tell_the_types_of() -> None:
+    """Large unsigned numbers, and maps: the type that the column had is kept."""
+    table = pa.table(
+        {"n": pa.array([2**64 - 1], pa.uint64()), "m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))}
+    )
+    assert curate.from_arrow(table).map(lambda row: row).to_arrow().equals(table)

@@ -321,3 +321,48 @@ def test_workers_never_take_one_program_for_another(monkeypatch: pytest.MonkeyPa
     for least in (0, 1, 2):
         assert curate.range(3).filter(pc.field("id") >= least).take_all()[0] == {"id": least}
     assert len(set(keys)) == len(keys) == 3
+
+
+class TestNotANumber:
+    """Statistics leave NaN out: a filter that may keep it looks at all row groups."""
+
+    @pytest.mark.parametrize(
+        ("keep", "groups"),
+        [
+            (lambda: pc.is_nan(pc.field("x")), 4),
+            (lambda: pc.field("x") != 3, 4),
+            (lambda: ~(pc.field("x") <= 5), 4),
+            (lambda: ~pc.field("x").isin([1.0, 3.0]), 4),
+            (lambda: (pc.field("n") >= 0) & ~(pc.field("x") <= 5), 4),
+            (lambda: pc.field("x") > 3, 1),
+            (lambda: (pc.field("n") < 4) & (pc.field("x") >= 3), 1),
+            (lambda: pc.field("n") >= 6, 1),
+        ],
+    )
+    def test_as_of_rows_in_memory(self, tmp_path: Path, reads: list[Any], keep: Any, groups: int) -> None:
+        """The same rows, of as few row groups as that allows."""
+        nan = float("nan")
+        table = pa.table({"x": [1.0, 1.0, 3.0, nan, 3.0, 3.0, nan, 9.0], "n": range(8)})
+        pq.write_table(table, tmp_path / "0.parquet", row_group_size=2)
+        of_file = curate.read_parquet(tmp_path).filter(keep())
+        expected = curate.from_arrow(table).filter(keep()).to_arrow()["n"].to_pylist()
+        assert of_file.to_arrow()["n"].to_pylist() == expected
+        assert sum(stop - start if stop else 4 for _, start, stop, _ in reads) == groups
+        assert of_file.sort("n").to_arrow()["n"].to_pylist() == expected
+
+
+def test_what_a_broadcast_join_adds_is_dropped_and_renamed(folder: Path) -> None:
+    """Though it was not read from the file."""
+    other = curate.from_arrow(pa.table({"n": [1, 2], "m": [10, 20]}))
+    joined = curate.read_parquet(folder).join(other, on="n", broadcast=True)
+    for ds in (
+        joined.drop_columns("m"),
+        joined.rename_columns({"m": "q"}),
+        joined.rename_columns({"m": "q"}).filter(pc.field("q") > 15),
+        joined.drop_columns([name for name in joined.schema().names if name not in ("n", "m")]).rename_columns(
+            {"n": "m", "m": "n"}
+        ),
+    ):
+        assert ds.to_arrow().schema.names == ds.schema().names
+        assert len(ds.take_all()) == ds.count()
+    assert [row["q"] for row in joined.rename_columns({"m": "q"}).take_all()] == [10, 20]
