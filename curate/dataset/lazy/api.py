@@ -324,8 +324,8 @@ class Dataset:
 
         Which ones depends on `seed`, on what is read (a file, a table, a range) and on the place of the row in it:
         with a seed it is the same rows each time, and a larger fraction keeps them all; without one, a seed is chosen
-        now. Behind a limit or a zip, a sample that is written is another one than that which is consumed. A write books the others as dropped for "random_sample". Raises ConfigError for another fraction, or a seed
-        below 0.
+        now. Behind a limit or a zip, a sample that is written is another one than that which is consumed. A write books
+        the others as dropped for "random_sample". Raises ConfigError for another fraction, or a seed below 0.
 
         >>> curate.range(1000).random_sample(0.01, seed=3).count()
         12

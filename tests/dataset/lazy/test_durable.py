@@ -102,7 +102,7 @@ SHAPES: dict[str, tuple[Callable[[Path], Dataset], list[Row]]] = {
         FIRST[::-1],
     ),
     "zip of zips": (
-        lambda _: curate.range(40).zip(curate.range(40)).zip(parquet(at)).drop_columns(["id", "id_1"]),
+        lambda at: curate.range(40).zip(curate.range(40)).zip(parquet(at)).drop_columns(["id", "id_1"]),
         FIRST,
     ),
     "union of formats": (lambda at: parquet(at).union(lines(at)), FIRST + LAST),
@@ -189,7 +189,7 @@ SHAPES: dict[str, tuple[Callable[[Path], Dataset], list[Row]]] = {
         [{"n": 1}, {"n": 2.5}],
     ),
     "sort of columns that functions know": (
-        lambda at: (
+        lambda _: (
             curate.from_items([{"n": 1}])
             .union(curate.from_items([0]).map(lambda _: {"k": "a", "n": 0.5}))
             .sort("n")
@@ -202,7 +202,7 @@ SHAPES: dict[str, tuple[Callable[[Path], Dataset], list[Row]]] = {
         [{"n": None, "k": row["k"]} for row in LAST if row["k"] < 3],
     ),
     "union of what may not be null": (
-        lambda at: (
+        lambda _: (
             curate.from_arrow(pa.table([[1]], schema=pa.schema([pa.field("n", pa.int64(), nullable=False)])))
             .union(curate.from_items([{"n": None}, {"n": 2}]))
             .sort("n")
