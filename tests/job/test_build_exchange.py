@@ -261,12 +261,21 @@ def test_process_after_an_exchange_may_have_extra_outputs(folder: Path, tmp_path
     assert pq.read_table(tmp_path / "out/_side/odd")["n"].to_pylist() == list(range(1, 30, 2))
 
 
-def test_process_before_an_exchange_has_one_output(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "below",
+    [
+        lambda rows: rows.sort("n"),
+        lambda rows: rows.zip(rows),
+        lambda rows: rows.union(rows.filter(pc.field("n") > 3)).limit(4),
+        lambda rows: rows.sort("n").limit(4),
+    ],
+)
+def test_process_before_an_exchange_has_one_output(below: Any, folder: Path, tmp_path: Path) -> None:
     """What it gives goes into the exchange: a table of another output is said to be none of its own."""
 
     class Before(Sided):
         def build(self, ds: Dataset) -> Any:
-            down = Job.build(self, ds).sort("n")
+            down = below(Job.build(self, ds))
             return {"main": down, "odd": down}
 
     summary = run_job(Before(), folder, tmp_path / "out")
