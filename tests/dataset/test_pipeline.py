@@ -180,6 +180,19 @@ def test_where_steps_run_changes_nothing(
         assert (a.batches, a.rows_in, a.rows_out) == (b.batches, b.rows_in, b.rows_out)
 
 
+def test_who_wants_few_rows_sends_no_more() -> None:
+    """A pool with room for many is sent one batch at a time, and none that is not asked for."""
+    steps = [Adding(compute=POOLED)]
+    (pool,) = pools = answering(steps, [8])
+    pipeline = Pipeline(tuple(steps))
+    pipeline.connect(pools)
+    pipeline.setup()
+    batches = iter([pa.table({"n": [n]}) for n in range(9)])
+    stream = pipeline.stream(batches, Tally(BadRowBudget()), Applying("s", ahead=False))
+    assert [next(stream)["n"].to_pylist(), next(stream)["n"].to_pylist()] == [[1], [2]]
+    assert (pool.made, pool.most) == (2, 1)
+
+
 @given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=4), min_size=1, max_size=6))
 def test_brute_force(batches: list[list[int]]) -> None:
     """A chain is what plain Python makes of the rows."""
