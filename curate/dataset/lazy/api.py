@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import accumulate, pairwise
@@ -24,6 +25,7 @@ from curate.dataset.lazy import consuming, grouping, joining, rules
 from curate.dataset.lazy import distinct as distincts
 from curate.dataset.lazy import operators as ops
 from curate.dataset.lazy.consuming import check_rows as check_rows
+from curate.dataset.lazy.durable import through_files
 from curate.dataset.lazy.execution import Options, blocks, connection, joined
 from curate.dataset.lazy.expressions import is_expression
 from curate.dataset.lazy.grouping import GroupedData, key_columns, order_by
@@ -974,7 +976,8 @@ class Dataset:
     # Looking
 
     def explain(self) -> str:
-        """Returns the logical and the physical plan: what is fused, what is pushed into the read, how much is read.
+        """Returns the logical and the physical plan: what is fused, what is pushed into the read, how much is read. And
+        how it is written, where that is through an exchange and what is consumed is not.
 
         >>> import pyarrow.compute as pc
         >>> print(curate.range(9).filter(pc.field("id") > 2).limit(1).explain())
@@ -989,8 +992,12 @@ class Dataset:
                 gives at most 1 rows of a piece; reads as many first, and more only if those are not enough
                 fused: filter((id > 2))
         """
-        physical = rules.lower(self._plan)
-        return "\n".join(["logical", *lines(self._plan, 1), "physical", *rules.lines(physical, 1)])
+        told = ["logical", *lines(self._plan, 1), "physical", *rules.lines(rules.lower(self._plan), 1)]
+        # What a write refuses is none of a consumer's business.
+        with suppress(ConfigError):
+            if (written := through_files(self._plan)) is not None:
+                told += ["written", *rules.lines(rules.lower(written), 1)]
+        return "\n".join(told)
 
     def stats(self) -> str:
         """Returns what the last consumption or write of this very dataset took, or takes, if it goes on.

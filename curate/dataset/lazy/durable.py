@@ -43,6 +43,15 @@ def durable(plan: Plan, *, named: bool) -> Plan:
     return plan
 
 
+def through_files(plan: Plan) -> Plan | None:
+    """Returns how a plan is written, if that is through an exchange and its rows are consumed without one; else None.
+    Raises ConfigError for parts of a union without an identity."""
+    written = base = durable(plan, named=True)
+    while isinstance(base, Apply):
+        base = base.input
+    return written if isinstance(base, Exchanged) and isinstance(base.how, Held | Zipped) else None
+
+
 def uncounted(plan: Plan) -> Plan:
     """Returns a plan of the same rows of which nothing has to be counted before it is written: no limit is left."""
     match plan:

@@ -317,6 +317,11 @@ def test_what_is_in_the_way_is_said_in_the_plan(folder: Path) -> None:
     text = parquet(folder).sort("k").limit(5).explain()
     assert "sort(k), first 5: reads run files" in text
     assert "limit(5)" in text
+    assert "\nwritten\n" not in text
+    assert "\nwritten\n" not in parquet(folder).limit(5).filter(is_even).explain()
+    text = parquet(folder).zip(curate.range(40)).select_columns("n").explain()
+    assert "side by side, in this process" in text.split("\nwritten\n")[0]
+    assert "  zip: reads run files, then: select_columns('n')\n" in text.split("\nwritten\n")[1]
 
 
 def test_bad_rows_are_not_counted(folder: Path) -> None:
