@@ -74,6 +74,15 @@ def test_every_exchange_gives_the_same_with_it(
 
 
 @pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("most", [1, 300, 3999])
+def test_of_the_first_rows(rows: curate.Dataset, tmp_path: Path, most: int) -> None:
+    ended = rows.sort("key").limit(most).write_parquet(tmp_path / "out", keep_stages=True)
+    assert read(tmp_path / "out").equals(rows.to_arrow().sort_by([("key", "ascending")]).slice(0, most))
+    assert (ended.books.balanced(), ended.books.rows_in, ended.books.dropped) == (True, ROWS, {"limit": ROWS - most})
+    assert most == 1 or list((tmp_path / "out/_curate/stages").rglob("part-*.run"))
+
+
+@pytest.mark.usefixtures("small")
 def test_it_goes_on_where_it_was_killed(rows: curate.Dataset, tmp_path: Path) -> None:
     """What was merged is not merged again; a run file that is gone is made again, and only what reads it."""
     rows.sort("key").write_parquet(tmp_path / "out", keep_stages=True)
