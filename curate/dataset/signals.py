@@ -3,6 +3,9 @@
 While a run gets ready, either ends it at once: nothing is lost. While tasks run, they are counted for the dispatcher,
 which stops launching, cancels or leaves in order. Whatever hangs after a SIGTERM, the process is gone in time; after a
 third SIGINT, or any signal once it has written down how it ended, it is gone at once.
+
+A signal that arrives in a finaliser or a callback of the interpreter can raise nothing there: Python tells of it and
+goes on. It is sent again then.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from curate.runtime.protocol import Backend
 from curate.tasks.dispatcher import GRACE_S, Interrupts
 from curate.tasks.summary import RunState
 
+AGAIN_S = 0.02
+"""After which a signal is sent again that could raise nothing where it arrived."""
 LEAVE_WITHIN_S = 1.4
 """After a SIGTERM is noticed, which takes half a second in the middle of a poll, the process is gone by then, whatever
 still hangs: within 2 s in all, since `ray job stop` kills after 3 s."""
@@ -37,6 +42,7 @@ class Signals:
         self._backend: Backend | None = None
         self._grace: threading.Timer | None = None
         self._before: tuple[Any, Any] | None = None
+        self._unraisable_before = sys.unraisablehook
         self._arrivals: tuple[socket.socket, socket.socket] | None = None
         """Where the system notes every signal that arrives. Python itself calls a handler once for all that came while
         it was in the middle of a wait."""
@@ -47,6 +53,7 @@ class Signals:
             self._arrivals = socket.socketpair()
             for end in self._arrivals:
                 end.setblocking(False)
+            self._unraisable_before, sys.unraisablehook = sys.unraisablehook, self._unraisable
             self.install()
         return self
 
@@ -57,6 +64,7 @@ class Signals:
             self._grace.cancel()
         if self._before is None:
             return
+        sys.unraisablehook = self._unraisable_before
         if self._arrivals is not None:
             signal.set_wakeup_fd(-1)
             for end in self._arrivals:
@@ -102,6 +110,19 @@ class Signals:
             raise KeyboardInterrupt from error
         finally:
             self.install()
+
+    def _unraisable(self, ignored: Any) -> None:
+        """Is told of exceptions that Python ignores, for the places where they were raised."""
+        if not issubclass(ignored.exc_type, KeyboardInterrupt | SystemExit):
+            self._unraisable_before(ignored)
+            return
+        # What comes again is the same one.
+        self._arrived()
+        # SystemExit: Ray's handler of SIGTERM, while `ray.init` runs.
+        number = signal.SIGINT if issubclass(ignored.exc_type, KeyboardInterrupt) else signal.SIGTERM
+        again = threading.Timer(AGAIN_S, os.kill, (os.getpid(), number))
+        again.daemon = True
+        again.start()
 
     def _on_interrupt(self, *_signal: Any) -> None:
         if self._backend is None:
