@@ -1,4 +1,4 @@
-"""Types of which a part is not known, because no value of it was seen: columns of nothing but nulls, at any depth."""
+"""What is not known of types because no value was seen: columns of nothing but nulls, at any depth; or all of a table."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ def is_known(type: pa.DataType) -> bool:
     if pt.is_null(type):
         return False
     return all(is_known(type.field(k).type) for k in range(type.num_fields))
+
+
+def is_blank(table: pa.Table) -> bool:
+    """Returns whether a table has neither columns nor rows: user functions, which were to make its columns, left no
+    row to tell them by."""
+    return not table.num_columns and not table.num_rows
 
 
 def filled(type: pa.DataType, other: pa.DataType) -> pa.DataType:

@@ -239,11 +239,6 @@ class Pipeline:
         return text
 
 
-def nameless(table: pa.Table) -> bool:
-    """Returns whether there is nothing to a table: what user functions were to make the columns of had no rows."""
-    return not table.num_columns and not table.num_rows
-
-
 def _empties(step: Step, tables: Iterator[pa.Table], tally: Tally) -> Iterator[pa.Table]:
     for table in tables:
         yield from step.apply(table, tally, Place("", 0))

@@ -178,7 +178,8 @@ def spread_of(job: Job, ds: Dataset, built: Any) -> Spread:
 
 def _given_in(nodes: Sequence[Plan], ds: Dataset) -> bool:
     """Returns whether the job's input is among these."""
-    return any(node is ds._plan or node == pinned(ds._plan) for node in nodes)
+    own = pinned(ds._plan)
+    return any(node is ds._plan or node == own for node in nodes)
 
 
 def _nodes(plan: Plan) -> Iterator[Plan]:

@@ -138,7 +138,10 @@ class Usual:
     keeps_rows = False
     plain = False
     sorts = False
-    reason = GROUPED
+
+    @property
+    def reason(self) -> str:
+        return GROUPED if self.first is None else LIMIT
 
     def prepare(self, side: int) -> tuple[Any, ...]:
         del side

@@ -112,12 +112,13 @@ def unify(uri: str, found: pa.Schema, held: pa.Schema, how: ReadAs | None) -> No
     if problems:
         other = f"{how.first} has" if how.first else "declared is"
         raise SchemaMismatch(
-            f"{uri}: {'; '.join(problems)}. This file has ({_told(found)}), and {other} ({_told(held)}); declare all "
+            f"{uri}: {'; '.join(problems)}. This file has ({told(found)}), and {other} ({told(held)}); declare all "
             "columns with schema=, or name those to keep with columns="
         )
 
 
-def _told(schema: pa.Schema) -> str:
+def told(schema: pa.Schema) -> str:
+    """Returns a schema as people are told."""
     return ", ".join(f"{field.name}: {field.type}" for field in schema) or "no columns"
 
 

@@ -37,7 +37,7 @@ def durable(plan: Plan, *, named: bool) -> Plan:
             return durable(Limit(input, min(most, rows)), named=named)
         case Limit(Union(inputs) as union, rows) if not _one_stage(union, named):
             # Each by itself, so that no more is made of it than could be asked for.
-            return Exchanged((Union(tuple(Limit(one, rows) for one in inputs)),), Held(rows))
+            return Exchanged((Union(tuple(Limit(one, rows) for one in inputs)),), Held(first=rows))
         case Limit(input, rows) if not _one_stage(input, named):
             return first_of(input, rows)
     return plan
@@ -74,20 +74,20 @@ def uncounted(plan: Plan) -> Plan:
 
 def first_of(plan: Plan, rows: int) -> Plan:
     """Returns the first rows of a plan as what an exchange gives."""
-    return within(plan, rows) or Exchanged((plan,), Held(rows))
+    return within(plan, rows) or Exchanged((plan,), Held(first=rows))
 
 
 def alike(plan: Plan) -> bool:
     """Returns whether a plan is read of files, or of rows in memory, and the same is done with all of it."""
-    physical = lower(plan)
-    return isinstance(physical, Tasks) and all(_alike(one, physical.fusions[0]) for one in physical.fusions)
+    return fusions(plan) is not None
 
 
 def _one_stage(plan: Plan, named: bool) -> bool:
     """Returns whether one stage reads a plan; with `named`, of files that outputs can be called after."""
-    if not alike(plan):
+    found = fusions(plan)
+    if found is None:
         return False
-    read = [one.source.listing for one in fusions(plan) if named and isinstance(one.source, Files)]
+    read = [one.source.listing for one in found if named and isinstance(one.source, Files)]
     return len(read) < 2 or (_all_differ(_uris(read)) and _all_differ(_names(read)))
 
 
@@ -103,10 +103,11 @@ def _all_differ(values: Sequence[str]) -> bool:
     return len(values) == len(set(values))
 
 
-def fusions(plan: Plan) -> Sequence[Fusion]:
-    """Returns what reads the rows of a plan that is `alike`: several where it is a union."""
+def fusions(plan: Plan) -> tuple[Fusion, ...] | None:
+    """Returns what reads the rows of a plan that is `alike`, several where it is a union; None of another one."""
     physical = lower(plan)
-    assert isinstance(physical, Tasks)
+    if not isinstance(physical, Tasks) or not all(_alike(one, physical.fusions[0]) for one in physical.fusions):
+        return None
     return physical.fusions
 
 

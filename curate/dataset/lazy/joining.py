@@ -18,7 +18,8 @@ from curate.dataset.exchange.order import Order
 from curate.dataset.lazy.grouping import Regrouping, key_columns, order_by
 from curate.dataset.lazy.operators import Plain
 from curate.dataset.lazy.plan import schema_of
-from curate.dataset.pipeline import READ_ROWS, Place, nameless
+from curate.dataset.nulls import is_blank
+from curate.dataset.pipeline import READ_ROWS, Place
 from curate.dataset.tally import Tally
 from curate.errors import ConfigError, SchemaMismatch, did_you_mean
 from curate.units import format_bytes
@@ -380,7 +381,7 @@ def join(
         keys = Keys.checked(name, on, right_on, schemas, left_suffix, right_suffix)
         return left._exchanged(Join(keys, how), right)
     rows = right.to_arrow().replace_schema_metadata(None).combine_chunks()
-    if nameless(rows):
+    if is_blank(rows):
         rows = pa.table({key: pa.nulls(0) for key in key_columns("join", on if right_on is None else right_on)})
     if rows.nbytes > BROADCAST_BYTES:
         raise ConfigError(

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from curate.dataset.exchange.hashing import check_seed as check_seed
 from curate.dataset.exchange.hashing import random_keys
-from curate.dataset.exchange.how import GROUPED, LIMIT, Part, Usual
+from curate.dataset.exchange.how import Part, Usual
 from curate.dataset.exchange.order import Order, SortKey, take
 from curate.dataset.lazy.operators import Plain
 from curate.dataset.pipeline import Place
@@ -44,18 +44,15 @@ class OneInput(Usual):
         yield from tables
 
 
+@dataclass(frozen=True, slots=True)
 class Limitable(OneInput):
     """An exchange that may be asked for its first rows alone; then it drops the others where they are."""
 
-    __slots__ = ()
-
-    @property
-    def reason(self) -> str:  # type: ignore[override]
-        return GROUPED if self.first is None else LIMIT
+    first: int | None = field(default=None, kw_only=True)
 
     def limited(self, rows: int) -> Self:
         """Returns the same exchange, which gives `rows` rows at most."""
-        return replace(self, first=rows if self.first is None else min(self.first, rows))  # type: ignore[type-var]
+        return replace(self, first=rows if self.first is None else min(self.first, rows))
 
     def _told(self, name: str) -> str:
         return name if self.first is None else f"{name}, first {self.first:,}"
@@ -69,7 +66,6 @@ class Sorted(Limitable):
     """Rows by keys; those of equal keys as they came. A heavy key goes on in the next output."""
 
     order: Order
-    first: int | None = None
 
     @property
     def name(self) -> str:
@@ -121,7 +117,6 @@ class Held(Limitable):
     """Rows as they came, kept: what reads them several times does not make them again, and what is not made alike is
     read alike."""
 
-    first: int | None = None
     called: str = field(default="hold", compare=False)
     """What it is for, as people are told."""
 
@@ -195,7 +190,6 @@ class Shuffled(Limitable):
     """None: the first run chooses one."""
     buckets: int
     count: int | None
-    first: int | None = None
     plain = False
     sorts = True
     even = True

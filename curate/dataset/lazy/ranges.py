@@ -24,7 +24,7 @@ from curate.dataset.lazy.run_files import open_all, opened, remove_damaged
 from curate.dataset.lazy.sources import View
 from curate.dataset.lazy.unifying import brought, unify
 from curate.dataset.lazy.zipping import unequal
-from curate.dataset.pipeline import nameless
+from curate.dataset.nulls import is_blank
 from curate.dataset.tally import BadRowBudget, Tally
 from curate.errors import ConfigError, DamagedRun
 from curate.storage.protocol import Object
@@ -126,16 +126,16 @@ class Ranges:
         for side, order in enumerate(self.how.orders):
             own = self._tables(piece, side)
             tables = [one for one in own.tables if one.num_rows]
-            if self.how.plain and tables:
-                rows = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
-                yield from self._plain(rows, len(tables), own.first, tally)
-            elif not tables:
+            if not tables:
                 sides.append(self._empty(side))
+                continue
+            rows = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+            if self.how.plain:
+                yield from self._plain(rows, len(tables), own.first, tally)
             else:
-                rows = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
                 tally.books.rows_in += rows.num_rows
                 sides.append(order.sort(rows) if len(tables) > 1 and order.keys and not self.how.sorts else rows)
-        if not self.how.plain and not all(map(nameless, sides)):
+        if not self.how.plain and not all(map(is_blank, sides)):
             part = Part(piece.number, self.of, piece.skip, piece.take)
             yield from self.how.combine(sides, tally, part)
         tally.books.rows_in += piece.over
@@ -281,7 +281,7 @@ def _made_of(how: Exchange, sides: Sequence[pa.Schema | None]) -> pa.Schema:
     tables = [pa.table({}) if side is None else side.empty_table() for side in sides]
     if how.plain:
         return tables[0].schema
-    if any(map(nameless, tables)):
+    if any(map(is_blank, tables)):
         return pa.schema([])
     made = next(how.combine(tables, Tally(BadRowBudget()), Part(0, 1)), None)
     return pa.schema([]) if made is None else made.schema

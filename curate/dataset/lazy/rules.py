@@ -35,6 +35,9 @@ from curate.dataset.lazy.unifying import Unify
 from curate.dataset.pipeline import Compute, task_cpus
 from curate.units import format_bytes
 
+BY_ROW = (FilterExpression, FilterRows, MapIsolated, MapRows, RandomSample)
+"""Operators that may leave out rows, or make more of them, of each by itself."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
@@ -181,10 +184,6 @@ def at_most(fusion: Fusion, rows: int) -> Fusion:
     # Functions of batches see the same ones, however many rows are asked for.
     by_row = all(operator.keeps_rows or isinstance(operator, BY_ROW) for operator in fusion.operators)
     return replace(fusion, give_most=rows, read_step=rows if by_row else None)
-
-
-BY_ROW = (FilterExpression, FilterRows, MapIsolated, MapRows, RandomSample)
-"""Operators that may leave out rows, or make more of them, of each by itself."""
 
 
 def fuse(source: Source, operators: tuple[Operator, ...]) -> Fusion:

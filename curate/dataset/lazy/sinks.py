@@ -174,6 +174,7 @@ def _reading(plan: Plan, *, runs: bool, named: bool) -> _Read:
     """Returns how files, or rows in memory, are read: for an exchange in bundles; else file by file, as inputs that
     outputs are `named` after, or that are the same however often they are read."""
     of = fusions(plan)
+    assert of is not None
     sources: list[Any] = [one.source for one in of]
     asked = [one.num_cpus for one in sources if one.num_cpus is not None]
     read = _Read(of[0].operators, sources=sources, num_cpus=max(asked, default=None))
@@ -476,7 +477,8 @@ def _limited(
     # How far a limit reaches is told by pieces, which then have to be the same ones.
     below = pinned(base.input) if runs else base.input
     inner, paths = stage_of(below, format, codec)
-    of = tuple(fusions(below))
+    of = fusions(below)
+    assert of is not None
     told = [operator.identity() for operator in after]
     spec = replace(
         inner,

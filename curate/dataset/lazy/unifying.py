@@ -8,12 +8,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.dataset.formats.hold import hold, plain, widens
+from curate.dataset.formats.hold import hold, plain, told, widens
 from curate.dataset.lazy.operators import Plain
 from curate.dataset.lazy.plan import Apply, Plan, schema_of
 from curate.dataset.pipeline import Place
 from curate.dataset.tally import Tally
 from curate.errors import ConfigError
+
+NEXT = "bring them to one type first, such as by with_column(name, pc.field(name).cast(type)), or rename one"
+"""What to do about columns of several types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +100,3 @@ def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     except pa.ArrowException:
         return None
     return both if widens(one, both) and widens(other, both) else None
-
-
-NEXT = "bring them to one type first, such as by with_column(name, pc.field(name).cast(type)), or rename one"
-"""What to do about columns of several types."""
-
-
-def told(schema: pa.Schema) -> str:
-    """Returns a schema as people are told."""
-    return ", ".join(f"{field.name}: {field.type}" for field in schema)
