@@ -1,4 +1,4 @@
-"""What is not known of types because no value was seen: columns of nothing but nulls, at any depth; or a whole table."""
+"""What is not known of types as no value was seen: columns of nothing but nulls, at any depth; or a whole table."""
 
 from __future__ import annotations
 
