@@ -39,6 +39,7 @@ from curate.dataset.begin import (
 )
 from curate.dataset.course import At, Course
 from curate.dataset.earlier import earlier_of
+from curate.dataset.inputs import list_inputs, understand
 from curate.dataset.places import SCRATCH, may_be_scratch, scratch_of, stages_root, stages_roots
 from curate.dataset.prepare import Prepared, Seen, Stores, resolve_output
 from curate.dataset.signals import Signals
@@ -288,12 +289,27 @@ def _refuse_other_shards(spec: StageSpec, job: StagedJob) -> None:
     """Raises ConfigError if the last stage has other outputs than its plan says: outputs of both would be mixed."""
     if not len(job.plan):
         return
-    assert spec.rows is not None
+    if spec.rows is None:
+        _refuse_other_files(spec, job)
+        return
     now, then = set(spec.rows.inputs()["name"].to_pylist()), set(job.plan.ids.to_pylist())
     if now != then:
         raise ConfigError(
             f"{job.ledger.root} was planned as {len(then):,} outputs, and this curate makes other ones of the same "
             f"rows, {len(now):,} of them; go on with the version that began it, or start over with --overwrite"
+        )
+
+
+def _refuse_other_files(spec: StageSpec, job: StagedJob) -> None:
+    """Raises ConfigError if the checkpoint that the last stage reads has files that its plan does not know: the stages
+    before have not seen their rows, or have seen more rows than the outputs that are there."""
+    paths = [understand(before.path) for before in spec.before if before.path is not None]
+    then = set(job.plan.table["uri"].to_pylist())
+    if new := [uri for uri in list_inputs(paths, job.stores.of).table["uri"].to_pylist() if uri not in then]:
+        raise ConfigError(
+            f"the checkpoint {spec.before[0].path} has {len(new):,} files that {job.ledger.root} did not begin with, "
+            f"such as {new[0]}; another job has added to it. Give this job a checkpoint of its own, or start over with "
+            "--overwrite"
         )
 
 

@@ -132,8 +132,9 @@ _suffix = re.compile(r"\.(parquet|jsonl|csv|run)(\.(gz|zst))?")
 JOB: Mapping[str, Check] = {
     "job": text,
     "fingerprint": text,
-    "identity": fields(sides=lambda value: mapping(value) and all(_side.fullmatch(name) for name in value)),
+    "identity": mapping,
     "parameters": mapping,
+    "sides": many(lambda value: isinstance(value, str) and _side.fullmatch(value) is not None),
     "code_digest": text,
     "suffix": lambda value: isinstance(value, str) and _suffix.fullmatch(value) is not None,
     "format": lambda value: value in ("parquet", "jsonl", "csv", "run"),

@@ -166,7 +166,7 @@ def test_names_in_job_json_that_lead_out_are_refused(field: str, hostile: tuple[
     """Each of them begins with what would lead to what is precious."""
     output, _ = hostile
     value: Any = "/../../precious/secret.parquet"
-    rewrite(output / layout.JOB, **({"identity": {"sides": {value: None}}} if field == "sides" else {field: value}))
+    rewrite(output / layout.JOB, **{field: [value] if field == "sides" else value})
     for command in COMMANDS:
         shown = curate_(command, str(output))
         assert (shown.code, "makes no sense" in shown.err) == (2, True)
