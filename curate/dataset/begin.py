@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -26,7 +25,7 @@ from curate.dataset.commit import refuse_other_job, remove_job
 from curate.dataset.earlier import earlier_of
 from curate.dataset.lazy.run_files import opened
 from curate.dataset.ownership import OwnedStore
-from curate.dataset.places import may_be_scratch, scratch_of, stages_root, stages_roots
+from curate.dataset.places import may_be_scratch, remove_stages, scratch_of, stages_root, stages_roots
 from curate.dataset.prepare import EXAMPLES, Seen, Stores, job_of, overwritten
 from curate.dataset.rivals import refuse_rivals
 from curate.dataset.spec import RunOptions, StageSpec
@@ -37,11 +36,10 @@ from curate.errors import (
     ObjectNotFound,
 )
 from curate.storage import is_local
-from curate.storage.local import remove_scratch
-from curate.storage.protocol import Outcome, Store
+from curate.storage.protocol import Outcome, Special, Store
 from curate.tasks import layout
 from curate.tasks.ledger import Ledger
-from curate.tasks.outputs import OutputListing, match
+from curate.tasks.outputs import OutputListing, match, refuse_special
 from curate.tasks.plan import Plan
 from curate.tasks.stages import StageReport
 
@@ -241,9 +239,7 @@ def _overwrite(job: StagedJob, options: RunOptions, clock: Clock) -> None:
     remove_job(ledger, spec.name, running, outputs, options, kept)
     job.owned.claim(None, job.owned.moment())
     if may_be_scratch(ledger.root):
-        for path in _folders(scratch_of(ledger.root)):
-            if os.path.basename(path) not in kept:  # noqa: PTH119
-                remove_scratch(path)
+        remove_stages(scratch_of(ledger.root), kept)
 
 
 def _runs_of_stages(store: Store, root: str) -> dict[str, set[str]]:
@@ -251,17 +247,11 @@ def _runs_of_stages(store: Store, root: str) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for item in store.list(f"{root}/"):
         key, _, name = item.uri[len(root) + 1 :].partition("/")
+        if isinstance(item, Special):
+            refuse_special(item, name)
         if run_id := layout.run_of(name):
             found.setdefault(key, set()).add(run_id)
     return found
-
-
-def _folders(root: str) -> list[str]:
-    try:
-        with os.scandir(root) as entries:
-            return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except FileNotFoundError:
-        return []
 
 
 def sweep(store: Store, output: str, known: set[str] | None = None) -> None:
@@ -271,15 +261,17 @@ def sweep(store: Store, output: str, known: set[str] | None = None) -> None:
     opened.cache_clear()
     root = stages_root(output, alone=False)
     if is_local(root):
-        remove_scratch(root)
+        remove_stages(root)
     elif known is None or known:
         for item in list(store.list(f"{root}/")):
+            if not layout.is_of_stage(item.uri[len(root) + 1 :]):
+                continue
             try:
                 store.delete(item.uri, item.generation)
             except GenerationMismatch:
                 continue  # another driver makes it anew, and removes it at its own end
     if may_be_scratch(output):
-        remove_scratch(scratch_of(output))
+        remove_stages(scratch_of(output))
 
 
 # A job of which nothing is left to do

@@ -5,20 +5,22 @@ In an order in which a kill between any two calls leaves a ledger that the next 
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import orjson
+import pyarrow.compute as pc
 
+from curate.dataset.sides import SIDES
 from curate.dataset.spec import RunOptions, StageSpec
 from curate.errors import ConfigError, GenerationMismatch, ObjectNotFound
 from curate.log import get_logger
-from curate.storage import is_local
-from curate.storage.protocol import Object, Outcome
+from curate.storage import beneath, is_local
+from curate.storage.protocol import Object, Outcome, Special
 from curate.tasks import layout
 from curate.tasks.ledger import Ledger
+from curate.tasks.outputs import refuse_special
 
 if TYPE_CHECKING:
     from curate.dataset.prepare import Prepared
@@ -62,6 +64,8 @@ def commit(prepared: Prepared, options: RunOptions) -> None:
     if is_local(prepared.output):
         from curate.storage.local import probe_linking
 
+        folders = pc.unique(pc.replace_substring_regex(prepared.plan.ids, r"/?[^/]*$", "")).to_pylist()
+        refuse_links(prepared.output, (f"{prepared.output}/{folder}" for folder in folders if folder))
         probe_linking(prepared.stores.scratch)
     if todo.remove is not None:
         remove_job(ledger, prepared.spec.name, prepared.run_ids, todo.remove, options)
@@ -135,7 +139,9 @@ def remove_job(
     last: list[Object] = []
     for item in ledger.store.list(ledger.uri(layout.LEDGER + "/")):
         called = item.uri[len(ledger.root) + 1 :]
-        if layout.stage_of(called) in kept:
+        if isinstance(item, Special):
+            refuse_special(item, called)
+        if layout.stage_of(called) in kept or not layout.is_own(called):
             continue
         if (run_id := layout.run_of(layout.in_stage(called))) is not None and run_id not in run_ids:
             raise ConfigError(
@@ -145,7 +151,7 @@ def remove_job(
         part = called == layout.JOB or called.startswith(layout.PLAN)
         (summary if called == layout.SUMMARY else last if part else rest).append(item)
     if is_local(ledger.root):
-        _refuse_links(ledger.root, [item.uri for item in (*summary, *outputs, *rest, *last)])
+        refuse_links(ledger.root, [item.uri for item in outputs])
     try:
         for item in [*summary, *outputs, *rest, *reversed(last)]:
             ledger.store.delete(item.uri, item.generation)
@@ -156,15 +162,11 @@ def remove_job(
         ) from error
 
 
-def _refuse_links(root: str, paths: Sequence[str]) -> None:
-    """Raises ConfigError if the folder of one of these paths lies elsewhere than below `root`: behind a link."""
-    inside = os.path.realpath(root)
-    for folder in sorted({os.path.dirname(path) for path in paths}):  # noqa: PTH120
-        if os.path.commonpath([inside, os.path.realpath(folder)]) != inside:
-            raise ConfigError(
-                f"{folder} leads out of {root}, by a link to {os.path.realpath(folder)}, and --overwrite would remove "
-                "what is there; nothing was removed. Remove the link, or choose another --output"
-            )
+def refuse_links(output: str, paths: Iterable[str] = ()) -> None:
+    """Raises ConfigError if there is a link in what is curate's below a local output, or on the way to one of `paths`:
+    a run would write, or remove, elsewhere."""
+    own = (f"{output}/{layout.LEDGER}", f"{output}/{SIDES.rstrip('/')}")
+    beneath.refuse_links(beneath.root_of(own[0] + "/"), own, paths)
 
 
 def refuse_other_job(spec: StageSpec, ledger: Ledger, job: Mapping[str, Any]) -> None:

@@ -266,7 +266,8 @@ class _Run:
     def _open(self) -> None:
         prepared = self.prepared
         if is_local(prepared.output):
-            sweep_scratch(prepared.ledger.uri(layout.TMP), prepared.stores.scratch, self.clock.now(), LEFTOVER_S)
+            tmp = prepared.ledger.uri(layout.TMP).rstrip("/")
+            sweep_scratch(tmp, prepared.stores.scratch, self.clock.now(), LEFTOVER_S, layout.is_scratch)
         self.account.open()
         if self.account.of_job:
             registry.remember(prepared.output, prepared.spec.name, prepared.run_id, self.account.started)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from curate.dataset.patterns import InputPattern, PatternKind, refuse_overlap, understand
 from curate.errors import ConfigError, ObjectNotFound, PermissionDenied, did_you_mean
-from curate.storage.protocol import LIST_PAGE, Object, Store
+from curate.storage.protocol import LIST_PAGE, Object, Special, Store
 from curate.tasks import layout
 from curate.tasks.columns import Columns
 
@@ -100,6 +100,7 @@ class _Search:
         uri = self._pattern.uri
         for item in islice(self._store.list(uri), 1):
             if item.uri == uri:
+                _refuse_special(item, self._pattern)
                 yield item, uri.rpartition("/")[2]
 
     def _directory(self) -> Iterator[tuple[Object, str]]:
@@ -122,6 +123,7 @@ class _Search:
             elif name.startswith(("_", ".")) or "/_" in name or "/." in name:
                 self._hidden = self._hidden or name
             elif name and name[-1] != "/":  # else the mark that a console leaves for a folder
+                _refuse_special(item, self._pattern)
                 yield item, name
 
     def _note_ledger(self, uri: str) -> None:
@@ -156,6 +158,17 @@ class _Search:
                 if self._pattern.pattern.fullmatch(folder) is not None:
                     return folder
         return ""
+
+
+def _refuse_special(item: Object, pattern: InputPattern) -> None:
+    """Raises ConfigError for an input that is no regular file: to read it might wait for ever, or take what is there
+    from somebody else."""
+    if isinstance(item, Special):
+        raise ConfigError(
+            f"input {item.uri!r} is {item.kind}, expected a file"
+            + ("" if item.uri == pattern.uri else f" ({pattern.text!r} matches it)")
+            + "; write what it gives to a file and read that, or name the files to read, for example by a glob"
+        )
 
 
 def enclosing_ledgers(patterns: Sequence[InputPattern], store_of: Callable[[str], Store]) -> Iterator[str]:

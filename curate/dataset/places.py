@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 
+from curate.errors import ConfigError
+from curate.storage import beneath
 from curate.tasks import layout
 
 SCRATCH = "CURATE_SCRATCH"
@@ -48,6 +51,19 @@ def stages_roots(output: str, stages: set[str]) -> Iterator[str]:
         yield stages_root(output, alone=False)
     if may_be_scratch(output) and os.path.isdir(scratch_of(output)):  # noqa: PTH112
         yield scratch_of(output)
+
+
+def remove_stages(root: str, kept: Collection[str] = ()) -> None:
+    """Removes the stages in a local folder of a job's stages, but for those of these keys, and the folder once it is
+    empty. What has no name of curate's stays, and nothing is removed through a link."""
+    above, _, name = root.rpartition("/")
+
+    def is_ours(one: str) -> bool:
+        own = one.removeprefix(f"{name}/")
+        return own != one and (not own or (layout.is_of_stage(own) and own.partition("/")[0] not in kept))
+
+    with suppress(ConfigError):  # a link in the place of one of these folders: what is behind it is not the job's
+        beneath.remove(beneath.root_of(root), above, is_ours)
 
 
 def stages_in(output: str, stages: set[str]) -> Iterator[tuple[str, set[str]]]:

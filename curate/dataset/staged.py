@@ -37,6 +37,7 @@ from curate.dataset.begin import (
     sweep,
     with_seed,
 )
+from curate.dataset.commit import refuse_links
 from curate.dataset.course import At, Course
 from curate.dataset.earlier import earlier_of
 from curate.dataset.inputs import list_inputs, understand
@@ -178,6 +179,8 @@ def run_staged(
                 sweep(job.stores.of(output), output, known=job.listing.stages)
             return ended
     refuse_mixed_keys(job)
+    if is_local(output):
+        refuse_links(output)
     try:
         with _connected(options.backend, backend, signals) as alone:
             job.spec, options = begin(job, options, clock)

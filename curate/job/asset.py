@@ -35,7 +35,7 @@ class Asset:
         try:
             self.object = store.stat(self.uri)
         except ObjectNotFound as error:
-            problem = "is a directory, expected one file" if _is_directory(self.uri) else "does not exist"
+            problem = "is no regular file, expected one" if _is_something(self.uri) else "does not exist"
             raise ConfigError(f"asset {self.uri!r} {problem}; check the path that the parameter gives") from error
 
     def identity(self) -> dict[str, Any]:
@@ -101,8 +101,8 @@ class Asset:
         return StorageError(f"asset {self.uri!r} changed after the job was started; start the job again")
 
 
-def _is_directory(uri: str) -> bool:
-    return is_local(uri) and Path(uri).is_dir()
+def _is_something(uri: str) -> bool:
+    return is_local(uri) and Path(uri).exists()
 
 
 def cache_dir() -> Path:
