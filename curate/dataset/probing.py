@@ -218,7 +218,7 @@ class _Asked:
     number: int
     """Its place among those that are asked."""
     probe: Probe
-    answer: Probed = Probed(error="the worker died")
+    answer: Probed = field(default_factory=lambda: Probed(error="the worker died"))
     until_s: float = math.inf
     """When it takes too long."""
 
