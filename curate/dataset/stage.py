@@ -6,11 +6,12 @@ through Ray's object store.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import count, islice, zip_longest
+from itertools import count, zip_longest
 from typing import Any, BinaryIO, Protocol, cast
 
 import pyarrow as pa
@@ -247,6 +248,8 @@ class Probe:
     """Extra outputs whose schemas are asked for too."""
     given: Any = None
     """What the source of the rows gives for the shard, where there is one."""
+    whole: bool = False
+    """Whether all of the shard is looked at, and not a few batches, until all that is asked for is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +264,10 @@ class Probed:
     """Seconds after which to ask again, for something was not there that was needed; None: the answer is final."""
     sides: Mapping[str, Any] = field(default_factory=dict)
     """Schemas of extra outputs by name; None: no table of it was given."""
+    ended: bool = False
+    """Whether all of the shard was looked at, and to look again would tell no more."""
+    vacant: Probed | None = None
+    """What tables without rows say, which counts where no shard gives a row."""
 
     @property
     def known(self) -> bool:
@@ -460,7 +467,7 @@ class StageProgram:
         shard: Shard,
         given: Any,
         tally: Tally,
-        most_batches: int | None = None,
+        numbers: Iterator[int] | None = None,
         *,
         rank: int = 0,
         errors: bool,
@@ -472,8 +479,7 @@ class StageProgram:
             yield from reading(self._file_tables(shard, tally), meters.steps[0])
             return
         isolate = errors and self.quarantine_errors
-        numbers = count() if most_batches is None else range(most_batches)
-        left = iter(numbers)
+        left = count() if numbers is None else numbers
         for name, number, tables in self._parts(shard, given, rank, tally):
             how = Applying(name, number, errors=isolate, hold=hold, budget_bytes=self.budget_bytes)
             # The number first: what is not asked for any more is not read.
@@ -615,34 +621,45 @@ class StageProgram:
 
     def _probe(self, probe: Probe) -> Probed:
         tally = Tally(BadRowBudget("100%"))
-        answer = Probed(sides=dict.fromkeys(probe.sides))
+        answer = vacant = Probed(sides=dict.fromkeys(probe.sides))
+        ended = False
         try:
             self._setup()
             if probe.shard is not None:
-                tables: Iterable[Any] = self._tables(
-                    probe.shard, probe.given, tally, PROBED_BATCHES, errors=True, hold=False
-                )
+                numbers: Iterator[int] = count() if probe.whole else iter(range(PROBED_BATCHES))
+                most = math.inf if probe.whole else PROBED_TABLES * (1 + len(probe.sides))
+                tables: Iterable[Any] = self._tables(probe.shard, probe.given, tally, numbers, errors=True, hold=False)
             elif self.operator.reads_files or (self.rows is not None and not len(self.rows.schema)):
                 # No rows came out of the stage before, nor their columns: there is nothing to ask with.
                 return answer
             else:
+                numbers, most = iter(()), math.inf
                 schema = next(iter(self.input_schemas.values()))
                 tables = cast(RowOperator, self.operator).apply(schema.empty_table(), tally)
-            for table in islice(tables, PROBED_TABLES * (1 + len(probe.sides))):
-                schema = table.schema.remove_metadata()
-                if not isinstance(table, SideTable):
-                    answer = answer.filled(Probed(schema))
-                elif table.side in probe.sides:
-                    answer = answer.filled(Probed(sides={table.side: schema}))
-                if answer.typed:
+            looked, known = 0, 0
+            for table in tables:
+                name, rows = (table.side, table.table) if isinstance(table, SideTable) else (MAIN, table)
+                if name == MAIN or name in probe.sides:
+                    schema = rows.schema.remove_metadata()
+                    one = Probed(schema) if name == MAIN else Probed(sides={name: schema})
+                    # What no row was seen of may be called anything: numpy takes an empty list for floats.
+                    if rows.num_rows or probe.shard is None:
+                        answer = answer.filled(one)
+                    else:
+                        vacant = vacant.filled(one)
+                looked, known = looked + 1, known + answer.known
+                if answer.typed or looked >= most or known >= PROBED_TABLES:
                     break
+            else:
+                ended = self.operator.reads_files or next(numbers, None) is not None
         except Exception as raised:  # noqa: BLE001 - a shard that fails here fails again, and is booked, when it runs
             failure = Raised.of(raised).failure
             passing = failure.kind in (FailureKind.RETRY_LATER, FailureKind.THROTTLED)
             again_s = failure.after_s if passing else None
             error = failure.error if passing or not answer.known else ""
             answer = replace(answer, error=error, again_s=again_s)
-        return replace(answer, rows=tally.books.rows_in)
+        vacant = vacant if vacant.schema is not None or any(one is not None for one in vacant.sides.values()) else None
+        return replace(answer, rows=tally.books.rows_in, ended=ended, vacant=vacant)
 
     # What a worker process keeps
 

@@ -25,6 +25,7 @@ from curate.dataset.lazy import consuming, grouping, joining, rules
 from curate.dataset.lazy import distinct as distincts
 from curate.dataset.lazy import operators as ops
 from curate.dataset.lazy.consuming import check_rows as check_rows
+from curate.dataset.lazy.declared import check_declared
 from curate.dataset.lazy.durable import through_files
 from curate.dataset.lazy.execution import Options, blocks, connection, joined
 from curate.dataset.lazy.expressions import is_expression
@@ -90,12 +91,17 @@ class Dataset:
         num_gpus: float | None = None,
         memory: int | None = None,
         resources: Mapping[str, float] | None = None,
+        output_schema: pa.Schema | None = None,
     ) -> Dataset:
         """Replaces batches of rows by what `fn(batch, *fn_args, **fn_kwargs)` returns for them.
 
         A batch has at most `batch_size` rows (None: about 16,384) and never crosses shards; it is a pyarrow.Table, or
         as `batch_format` says a dictionary of arrays ("numpy") or a data frame ("pandas"). `fn` returns any of these,
         whatever it got, or an iterator of them, with any number of rows, and always the same columns.
+
+        `output_schema` declares what comes out. What `fn` returns is cast to it where every value stays what it is;
+        else SchemaMismatch names column, types and rows. Without it, types are those of the first rows, and a later
+        batch that they do not hold is refused, consumed or written.
 
         A function runs in the tasks that read. A class runs in a pool of actors: each makes an instance, with
         `fn_constructor_args` and `fn_constructor_kwargs`, keeps it, and calls it with batches. `compute` says how large
@@ -128,7 +134,9 @@ class Dataset:
         if batch_size is not None:
             check_rows("batch_size", batch_size, 1)
         where = ops.placement("map_batches", udf, compute, num_cpus, num_gpus, memory, resources)
-        return self._then(ops.MapBatches(udf, batch_size, batch_format, where))
+        return self._then(
+            ops.MapBatches(udf, batch_size, batch_format, where, check_declared("map_batches", output_schema))
+        )
 
     def map(
         self,
@@ -143,13 +151,14 @@ class Dataset:
         num_gpus: float | None = None,
         memory: int | None = None,
         resources: Mapping[str, float] | None = None,
+        output_schema: pa.Schema | None = None,
         isolate: bool = False,
         timeout_s: float | None = None,
     ) -> Dataset:
         """Replaces every row, a dictionary, by the dictionary that `fn(row)` returns; all must have the same keys.
 
-        Types of columns are inferred; one of nothing but None keeps the type that it had. Where `fn` runs, and with
-        which arguments, is as for `map_batches`.
+        Types of columns are inferred; one of nothing but None keeps the type that it had. Where `fn` runs, with which
+        arguments, and its `output_schema` are as for `map_batches`.
 
         With `isolate`, `fn` runs in a process of its own beside the worker, so that a crash, or a row that takes longer
         than `timeout_s` seconds, costs that row only: it is bad, and set aside in a write.
@@ -166,9 +175,10 @@ class Dataset:
             raise ConfigError(f"map(timeout_s={timeout_s!r}) needs isolate=True: only another process can be ended")
         if isolate and isinstance(fn, type):
             raise ConfigError("map(isolate=True) takes a function, which runs in a process of its own, not a class")
+        declared = check_declared("map", output_schema)
         if isolate:
-            return self._then(ops.MapIsolated(udf, timeout_s, where))
-        return self._then(ops.MapRows(udf, False, where))
+            return self._then(ops.MapIsolated(udf, timeout_s, where, declared))
+        return self._then(ops.MapRows(udf, False, where, declared))
 
     def flat_map(
         self,
@@ -183,10 +193,11 @@ class Dataset:
         num_gpus: float | None = None,
         memory: int | None = None,
         resources: Mapping[str, float] | None = None,
+        output_schema: pa.Schema | None = None,
     ) -> Dataset:
         """Replaces every row by the rows, dictionaries of the same keys, that `fn(row)` returns: none, or several.
 
-        Where `fn` runs, with which arguments, and what is refused is as for `map_batches`.
+        Where `fn` runs, with which arguments, its `output_schema`, and what is refused are as for `map_batches`.
 
         >>> curate.range(3).flat_map(lambda row: [row] * row["id"]).take_all()
         [{'id': 1}, {'id': 2}, {'id': 2}]
@@ -194,7 +205,7 @@ class Dataset:
         udf = ops.Udf(fn, *_given(fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs))
         ops.check_function("flat_map", udf)
         where = ops.placement("flat_map", udf, compute, num_cpus, num_gpus, memory, resources)
-        return self._then(ops.MapRows(udf, True, where))
+        return self._then(ops.MapRows(udf, True, where, check_declared("flat_map", output_schema)))
 
     def filter(
         self,

@@ -19,6 +19,7 @@ import pyarrow as pa
 from curate.code import Unhashable, callable_text, value_text
 from curate.dataset.formats import BadRow as BadLine
 from curate.dataset.isolate import row_text
+from curate.dataset.lazy.declared import as_declared, identity_of
 from curate.dataset.lazy.expressions import columns_of, expression_text, keep, project, type_of, unknown_column
 from curate.dataset.nulls import filled, is_known
 from curate.dataset.pipeline import ActorPool, Compute, Place, Step
@@ -198,6 +199,8 @@ class Called(Plain):
     __slots__ = ()
     fn: Udf
     placement: Placement
+    output_schema: pa.Schema | None = None
+    """What it was declared to give; None: only running it tells."""
 
     @property
     def compute(self) -> Compute | None:  # type: ignore[override]
@@ -213,6 +216,13 @@ class Called(Plain):
         """Returns the operator with an instance, if it calls a class."""
         return replace(self, fn=self.fn.opened())  # type: ignore[type-var]
 
+    def declared(self, made: pa.Table, given: pa.Table, place: Place) -> pa.Table:
+        """Returns what it made of the rows that it was given as it was declared to be. Raises SchemaMismatch."""
+        if self.output_schema is None:
+            return made
+        rows = f"the rows {place.row} to {place.row + given.num_rows - 1} that it got of {place.shard or 'nothing'}"
+        return as_declared(made, self.output_schema, self.name, rows)  # type: ignore[attr-defined]
+
 
 @dataclass(frozen=True, slots=True)
 class MapBatches(Called):
@@ -222,6 +232,7 @@ class MapBatches(Called):
     batch_size: int | None
     batch_format: str
     placement: Placement = field(default_factory=Placement)
+    output_schema: pa.Schema | None = None
     keeps_rows = False
 
     @property
@@ -234,16 +245,17 @@ class MapBatches(Called):
 
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         del found
-        return None
+        return self.output_schema
 
     def identity(self) -> Any:
-        return ["map_batches", *self.fn.identity(self.name), self.batch_size, self.batch_format]
+        told = identity_of(self.output_schema)
+        return ["map_batches", *self.fn.identity(self.name), self.batch_size, self.batch_format, *told]
 
     def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
-        del tally, place
+        del tally
         result = self.fn(formatted(table.combine_chunks(), self.batch_format))
         for one in result if isinstance(result, Iterator) else [result]:
-            yield to_table(self.name, one)
+            yield self.declared(to_table(self.name, one), table, place)
 
 
 def to_table(where: str, value: Any) -> pa.Table:
@@ -284,6 +296,7 @@ class MapRows(Called):
     fn: Udf
     flat: bool
     placement: Placement = field(default_factory=Placement)
+    output_schema: pa.Schema | None = None
     # BadRow may leave any of them out.
     keeps_rows = False
 
@@ -293,13 +306,13 @@ class MapRows(Called):
 
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         del found
-        return None
+        return self.output_schema
 
     def identity(self) -> Any:
-        return ["flat_map" if self.flat else "map", *self.fn.identity(self.name)]
+        return ["flat_map" if self.flat else "map", *self.fn.identity(self.name), *identity_of(self.output_schema)]
 
     def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
-        del tally, place
+        del tally
         rows: list[Mapping[str, Any]] = []
         for result in each(self.fn, table):
             if not self.flat:
@@ -309,7 +322,8 @@ class MapRows(Called):
                 raise TypeError(f"{self.name} gave {type(result).__name__}, expected a list of dictionaries")
             rows += map(self._row, result)
         if rows:
-            yield gathered(self.name, rows, table.schema)
+            made = gathered(self.name, rows, self.output_schema or table.schema)
+            yield self.declared(made, table, place)
 
     def _row(self, value: Any) -> Mapping[str, Any]:
         if not isinstance(value, Mapping):
@@ -324,6 +338,7 @@ class MapIsolated(Called):
     fn: Udf
     timeout_s: float | None
     placement: Placement = field(default_factory=Placement)
+    output_schema: pa.Schema | None = None
     keeps_rows = False
     confined: Any = None
     """The `Confined` that it runs in, once it was made."""
@@ -340,13 +355,12 @@ class MapIsolated(Called):
 
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         del found
-        return None
+        return self.output_schema
 
     def identity(self) -> Any:
-        return ["map", *self.fn.identity(self.name), "isolate", self.timeout_s]
+        return ["map", *self.fn.identity(self.name), "isolate", self.timeout_s, *identity_of(self.output_schema)]
 
     def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
-        del place
         assert self.confined is not None
         rows = table.to_pylist()
         made: list[Mapping[str, Any]] = []
@@ -359,7 +373,8 @@ class MapIsolated(Called):
             else:
                 raise TypeError(f"{self.name} gave {type(result).__name__}, expected a dictionary, a row")
         if made:
-            yield gathered(self.name, made, table.schema)
+            gave = gathered(self.name, made, self.output_schema or table.schema)
+            yield self.declared(gave, table, place)
 
 
 def each(fn: Callable[[dict[str, Any]], Any], table: pa.Table) -> Iterator[Any]:
