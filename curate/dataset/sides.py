@@ -112,7 +112,7 @@ def side_name(side: str, output: str) -> str:
 def sides_of_job(job: Mapping[str, Any]) -> tuple[str, ...]:
     """Returns the names of the extra outputs of a job, from its `job.json`."""
     # Not all of them are part of its identity: those of a deduplication follow from its operators.
-    return tuple(sorted(job.get("sides", ())))
+    return tuple(sorted(job.get("sides", job["identity"].get("sides", ()))))
 
 
 def side_rows(listing: OutputListing) -> Any:

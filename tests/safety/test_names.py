@@ -161,12 +161,13 @@ def test_keys_of_stages_that_lead_out_are_refused(key: Any, hostile: tuple[Path,
         assert (shown.code, "makes no sense" in shown.err) == (2, True)
 
 
-@pytest.mark.parametrize("field", ["suffix", "inputs", "sides"])
+@pytest.mark.parametrize("field", ["suffix", "inputs", "sides", "identity"])
 def test_names_in_job_json_that_lead_out_are_refused(field: str, hostile: tuple[Path, Path], curate_: Curate) -> None:
     """Each of them begins with what would lead to what is precious."""
     output, _ = hostile
     value: Any = "/../../precious/secret.parquet"
-    rewrite(output / layout.JOB, **{field: [value] if field == "sides" else value})
+    given = {"sides": [value], "identity": {"sides": {value: None}}}
+    rewrite(output / layout.JOB, **{field: given.get(field, value)})
     for command in COMMANDS:
         shown = curate_(command, str(output))
         assert (shown.code, "makes no sense" in shown.err) == (2, True)
