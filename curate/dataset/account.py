@@ -140,6 +140,7 @@ class Account:
                 "limit": options.limit,
                 "sample": options.sample,
                 "allow_incomplete_input": options.allow_incomplete_input,
+                **self._incomplete_input(),
                 "origin": dict(self.prepared.spec.origin),
                 "shards": {
                     "total": len(self.prepared.plan),
@@ -396,6 +397,7 @@ class Account:
                     {"error": group.error, "count": group.count, "shard": group.shard} for group in self._failures()
                 ],
                 "storage_calls": self._calls().as_dict(),
+                **self._incomplete_input(),
                 **_operators(progress.measured),
                 **({"waits": progress.waits} if progress.waits and self._state == RUNNING else {}),
             }
@@ -414,6 +416,7 @@ class Account:
             "rows": totals.books.rows(),
             "counters": totals.books.sorted_counters(),
             "bytes": {"in": totals.bytes_in, "out": totals.bytes_out},
+            **self._incomplete_input(),
             **staged_as_dict([one.settled() for one in self._reports(RunState.COMPLETE)]),
         }
 
@@ -459,7 +462,13 @@ class Account:
             self._failures(),
             self.stale,
             reports,
+            self.prepared.incomplete_input,
         )
+
+    def _incomplete_input(self) -> dict[str, Any]:
+        """Returns what the record says was missing of the inputs; nothing if they were whole."""
+        found = self.prepared.incomplete_input
+        return {"incomplete_input": [dict(one) for one in found]} if found else {}
 
     def _books(self) -> Books:
         """Returns the books of the whole job once it is done; until then, those of its last stage."""

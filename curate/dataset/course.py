@@ -87,6 +87,7 @@ class Course:
                 "limit": options.limit,
                 "sample": options.sample,
                 "allow_incomplete_input": options.allow_incomplete_input,
+                **({"incomplete_input": [dict(one) for one in self._spec.holes]} if self._spec.holes else {}),
                 "origin": dict(self._spec.origin),
                 "stages": [one.planned() for one in self._stages.values()],
             }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,11 +21,12 @@ from curate.dataset.deleting import refuse_undeletable
 from curate.dataset.failures import failed_now
 from curate.dataset.formats import Format, OutputFormat, detect, sample_schema
 from curate.dataset.history import History, look_back, object_at, our_sides, ours, stale_outputs
-from curate.dataset.inputs import Inputs, enclosing_ledgers, list_inputs, refuse_overlap, understand
+from curate.dataset.inputs import Inputs, list_inputs, refuse_overlap, understand
 from curate.dataset.ownership import OwnedStore
 from curate.dataset.planning import plan_new, replan_changed
 from curate.dataset.sides import sides_of_shards
 from curate.dataset.spec import RunOptions, StageSpec
+from curate.dataset.upstream import Hole, holes_in, refuse_holes, warn_of_holes
 from curate.errors import ConfigError, CorruptInput
 from curate.log import get_logger
 from curate.storage import normalise, open_store
@@ -100,6 +101,15 @@ class Prepared:
     run_ids: frozenset[str]
     """Runs that the output knew before this one."""
     uncommitted: Uncommitted = field(default_factory=Uncommitted)
+    holes: Sequence[Hole] = ()
+    """What was missing of the inputs, which may be incomplete."""
+
+    @property
+    def incomplete_input(self) -> tuple[Mapping[str, Any], ...]:
+        """What was missing of the inputs, as the record of the run says it."""
+        if self.history.summarised:
+            return self.history.incomplete_input
+        return tuple(one.as_dict() for one in self.holes) or self.spec.holes
 
     @property
     def todo(self) -> Any:
@@ -162,8 +172,12 @@ def prepare(
         spec = replace(spec, operator=spec.limit.operator(job["limit"]))
         inputs = _within(plan, inputs)
     growth = compare(plan, inputs.table)
-    if growth.new and not options.allow_incomplete_input:
-        refuse_incomplete([*inputs.incomplete, *enclosing_ledgers(patterns, stores.of)])
+    holes: list[Hole] = []
+    if growth.new or listing.summary is None:
+        # Free for a job that is complete, and whose inputs are those that it was complete with.
+        holes = holes_in(patterns, inputs, stores.of, plan.table["uri"])
+    if not options.allow_incomplete_input:
+        refuse_holes(holes, stores.of)
     matched = match(plan, listing, spec.suffix)
     todo.part = _grow(spec, plan, inputs, growth, matched, stores)
     if spec.limit is not None and not len(plan) and todo.part is not None:
@@ -185,7 +199,7 @@ def prepare(
     schemas = input_schemas(spec, ledger if listing.has_job else None, inputs, undone, stores)
     prepared = Prepared(
         *(spec, output, run_id, stores, ledger, listing, inputs, plan, matched, growth, history, scope, schemas),
-        *(owned, run_ids, todo),
+        *(owned, run_ids, todo, holes),
     )
     _warn(prepared, options)
     return prepared
@@ -201,15 +215,6 @@ def _within(plan: Plan, inputs: Inputs) -> Inputs:
 def _up_to(part: Any, shard: str) -> Any:
     """Returns the rows of a new plan up to a shard; the first one, if that is no shard: there are no rows."""
     return part.slice(0, max(0, pc.index(part["id"], shard).as_py()) + 1)
-
-
-def refuse_incomplete(incomplete: list[str]) -> None:
-    """Raises ConfigError if one of the inputs is the output of a job that is not complete."""
-    if incomplete:
-        raise ConfigError(
-            f"input {incomplete[0]!r} is the output of a job that is not complete; finish that job first "
-            f"(curate status {incomplete[0]}), or read what is there with --allow-incomplete-input"
-        )
 
 
 def job_of(spec: StageSpec, ledger: Ledger, listing: OutputListing) -> dict[str, Any]:
@@ -365,6 +370,7 @@ def overwritten(spec: StageSpec, ledger: Ledger, listing: OutputListing) -> tupl
 
 def _warn(prepared: Prepared, options: RunOptions) -> None:
     log = get_logger(job=prepared.spec.name)
+    warn_of_holes(prepared.holes, prepared.spec.name)
     if len(prepared.stale):
         log.warning(
             "inputs changed after their outputs were made; the outputs are stale and are kept",

@@ -103,6 +103,8 @@ class StageSpec:
     """What happened to its rows in the stages before it, once these are done."""
     reports: tuple[StageReport, ...] = ()
     """What is known of the job's stages when its last one, which is the last of them, begins."""
+    holes: tuple[Mapping[str, Any], ...] = ()
+    """What was missing of its inputs when they were listed, which may be incomplete (see `dataset.upstream`)."""
     from_inputs: Callable[[RunOptions], StageSpec] | None = None
     """Returns the stage as it is for the inputs of a run, where these decide what stages there are."""
 

@@ -126,6 +126,7 @@ _earlier = having(
         lambda one: isinstance(one, list) and len(one) == 2 and isinstance(one[0], str) and quarantine(one[1])
     ),
 )
+_incomplete = many(having(output=text, missing=count, planned=count))
 _side = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _suffix = re.compile(r"\.(parquet|jsonl|csv|run)(\.(gz|zst))?")
 
@@ -153,6 +154,7 @@ SUMMARY: Mapping[str, Check] = {
     "bytes": each(whole),
     "earlier": maybe(_earlier),
     "stages": many(_stage),
+    "incomplete_input": _incomplete,
 }
 BEAT: Mapping[str, Check] = {
     "run_id": text,
@@ -174,6 +176,7 @@ BEAT: Mapping[str, Check] = {
     "eta_range_seconds": maybe(lambda value: many(number)(value) and len(value) == 2),
     "failures": many(_failed),
     "stages": many(_stage),
+    "incomplete_input": _incomplete,
 }
 RUN: Mapping[str, Check] = {
     **{name: BEAT[name] for name in ("run_id", "started", "host", "boot_id", "pid_space", "pid", "pid_started")},

@@ -63,6 +63,8 @@ class JobStatus:
     at work, or of the last one."""
     stage: str = LAST
     """Key of that stage."""
+    incomplete_input: tuple[Mapping[str, Any], ...] = ()
+    """Outputs of other jobs that were read and were not all there, which was allowed: output, job, missing, planned."""
 
     @property
     def pending(self) -> int:
@@ -98,6 +100,7 @@ class JobStatus:
                 for run in self.runs
             ],
             **({"waits": self.waits} if self.waits else {}),
+            **({"incomplete_input": [dict(one) for one in self.incomplete_input]} if self.incomplete_input else {}),
             **({"stage": self.stage, **staged_as_dict(self.stages)} if self.stages else {}),
         }
 
@@ -184,6 +187,7 @@ def job_status(
         earlier_runs=earlier_runs,
         operators=_operators(newest) if live and newest else [],
         waits=_text(newest, "waits") if live and newest else "",
+        incomplete_input=tuple(((summary if complete else newest) or {}).get("incomplete_input", ())),
     )
 
 
@@ -226,6 +230,7 @@ def with_stages(job: JobStatus, planned: Sequence[StageReport], seen: Mapping[st
         eta_range_s=there.eta_range_s if live else None,
         operators=there.operators if live else [],
         waits=job.waits,
+        incomplete_input=job.incomplete_input,
         runs=job.runs,
         earlier_runs=job.earlier_runs,
         stages=tuple(reports),

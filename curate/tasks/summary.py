@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import reduce
@@ -11,6 +11,7 @@ from typing import Any
 from curate.storage.protocol import Calls
 from curate.tasks.books import Books
 from curate.tasks.stages import StageReport, exchanges
+from curate.units import plain
 
 
 class RunState(StrEnum):
@@ -70,6 +71,8 @@ class Summary:
     stages: tuple[StageReport, ...] = ()
     """All stages of a job with exchanges, in order. Then shards and tasks are those of its last stage, or of the one
     that did not end well, and so are the books of a job that is not complete; all else is that of the whole job."""
+    incomplete_input: tuple[Mapping[str, Any], ...] = ()
+    """Outputs of other jobs that were read and were not all there, which was allowed: output, job, missing, planned."""
 
     def as_dict(self) -> dict[str, Any]:
         """Returns what `--json` prints."""
@@ -90,8 +93,24 @@ class Summary:
             "bytes": {"in": self.bytes_in, "out": self.bytes_out},
             "seconds": round(self.seconds, 3),
             "storage_calls": self.calls.as_dict(),
+            **({"incomplete_input": [dict(one) for one in self.incomplete_input]} if self.incomplete_input else {}),
             **staged_as_dict(self.stages),
         }
+
+
+def told_incomplete(holes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns in words what was missing of the inputs, from the records of runs.
+
+    >>> told_incomplete([{"output": "/data/a", "missing": 1, "planned": 24}])
+    ['incomplete: 1 of 24 outputs of /data/a was missing (--allow-incomplete-input)']
+    """
+    lines = []
+    for one in holes:
+        missing, planned, output = one["missing"], one["planned"], plain(one["output"])
+        was = f"{missing:,} of {planned:,} outputs of {output} {'was' if missing == 1 else 'were'} missing"
+        text = was if missing else f"the job was not complete that writes to {output}"
+        lines.append(f"incomplete: {text} (--allow-incomplete-input)")
+    return lines
 
 
 def staged_as_dict(stages: Sequence[StageReport]) -> dict[str, Any]:

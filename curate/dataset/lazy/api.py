@@ -41,6 +41,7 @@ from curate.dataset.lazy.plan import (
     Union,
     Zip,
     lines,
+    may_be_incomplete,
     rows_of,
     schema_of,
 )
@@ -1070,6 +1071,7 @@ class Dataset:
                 output=os.fspath(path),
                 backend=backend or self._how.backend or "ray",
                 keep_stages=keep_stages,
+                allow_incomplete_input=may_be_incomplete(self._plan),
                 display=self._ran.begin().write(terminal_display()),
             ),
         )

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from curate.dataset.formats import Format, OutputFormat
-from curate.dataset.lazy.plan import Plan, rows_of
+from curate.dataset.lazy.plan import Plan, may_be_incomplete, rows_of
 from curate.dataset.lazy.relay import Stopped, never
 from curate.dataset.lazy.rules import (
     First,
@@ -301,7 +301,13 @@ def keep(plan: Plan, path: str, how: Options, run: Run) -> None:
 
     spec, inputs = stage_of(plan, OutputFormat.PARQUET, None)
     display = run.write(NoDisplay())
-    options = RunOptions(inputs=tuple(inputs), output=path, backend=how.backend or "inline", display=display)
+    options = RunOptions(
+        inputs=tuple(inputs),
+        output=path,
+        backend=how.backend or "inline",
+        allow_incomplete_input=may_be_incomplete(plan),
+        display=display,
+    )
     ended = driver.run(spec, options)
     if ended.state is not RunState.COMPLETE:
         raise CheckpointFailed(
@@ -336,7 +342,10 @@ def stages_run(plan: Plan, root: str, how: Options, run: Run) -> tuple[SourceRow
         ended = driver.run_stage(stage, replace(options, display=run.write(NoDisplay(), stage.name)))
         return None if ended.state is RunState.COMPLETE else ended
 
-    ready = run_before(spec, root, RunOptions(inputs=(), output=root, backend=how.backend or "inline"), write)
+    options = RunOptions(
+        inputs=(), output=root, backend=how.backend or "inline", allow_incomplete_input=may_be_incomplete(plan)
+    )
+    ready = run_before(spec, root, options, write)
     if not isinstance(ready, StageSpec):
         failed = "; ".join(group.error for group in ready.failures)
         raise ExchangeFailed(

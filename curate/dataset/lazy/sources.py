@@ -37,6 +37,7 @@ from curate.dataset.inputs import SCHEMA, list_inputs, understand
 from curate.dataset.lazy.footers import refuse_other_types
 from curate.dataset.split import SHARD_BYTES, bundled, shards_of
 from curate.dataset.tally import Tally, counted
+from curate.dataset.upstream import Hole, holes_in, refuse_holes, warn_of_holes
 from curate.errors import ConfigError, CorruptInput, SchemaMismatch
 from curate.storage import open_store
 from curate.storage.protocol import Object, Store
@@ -138,6 +139,8 @@ class Listed:
     shard_bytes: int = SHARD_BYTES
     """Stored bytes of a piece, at most, where a file can be split."""
 
+    holes: tuple[Hole, ...] = ()
+    """What was missing of the files when they were listed, which may be incomplete."""
     pinned: bool = False
     """Whether it is cut into the same pieces whatever reads it: rows are told apart by piece and number."""
 
@@ -226,6 +229,8 @@ class Files(FileShards):
     how: ReadAs
     schema: pa.Schema
     num_cpus: float | None = None
+    allow_incomplete_input: bool = False
+    """Whether to read the output of a job that is not all there."""
 
     @property
     def name(self) -> str:
@@ -429,10 +434,12 @@ def files(
     paths: Sequence[str],
     how: ReadAs | None = None,
     num_cpus: float | None = None,
+    allow_incomplete_input: bool = False,
 ) -> Files:
     """Lists files and finds their schema: as it was declared, else that of the first that has rows.
 
-    Raises ConfigError for a path that matches nothing, a file of another format, or a declared schema that the first
+    Raises ConfigError for a path that matches nothing, for the output of a job that is not complete, or not all there,
+    unless that is allowed, for a file of another format, or a declared schema that the first
     Parquet file cannot be read as; CorruptInput if the files that are looked at cannot be read.
     """
     if not paths:
@@ -442,13 +449,24 @@ def files(
     how = how or ReadAs(format)
     if how.schema is not None:
         how = replace(how, schema=check_declared(method, format, how.schema))
-    listing = list_inputs([understand(path) for path in paths], open_store).table
+    patterns = [understand(path) for path in paths]
+    inputs = list_inputs(patterns, open_store)
+    holes = holes_in(patterns, inputs, open_store)
+    if allow_incomplete_input:
+        warn_of_holes(holes, method)
+    else:
+        refuse_holes(holes, open_store, f"{method}(..., allow_incomplete_input=True)")
+    listing = inputs.table
     for uri in listing["uri"].to_pylist():
         try:
             detect(uri, how)
         except ConfigError as error:
             raise ConfigError(f"{method} was given {uri!r}: {error}") from error
-    found = Files(method, tuple(paths), how, pa.schema([]), num_cpus, listing=listing)
+    found = Files(
+        *(method, tuple(paths), how, pa.schema([]), num_cpus, allow_incomplete_input),
+        listing=listing,
+        holes=tuple(holes),
+    )
     schema, first = _sampled(found)
     return replace(found, schema=schema, how=how if how.schema is not None else replace(how, first=first))
 
