@@ -153,9 +153,9 @@ def lower(plan: Plan, operators: tuple[Operator, ...] = ()) -> Physical:
             merged: list[Physical] = []
             for part in parts:
                 if merged and isinstance(part, Tasks) and isinstance(before := merged[-1], Tasks):
-                    first = before.fusions[-1].part + 1 if apart else 0
-                    following = (replace(one, part=one.part + first) for one in part.fusions)
-                    merged[-1] = Tasks((*before.fusions, *following))
+                    following = before.fusions[-1].part + 1 if apart else 0
+                    further = (replace(one, part=one.part + following) for one in part.fusions)
+                    merged[-1] = Tasks((*before.fusions, *further))
                 else:
                     merged.append(part)
             return merged[0] if len(merged) == 1 else Joined(tuple(merged))
