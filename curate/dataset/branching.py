@@ -77,6 +77,9 @@ class Branching:
         # A row that makes a step of an extra output raise is in the main output all the same: it cannot be set aside.
         apart = replace(how, errors=False)
         for table in self.shared.stream(batches, tally, how, shared):
+            if isinstance(table, SideTable):
+                yield table  # a shared step has an extra output of its own
+                continue
             yield from self.main.stream(iter([table]), tally, how, main, begun)
             for name, pipeline, aside, own, seen in sides:
                 for made in pipeline.stream(iter([table]), aside, apart, own, seen):
@@ -87,6 +90,9 @@ class Branching:
     def apply(self, batch: pa.Table, tally: Tally) -> Iterator[Any]:
         """Yields what an empty table becomes."""
         for table in self.shared.apply(batch, tally):
+            if isinstance(table, SideTable):
+                yield table
+                continue
             yield from self.main.apply(table, tally)
             for name, pipeline in self.sides.items():
                 for made in pipeline.apply(table, _Aside(name)):

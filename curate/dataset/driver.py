@@ -11,12 +11,13 @@ from curate.dataset.account import Account
 from curate.dataset.commit import LostRaceError, commit
 from curate.dataset.conclude import last_look, late_outputs, publish_summary, sweep_quarantine
 from curate.dataset.course import At
-from curate.dataset.prepare import Prepared, Seen, describe, prepare
+from curate.dataset.prepare import Prepared, Seen, Stores, describe, prepare, resolve_output
 from curate.dataset.probing import output_schemas
 from curate.dataset.rivals import at_work, describe_rivals, refuse_rivals
 from curate.dataset.signals import Signals
 from curate.dataset.spec import MEMORY_BUDGET, Before, RunOptions, StageSpec
 from curate.dataset.stage import Piece, StageProgram
+from curate.dataset.stage_keys import checkpoints_of
 from curate.dataset.staged import WorkLeftError, dry_staged, run_staged
 from curate.errors import ObjectNotFound, StorageError
 from curate.log import get_logger
@@ -26,6 +27,8 @@ from curate.storage import is_local
 from curate.storage.local import remove_scratch, sweep_scratch, sync_directories
 from curate.tasks import layout, registry
 from curate.tasks.dispatcher import Dispatcher
+from curate.tasks.ledger import Ledger
+from curate.tasks.outputs import match
 from curate.tasks.runlog import new_run_id
 from curate.tasks.scheduler import LEAST_WINDOW, Launch, Policy, Scheduler, max_failed_shards
 from curate.tasks.summary import RunState, Summary, together
@@ -92,9 +95,31 @@ def run(spec: StageSpec, options: RunOptions, *, clock: Clock | None = None, bac
 
 def _run(spec: StageSpec, options: RunOptions, clock: Clock, backend: Backend | None, signals: Signals) -> Summary:
     run_one = partial(run_stage, clock=clock, backend=backend, signals=signals)
-    if spec.bind is not None:
-        return run_staged(spec, options, clock, run_one, signals, backend)
-    return run_one(spec, options)
+    if spec.bind is None:
+        return run_one(spec, options)
+    ended = run_staged(spec, options, clock, run_one, signals, backend)
+    if ended.state is RunState.COMPLETE and not ended.dispatched:
+        # Nothing was left to do, so that no checkpoint was looked at; others may read it.
+        for before in checkpoints_of(spec):
+            if not _lacks_outputs(before):
+                continue
+            made = _run(before.spec, _of_upstream(options, before), clock, backend, signals)
+            if made.state is not RunState.COMPLETE:
+                return made
+            if signals.interrupts.interrupts or signals.interrupts.terminated:
+                raise KeyboardInterrupt
+    return ended
+
+
+def _lacks_outputs(before: Before) -> bool:
+    """Returns whether outputs are gone of a checkpoint that is there; one that was removed as a whole is not missed."""
+    assert before.path is not None
+    output = resolve_output(before.path)
+    ledger = Ledger(Stores("").of(output), output)
+    listing = ledger.list()
+    if not listing.has_job or ledger.read_job()["fingerprint"] != before.spec.fingerprint:
+        return False
+    return not match(ledger.read_plan(listing), listing, before.spec.suffix).done.all()
 
 
 def run_stage(

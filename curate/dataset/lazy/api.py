@@ -337,9 +337,10 @@ class Dataset:
         """Keeps about `fraction` of the rows (0 to 1), in their order.
 
         Which ones depends on `seed`, on what is read (a file, a table, a range) and on the place of the row in it:
-        with a seed it is the same rows each time, and a larger fraction keeps them all; without one, a seed is chosen
-        now. Behind a limit or a zip, a sample that is written is another one than that which is consumed. A write books
-        the others as dropped for "random_sample". Raises ConfigError for another fraction, or a seed below 0.
+        with a seed it is the same rows each time, consumed or written, and a larger fraction keeps them all; without
+        one, a seed is chosen now. Behind a limit or a zip, rows go through an exchange first, whether they are consumed
+        or written: there each has a place of its own. A write books the others as dropped for "random_sample". Raises
+        ConfigError for another fraction, or a seed below 0.
 
         >>> curate.range(1000).random_sample(0.01, seed=3).count()
         12
@@ -1004,11 +1005,13 @@ class Dataset:
                 gives at most 1 rows of a piece; reads as many first, and more only if those are not enough
                 fused: filter((id > 2))
         """
-        told = ["logical", *lines(self._plan, 1), "physical", *rules.lines(rules.lower(self._plan), 1)]
+        consumed = list(rules.lines(rules.lower(self._plan), 1))
+        told = ["logical", *lines(self._plan, 1), "physical", *consumed]
         # What a write refuses is none of a consumer's business.
         with suppress(ConfigError):
-            if (written := through_files(self._plan)) is not None:
-                told += ["written", *rules.lines(rules.lower(written), 1)]
+            if (plan := through_files(self._plan)) is not None:
+                written = list(rules.lines(rules.lower(plan), 1))
+                told += ["written", *written] if written != consumed else []
         return "\n".join(told)
 
     def stats(self) -> str:

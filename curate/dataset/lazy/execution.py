@@ -319,8 +319,10 @@ def keep(plan: Plan, path: str, how: Options, run: Run) -> None:
 def ranked(fusions: Sequence[Fusion]) -> Iterator[tuple[int, int, tuple[Any, ...], tuple[str, ...]]]:
     """Yields bundles of pieces, each with the number of its source, how many pieces there are before, and what they
     are called."""
-    rank, names = 0, Names()
+    rank, names, part = 0, Names(), 0
     for number, one in enumerate(fusions):
+        if one.part != part:
+            names, part = Names(), one.part
         for bundle in one.source.bundles():
             yield number, rank, bundle, tuple(names.of(one.source.shard(piece)) for piece in bundle)
             rank += len(bundle)
