@@ -42,10 +42,16 @@ def has_scratch(output: str) -> bool:
     return may_be_scratch(output) and private.is_private(scratch_of(output), SCRATCH)
 
 
+def refuse_planted(output: str) -> None:
+    """Raises ConfigError if others could have put something where the stages of a job lie that only this machine reads,
+    or there is a link in it. Makes nothing."""
+    if has_scratch(output):
+        beneath.refuse_links(private.place(SCRATCH), [scratch_of(output)], [])
+
+
 def make_scratch(output: str) -> None:
-    """Makes the folder of the stages of a job where only this machine reads. Raises ConfigError if others could put
-    something there, or there is a link in it."""
-    beneath.refuse_links(private.place(SCRATCH), [private.private(scratch_of(output), SCRATCH)], [])
+    """Makes the folder of a job's stages where only this machine reads. Raises ConfigError as `refuse_planted`."""
+    private.private(scratch_of(output), SCRATCH)
 
 
 def stages_roots(output: str, stages: set[str]) -> Iterator[str]:

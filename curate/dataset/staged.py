@@ -40,7 +40,15 @@ from curate.dataset.begin import (
 from curate.dataset.commit import refuse_links
 from curate.dataset.course import At, Course
 from curate.dataset.earlier import earlier_of
-from curate.dataset.places import SCRATCH, has_scratch, make_scratch, scratch_of, stages_root, stages_roots
+from curate.dataset.places import (
+    SCRATCH,
+    has_scratch,
+    make_scratch,
+    refuse_planted,
+    scratch_of,
+    stages_root,
+    stages_roots,
+)
 from curate.dataset.prepare import Prepared, Seen, Stores, resolve_output
 from curate.dataset.signals import Signals
 from curate.dataset.spec import RunOptions, StageSpec
@@ -182,6 +190,8 @@ def run_staged(
         refuse_links(output)
     try:
         with _connected(options.backend, backend, signals) as alone:
+            if alone:
+                refuse_planted(output)
             job.spec, options = begin(job, options, clock)
             root = stages_root(output, alone=alone)
             if root == scratch_of(output):
