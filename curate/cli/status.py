@@ -13,7 +13,6 @@ from threading import Thread
 from typing import Any
 
 import click
-import orjson
 from rich.console import Console
 from rich.text import Text
 
@@ -27,7 +26,7 @@ from curate.tasks.pace import format_range
 from curate.tasks.stages import WAITING, StageReport, exchanges, numbered
 from curate.tasks.status import COMPLETE, RUNNING, STALLED, JobStatus
 from curate.tasks.summary import told_incomplete
-from curate.units import format_bytes, format_duration, plain, short
+from curate.units import format_bytes, format_duration, json_line, plain, short
 
 COLOURS = {
     "complete": "green",
@@ -69,7 +68,7 @@ def show_job(output: str, clock: Clock, *, as_json: bool, watch_s: float | None)
         while True:
             status = look(output, clock.now())
             if as_json:
-                click.echo(orjson.dumps(status.as_dict()))
+                click.echo(json_line(status.as_dict()))
             else:
                 _separate(console, watched=watch_s is not None)
                 _render(console, status, clock.now())
@@ -87,7 +86,7 @@ def show_all(clock: Clock, *, as_json: bool, watch_s: float | None) -> int:
         while True:
             found = _glances(clock.now())
             if as_json:
-                click.echo(orjson.dumps({"jobs": [_as_dict(*one) for one in found]}))
+                click.echo(json_line({"jobs": [_as_dict(*one) for one in found]}))
             else:
                 _separate(console, watched=watch_s is not None)
                 _render_all(console, found)

@@ -41,7 +41,15 @@ from curate.dataset.commit import refuse_links
 from curate.dataset.course import At, Course
 from curate.dataset.earlier import earlier_of
 from curate.dataset.inputs import list_inputs, understand
-from curate.dataset.places import SCRATCH, may_be_scratch, scratch_of, stages_root, stages_roots
+from curate.dataset.places import (
+    SCRATCH,
+    has_scratch,
+    make_scratch,
+    refuse_planted,
+    scratch_of,
+    stages_root,
+    stages_roots,
+)
 from curate.dataset.prepare import Prepared, Seen, Stores, resolve_output
 from curate.dataset.signals import Signals
 from curate.dataset.spec import RunOptions, StageSpec
@@ -183,8 +191,12 @@ def run_staged(
         refuse_links(output)
     try:
         with _connected(options.backend, backend, signals) as alone:
+            if alone:
+                refuse_planted(output)
             job.spec, options = begin(job, options, clock)
             root = stages_root(output, alone=alone)
+            if root == scratch_of(output):
+                make_scratch(output)
             with Course(job.spec, options, job.ledger, clock, planned(job.spec), lambda: job.stores.calls) as course:
                 ended = _all(job.spec, replace(options, display=course.display), root, run_stage, signals, job, course)
                 ended = course.summary(ended)
@@ -382,9 +394,8 @@ def dry_staged(
         return prepared, text
 
     # Where a run would have them it knows once it is connected; here, where they are.
-    alone = may_be_scratch(output) and os.path.isdir(scratch_of(output))  # noqa: PTH112
     try:
-        ready = run_before(spec, stages_root(output, alone=alone), options, unfinished)
+        ready = run_before(spec, stages_root(output, alone=has_scratch(output)), options, unfinished)
     except DamagedRun as error:
         raise ConfigError(f"{error}: run this without --dry-run") from error
     prepared, text = look(ready, options) if isinstance(ready, StageSpec) else ready

@@ -33,15 +33,15 @@ def root_of(path: str) -> str:
     return (above if found else os.path.dirname(path)) or "/"  # noqa: PTH120
 
 
-def open_folder(root: str, path: str, *, make: bool = False) -> int:
-    """Returns a descriptor of the folder `path`, which is `root` or lies below it; with `make`, makes what is missing.
+def open_folder(root: str, path: str, *, make: int = 0) -> int:
+    """Returns a descriptor of the folder `path`, which is `root` or lies below it; with `make`, what is missing is made
+    in that mode.
 
-    It is good for calls that take a `dir_fd`, and must be closed. A folder made in one that is for its owner alone is
-    for its owner alone too. Raises ConfigError naming the link that is in the way, FileNotFoundError,
-    NotADirectoryError.
+    It is good for calls that take a `dir_fd`, and must be closed. Raises ConfigError naming the link that is in the
+    way, FileNotFoundError, NotADirectoryError.
     """
     if make:
-        os.makedirs(root, exist_ok=True)
+        os.makedirs(root, make, exist_ok=True)
     here = os.open(root, _FOLDER)
     done = root.rstrip("/")
     try:
@@ -57,7 +57,7 @@ def open_folder(root: str, path: str, *, make: bool = False) -> int:
 
 
 @contextlib.contextmanager
-def folder(root: str, path: str, *, make: bool = False) -> Iterator[int]:
+def folder(root: str, path: str, *, make: int = 0) -> Iterator[int]:
     """Yields what `open_folder` returns, and closes it."""
     descriptor = open_folder(root, path, make=make)
     try:
@@ -66,14 +66,13 @@ def folder(root: str, path: str, *, make: bool = False) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _step(above: int, part: str, done: str, make: bool) -> int:
-    for again in (make, False):
+def _step(above: int, part: str, done: str, make: int) -> int:
+    for mode in (make, 0):
         try:
             return os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=above)
         except FileNotFoundError:
-            if not again:
+            if not mode:
                 raise
-            mode = 0o777 if os.fstat(above).st_mode & 0o077 else 0o700
             with contextlib.suppress(FileExistsError):
                 os.mkdir(part, mode, dir_fd=above)
         except OSError:

@@ -32,6 +32,7 @@ from typing import BinaryIO
 
 from curate.errors import ConfigError, DiskFull, ObjectNotFound, PermissionDenied, StorageError
 from curate.storage import beneath
+from curate.storage.private import is_scratch
 from curate.storage.protocol import LIST_PAGE, Calls, Object, Outcome, Published, Special, clip, mismatch
 from curate.storage.writer import BaseWriter
 
@@ -103,6 +104,9 @@ class LocalStore:
             _path(scratch)
         self._scratch = scratch
         self._root = None if scratch is None else beneath.root_of(scratch)
+        alone = scratch is not None and is_scratch(scratch)
+        # What lies where only this machine reads is its user's alone, whatever the umask.
+        self._file_mode, self._folder_mode = (_PRIVATE_MODE, 0o700) if alone else (0o666, 0o777)
         self._nameless = NAMELESS
         """Whether the file system has not refused a file without a name so far."""
         self._calls = Calls()
@@ -241,7 +245,7 @@ class LocalStore:
                 raise _translated(error, uri, len(data)) from error
             raise
 
-    def _temporary(self, uri: str, *, nameless: bool, mode: int = 0o666) -> _Temporary:
+    def _temporary(self, uri: str, *, nameless: bool, mode: int = 0o777) -> _Temporary:
         """Creates an empty file in the scratch directory, which is made if it is missing."""
         if self._scratch is None or self._root is None:
             raise StorageError(
@@ -249,11 +253,12 @@ class LocalStore:
                 "open it with open_store(uri, scratch='<output>/_curate/tmp/<attempt>')"
             )
         try:
+            mode &= self._file_mode
             try:
                 with beneath.folder(self._root, self._scratch) as folder:
                     return self._created(folder, nameless, mode)
             except FileNotFoundError:
-                with beneath.folder(self._root, self._scratch, make=True) as folder:
+                with beneath.folder(self._root, self._scratch, make=self._folder_mode) as folder:
                     return self._created(folder, nameless, mode)
         except OSError as error:
             raise _translated(error, self._scratch) from error
@@ -270,7 +275,7 @@ class LocalStore:
         return _Temporary(os.open(name, _NAMED, mode, dir_fd=folder), f"{self._scratch}/{name}")
 
     def _make_parent(self, uri: str) -> None:
-        with beneath.folder(self.root_of(uri), os.path.dirname(uri), make=True):
+        with beneath.folder(self.root_of(uri), os.path.dirname(uri), make=self._folder_mode):
             pass
 
     def _link(self, temporary: _Temporary, uri: str, status: os.stat_result) -> Published:
@@ -338,7 +343,7 @@ class LocalWriter(BaseWriter):
         self._store = store
         self._durable = durable
         # What is not durable is an intermediate, which nobody else needs to read.
-        self._temporary = store._temporary(uri, nameless=True, mode=0o666 if durable else _PRIVATE_MODE)
+        self._temporary = store._temporary(uri, nameless=True, mode=0o777 if durable else _PRIVATE_MODE)
         # Its descriptor outlives this buffer: a nameless file is linked through it.
         self._file = open(self._temporary.descriptor, "wb", buffering=WRITE_BUFFER_BYTES, closefd=False)  # noqa: SIM115
         super().__init__(uri)

@@ -16,8 +16,8 @@ tmp/<attempt>/                temporaries of a local store
 
 Stages are files that only this job reads, and that are removed when it is complete. They are kept where all of its
 tasks get at them, and the next run finds them: below the output, if that is local, or if there are several machines, or
-may be; else, for one in a bucket, in `$CURATE_SCRATCH/<hash of the output's URI>/<key>/`, by default below `curate` in
-the system's folder for temporaries, so that no row goes to the bucket and back.
+may be; else, for one in a bucket, in `$CURATE_SCRATCH/<hash of the output's URI>/<key>/`, by default in a folder
+of the user's own in the system's folder for temporaries, so that no row goes to the bucket and back.
 """
 
 from __future__ import annotations
