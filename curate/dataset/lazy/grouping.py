@@ -13,17 +13,15 @@ from curate.dataset.exchange.aggregate import Aggregate, Listed, begun, make, ou
 from curate.dataset.exchange.groups import groups_of, groups_of_sorted, one_chunk
 from curate.dataset.exchange.how import GROUPED, Part, Usual
 from curate.dataset.exchange.order import Order, SortKey
+from curate.dataset.lazy.convert import check_format, formatted, to_table
 from curate.dataset.lazy.expressions import unknown_column
 from curate.dataset.lazy.operators import (
     Called,
     Placement,
     Plain,
     Udf,
-    check_format,
     check_function,
-    formatted,
     placement,
-    to_table,
 )
 from curate.dataset.pipeline import READ_ROWS, ActorPool, Place
 from curate.dataset.tally import Tally
@@ -295,7 +293,7 @@ class MapGroups(Called):
         try:
             result = self.fn(formatted(group, self.batch_format))
             for one in result if isinstance(result, Iterator) else [result]:
-                yield to_table(self.name, one)
+                yield to_table(self.name, one, group)
         except BadRow as error:
             raise BadRow(error.reason, position) from error
 
