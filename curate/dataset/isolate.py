@@ -27,6 +27,7 @@ import orjson
 import pyarrow as pa
 
 from curate.dataset.blame import PASSING, kind_of, summary_of
+from curate.dataset.exchange.order import rows_where
 from curate.dataset.formats import BadRow as BadLine
 from curate.dataset.tally import BadRowBudget, Tally
 from curate.errors import BadRow
@@ -79,7 +80,7 @@ def applied(
             raise error
         good = np.ones(rows.num_rows, dtype=bool)
         good[bad] = False
-        rows = rows.filter(pa.array(good))
+        rows = rows_where(rows, good)
         if not rows.num_rows:
             return
 

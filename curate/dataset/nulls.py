@@ -17,6 +17,11 @@ def is_known(type: pa.DataType) -> bool:
     return all(is_known(type.field(k).type) for k in range(type.num_fields))
 
 
+def empty(schema: pa.Schema) -> pa.Table:
+    """Returns a table without rows, of any types: Arrow's own `empty_table` raises for some tensors."""
+    return pa.table([pa.nulls(0, field.type) for field in schema], schema=schema)
+
+
 def is_blank(table: pa.Table) -> bool:
     """Returns whether a table has neither columns nor rows: user functions, which were to make its columns, left no
     row to tell them by."""

@@ -21,11 +21,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from curate.dataset.dedup import normalise
-from curate.dataset.dedup.places import PLACE, Marks, first_place, places, ranks, rows_where
+from curate.dataset.dedup.places import PLACE, Marks, first_place, places, ranks
 from curate.dataset.exchange import hashing
 from curate.dataset.exchange.hashing import Words, digest_rows
 from curate.dataset.exchange.how import GROUPED, Part, Usual
-from curate.dataset.exchange.order import Order, SortKey
+from curate.dataset.exchange.order import Order, SortKey, rows_where
 from curate.dataset.lazy.expressions import unknown_column
 from curate.dataset.lazy.operators import Plain
 from curate.dataset.pipeline import Place

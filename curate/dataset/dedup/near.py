@@ -27,12 +27,12 @@ from curate.dataset.dedup.components import Ints, components
 from curate.dataset.dedup.exact import DUPLICATE, DUPLICATES, KEPT, KEPT_ID, duplicates
 from curate.dataset.dedup.minhash import band_hashes, signatures, twin_hashes
 from curate.dataset.dedup.pairs import SMALL, distinct_pairs, pairs_of_buckets, similarities
-from curate.dataset.dedup.places import BY_PLACE, PLACE, Marks, places, rows_where
+from curate.dataset.dedup.places import BY_PLACE, PLACE, Marks, places
 from curate.dataset.dedup.shingles import UNITS, Shingles, distinct, gathered
 from curate.dataset.exchange import hashing
 from curate.dataset.exchange.hashing import check_seed, hash_words
 from curate.dataset.exchange.how import GROUPED, Part, Usual
-from curate.dataset.exchange.order import Order, SortKey, take
+from curate.dataset.exchange.order import Order, SortKey, rows_where, take
 from curate.dataset.lazy.expressions import unknown_column
 from curate.dataset.lazy.operators import Plain
 from curate.dataset.pipeline import Place

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curate.dataset.exchange.order import Order, SortKey, take
+from curate.dataset.exchange.order import Order, SortKey
 from curate.dataset.pipeline import Place
 from curate.errors import ConfigError
 
@@ -99,8 +99,3 @@ def places(place: Place, rows: int) -> Places:
 def ranks(found: Places) -> Places:
     """Returns the ranks of the shards that places are in."""
     return found >> ROW_BITS
-
-
-def rows_where(batch: pa.Table, chosen: npt.NDArray[np.bool_]) -> pa.Table:
-    """Returns some rows of a batch, also of types that Arrow has no filter for."""
-    return batch if chosen.all() else take(batch, pa.array(np.flatnonzero(chosen)))

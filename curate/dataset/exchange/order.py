@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from curate.dataset.exchange.sorting import arrow_is_faster, changes, keys_of, sorted_rows
+from curate.dataset.values import fitted
 from curate.errors import ConfigError, did_you_mean
 
 _PLACES = ("at_end", "at_start")
@@ -156,6 +157,11 @@ def take(table: pa.Table, rows: pa.Array) -> pa.Table:
     return pa.table([_take(column, rows) for column in table.columns], schema=table.schema)
 
 
+def rows_where(table: pa.Table, chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Table:
+    """Returns some rows of `table`, those that are true in `chosen`, also of types that Arrow has no filter for."""
+    return table if chosen.all() else take(table, pa.array(np.flatnonzero(chosen)))
+
+
 def _ordered(type: pa.DataType) -> bool:
     """Whether values of this type have an order."""
     if pt.is_dictionary(type) or pt.is_run_end_encoded(type):
@@ -211,7 +217,14 @@ def _take(column: pa.ChunkedArray, rows: pa.Array) -> pa.ChunkedArray:
         return pa.chunked_array([pc.run_end_encode(taken, run_end_type=type.run_end_type)])
     if pt.is_string_view(type) or pt.is_binary_view(type):
         return _plain(column).take(rows).cast(type)
-    return column.take(rows)
+    try:
+        return column.take(rows)
+    except pa.ArrowNotImplementedError:  # a view, or runs, inside
+        values = column.to_pylist()
+        taken = fitted([None if one is None else values[one] for one in rows.to_pylist()], type)
+        if taken is None:
+            raise
+        return pa.chunked_array([taken], type)
 
 
 def _comparable(scalar: pa.Scalar, nulls: str) -> tuple[int, Any]:

@@ -21,7 +21,7 @@ from rich.console import Console
 from curate import log
 from curate.dataset.exchange.order import Order, SortKey
 from curate.dataset.formats import OutputFormat
-from curate.dataset.lazy import consuming, grouping, joining, rules
+from curate.dataset.lazy import consuming, convert, grouping, joining, rules
 from curate.dataset.lazy import distinct as distincts
 from curate.dataset.lazy import operators as ops
 from curate.dataset.lazy.consuming import check_rows as check_rows
@@ -53,6 +53,7 @@ from curate.dataset.lazy.sources import Tables
 from curate.dataset.lazy.splitting import DataIterator, Passes
 from curate.dataset.lazy.stats import Ran
 from curate.dataset.lazy.unifying import unified
+from curate.dataset.nulls import empty
 from curate.dataset.pipeline import ActorPool
 from curate.dataset.spec import RunOptions
 from curate.errors import ConfigError, did_you_mean
@@ -131,7 +132,7 @@ class Dataset:
         """
         udf = ops.Udf(fn, *_given(fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs))
         ops.check_function("map_batches", udf)
-        ops.check_format(batch_format)
+        convert.check_format(batch_format)
         if batch_size is not None:
             check_rows("batch_size", batch_size, 1)
         where = ops.placement("map_batches", udf, compute, num_cpus, num_gpus, memory, resources)
@@ -691,12 +692,12 @@ class Dataset:
         >>> curate.range(100).take_batch(2, batch_format="numpy")["id"].tolist()
         [0, 1]
         """
-        ops.check_format(batch_format)
+        convert.check_format(batch_format)
         check_rows("batch_size", batch_size, 1)
         table = self._limited(batch_size).to_arrow()
         if not table.num_rows:
             raise ConfigError("take_batch: the dataset has no rows")
-        return ops.formatted(table, batch_format)
+        return convert.formatted(table, batch_format)
 
     def show(self, limit: int = 20) -> None:
         """Prints the first `limit` rows.
@@ -809,14 +810,14 @@ class Dataset:
         >>> curate.range(2).to_pandas()["id"].tolist()
         [0, 1]
         """
-        ops.need_pandas("to_pandas")
+        convert.need_pandas("to_pandas")
         if limit is None:
-            return ops.to_pandas(self.to_arrow())
+            return convert.to_pandas(self.to_arrow())
         check_rows("limit", limit, 0)
         table = self._limited(limit + 1).to_arrow()
         if table.num_rows > limit:
             raise ConfigError(f"to_pandas: there are more than {limit:,} rows; take the first with limit({limit})")
-        return ops.to_pandas(table)
+        return convert.to_pandas(table)
 
     def materialize(self) -> Dataset:
         """Runs what there is to run, and returns its rows as a dataset that has them in this process's memory.
@@ -881,7 +882,7 @@ class Dataset:
     def _tables(self) -> list[pa.Table]:
         """Returns all blocks; one without rows, of the schema as far as it is known, if there are none."""
         known = schema_of(self._plan)
-        return list(self._blocks()) or [pa.table({}) if known is None else known.empty_table()]
+        return list(self._blocks()) or [pa.table({}) if known is None else empty(known)]
 
     def _held(self, method: str, tables: Sequence[pa.Table], start: int, stop: int) -> Dataset:
         """Returns rows of tables as a dataset."""

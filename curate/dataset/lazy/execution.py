@@ -6,7 +6,7 @@ import secrets
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -36,7 +36,7 @@ from curate.dataset.lazy.sources import View, files
 from curate.dataset.lazy.stats import Run
 from curate.dataset.lazy.zipping import unequal, zipped_names
 from curate.dataset.metering import Meters, reading
-from curate.dataset.pipeline import Applying, Pipeline, read_rows
+from curate.dataset.pipeline import Applying, Pipeline, in_order, read_rows
 from curate.dataset.places import scratch_root
 from curate.dataset.sides import SideTable
 from curate.dataset.spec import MEMORY_BUDGET, RunOptions, StageSpec
@@ -236,7 +236,7 @@ def blocks(
                 most = max(1, slots // share) if share > 1 else None
                 budget = max(1, (how.memory_budget or MEMORY_BUDGET) // share)
                 program.budget_bytes = max(1, budget // slots)
-                yield from stream_blocks(
+                made = stream_blocks(
                     program,
                     ranked(fusions),
                     backend,
@@ -245,6 +245,8 @@ def blocks(
                     stopped=stopped,
                     gauges=run.stream(program.chains(), inline=backend.name == "inline"),
                 )
+                with closing(made):
+                    yield from map(in_one_order(), made)
             finally:
                 backend.close()
         case First(input, most_rows):
@@ -423,6 +425,18 @@ def paced(tables: Iterator[pa.Table], step: int | None) -> Iterator[pa.Table]:
             given += own.num_rows
             at += own.num_rows
             yield own
+
+
+def in_one_order() -> Callable[[pa.Table], pa.Table]:
+    """Returns what puts the columns of tables in the order of the first one: pieces may have theirs in another."""
+    names: list[str] = []
+
+    def ordered(table: pa.Table) -> pa.Table:
+        nonlocal names
+        names = names or table.column_names
+        return in_order(table, names)
+
+    return ordered
 
 
 def joined(tables: list[pa.Table]) -> pa.Table:

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from curate.dataset.exchange.order import rows_where
+from curate.dataset.nulls import empty
 from curate.dataset.pipeline import describe
 from curate.errors import ConfigError, did_you_mean
 
@@ -33,7 +35,11 @@ def keep(table: pa.Table, expression: Any) -> pa.Table:
     """Returns the rows for which `expression` is true, in order; not those for which it is null."""
     import pyarrow.acero as acero
 
-    return _run(table, acero.Declaration("filter", acero.FilterNodeOptions(expression)))
+    try:
+        return _run(table, acero.Declaration("filter", acero.FilterNodeOptions(expression)))
+    except pa.ArrowNotImplementedError:  # of a column of views or runs, which is not looked at as well
+        chosen = project(table, [expression], ["chosen"])["chosen"]
+        return rows_where(table, chosen.fill_null(False).to_numpy())
 
 
 def _run(table: pa.Table, node: Any) -> pa.Table:
@@ -51,7 +57,7 @@ def type_of(expression: Any, schema: pa.Schema, where: str) -> pa.DataType:
     DataType(int64)
     """
     try:
-        return project(schema.empty_table(), [expression], ["value"]).schema.field(0).type
+        return project(empty(schema), [expression], ["value"]).schema.field(0).type
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise ConfigError(f"{where}: {_problem(error, schema)}") from error
 
@@ -87,7 +93,7 @@ def _without(schema: pa.Schema, name: str) -> pa.Schema:
 
 def _binds(expression: Any, schema: pa.Schema) -> bool:
     try:
-        project(schema.empty_table(), [expression], ["value"])
+        project(empty(schema), [expression], ["value"])
     except pa.ArrowInvalid:
         return False
     return True

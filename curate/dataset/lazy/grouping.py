@@ -13,6 +13,7 @@ from curate.dataset.exchange.aggregate import Aggregate, Listed, begun, make, ou
 from curate.dataset.exchange.groups import groups_of, groups_of_sorted, one_chunk
 from curate.dataset.exchange.how import GROUPED, Part, Usual
 from curate.dataset.exchange.order import Order, SortKey
+from curate.dataset.lazy.convert import check_format, formatted, to_table
 from curate.dataset.lazy.declared import check_declared, identity_of
 from curate.dataset.lazy.expressions import unknown_column
 from curate.dataset.lazy.operators import (
@@ -20,11 +21,8 @@ from curate.dataset.lazy.operators import (
     Placement,
     Plain,
     Udf,
-    check_format,
     check_function,
-    formatted,
     placement,
-    to_table,
 )
 from curate.dataset.pipeline import READ_ROWS, ActorPool, Place
 from curate.dataset.tally import Tally
@@ -297,7 +295,7 @@ class MapGroups(Called):
         try:
             result = self.fn(formatted(group, self.batch_format))
             for one in result if isinstance(result, Iterator) else [result]:
-                yield self.declared(to_table(self.name, one), group, replace(place, row=place.row + position))
+                yield self.declared(to_table(self.name, one, group), group, replace(place, row=place.row + position))
         except BadRow as error:
             raise BadRow(error.reason, position) from error
 

@@ -14,7 +14,7 @@ import pyarrow.types as pt
 from curate.dataset.exchange.aggregate import value_type
 from curate.dataset.exchange.how import Part
 from curate.dataset.exchange.merge_join import HOWS, Joining, either, gathered, has_null, meet
-from curate.dataset.exchange.order import Order
+from curate.dataset.exchange.order import Order, rows_where
 from curate.dataset.lazy.grouping import Regrouping, key_columns, order_by
 from curate.dataset.lazy.operators import Plain
 from curate.dataset.lazy.plan import schema_of
@@ -321,7 +321,7 @@ class BroadcastJoin(Plain):
         if self.how in ("semi", "anti"):
             kept = matched if self.how == "semi" else ~matched
             tally.drop(int((~kept).sum()), UNMATCHED if self.how == "semi" else MATCHED)
-            yield left.filter(pa.array(kept))
+            yield rows_where(left, kept)
             return
         width = np.where(matched, np.append(counts, 0)[keys], int(self.how == "left"))
         tally.drop(int((width == 0).sum()), UNMATCHED)

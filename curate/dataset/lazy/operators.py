@@ -6,9 +6,7 @@ tells it.
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
@@ -17,18 +15,16 @@ import numpy as np
 import pyarrow as pa
 
 from curate.code import Unhashable, callable_text, value_text
+from curate.dataset.exchange.order import rows_where
 from curate.dataset.formats import BadRow as BadLine
 from curate.dataset.isolate import row_text
+from curate.dataset.lazy.convert import formatted, gathered, rows, to_table
 from curate.dataset.lazy.declared import as_declared, identity_of
 from curate.dataset.lazy.expressions import columns_of, expression_text, keep, project, type_of, unknown_column
-from curate.dataset.nulls import filled, is_known
 from curate.dataset.pipeline import ActorPool, Compute, Place, Step
 from curate.dataset.tally import Tally
-from curate.errors import BadRow, ConfigError, SchemaMismatch, did_you_mean
+from curate.errors import BadRow, ConfigError
 from curate.runtime.protocol import Resources
-
-FORMATS = ("pyarrow", "numpy", "pandas")
-"""What batches are handed to user code as."""
 
 
 class Operator(Step, Protocol):
@@ -255,38 +251,7 @@ class MapBatches(Called):
         del tally
         result = self.fn(formatted(table.combine_chunks(), self.batch_format))
         for one in result if isinstance(result, Iterator) else [result]:
-            yield self.declared(to_table(self.name, one), table, place)
-
-
-def to_table(where: str, value: Any) -> pa.Table:
-    """Returns what user code gave for a batch as a table. Raises TypeError, SchemaMismatch."""
-    if isinstance(value, pa.RecordBatch):
-        value = pa.Table.from_batches([value])
-    elif isinstance(value, Mapping):
-        value = from_columns(where, value)
-    elif is_data_frame(value):
-        value = from_pandas(where, value)
-    if not isinstance(value, pa.Table):
-        raise TypeError(
-            f"{where} gave {type(value).__name__}, expected a pyarrow.Table, a dictionary of columns, a data frame of "
-            "pandas, or an iterator of them"
-        )
-    names = value.column_names
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise SchemaMismatch(f"{where} gave {names.count(twice)} columns called {twice!r}; rename one")
-    return value.replace_schema_metadata(None)
-
-
-def formatted(table: pa.Table, batch_format: str) -> Any:
-    """Returns a table in a format of batches."""
-    match batch_format:
-        case "numpy":
-            return to_numpy(table)
-        case "pandas":
-            return to_pandas(table)
-        case _:
-            return table
+            yield self.declared(to_table(self.name, one, table), table, place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,17 +278,16 @@ class MapRows(Called):
 
     def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
         del tally
-        rows: list[Mapping[str, Any]] = []
+        made: list[Mapping[str, Any]] = []
         for result in each(self.fn, table):
             if not self.flat:
-                rows.append(self._row(result))
+                made.append(self._row(result))
                 continue
             if isinstance(result, Mapping | str | bytes) or not isinstance(result, Iterable):
                 raise TypeError(f"{self.name} gave {type(result).__name__}, expected a list of dictionaries")
-            rows += map(self._row, result)
-        if rows:
-            made = gathered(self.name, rows, self.output_schema or table.schema)
-            yield self.declared(made, table, place)
+            made += map(self._row, result)
+        if made:
+            yield self.declared(gathered(self.name, made, self.output_schema or table.schema), table, place)
 
     def _row(self, value: Any) -> Mapping[str, Any]:
         if not isinstance(value, Mapping):
@@ -362,9 +326,9 @@ class MapIsolated(Called):
 
     def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
         assert self.confined is not None
-        rows = table.to_pylist()
+        given = rows(table)
         made: list[Mapping[str, Any]] = []
-        for row, result in zip(rows, self.confined.results(rows), strict=True):
+        for row, result in zip(given, self.confined.results(given), strict=True):
             if isinstance(result, BadRow):
                 # Not raised: a search for it would run into it again.
                 tally.set_aside(BadLine(0, result.reason, row_text(row)))
@@ -379,39 +343,13 @@ class MapIsolated(Called):
 
 def each(fn: Callable[[dict[str, Any]], Any], table: pa.Table) -> Iterator[Any]:
     """Yields what a function returns for each row. A BadRow that it raises says which row it was."""
-    for position, row in enumerate(table.to_pylist()):
+    for position, row in enumerate(rows(table)):
         try:
             yield fn(row)
         except BadRow as error:
             if error.row is None:
                 raise BadRow(error.reason, position) from error
             raise
-
-
-def gathered(where: str, rows: list[Mapping[str, Any]], before: pa.Schema) -> pa.Table:
-    """Returns rows as a table; types are inferred, those of nothing but nulls are as they were in `before`."""
-    names = list(rows[0])
-    for row in rows:
-        if row.keys() != rows[0].keys():
-            raise SchemaMismatch(
-                f"{where} gave a row with the keys {sorted(map(str, row))} after one with "
-                f"{sorted(map(str, names))}; give every row all keys, None where there is no value"
-            )
-    columns = []
-    for name in names:
-        values = [row[name] for row in rows]
-        try:
-            column = pa.array(values)
-        except (OverflowError, pa.ArrowInvalid, pa.ArrowTypeError):
-            # Python's values do not say what is unsigned, or a map; what the column was before does.
-            if name not in before.names:
-                raise
-            column = pa.array(values, before.field(name).type)
-        if not is_known(column.type) and name in before.names:
-            # Nothing but nulls says nothing about the type; what the column was before does.
-            column = pa.array(values, filled(column.type, before.field(name).type))
-        columns.append(column)
-    return pa.table(columns, names=names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,7 +373,7 @@ class FilterRows(Called):
 
     def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
         del place
-        kept = table.filter(pa.array([bool(keep) for keep in each(self.fn, table)], pa.bool_()))
+        kept = rows_where(table, np.array([bool(keep) for keep in each(self.fn, table)], bool))
         tally.drop(table.num_rows - kept.num_rows, self.reason)
         yield kept
 
@@ -610,78 +548,3 @@ def _refuse_unknown(where: str, wanted: Iterable[str], names: list[str]) -> None
     for name in wanted:
         if name not in names:
             raise ConfigError(f"{where}: {unknown_column(name, names)}")
-
-
-def check_format(batch_format: str) -> None:
-    """Raises ConfigError for a format of batches that there is not, or that needs what is not installed."""
-    if batch_format not in FORMATS:
-        raise ConfigError(
-            f"no batch_format {batch_format!r}{did_you_mean(str(batch_format), FORMATS)}; "
-            f"there are {', '.join(FORMATS)}"
-        )
-    if batch_format == "pandas":
-        need_pandas("batch_format='pandas'")
-
-
-def to_numpy(table: pa.Table) -> dict[str, np.ndarray[Any, Any]]:
-    """Returns the columns as arrays; one with nulls is of floats (NaN) or of objects (None)."""
-    return {name: _array(table[name]) for name in table.column_names}
-
-
-def _array(column: pa.ChunkedArray) -> np.ndarray[Any, Any]:
-    tensors = isinstance(column.type, pa.FixedShapeTensorType) and not column.null_count
-    found: np.ndarray[Any, Any] = column.combine_chunks().to_numpy_ndarray() if tensors else column.to_numpy()
-    return found
-
-
-def need_pandas(what: str) -> None:
-    """Raises ConfigError if pandas is not installed."""
-    if importlib.util.find_spec("pandas") is None:
-        raise ConfigError(f"{what} needs pandas, which is not installed: pip install 'curate[pandas]'")
-
-
-def to_pandas(table: pa.Table) -> Any:
-    """Returns a data frame whose columns are those of the table, not copies: of pandas.ArrowDtype, so that numbers stay
-    what they are beside nulls. Dictionaries become categories; extension types, and columns of nothing but nulls, are
-    as Arrow makes them."""
-    import pandas as pd
-
-    def dtype(type: pa.DataType) -> Any:
-        plain = isinstance(type, pa.BaseExtensionType) or pa.types.is_dictionary(type) or pa.types.is_null(type)
-        return None if plain else pd.ArrowDtype(type)
-
-    return table.to_pandas(types_mapper=dtype)
-
-
-def is_data_frame(value: Any) -> bool:
-    """Returns whether a value is a data frame of pandas, which nobody has to have imported."""
-    pandas = sys.modules.get("pandas")
-    return pandas is not None and isinstance(value, pandas.DataFrame)
-
-
-def from_pandas(where: str, frame: Any) -> pa.Table:
-    """Returns a data frame as a table, without its index. Raises SchemaMismatch for values of no common type."""
-    frame = frame.set_axis([str(name) for name in frame.columns], axis="columns")
-    try:
-        return pa.table([pa.array(column, from_pandas=True) for _, column in frame.items()], names=list(frame.columns))
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-        raise SchemaMismatch(f"{where} gave a data frame with values of no common type: {error}") from error
-
-
-def from_columns(where: str, columns: Mapping[str, Any]) -> pa.Table:
-    """Returns columns (arrays of numpy or Arrow, lists) as a table. Raises SchemaMismatch for unequal lengths."""
-    made: dict[str, Any] = {}
-    for name, values in columns.items():
-        if isinstance(values, str | bytes):
-            raise SchemaMismatch(f"{where} gave a column {name!r} that is no list of values, but {values!r:.40}")
-        if isinstance(values, np.ndarray) and values.ndim > 1:
-            values = list(values) if values.ndim == 2 else values.tolist()
-        try:
-            made[str(name)] = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
-            raise SchemaMismatch(f"{where} gave a column {name!r} that is no list of values: {error}") from error
-    lengths = {name: len(values) for name, values in made.items()}
-    if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{name!r} has {n}" for name, n in lengths.items())
-        raise SchemaMismatch(f"{where} gave columns of other lengths: {told} rows; expected as many in each")
-    return pa.table(made)

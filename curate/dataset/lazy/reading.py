@@ -23,8 +23,8 @@ import pyarrow as pa
 from curate.dataset.formats import Format, ReadAs
 from curate.dataset.formats.images import check_image
 from curate.dataset.lazy.api import Dataset, check_rows
-from curate.dataset.lazy.operators import from_columns, is_data_frame, need_pandas
-from curate.dataset.lazy.operators import from_pandas as table_of
+from curate.dataset.lazy.convert import from_columns, gathered, is_data_frame, need_pandas
+from curate.dataset.lazy.convert import from_pandas as table_of
 from curate.dataset.lazy.plan import Scan
 from curate.dataset.lazy.sources import Range, Tables, files
 from curate.errors import ConfigError, SchemaMismatch
@@ -216,13 +216,10 @@ def from_items(items: Sequence[Any]) -> Dataset:
     [{'item': 'a'}, {'item': 'b'}]
     """
     rows = [item if isinstance(item, Mapping) else {"item": item} for item in items]
-    for row in rows:
-        if row.keys() != rows[0].keys():
-            raise ConfigError(f"from_items: a row has the keys {list(row)}, and the first one has {list(rows[0])}")
     try:
-        table = pa.Table.from_pylist(rows) if rows else pa.table({})
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise ConfigError(f"from_items: values of a column have no common type: {error}") from error
+        table = gathered("from_items", rows) if rows else pa.table({})
+    except SchemaMismatch as error:
+        raise ConfigError(str(error)) from error
     return Dataset(Scan(Tables("from_items", (table,), table.schema)))
 
 

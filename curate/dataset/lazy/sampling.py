@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from curate.dataset.exchange.order import rows_where
 from curate.dataset.lazy.operators import Plain
 from curate.dataset.pipeline import Place
 from curate.dataset.tally import Tally
@@ -44,7 +45,7 @@ class RandomSample(Plain):
 
     def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
         numbers = random_numbers(self.seed, place.shard, place.row, table.num_rows)
-        kept = table.filter(pa.array(numbers >> np.uint64(64 - BITS) < np.uint64(round(self.fraction * 2**BITS))))
+        kept = rows_where(table, numbers >> np.uint64(64 - BITS) < np.uint64(round(self.fraction * 2**BITS)))
         tally.drop(table.num_rows - kept.num_rows, REASON)
         yield kept
 
