@@ -106,12 +106,13 @@ def _all_differ(values: Sequence[str]) -> bool:
 def fusions(plan: Plan) -> tuple[Fusion, ...] | None:
     """Returns what reads the rows of a plan that is `alike`, several where it is a union; None of another one."""
     physical = lower(plan)
-    if not isinstance(physical, Tasks) or not all(_alike(one, physical.fusions[0]) for one in physical.fusions):
+    if not isinstance(physical, Tasks) or not all(are_alike(one, physical.fusions[0]) for one in physical.fusions):
         return None
     return physical.fusions
 
 
-def _alike(one: Fusion, other: Fusion) -> bool:
+def are_alike(one: Fusion, other: Fusion) -> bool:
+    """Returns whether two are read and processed in the same way, so that one stage writes both."""
     if one is other:
         return True
     if one.source.found is None or other.source.found is None:

@@ -186,6 +186,22 @@ def at_most(fusion: Fusion, rows: int) -> Fusion:
     return replace(fusion, give_most=rows, read_step=rows if by_row else None)
 
 
+def unpaced(physical: Physical) -> Physical:
+    """Returns what runs with batches as they come, however few rows of them are asked for."""
+    match physical:
+        case Tasks(fusions):
+            return Tasks(tuple(replace(one, read_step=None) for one in fusions))
+        case First(input, rows):
+            return First(unpaced(input), rows)
+        case Local(input, operators):
+            return Local(unpaced(input), operators)
+        case Joined(inputs):
+            return Joined(tuple(map(unpaced, inputs)))
+        case Zipped(inputs, plans):
+            return Zipped(tuple(map(unpaced, inputs)), plans)
+    return physical
+
+
 def fuse(source: Source, operators: tuple[Operator, ...]) -> Fusion:
     """Returns a source and its operators as one, with what can be pushed into the source."""
     if not isinstance(source, Files) or source.format is not Format.PARQUET or not len(source.schema):
