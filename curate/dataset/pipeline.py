@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -240,8 +240,12 @@ class Pipeline:
 
 
 def _empties(step: Step, tables: Iterator[pa.Table], tally: Tally) -> Iterator[pa.Table]:
+    tell: Callable[[pa.Schema], pa.Schema | None] = getattr(step, "schema", lambda _: None)
     for table in tables:
-        yield from step.apply(table, tally, Place("", 0))
+        made = list(step.apply(table, tally, Place("", 0)))
+        # What gives no table where nothing matches may know all the same of which columns it would be.
+        known = None if made or isinstance(table, SideTable) else tell(table.schema)
+        yield from made if known is None else [known.empty_table()]
 
 
 def _asked(pool: Pool, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:

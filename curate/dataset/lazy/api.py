@@ -47,13 +47,14 @@ from curate.dataset.lazy.plan import (
 )
 from curate.dataset.lazy.relay import Stopped, never
 from curate.dataset.lazy.sampling import RandomSample
+from curate.dataset.lazy.settling import blank_of
 from curate.dataset.lazy.shown import terminal_display, watched
 from curate.dataset.lazy.sinks import shuffled, stage_of
 from curate.dataset.lazy.sources import Tables
 from curate.dataset.lazy.splitting import DataIterator, Passes
 from curate.dataset.lazy.stats import Ran
 from curate.dataset.lazy.unifying import unified
-from curate.dataset.nulls import empty
+from curate.dataset.nulls import is_known
 from curate.dataset.pipeline import ActorPool
 from curate.dataset.spec import RunOptions
 from curate.errors import ConfigError, did_you_mean
@@ -643,18 +644,28 @@ class Dataset:
     def schema(self) -> pa.Schema:
         """Returns the schema of the rows; without running anything where no function is in the way.
 
-        Behind a function it is that of the first rows; without columns if there are none.
+        Behind a function it is that of the first rows, wherever they are. If there are none, it is that which comes of
+        an empty table; without columns if nothing does.
 
         >>> curate.range(1).schema().names
         ['id']
         """
         found = schema_of(self._plan)
         if found is None:
-            stream = self._limited(1)._blocks()
-            first = next(stream, None)
-            stream.close()
-            found = pa.schema([]) if first is None else first.schema
+            # Not the first row alone: of what type the values of a batch are, all of them tell. Where they do not, the
+            # batches that follow do.
+            batch = self._first(rules.unpaced(rules.lower(Limit(self._plan, 1))))
+            if batch is None or not all(is_known(field.type) for field in batch.schema):
+                batch = self._first(rules.lower(self._plan))
+            found = (blank_of(self._plan) if batch is None else batch).schema
         return found
+
+    def _first(self, physical: rules.Physical) -> pa.Table | None:
+        """Returns the first block of what runs for this dataset; None if there are no rows."""
+        stream = self._run(physical)
+        first: pa.Table | None = next(stream, None)
+        stream.close()
+        return first
 
     def count(self) -> int:
         """Returns the number of rows; from the footers of Parquet files where every row is known to be kept.
@@ -881,8 +892,7 @@ class Dataset:
 
     def _tables(self) -> list[pa.Table]:
         """Returns all blocks; one without rows, of the schema as far as it is known, if there are none."""
-        known = schema_of(self._plan)
-        return list(self._blocks()) or [pa.table({}) if known is None else empty(known)]
+        return list(self._blocks()) or [blank_of(self._plan)]
 
     def _held(self, method: str, tables: Sequence[pa.Table], start: int, stop: int) -> Dataset:
         """Returns rows of tables as a dataset."""
@@ -1052,8 +1062,11 @@ class Dataset:
         return self._part(self.limit(rows))
 
     def _blocks(self, stopped: Stopped = never) -> Any:
+        return self._run(rules.lower(self._plan), stopped)
+
+    def _run(self, physical: rules.Physical, stopped: Stopped = never) -> Any:
         run = self._ran.begin()
-        return watched(blocks(rules.lower(self._plan), self._how, stopped, run=run), run)
+        return watched(blocks(physical, self._how, stopped, run=run), run)
 
     def _write(
         self,

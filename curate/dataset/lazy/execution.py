@@ -27,9 +27,11 @@ from curate.dataset.lazy.rules import (
     Tasks,
     Told,
     Zipped,
+    are_alike,
     cpus_of,
     fuse,
 )
+from curate.dataset.lazy.settling import named, settled, told_by, unnamed
 from curate.dataset.lazy.shards import Names, SourceRows
 from curate.dataset.lazy.sinks import stage_of
 from curate.dataset.lazy.sources import View, files
@@ -97,6 +99,8 @@ class Reading:
         self._fusions = tuple(replace(one, source=one.source.bare()) for one in fusions)
         self._pipelines = [Pipeline(one.operators) for one in fusions]
         self._names = [one.source.name for one in fusions]
+        self._told = [told_by(one) is not None for one in fusions]
+        """Whether the plan knows what is given: else the first rows tell, and blocks say what they were read from."""
         self._block_bytes = block_bytes
         self.budget_bytes: int | None = None
         """Bytes of batches that a task may have sent to a pool and not heard of."""
@@ -131,7 +135,7 @@ class Reading:
             self._ready.add(number)
         fusion, pipeline = self._fusions[number], self._pipelines[number]
         meters = Meters([pooled for _, pooled in pipeline.metered])
-        tables = self._tables(fusion, pipeline, rank, zip(bundle, names, strict=True), meters)
+        tables = self._tables(fusion, pipeline, rank, zip(bundle, names, strict=True), meters, self._told[number])
         for block in sized(first_rows(tables, fusion.give_most), self._block_bytes):
             # Before the block: who wants no more than that hears no more.
             if time.monotonic() - self._told_s >= WORD_S:
@@ -146,17 +150,17 @@ class Reading:
         yield Word(number, meters.packed(write=False))
 
     def _tables(
-        self, fusion: Fusion, pipeline: Pipeline, rank: int, named: Iterable[tuple[Any, str]], meters: Meters
+        self, fusion: Fusion, pipeline: Pipeline, rank: int, each: Iterable[tuple[Any, str]], meters: Meters, told: bool
     ) -> Iterator[pa.Table]:
         given = 0
-        for number, (piece, name) in enumerate(named):
+        for number, (piece, name) in enumerate(each):
             step = None if fusion.read_step is None else max(1, fusion.read_step - given)
             applying = Applying(name, rank + number, budget_bytes=self.budget_bytes, ahead=step is None)
             for table in self._of_piece(fusion, pipeline, piece, applying, step, meters):
                 # Extra outputs are for who writes.
                 if not isinstance(table, SideTable):
                     given += table.num_rows
-                    yield table
+                    yield table if told else named(table, fusion.source.label(piece))
 
     def _of_piece(
         self, fusion: Fusion, pipeline: Pipeline, piece: Any, how: Applying, step: int | None, meters: Meters
@@ -184,11 +188,15 @@ def sized(tables: Iterator[pa.Table], block_bytes: int) -> Iterator[pa.Table]:
     """Yields the rows in blocks that reach a size: `FIRST_BLOCK_BYTES` for the first, twice that for the next, and so
     on to `block_bytes`.
 
-    So the first rows are there soon, and most blocks are large. Which rows a block has depends on nothing else.
+    So the first rows are there soon, and most blocks are large. Which rows a block has depends on nothing else but
+    their schema, which all of them have.
     """
     gathered: list[pa.Table] = []
     size, enough = 0, min(FIRST_BLOCK_BYTES, block_bytes)
     for table in _cut(tables, block_bytes):
+        if gathered and not table.schema.equals(gathered[0].schema):
+            yield joined(gathered)
+            gathered, size = [], 0
         gathered.append(table)
         size += table.nbytes
         if size >= enough:
@@ -236,7 +244,7 @@ def blocks(
                 most = max(1, slots // share) if share > 1 else None
                 budget = max(1, (how.memory_budget or MEMORY_BUDGET) // share)
                 program.budget_bytes = max(1, budget // slots)
-                made = stream_blocks(
+                stream = stream_blocks(
                     program,
                     ranked(fusions),
                     backend,
@@ -245,8 +253,9 @@ def blocks(
                     stopped=stopped,
                     gauges=run.stream(program.chains(), inline=backend.name == "inline"),
                 )
-                with closing(made):
-                    yield from map(in_one_order(), made)
+                with closing(stream):
+                    ordered = map(in_one_order(), stream)
+                    yield from settled(ordered) if _settles(fusions) else unnamed(ordered)
             finally:
                 backend.close()
         case First(input, most_rows):
@@ -284,6 +293,16 @@ def blocks(
                 for stream in streams:
                     stack.callback(stream.close)  # type: ignore[attr-defined]
                 yield from side_by_side(streams, lambda number: rows_of(plans[number]))
+
+
+def _settles(fusions: Sequence[Fusion]) -> bool:
+    """Returns whether the first rows of these tell what all of them are, as they do where one stage writes them.
+
+    Rows of a limit are made a few at a time: what a function gives for one of them says nothing about the next.
+    """
+    if any(one.read_step is not None for one in fusions) or all(told_by(one) is not None for one in fusions):
+        return False
+    return len(fusions) == 1 or all(are_alike(one, fusions[0]) for one in fusions)
 
 
 @contextmanager

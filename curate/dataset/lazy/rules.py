@@ -164,10 +164,11 @@ def lower(plan: Plan, operators: tuple[Operator, ...] = ()) -> Physical:
 def read_alike(parts: Sequence[Physical]) -> bool:
     """Returns whether all of these are read of files, or of rows in memory, and the same is done with all of it."""
     fusions = [one for part in parts if isinstance(part, Tasks) for one in part.fusions]
-    return all(isinstance(part, Tasks) for part in parts) and all(_alike(one, fusions[0]) for one in fusions)
+    return all(isinstance(part, Tasks) for part in parts) and all(are_alike(one, fusions[0]) for one in fusions)
 
 
-def _alike(one: Fusion, other: Fusion) -> bool:
+def are_alike(one: Fusion, other: Fusion) -> bool:
+    """Returns whether two are read and processed in the same way, so that one stage writes both."""
     if one is other:
         return True
     if one.source.found is None or other.source.found is None:
@@ -220,6 +221,22 @@ def at_most(fusion: Fusion, rows: int) -> Fusion:
     # Functions of batches see the same ones, however many rows are asked for.
     by_row = all(operator.keeps_rows or isinstance(operator, BY_ROW) for operator in fusion.operators)
     return replace(fusion, give_most=rows, read_step=rows if by_row else None)
+
+
+def unpaced(physical: Physical) -> Physical:
+    """Returns what runs with batches as they come, however few rows of them are asked for."""
+    match physical:
+        case Tasks(fusions):
+            return Tasks(tuple(replace(one, read_step=None) for one in fusions))
+        case First(input, rows):
+            return First(unpaced(input), rows)
+        case Local(input, operators):
+            return Local(unpaced(input), operators)
+        case Joined(inputs):
+            return Joined(tuple(map(unpaced, inputs)))
+        case Zipped(inputs, plans):
+            return Zipped(tuple(map(unpaced, inputs)), plans)
+    return physical
 
 
 def fuse(source: Source, operators: tuple[Operator, ...]) -> Fusion:
