@@ -23,6 +23,7 @@ from curate.errors import CurateError, TransientStorageError
 from curate.storage import is_local
 from curate.tasks import registry
 from curate.tasks.pace import format_range
+from curate.tasks.retrying import shards_text
 from curate.tasks.stages import WAITING, StageReport, exchanges, numbered
 from curate.tasks.status import COMPLETE, RUNNING, STALLED, JobStatus
 from curate.tasks.summary import told_incomplete
@@ -161,6 +162,8 @@ def _facts(status: JobStatus) -> Iterator[tuple[str, str]]:
         )
         if status.waits:
             yield "waits", short(status.waits, SHOWN_CHARS)
+        texts = (f"{shards_text(one['count'])} {short(one['error'], SHOWN_CHARS)}" for one in status.retrying)
+        yield from _listed("retrying", texts, SHOWN_FAILURES)
         yield "ETA", format_range(status.eta_range_s)
         yield from _listed("operators", map(_operator, status.operators), SHOWN_OPERATORS)
 

@@ -21,7 +21,8 @@ from curate.tasks.failures import Signature, Signatures, failure_event
 from curate.tasks.meters import Capacity, Measured, Meter, Role, add_packed, operated
 from curate.tasks.pace import Pace, middle
 from curate.tasks.progress import Progress
-from curate.tasks.record import ShardRecord
+from curate.tasks.record import Failure, FailureKind, ShardRecord, ShardWaits
+from curate.tasks.retrying import Retrying, busy_text, next_try
 from curate.tasks.runlog import RunLog
 from curate.tasks.scheduler import Launch, Outcome, Scheduler
 from curate.tasks.stages import Exchanged, StageReport, exchanges, source_bytes
@@ -113,6 +114,7 @@ class Account:
         self._pace = Pace()
         self._shown_s = started_s
         self._warned = 0
+        self._retrying = Retrying()
         self._signatures = Signatures()
         steps = [(name, Role.STEP, pooled) for name, pooled in prepared.spec.operator.metered]
         self._operators = [("read", Role.READ, False), *steps, ("write", Role.WRITE, False)]
@@ -205,6 +207,7 @@ class Account:
         books = record.books or Books()
         with self._lock:
             totals = self.totals
+            self._retrying.over(record.index)
             self.prepared.history.add(record.index, books)
             totals.done += 1
             totals.job_done += 1
@@ -243,7 +246,10 @@ class Account:
         with self._lock:
             totals = self.totals
             totals.worker_calls = totals.worker_calls.plus(record.calls or Calls())
-            if final:
+            if outcome is Outcome.RETRY:
+                self._retrying.again(record.index, shard.id, failure, self.clock.monotonic())
+            elif final:
+                self._retrying.over(record.index)
                 totals.failed += 1
                 totals.bytes_left -= shard.size_bytes
                 alike = self._signatures.of({"error": failure.error, "frame": failure.frame})
@@ -258,7 +264,7 @@ class Account:
         self._warned += 1
         if self._warned <= MOST_WARNINGS:
             self.log.warning(
-                "shard failed" if final else "shard failed, will be tried again",
+                self._said(failure, final=final),
                 shard=shard.id,
                 attempt=launch.attempt,
                 kind=failure.kind.value,
@@ -273,6 +279,30 @@ class Account:
             failure_event(self.prepared.run_id, event["time"], shard, launch, record, outcome.value)
         )
         self._runlog.add(event)
+
+    def _said(self, failure: Failure, *, final: bool) -> str:
+        """Returns what is logged of a failed try."""
+        limit = self.scheduler.policy.limit(failure.kind)
+        if failure.kind is FailureKind.RETRY_LATER:
+            if final:
+                return f"shard failed: the service was busy {limit + 1} times in a row"
+            return f"{busy_text(failure.reason)}; {next_try('this shard', failure.wait_s, failure.tries, limit)}"
+        return "shard failed" if final else f"shard failed; {next_try('it', failure.wait_s, failure.tries, limit)}"
+
+    def waits(self, launch: Launch, word: ShardWaits) -> None:
+        """Notes that a shard waits within its task, or no longer does."""
+        shard = self.prepared.plan.shard_id(word.index)
+        with self._lock:
+            news = self._retrying.waits(word, shard, self.clock.monotonic())
+        if news and word.wait_s:
+            self._warned += 1
+            if self._warned <= MOST_WARNINGS:
+                limit = self.scheduler.policy.limit(FailureKind.RETRY_LATER)
+                self.log.warning(
+                    f"{busy_text(word.reason)}; {next_try('its batch', word.wait_s, word.tries, limit)}",
+                    shard=shard,
+                    attempt=launch.attempt,
+                )
 
     def disturbed(self, ranks: Any) -> None:
         """Books shards as failed that were done, and whose output is gone or another's now."""
@@ -354,6 +384,7 @@ class Account:
                 self._measured(running),
                 "" if self._at is None else self._at.text,
                 self._waits,
+                self._retrying.text(self.clock.monotonic()),
             )
 
     def _measured(self, running: int) -> Measured:
@@ -398,6 +429,7 @@ class Account:
                 ],
                 "storage_calls": self._calls().as_dict(),
                 **self._incomplete_input(),
+                **({"retrying": self._retrying.as_list()} if self._retrying and self._state == RUNNING else {}),
                 **_operators(progress.measured),
                 **({"waits": progress.waits} if progress.waits and self._state == RUNNING else {}),
             }

@@ -316,6 +316,9 @@ class _Run:
                 next="where a shard is that takes longer, its log says: curate logs",
             )
         program, rows = self._program(), self.prepared.spec.rows
+        if backend.name == "inline":
+            # Elsewhere the clock is that of the worker.
+            program.clock = self.clock
         program.budget_bytes = (self.prepared.spec.memory_budget or MEMORY_BUDGET) // max(1, backend.slots())
 
         def stopped() -> bool:
@@ -331,7 +334,7 @@ class _Run:
         def payload(launch: Launch) -> Piece:
             shards = tuple(zip(launch.shards, plan.shards(launch.shards), strict=True))
             given = () if rows is None else tuple(rows.given(shard.uri) for _, shard in shards)
-            return Piece(shards, launch.attempt, schemas.main, launch.last, schemas.sides, given)
+            return Piece(shards, launch.attempt, schemas.main, launch.last, schemas.sides, given, launch.asks)
 
         def size_of(rank: int) -> int:
             return int(plan.sizes[rank])

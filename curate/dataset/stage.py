@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import count, zip_longest
@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Protocol, cast
 import pyarrow as pa
 
 from curate import log
-from curate.clock import SystemClock
+from curate.clock import Clock, SystemClock
 from curate.dataset.blame import ForeignOutputError
 from curate.dataset.capture import WorkerLog
 from curate.dataset.exchange.how import GROUPED
@@ -36,6 +36,7 @@ from curate.dataset.formats import (
 )
 from curate.dataset.metering import Meters, at_work, got, reading
 from curate.dataset.nulls import filled, is_known
+from curate.dataset.patience import WORD_S, waited
 from curate.dataset.pipeline import Applying
 from curate.dataset.raised import Raised
 from curate.dataset.sides import MAIN, RECORD_SIDE, SideTable, side_name
@@ -57,7 +58,7 @@ from curate.tasks.books import Books
 from curate.tasks.ledger import Ledger
 from curate.tasks.meters import Meter
 from curate.tasks.plan import shard_row
-from curate.tasks.record import FailureKind, ShardRecord
+from curate.tasks.record import FailureKind, ShardRecord, ShardWaits
 from curate.tasks.shard import Shard
 
 PROBED_BATCHES = 16
@@ -209,6 +210,8 @@ class Piece:
     """The schemas of extra outputs, by name, in the order in which they are published."""
     given: tuple[Any, ...] = ()
     """What the source of the rows gives for each shard, where there is one."""
+    asks: bool = False
+    """Whether word is wanted of the first batch that is done: a service that the job needs was busy."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Plain tuples and bytes: a frozen dataclass with slots is pickled by Python code, which took longer than all
@@ -216,7 +219,7 @@ class Piece:
         shards = [(rank, *shard_row(shard)) for rank, shard in self.shards]
         schema = None if self.schema is None else self.schema.serialize().to_pybytes()
         sides = {name: schema.serialize().to_pybytes() for name, schema in self.sides.items()}
-        return _piece, (shards, self.attempt, schema, self.last, sides, self.given)
+        return _piece, (shards, self.attempt, schema, self.last, sides, self.given, self.asks)
 
 
 def _piece(
@@ -226,10 +229,11 @@ def _piece(
     last: bool,
     sides: Mapping[str, bytes],
     given: tuple[Any, ...],
+    asks: bool,
 ) -> Piece:
     made = tuple((rank, Shard(*values)) for rank, *values in shards)
     held = {name: _schema(data) for name, data in sides.items()}
-    return Piece(made, attempt, None if schema is None else _schema(schema), last, held, given)
+    return Piece(made, attempt, None if schema is None else _schema(schema), last, held, given, asks)
 
 
 @lru_cache(maxsize=64)
@@ -329,6 +333,8 @@ class StageProgram:
     """How outputs are sorted that are run files."""
     budget_bytes: int | None = None
     """Bytes of batches that a task may have sent to a pool and not heard of."""
+    clock: Clock = field(default_factory=SystemClock)
+    """What a shard waits by."""
 
     def __post_init__(self) -> None:
         self._said: WorkerLog | None = None
@@ -350,8 +356,13 @@ class StageProgram:
         """Takes those pools."""
         self.operator.connect(pools)
 
+    @property
+    def _word_s(self) -> float:
+        """How often a shard that waits says so: well within its time limit."""
+        return WORD_S if self.task_timeout_s is None else min(WORD_S, self.task_timeout_s / 4)
+
     def run(self, payload: Piece | Probe) -> Iterator[Any]:
-        """Yields a `ShardRecord` for each shard, or a `Probed`."""
+        """Yields a `ShardRecord` for each shard, and a `ShardWaits` now and then while one waits; or a `Probed`."""
         try:
             if isinstance(payload, Probe):
                 with self._log().shard(payload.shard.id if payload.shard else "", 0):
@@ -359,13 +370,13 @@ class StageProgram:
                 yield answer
                 return
             for (index, shard), given in zip_longest(payload.shards, payload.given):
-                yield self._attempt(index, shard, given, payload)
+                yield (yield from self._attempt(index, shard, given, payload))
         finally:
             self._log().flush()
 
     # One shard
 
-    def _attempt(self, index: int, shard: Shard, given: Any, piece: Piece) -> ShardRecord:
+    def _attempt(self, index: int, shard: Shard, given: Any, piece: Piece) -> Generator[ShardWaits, None, ShardRecord]:
         started, setup_s = time.perf_counter(), self._setup_s
         before = self._calls()
         try:
@@ -373,7 +384,7 @@ class StageProgram:
                 log.bound(run=self.key, shard=shard.id, attempt=piece.attempt),
                 self._log().shard(shard.id, piece.attempt, self.task_timeout_s),
             ):
-                record = self._run_shard(index, shard, given, piece)
+                record = yield from self._run_shard(index, shard, given, piece)
         except Exception as error:  # noqa: BLE001 - whatever user code raises becomes a failure of this shard alone
             record = ShardRecord(index, 0.0, Raised.of(error).failure)
         return ShardRecord(
@@ -390,7 +401,9 @@ class StageProgram:
             record.meters,
         )
 
-    def _run_shard(self, index: int, shard: Shard, given: Any, piece: Piece) -> ShardRecord:
+    def _run_shard(
+        self, index: int, shard: Shard, given: Any, piece: Piece
+    ) -> Generator[ShardWaits, None, ShardRecord]:
         uri = f"{self.output}/{shard.id}{suffix(self.format, self.codec)}"
         out = self._store(self.output)
         if piece.attempt > 1 and (done := self._existing(index, out, uri)) is not None:
@@ -398,7 +411,7 @@ class StageProgram:
         self._setup()
         replaced: dict[str, str] = {}
         for _ in range(MOST_RUNS):
-            done = self._write(index, shard, given, piece, out, uri, replaced)
+            done = yield from self._write(index, shard, given, piece, out, uri, replaced)
             if done is not None:
                 return done
         raise ForeignOutputError(
@@ -407,17 +420,16 @@ class StageProgram:
 
     def _write(
         self, index: int, shard: Shard, given: Any, piece: Piece, out: Store, uri: str, replaced: dict[str, str]
-    ) -> ShardRecord | None:
+    ) -> Generator[ShardWaits, None, ShardRecord | None]:
         """Runs a shard and publishes its outputs, in place of the extra ones in `replaced`: generations by URI.
 
         Returns None, without the main output, if others are to be replaced first, which are in `replaced` then.
         """
         tally = Tally(BadRowBudget(self.max_bad_rows))
         meters = Meters([pooled for _, pooled in self.operator.metered])
-        tables = self._tables(shard, given, tally, rank=index, errors=piece.last, meters=meters)
+        tables = self._tables(shard, given, tally, rank=index, errors=piece.last, meters=meters, asks=piece.asks)
         if piece.schema is None:
-            for _ in tables:
-                pass
+            yield from (one for one in tables if isinstance(one, ShardWaits))
             raise SchemaMismatch(
                 "no output schema could be derived: the first shards of the plan gave no rows or failed; "
                 "mend them, or declare output_schema in the job"
@@ -428,6 +440,9 @@ class StageProgram:
         # What an exchange reads is checked then, and made again where it is not what it was.
         with Outputs(out, uris, schemas, self._writer, durable=self.runs is None) as outputs:
             for table in tables:
+                if isinstance(table, ShardWaits):
+                    yield table
+                    continue
                 got(meters.write, table)
                 with at_work(meters.write):
                     tally.books.rows_out += outputs.write(table)
@@ -473,7 +488,10 @@ class StageProgram:
         errors: bool,
         hold: bool = True,
         meters: Meters | None = None,
+        stays: bool | None = None,
+        asks: bool = False,
     ) -> Iterator[Any]:
+        """Yields what a shard becomes, and `ShardWaits` while it waits for what is not there now."""
         meters = meters or Meters([pooled for _, pooled in self.operator.metered])
         if self.operator.reads_files:
             yield from reading(self._file_tables(shard, tally), meters.steps[0])
@@ -485,6 +503,8 @@ class StageProgram:
             # The number first: what is not asked for any more is not read.
             batches = reading((table for _, table in zip(left, tables, strict=False)), meters.read)
             made = cast(RowOperator, self.operator).stream(batches, tally, how, meters.steps)
+            made = waited(made, tally, self.clock, rank, stays=stays, asks=asks, word_s=self._word_s)
+            asks = False
             # Extra outputs are those of the stage that ends the job.
             yield from made if self.runs is None else (one for one in made if not isinstance(one, SideTable))
 
@@ -628,7 +648,9 @@ class StageProgram:
             if probe.shard is not None:
                 numbers: Iterator[int] = count() if probe.whole else iter(range(PROBED_BATCHES))
                 most = math.inf if probe.whole else PROBED_TABLES * (1 + len(probe.sides))
-                tables: Iterable[Any] = self._tables(probe.shard, probe.given, tally, numbers, errors=True, hold=False)
+                tables: Iterable[Any] = self._tables(
+                    probe.shard, probe.given, tally, numbers, errors=True, hold=False, stays=False
+                )
             elif self.operator.reads_files or (self.rows is not None and not len(self.rows.schema)):
                 # No rows came out of the stage before, nor their columns: there is nothing to ask with.
                 return answer
@@ -636,6 +658,7 @@ class StageProgram:
                 numbers, most = iter(()), math.inf
                 schema = next(iter(self.input_schemas.values()))
                 tables = cast(RowOperator, self.operator).apply(schema.empty_table(), tally)
+            tables = (one for one in tables if not isinstance(one, ShardWaits))
             looked, known = 0, 0
             for table in tables:
                 name, rows = (table.side, table.table) if isinstance(table, SideTable) else (MAIN, table)

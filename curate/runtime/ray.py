@@ -109,7 +109,7 @@ def _in_batches(items: Iterable[Any], interval_s: float) -> Iterator[bytes]:
     sent = time.monotonic()
     for item in items:
         batch.append(item)
-        if time.monotonic() - sent >= interval_s:
+        if getattr(item, "urgent", False) or time.monotonic() - sent >= interval_s:
             yield _packed(batch)
             batch, sent = [], time.monotonic()
     if batch:

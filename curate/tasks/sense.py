@@ -175,6 +175,7 @@ BEAT: Mapping[str, Check] = {
     "eta_seconds": maybe(number),
     "eta_range_seconds": maybe(lambda value: many(number)(value) and len(value) == 2),
     "failures": many(_failed),
+    "retrying": many(_failed),
     "stages": many(_stage),
     "incomplete_input": _incomplete,
 }

@@ -58,6 +58,8 @@ class JobStatus:
     """What each operator has done so far in the run at work, of a job of more than one step, or with a pool."""
     waits: str = ""
     """What the run at work finds no place for in its cluster."""
+    retrying: list[dict[str, Any]] = field(default_factory=list)
+    """Shards that the run at work tries again, by what they failed of or wait for."""
     stages: tuple[StageReport, ...] = ()
     """All stages of a job with exchanges, in order. Shards, rows, bytes, rate and time left are then those of the stage
     at work, or of the last one."""
@@ -101,6 +103,7 @@ class JobStatus:
             ],
             **({"waits": self.waits} if self.waits else {}),
             **({"incomplete_input": [dict(one) for one in self.incomplete_input]} if self.incomplete_input else {}),
+            **({"retrying": self.retrying} if self.retrying else {}),
             **({"stage": self.stage, **staged_as_dict(self.stages)} if self.stages else {}),
         }
 
@@ -188,6 +191,7 @@ def job_status(
         operators=_operators(newest) if live and newest else [],
         waits=_text(newest, "waits") if live and newest else "",
         incomplete_input=tuple(((summary if complete else newest) or {}).get("incomplete_input", ())),
+        retrying=list(newest.get("retrying", ())) if live and newest else [],
     )
 
 
@@ -231,6 +235,7 @@ def with_stages(job: JobStatus, planned: Sequence[StageReport], seen: Mapping[st
         operators=there.operators if live else [],
         waits=job.waits,
         incomplete_input=job.incomplete_input,
+        retrying=there.retrying if live else [],
         runs=job.runs,
         earlier_runs=job.earlier_runs,
         stages=tuple(reports),
@@ -269,6 +274,7 @@ def _as_told(job: JobStatus, at: StageReport, beat: Any) -> JobStatus:
         eta_range_s=_range(beat) if live and beat else None,
         failures=list(beat["failures"]) if beat else [],
         operators=_operators(beat) if live and beat else [],
+        retrying=list(beat.get("retrying", ())) if live and beat else [],
     )
 
 

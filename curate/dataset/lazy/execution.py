@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from curate.clock import SystemClock
 from curate.dataset.formats import Format, OutputFormat
 from curate.dataset.lazy.plan import Plan, may_be_incomplete, rows_of
 from curate.dataset.lazy.relay import Stopped, never
@@ -38,6 +39,7 @@ from curate.dataset.lazy.sources import View, files
 from curate.dataset.lazy.stats import Run
 from curate.dataset.lazy.zipping import unequal, zipped_names
 from curate.dataset.metering import Meters, reading
+from curate.dataset.patience import waited
 from curate.dataset.pipeline import Applying, Pipeline, in_order, read_rows
 from curate.dataset.places import scratch_root
 from curate.dataset.sides import SideTable
@@ -51,6 +53,7 @@ from curate.runtime import BACKENDS, make_backend
 from curate.runtime.protocol import Pool, PoolSpec, Resources
 from curate.tasks.meters import Word
 from curate.tasks.progress import NoDisplay
+from curate.tasks.record import ShardWaits
 from curate.tasks.summary import RunState, Summary
 from curate.units import format_bytes
 
@@ -169,7 +172,8 @@ class Reading:
         batches = source.read(piece, fusion.view, read_rows(fusion.operators), tally)
         try:
             read = reading(paced(batches, step), meters.read)
-            yield from pipeline.stream(read, tally, how, meters.steps)
+            made = waited(pipeline.stream(read, tally, how, meters.steps), tally, SystemClock())
+            yield from (one for one in made if not isinstance(one, ShardWaits))
             tally.close()
         except Exception as error:
             error.add_note(f"while {source.label(piece)} was read")
@@ -266,8 +270,10 @@ def blocks(
             # What follows a limit is one shard: there are few rows, and they come in order.
             meters = run.local(pipeline)
             below = blocks(input, how, stopped, share, run)
-            made = pipeline.stream(below, Tally(BadRowBudget()), Applying("limited"), meters.steps)
-            yield from (table for table in made if table.num_rows)
+            tally = Tally(BadRowBudget())
+            made = pipeline.stream(below, tally, Applying("limited"), meters.steps)
+            made = waited(made, tally, SystemClock(), stays=True)
+            yield from (table for table in made if not isinstance(table, ShardWaits) and table.num_rows)
         case Joined(inputs):
             for one in inputs:
                 if not stopped():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from curate.dataset.lazy.operators import (
     check_function,
     placement,
 )
+from curate.dataset.patience import Busy, patiently
 from curate.dataset.pipeline import READ_ROWS, ActorPool, Place
 from curate.dataset.tally import Tally
 from curate.errors import BadRow, ConfigError
@@ -279,7 +281,14 @@ class MapGroups(Called):
         pending_rows = 0
         start = 0
         for position, end in enumerate(ends.tolist()):
-            for made in self._of(pa.Table.from_batches([rows.slice(start, end - start)]), position, place):
+            group = pa.Table.from_batches([rows.slice(start, end - start)])
+            tables: list[pa.Table] = []
+            for answer in patiently(partial(self._of, group, position, place), kept=position > 0):
+                if isinstance(answer, Busy):
+                    yield answer
+                else:
+                    tables = answer.value
+            for made in tables:
                 # Tables of their own if they differ: whoever takes them says how.
                 if pending and (pending_rows >= READ_ROWS or not made.schema.equals(pending[0].schema)):
                     yield pa.concat_tables(pending)
@@ -290,12 +299,13 @@ class MapGroups(Called):
         if pending:
             yield pa.concat_tables(pending)
 
-    def _of(self, group: pa.Table, position: int, place: Place) -> Iterator[pa.Table]:
-        """Yields what a group becomes. A BadRow is about the whole of it."""
+    def _of(self, group: pa.Table, position: int, place: Place) -> list[pa.Table]:
+        """Returns what a group becomes. A BadRow is about the whole of it."""
+        at = replace(place, row=place.row + position)
         try:
             result = self.fn(formatted(group, self.batch_format))
-            for one in result if isinstance(result, Iterator) else [result]:
-                yield self.declared(to_table(self.name, one, group), group, replace(place, row=place.row + position))
+            tables = [to_table(self.name, one, group) for one in (result if isinstance(result, Iterator) else [result])]
+            return [self.declared(one, group, at) for one in tables]
         except BadRow as error:
             raise BadRow(error.reason, position) from error
 

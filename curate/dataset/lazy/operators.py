@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -21,6 +22,7 @@ from curate.dataset.isolate import row_text
 from curate.dataset.lazy.convert import formatted, gathered, rows, to_table
 from curate.dataset.lazy.declared import as_declared, identity_of
 from curate.dataset.lazy.expressions import columns_of, expression_text, keep, project, type_of, unknown_column
+from curate.dataset.patience import Busy, busy, is_busy, patiently
 from curate.dataset.pipeline import ActorPool, Compute, Place, Step
 from curate.dataset.tally import Tally
 from curate.errors import BadRow, ConfigError
@@ -279,15 +281,22 @@ class MapRows(Called):
     def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
         del tally
         made: list[Mapping[str, Any]] = []
-        for result in each(self.fn, table):
-            if not self.flat:
-                made.append(self._row(result))
-                continue
-            if isinstance(result, Mapping | str | bytes) or not isinstance(result, Iterable):
-                raise TypeError(f"{self.name} gave {type(result).__name__}, expected a list of dictionaries")
-            made += map(self._row, result)
+        for result in each(self._rows_of, table):
+            if isinstance(result, Busy):
+                yield result
+            else:
+                made += result
         if made:
             yield self.declared(gathered(self.name, made, self.output_schema or table.schema), table, place)
+
+    def _rows_of(self, row: dict[str, Any]) -> list[Mapping[str, Any]]:
+        result = self.fn(row)
+        if not self.flat:
+            return [self._row(result)]
+        if isinstance(result, Mapping | str | bytes) or not isinstance(result, Iterable):
+            raise TypeError(f"{self.name} gave {type(result).__name__}, expected a list of dictionaries")
+        # Here, for it may be a generator, whose rows are part of the call.
+        return list(map(self._row, result))
 
     def _row(self, value: Any) -> Mapping[str, Any]:
         if not isinstance(value, Mapping):
@@ -324,12 +333,28 @@ class MapIsolated(Called):
     def identity(self) -> Any:
         return ["map", *self.fn.identity(self.name), "isolate", self.timeout_s, *identity_of(self.output_schema)]
 
+    def _results(self, rows: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], Any]]:
+        """Yields each row with what the function returned or the BadRow, or a `Busy` before the row is run again."""
+        done = tries = 0
+        while done < len(rows):
+            try:
+                for result in self.confined.results(rows[done:]):
+                    yield rows[done], result
+                    done, tries = done + 1, 0
+            except Exception as error:
+                if not is_busy(error):
+                    raise
+                tries += 1
+                yield rows[done], busy(error, tries, kept=done > 0)
+
     def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
         assert self.confined is not None
         given = rows(table)
         made: list[Mapping[str, Any]] = []
-        for row, result in zip(given, self.confined.results(given), strict=True):
-            if isinstance(result, BadRow):
+        for row, result in self._results(given):
+            if isinstance(result, Busy):
+                yield result
+            elif isinstance(result, BadRow):
                 # Not raised: a search for it would run into it again.
                 tally.set_aside(BadLine(0, result.reason, row_text(row)))
             elif isinstance(result, Mapping):
@@ -342,10 +367,12 @@ class MapIsolated(Called):
 
 
 def each(fn: Callable[[dict[str, Any]], Any], table: pa.Table) -> Iterator[Any]:
-    """Yields what a function returns for each row. A BadRow that it raises says which row it was."""
+    """Yields what a function returns for each row, and `Busy` each time that it is to be called again for a row, since
+    it raised RetryLater. A BadRow that it raises says which row it was."""
     for position, row in enumerate(rows(table)):
         try:
-            yield fn(row)
+            for answer in patiently(partial(fn, row), kept=position > 0):
+                yield answer if isinstance(answer, Busy) else answer.value
         except BadRow as error:
             if error.row is None:
                 raise BadRow(error.reason, position) from error
@@ -373,7 +400,13 @@ class FilterRows(Called):
 
     def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
         del place
-        kept = rows_where(table, np.array([bool(keep) for keep in each(self.fn, table)], bool))
+        keeps = []
+        for answer in each(self.fn, table):
+            if isinstance(answer, Busy):
+                yield answer
+            else:
+                keeps.append(bool(answer))
+        kept = rows_where(table, np.array(keeps, bool))
         tally.drop(table.num_rows - kept.num_rows, self.reason)
         yield kept
 
