@@ -90,6 +90,8 @@ class Account:
         sizes = prepared.listing.sizes.to_numpy() if len(positions) else np.zeros(0, dtype=np.int64)
         history = prepared.history
         self._earlier = history.earlier if history.summarised else prepared.spec.earlier
+        self.start_s = 0.0
+        """Seconds that it took to start what runs tasks, as far as it was started for this run."""
         self._at = at
         self.skipped = int(np.count_nonzero(matched.done[prepared.scope]))
         self.stale = len(prepared.stale)
@@ -362,6 +364,7 @@ class Account:
             slot_s=self._capacity.slot_s,
             running=running,
             inline=self._backend is not None and self._backend.name == "inline",
+            start_s=self.start_s,
         )
 
     def _beat(self) -> dict[str, Any]:
@@ -459,6 +462,7 @@ class Account:
             self._failures(),
             self.stale,
             reports,
+            self.start_s,
         )
 
     def _books(self) -> Books:
