@@ -33,7 +33,7 @@ from curate.dataset.lazy.rules import (
 from curate.dataset.lazy.shards import Names, SourceRows
 from curate.dataset.lazy.sinks import stage_of
 from curate.dataset.lazy.sources import View, files
-from curate.dataset.lazy.stats import Run
+from curate.dataset.lazy.stats import Ran, Run
 from curate.dataset.lazy.zipping import unequal, zipped_names
 from curate.dataset.metering import Meters, reading
 from curate.dataset.pipeline import Applying, Pipeline, read_rows
@@ -284,7 +284,7 @@ def blocks(
 
 
 @contextmanager
-def connection(how: Options, run: Run) -> Iterator[None]:
+def connection(how: Options, run: Run | Ran) -> Iterator[None]:
     """Stays connected to where tasks run: all streams within it use the same."""
     backend = make_backend(how.backend or "inline")
     try:

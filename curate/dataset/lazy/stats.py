@@ -149,10 +149,18 @@ class Ran:
 
     def __init__(self, last: Run | None = None) -> None:
         self.last = last
+        self._start_s = 0.0
+        """Seconds that it took to start what runs tasks, for the run that begins next."""
+
+    def started(self, seconds: float) -> None:
+        """Adds such seconds."""
+        self._start_s += seconds
 
     def begin(self) -> Run:
         """Returns what is to be filled by a run that begins now."""
         self.last = Run()
+        self.last.started(self._start_s)
+        self._start_s = 0.0
         return self.last
 
     def told(self) -> str:
