@@ -91,6 +91,8 @@ class Account:
         sizes = prepared.listing.sizes.to_numpy() if len(positions) else np.zeros(0, dtype=np.int64)
         history = prepared.history
         self._earlier = history.earlier if history.summarised else prepared.spec.earlier
+        self.start_s = 0.0
+        """Seconds that it took to start what runs tasks, as far as it was started for this run."""
         self._at = at
         self.skipped = int(np.count_nonzero(matched.done[prepared.scope]))
         self.stale = len(prepared.stale)
@@ -394,6 +396,7 @@ class Account:
             slot_s=self._capacity.slot_s,
             running=running,
             inline=self._backend is not None and self._backend.name == "inline",
+            start_s=self.start_s,
         )
 
     def _beat(self) -> dict[str, Any]:
@@ -495,6 +498,7 @@ class Account:
             self.stale,
             reports,
             self.prepared.incomplete_input,
+            self.start_s,
         )
 
     def _incomplete_input(self) -> dict[str, Any]:

@@ -265,7 +265,8 @@ class _Run:
 
     def _start(self, backend: Backend) -> None:
         with self.signals.starting(backend):
-            backend.start(self.prepared.spec.resources, self.prepared.spec.operator.pools)
+            resources, pools = self.prepared.spec.resources, self.prepared.spec.operator.pools
+            self.account.start_s = backend.start(resources, pools)
 
     def _work(self, backend: Backend | None) -> RunState:
         """Dispatches, if there is something to do, and writes down how that ended, whatever happens."""

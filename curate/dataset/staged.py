@@ -190,7 +190,7 @@ def run_staged(
     if is_local(output):
         refuse_links(output)
     try:
-        with _connected(options.backend, backend, signals) as alone:
+        with _connected(options.backend, backend, signals) as (alone, start_s):
             if alone:
                 refuse_planted(output)
             job.spec, options = begin(job, options, clock)
@@ -198,6 +198,7 @@ def run_staged(
             if root == scratch_of(output):
                 make_scratch(output)
             with Course(job.spec, options, job.ledger, clock, planned(job.spec), lambda: job.stores.calls) as course:
+                course.start_s = start_s
                 ended = _all(job.spec, replace(options, display=course.display), root, run_stage, signals, job, course)
                 ended = course.summary(ended)
     finally:
@@ -360,14 +361,13 @@ def _existing(path: str) -> str:
 
 
 @contextmanager
-def _connected(name: str, given: Backend | None, signals: Signals) -> Iterator[bool]:
-    """Stays connected to where tasks run, so that the stages do not each begin with that; tells whether that is this
-    machine alone."""
+def _connected(name: str, given: Backend | None, signals: Signals) -> Iterator[tuple[bool, float]]:
+    """Stays connected to where tasks run; tells whether that is this machine alone, and the seconds that it took."""
     held = given or make_backend(name)
     try:
         with signals.starting(held):
-            held.start(Resources(num_cpus=0.0))
-        yield held.alone()
+            start_s = held.start(Resources(num_cpus=0.0))
+        yield held.alone(), start_s
     finally:
         if not signals.interrupts.terminated:
             held.close()

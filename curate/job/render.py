@@ -28,7 +28,8 @@ def render(summary: Summary) -> str:
     rows = summary.books
     dropped = sum(rows.dropped.values())
     output = shlex.quote(plain(summary.output))
-    lines = [f"{plain(summary.job)}: {summary.state.value} in {format_duration(summary.seconds)}"]
+    started = f", {format_duration(summary.start_seconds)} of it to start Ray" if summary.start_seconds >= 0.5 else ""
+    lines = [f"{plain(summary.job)}: {summary.state.value} in {format_duration(summary.seconds)}{started}"]
     lines += map(_stage, summary.stages)
     lines += [
         f"  shards   {summary.done:,} of {summary.total:,} done"

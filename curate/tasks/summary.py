@@ -73,6 +73,8 @@ class Summary:
     that did not end well, and so are the books of a job that is not complete; all else is that of the whole job."""
     incomplete_input: tuple[Mapping[str, Any], ...] = ()
     """Outputs of other jobs that were read and were not all there, which was allowed: output, job, missing, planned."""
+    start_seconds: float = 0.0
+    """Seconds, of `seconds`, that it took to start Ray, or to join a cluster; 0 where this process had done so."""
 
     def as_dict(self) -> dict[str, Any]:
         """Returns what `--json` prints."""
@@ -92,6 +94,7 @@ class Summary:
             "counters": self.books.sorted_counters(),
             "bytes": {"in": self.bytes_in, "out": self.bytes_out},
             "seconds": round(self.seconds, 3),
+            "start_seconds": round(self.start_seconds, 3),
             "storage_calls": self.calls.as_dict(),
             **({"incomplete_input": [dict(one) for one in self.incomplete_input]} if self.incomplete_input else {}),
             **staged_as_dict(self.stages),
@@ -130,5 +133,6 @@ def together(rounds: Sequence[Summary]) -> Summary:
         skipped=rounds[0].skipped,
         dispatched=sum(one.dispatched for one in rounds),
         attempts=sum(one.attempts for one in rounds),
+        start_seconds=sum(one.start_seconds for one in rounds),
         calls=reduce(Calls.plus, (one.calls for one in rounds)),
     )

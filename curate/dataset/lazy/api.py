@@ -770,7 +770,7 @@ class Dataset:
             local_shuffle_buffer_size=local_shuffle_buffer_size,
             local_shuffle_seed=local_shuffle_seed,
             form=consuming.in_format(batch_format),
-            around=partial(connection, self._how),
+            around=partial(connection, self._how, self._ran),
         )
 
     def iter_torch_batches(
@@ -810,7 +810,7 @@ class Dataset:
             local_shuffle_buffer_size=local_shuffle_buffer_size,
             local_shuffle_seed=local_shuffle_seed,
             pin_memory=pin_memory,
-            around=partial(connection, self._how),
+            around=partial(connection, self._how, self._ran),
         )
 
     def to_pandas(self, limit: int | None = None) -> Any:

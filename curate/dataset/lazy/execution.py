@@ -36,7 +36,7 @@ from curate.dataset.lazy.settling import named, settled, told_by, unnamed
 from curate.dataset.lazy.shards import Names, SourceRows
 from curate.dataset.lazy.sinks import stage_of
 from curate.dataset.lazy.sources import View, files
-from curate.dataset.lazy.stats import Run
+from curate.dataset.lazy.stats import Ran, Run
 from curate.dataset.lazy.zipping import unequal, zipped_names
 from curate.dataset.metering import Meters, reading
 from curate.dataset.patience import waited
@@ -243,7 +243,7 @@ def blocks(
                 program = Reading(fusions, how.block_bytes)
                 cpus = cpus_of(fusions)
                 # Tasks that stand still keep their CPUs: those of one stream must leave some to the others, always.
-                backend.start(Resources(cpus / share), program.pools)
+                run.started(backend.start(Resources(cpus / share), program.pools))
                 slots = max(1, backend.slots())
                 most = max(1, slots // share) if share > 1 else None
                 budget = max(1, (how.memory_budget or MEMORY_BUDGET) // share)
@@ -283,19 +283,18 @@ def blocks(
             source = files("read_parquet", Format.PARQUET, [path])
             yield from blocks(Tasks((fuse(source, operators),)), how, stopped, share, run)
         case Spread(exchanged, operators):
-            with connection(how), TemporaryDirectory(prefix="curate-", dir=scratch_root()) as root:
+            with connection(how, run), TemporaryDirectory(prefix="curate-", dir=scratch_root()) as root:
                 rows, _ = stages_run(exchanged, root, how, run)
                 yield from blocks(Tasks((fuse(rows.sources[0], operators),)), how, stopped, share, run)
         case Told(marked, operators):
-            with connection(how), TemporaryDirectory(prefix="curate-", dir=scratch_root()) as root:
+            with connection(how, run), TemporaryDirectory(prefix="curate-", dir=scratch_root()) as root:
                 rows, steps = stages_run(marked, root, how, run)
                 pairs = zip(rows.sources, rows.views, strict=True)
                 fused = tuple(Fusion(source, view, (*steps, *operators)) for source, view in pairs)
                 yield from blocks(Tasks(fused), how, stopped, share, run)
         case Zipped(inputs, plans):
-            # What connects first disconnects last: not the stream that ends first.
             streams = [blocks(one, how, stopped, share * len(inputs), run) for one in inputs]
-            with connection(how), ExitStack() as stack:
+            with connection(how, run), ExitStack() as stack:
                 for stream in streams:
                     stack.callback(stream.close)  # type: ignore[attr-defined]
                 yield from side_by_side(streams, lambda number: rows_of(plans[number]))
@@ -312,11 +311,11 @@ def _settles(fusions: Sequence[Fusion]) -> bool:
 
 
 @contextmanager
-def connection(how: Options) -> Iterator[None]:
-    """Stays connected to where tasks run: streams within it neither connect nor disconnect."""
+def connection(how: Options, run: Run | Ran) -> Iterator[None]:
+    """Stays connected to where tasks run: all streams within it use the same."""
     backend = make_backend(how.backend or "inline")
     try:
-        backend.start(Resources(num_cpus=0.0))
+        run.started(backend.start(Resources(num_cpus=0.0)))
         yield
     finally:
         backend.close()
