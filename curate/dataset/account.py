@@ -93,6 +93,7 @@ class Account:
         self._at = at
         self.skipped = int(np.count_nonzero(matched.done[prepared.scope]))
         self.stale = len(prepared.stale)
+        self.missing = prepared.missing_inputs
         self.totals = _Totals(
             prepared.history.books,
             bytes_in=int(plan.sizes[matched.done].sum()),
@@ -147,6 +148,11 @@ class Account:
                     "scope": len(self.prepared.scope),
                     "skipped": self.skipped,
                 },
+                **(
+                    {}
+                    if (dropped := self.prepared.uncommitted.dropped) is None
+                    else {"dropped": dropped["id"].to_pylist()}
+                ),
             }
         )
 
@@ -271,6 +277,7 @@ class Account:
         event |= {"input": shard.uri, "kind": failure.kind.value, "error": failure.error}
         self._runlog.add_failure(
             failure_event(self.prepared.run_id, event["time"], shard, launch, record, outcome.value)
+            | {"index": event["index"]}
         )
         self._runlog.add(event)
 
@@ -325,7 +332,7 @@ class Account:
         return {
             "time": round(self.clock.now(), 3),
             "outcome": outcome,
-            "index": record.index,
+            "index": self.prepared.plan.number(record.index),
             "shard": self.prepared.plan.shard_id(record.index),
             "attempt": attempt,
             "task": task,
@@ -386,6 +393,7 @@ class Account:
                     "failed": totals.failed,
                     "stale": self.stale,
                 },
+                **({"missing_inputs": list(self.missing)} if any(self.missing) else {}),
                 "tasks": {"dispatched": self.scheduler.launched, "attempts": self.scheduler.attempts},
                 "rows": totals.books.rows(),
                 "counters": totals.books.sorted_counters(),
@@ -463,6 +471,8 @@ class Account:
             self.stale,
             reports,
             self.prepared.incomplete_input,
+            self.missing,
+            0 if self.prepared.uncommitted.dropped is None else len(self.prepared.uncommitted.dropped),
         )
 
     def _incomplete_input(self) -> dict[str, Any]:

@@ -73,6 +73,10 @@ class Summary:
     that did not end well, and so are the books of a job that is not complete; all else is that of the whole job."""
     incomplete_input: tuple[Mapping[str, Any], ...] = ()
     """Outputs of other jobs that were read and were not all there, which was allowed: output, job, missing, planned."""
+    missing: tuple[int, int] = (0, 0)
+    """Inputs of earlier runs that this one was not given, and their shards, which are still part of the job."""
+    dropped: int = 0
+    """Shards that this run took out of the job, for their inputs were removed."""
 
     def as_dict(self) -> dict[str, Any]:
         """Returns what `--json` prints."""
@@ -93,6 +97,8 @@ class Summary:
             "bytes": {"in": self.bytes_in, "out": self.bytes_out},
             "seconds": round(self.seconds, 3),
             "storage_calls": self.calls.as_dict(),
+            **({"missing_inputs": {"inputs": self.missing[0], "shards": self.missing[1]}} if any(self.missing) else {}),
+            **({"dropped_shards": self.dropped} if self.dropped else {}),
             **({"incomplete_input": [dict(one) for one in self.incomplete_input]} if self.incomplete_input else {}),
             **staged_as_dict(self.stages),
         }
@@ -113,6 +119,18 @@ def told_incomplete(holes: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
+def told_missing(inputs: int, shards: int) -> str:
+    """Returns in words that inputs of earlier runs are missing.
+
+    >>> told_missing(1, 1).partition("; ")[2]
+    'its shard is still part of this job (--drop-removed takes it out)'
+    """
+    some = "1 input of an earlier run is" if inputs == 1 else f"{inputs:,} inputs of earlier runs are"
+    whose = "its" if inputs == 1 else "their"
+    what, them = (f"{whose} shard is", "it") if shards == 1 else (f"{whose} {shards:,} shards are", "them")
+    return f"{some} missing from --input; {what} still part of this job (--drop-removed takes {them} out)"
+
+
 def staged_as_dict(stages: Sequence[StageReport]) -> dict[str, Any]:
     """Returns what `--json` and `summary.json` say of stages, and of exchanges between them; nothing without any."""
     if not stages:
@@ -131,4 +149,5 @@ def together(rounds: Sequence[Summary]) -> Summary:
         dispatched=sum(one.dispatched for one in rounds),
         attempts=sum(one.attempts for one in rounds),
         calls=reduce(Calls.plus, (one.calls for one in rounds)),
+        dropped=sum(one.dropped for one in rounds),
     )
