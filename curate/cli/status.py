@@ -26,7 +26,7 @@ from curate.tasks.pace import format_range
 from curate.tasks.retrying import shards_text
 from curate.tasks.stages import WAITING, StageReport, exchanges, numbered
 from curate.tasks.status import COMPLETE, RUNNING, STALLED, JobStatus
-from curate.tasks.summary import told_incomplete
+from curate.tasks.summary import told_incomplete, told_missing
 from curate.units import format_bytes, format_duration, json_line, plain, short
 
 COLOURS = {
@@ -152,6 +152,8 @@ def _facts(status: JobStatus) -> Iterator[tuple[str, str]]:
             yield "unequal", f"{plain(one.name)}: {one.rows_in:,} rows went in, {one.rows_out:,} came out"
     yield from _listed("counters", (f"{plain(k)} = {_number(v)}" for k, v in status.counters.items()), SHOWN_COUNTERS)
     yield "input", f"{format_bytes(status.bytes_done)} of {format_bytes(status.bytes_total)}"
+    if any(status.missing):
+        yield "", told_missing(*status.missing)
     yield from (("", text) for text in told_incomplete(status.incomplete_input))
     if status.state == RUNNING:
         rate = status.rate

@@ -96,6 +96,7 @@ class Account:
         self._at = at
         self.skipped = int(np.count_nonzero(matched.done[prepared.scope]))
         self.stale = len(prepared.stale)
+        self.missing = prepared.missing_inputs
         self.totals = _Totals(
             prepared.history.books,
             bytes_in=int(plan.sizes[matched.done].sum()),
@@ -151,6 +152,11 @@ class Account:
                     "scope": len(self.prepared.scope),
                     "skipped": self.skipped,
                 },
+                **(
+                    {}
+                    if (dropped := self.prepared.uncommitted.dropped) is None
+                    else {"dropped": dropped["id"].to_pylist()}
+                ),
             }
         )
 
@@ -279,6 +285,7 @@ class Account:
         event |= {"input": shard.uri, "kind": failure.kind.value, "error": failure.error}
         self._runlog.add_failure(
             failure_event(self.prepared.run_id, event["time"], shard, launch, record, outcome.value)
+            | {"index": event["index"]}
         )
         self._runlog.add(event)
 
@@ -357,7 +364,7 @@ class Account:
         return {
             "time": round(self.clock.now(), 3),
             "outcome": outcome,
-            "index": record.index,
+            "index": self.prepared.plan.number(record.index),
             "shard": self.prepared.plan.shard_id(record.index),
             "attempt": attempt,
             "task": task,
@@ -420,6 +427,7 @@ class Account:
                     "failed": totals.failed,
                     "stale": self.stale,
                 },
+                **({"missing_inputs": list(self.missing)} if any(self.missing) else {}),
                 "tasks": {"dispatched": self.scheduler.launched, "attempts": self.scheduler.attempts},
                 "rows": totals.books.rows(),
                 "counters": totals.books.sorted_counters(),
@@ -499,6 +507,8 @@ class Account:
             reports,
             self.prepared.incomplete_input,
             self.start_s,
+            self.missing,
+            0 if self.prepared.uncommitted.dropped is None else len(self.prepared.uncommitted.dropped),
         )
 
     def _incomplete_input(self) -> dict[str, Any]:

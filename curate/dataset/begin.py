@@ -92,7 +92,7 @@ def look_at(spec: StageSpec, options: RunOptions, output: str, clock: Clock) -> 
         return found
     told = job_of(spec, ledger, listing)
     if listing.has_job:
-        _refuse_other_inputs(ledger, told, manifest)
+        _refuse_other_inputs(ledger, told, manifest, drop_removed=options.drop_removed)
         found.job = told
         found.spec = with_seed(found, told.get("seed", 0))
         found.plan = ledger.read_plan(listing)
@@ -183,7 +183,7 @@ def _refuse_own_output(manifest: Any, output: str) -> None:
             raise ConfigError(f"the input {uri} lies below the output {output}: choose another output")
 
 
-def _refuse_other_inputs(ledger: Ledger, job: dict[str, Any], found: Any) -> None:
+def _refuse_other_inputs(ledger: Ledger, job: dict[str, Any], found: Any, *, drop_removed: bool = False) -> None:
     """Raises ConfigError unless the inputs are those that the job began with."""
     name = job.get("inputs", layout.inputs_of("?"))
     try:
@@ -206,6 +206,15 @@ def _refuse_other_inputs(ledger: Ledger, job: dict[str, Any], found: Any) -> Non
         if names:
             more = f" and {len(names) - EXAMPLES:,} more" if len(names) > EXAMPLES else ""
             lines.append(f"  {what}: {', '.join(names[:EXAMPLES])}{more}")
+    gone = sum(uri not in now for uri in before)
+    if drop_removed and gone:
+        inputs = "1 removed input" if gone == 1 else f"{gone:,} removed inputs"
+        raise ConfigError(
+            f"--drop-removed cannot take {inputs} out of {ledger.root}: an exchange (sort, group, join, shuffle, "
+            "deduplication) made every output of all inputs:\n"
+            + "\n".join(lines)
+            + "\nMake it anew with --overwrite: all of its outputs and stages, and after it what was made of it."
+        )
     raise ConfigError(
         f"the inputs of {ledger.root} are not those that the job began with, and what an exchange gives depends on all "
         "of them:\n"

@@ -37,6 +37,12 @@ class Uncommitted:
     """Code digest that was accepted."""
     part: Any = None
     """Rows to append to the plan."""
+    left: list[Object] = field(default_factory=list)
+    """What is there of shards that earlier runs took out of the job: they were killed."""
+    dropped: Any = None
+    """Rows to append to the plan, before all others, that take shards out of the job."""
+    dropped_outputs: list[Object] = field(default_factory=list)
+    """What was made of those."""
     foreign: list[Object] = field(default_factory=list)
     """Outputs of another identity under this job's names, to be done again."""
     stale: list[Object] = field(default_factory=list)
@@ -46,7 +52,14 @@ class Uncommitted:
 
     def __bool__(self) -> bool:
         return bool(
-            self.remove is not None or self.job or self.accepted or self.part is not None or self.foreign or self.stale
+            self.remove is not None
+            or self.job
+            or self.accepted
+            or self.left
+            or self.dropped is not None
+            or self.part is not None
+            or self.foreign
+            or self.stale
         )
 
 
@@ -81,9 +94,10 @@ def commit(prepared: Prepared, options: RunOptions) -> None:
         ledger.store.publish(ledger.uri(layout.ACCEPTED + todo.accepted), b"")
     for name, schema in prepared.schemas.items():
         prepared.schemas[name] = ledger.create_schema(f"input-{name}", lambda schema=schema: schema)  # type: ignore[misc]
-    if prepared.listing.summary is not None and not prepared.matched.done.all():
+    if prepared.listing.summary is not None and (todo.dropped is not None or not prepared.matched.done.all()):
         # It says "complete", which is untrue for a while.
         _take_away(ledger, prepared.listing.summary)
+    _drop(prepared)
     for output in [*todo.stale, *todo.stale_sides]:
         # Before the plan names the new input: killed in between, the next run finds a shard that is not done. The extra
         # ones last: a shard that is done has all of its outputs.
@@ -99,6 +113,28 @@ def commit(prepared: Prepared, options: RunOptions) -> None:
         _take_away(ledger, output)
 
 
+def _drop(prepared: Prepared) -> None:
+    """Takes shards out of the job whose input was removed, and removes what was made of them.
+
+    The plan says so first: from then on every run removes what a kill leaves. What earlier ones left goes before that:
+    their input may have come back, and what was made of the old one must not be taken for what is made of it.
+    """
+    todo, ledger = prepared.uncommitted, prepared.ledger
+    log = get_logger(job=prepared.spec.name)
+    if todo.left:
+        log.warning("removing what was left of shards whose input was removed", objects=len(todo.left))
+    for object in todo.left:
+        _take_away(ledger, object)
+    if todo.dropped is None:
+        return
+    log.info("taking shards out whose input was removed", shards=len(todo.dropped), objects=len(todo.dropped_outputs))
+    if not ledger.append_plan(todo.dropped, prepared.listing):
+        raise LostRaceError
+    _retract(ledger, prepared.spec.fingerprint, None)
+    for object in todo.dropped_outputs:
+        _take_away(ledger, object)
+
+
 def _take_away(ledger: Ledger, seen: Object) -> None:
     """Removes an object if it is still the one that was seen; raises LostRaceError if it is another's by now."""
     try:
@@ -107,12 +143,14 @@ def _take_away(ledger: Ledger, seen: Object) -> None:
         raise LostRaceError from error
 
 
-def _retract(ledger: Ledger, fingerprint: str, total: int) -> None:
-    """Removes the summary of a driver that knew of fewer shards, and may have published it since this one listed."""
+def _retract(ledger: Ledger, fingerprint: str, total: int | None) -> None:
+    """Removes the summary of a driver that knew of fewer shards than `total`, and may have published it since this one
+    listed; None: any, for it knew of shards that are out of the job."""
     try:
         seen = ledger.store.stat(ledger.uri(layout.SUMMARY))
         summary = ledger.read_json(layout.SUMMARY)
-        if summary.get("fingerprint") != fingerprint or summary.get("shards", {}).get("total", 0) < total:
+        known = summary.get("shards", {}).get("total", 0)
+        if summary.get("fingerprint") != fingerprint or total is None or known < total:
             ledger.store.delete(seen.uri, seen.generation)
     except (ObjectNotFound, GenerationMismatch):
         return  # whoever replaced it looked at the plan after this run had added to it

@@ -257,7 +257,7 @@ class _Run:
     def _settle(self) -> Summary:
         """Ends a run in which no shard is left to do. It writes only what the ledger does not say yet."""
         unsaid = self.account.job_summary() is not None and not self.prepared.history.summarised
-        if self.prepared.uncommitted or self.account.stale or unsaid:
+        if self.prepared.uncommitted or self.account.stale or any(self.account.missing) or unsaid:
             commit(self.prepared, self.options)
             self._work(None)
             self._tidy()

@@ -182,9 +182,7 @@ def done_events(
     """
     if not matched.count:
         return
-    for event in ledger.events(listing.segments):
-        if not sense.done(event):
-            continue
+    for event in plan.ranked(filter(sense.done, ledger.events(listing.segments))):
         rank = event["index"]
         if rank >= len(plan) or not matched.done[rank]:
             continue

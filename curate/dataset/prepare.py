@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from curate.clock import Clock, SystemClock
 from curate.dataset.commit import Uncommitted, refuse_other_job
 from curate.dataset.deleting import refuse_undeletable
+from curate.dataset.dropping import drop, left_behind
 from curate.dataset.failures import failed_now
 from curate.dataset.formats import Format, OutputFormat, detect, sample_schema
 from curate.dataset.history import History, look_back, object_at, our_sides, ours, stale_outputs
@@ -36,6 +37,7 @@ from curate.tasks.ledger import Ledger
 from curate.tasks.outputs import Matched, OutputListing, match
 from curate.tasks.plan import Growth, Plan, compare
 from curate.tasks.shard import SliceKind
+from curate.tasks.summary import told_missing
 
 SAMPLED_INPUTS = 8
 """Inputs of a format that are looked into for its schema, until one has rows."""
@@ -112,6 +114,15 @@ class Prepared:
         return tuple(one.as_dict() for one in self.holes) or self.spec.holes
 
     @property
+    def missing_inputs(self) -> tuple[int, int]:
+        """How many inputs of earlier runs are not among those of this one, and their shards."""
+        missing = self.growth.missing
+        if not missing.any():
+            return 0, 0
+        gone = self.plan.table["uri"].filter(pa.array(missing))
+        return pc.count_distinct(gone).as_py(), len(gone)
+
+    @property
     def todo(self) -> Any:
         """Ranks of the shards to run."""
         return self.scope[~self.matched.done[self.scope]]
@@ -168,23 +179,32 @@ def prepare(
     if not listing.has_job:
         todo.job = job
     plan = ledger.read_plan(listing)
+    if len(plan.removed):
+        found = left_behind(spec, options, ledger, listing, plan)
+        listing, todo.left = found.listing, found.objects
     if spec.limit is not None:
         spec = replace(spec, operator=spec.limit.operator(job["limit"]))
         inputs = _within(plan, inputs)
     growth = compare(plan, inputs.table)
     holes: list[Hole] = []
-    if growth.new or listing.summary is None:
-        # Free for a job that is complete, and whose inputs are those that it was complete with.
-        holes = holes_in(patterns, inputs, stores.of, plan.table["uri"])
+    dropping = options.drop_removed and bool(growth.missing.any())
+    if growth.new or listing.summary is None or dropping:
+        # Free for a job that is complete, and whose inputs are those that it was complete with. What is missing of
+        # another job's output by mistake was not removed.
+        holes = holes_in(patterns, inputs, stores.of, None if dropping else plan.table["uri"])
     if not options.allow_incomplete_input:
         refuse_holes(holes, stores.of)
+    if dropping:
+        found = drop(spec, options, ledger, listing, plan, growth)
+        plan, listing, todo.dropped, todo.dropped_outputs = found.plan, found.listing, found.part, found.objects
+        growth = compare(plan, inputs.table)
     matched = match(plan, listing, spec.suffix)
     todo.part = _grow(spec, plan, inputs, growth, matched, stores)
     if spec.limit is not None and not len(plan) and todo.part is not None:
         limit = job["limit"]
         todo.part = _up_to(todo.part, limit["shard"] if spec.rows is None else spec.rows.holder(limit["rank"]))
     if todo.part is not None:
-        plan = Plan.of([plan.table, todo.part])
+        plan = plan.plus(todo.part)
         growth, matched = compare(plan, inputs.table), match(plan, listing, spec.suffix)
     scope = _scope(plan, options, _failed(ledger, listing, plan, matched) if options.retry_failed else None)
     if options.redo_stale:
@@ -315,7 +335,7 @@ def _redo_stale(
     others[ranks] = False
     rows = replan_changed(plan, inputs, growth, others)
     todo.part = rows if todo.part is None else pa.concat_tables([todo.part, rows])
-    return Plan.of([plan.table, rows])
+    return plan.plus(rows)
 
 
 def _failed(ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched) -> Any:
@@ -378,13 +398,9 @@ def _warn(prepared: Prepared, options: RunOptions) -> None:
             example=prepared.plan.shard_id(int(prepared.stale[0])),
             next=_next_for_stale(prepared, options),
         )
-    missing = np.flatnonzero(prepared.growth.missing & ~prepared.matched.done)
-    if len(missing):
-        log.warning(
-            "planned inputs are not among the inputs given now; they are still part of the job",
-            shards=len(missing),
-            example=prepared.plan.shard(int(missing[0])).uri,
-        )
+    if any(prepared.missing_inputs):
+        first = int(np.flatnonzero(prepared.growth.missing)[0])
+        log.warning(told_missing(*prepared.missing_inputs), example=prepared.plan.shard(first).uri)
     if prepared.matched.foreign:
         log.warning(
             "objects under the output prefix are not of this job; they are left alone",
@@ -468,6 +484,13 @@ def describe(prepared: Prepared, rivals: str = "") -> str:
         lines.append(f"         {shard.uri} -> {shard.id}{prepared.spec.suffix}")
     if len(prepared.todo) > EXAMPLES:
         lines.append(f"         ... and {len(prepared.todo) - EXAMPLES:,} more")
+    if prepared.uncommitted.dropped is not None:
+        lines.append(
+            f"drop     {len(prepared.uncommitted.dropped):,} shards whose input was removed, and "
+            f"{len(prepared.uncommitted.dropped_outputs):,} objects made of them (--drop-removed)"
+        )
+    if any(prepared.missing_inputs):
+        lines.append(f"missing  {told_missing(*prepared.missing_inputs)}")
     if len(prepared.stale):
         lines.append(f"stale    {len(prepared.stale):,}: their input changed; kept (--redo-stale replaces them)")
     if prepared.uncommitted.stale:

@@ -165,6 +165,8 @@ class RunOptions:
     """Only the shards that failed in earlier runs and have no output."""
     redo_stale: bool = False
     """Replace outputs whose input changed since they were made."""
+    drop_removed: bool = False
+    """Take shards out of the job, with all that was made of them, whose input is not among the inputs any more."""
     keep_stages: bool = False
     """Keep what the stages before the last one made, once the job is complete."""
     max_failed_shards: str | None = None

@@ -141,6 +141,7 @@ def _of_stage(options: RunOptions, output: str) -> RunOptions:
         overwrite=False,
         retry_failed=False,
         redo_stale=False,
+        drop_removed=False,
         limit=None,
         sample=None,
     )

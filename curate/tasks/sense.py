@@ -178,6 +178,7 @@ BEAT: Mapping[str, Check] = {
     "retrying": many(_failed),
     "stages": many(_stage),
     "incomplete_input": _incomplete,
+    "missing_inputs": lambda value: many(count)(value) and len(value) == 2,
 }
 RUN: Mapping[str, Check] = {
     **{name: BEAT[name] for name in ("run_id", "started", "host", "boot_id", "pid_space", "pid", "pid_started")},

@@ -65,6 +65,8 @@ class JobStatus:
     at work, or of the last one."""
     stage: str = LAST
     """Key of that stage."""
+    missing: tuple[int, int] = (0, 0)
+    """Inputs of earlier runs that the newest one was not given, and their shards, which are still part of the job."""
     incomplete_input: tuple[Mapping[str, Any], ...] = ()
     """Outputs of other jobs that were read and were not all there, which was allowed: output, job, missing, planned."""
 
@@ -102,6 +104,7 @@ class JobStatus:
                 for run in self.runs
             ],
             **({"waits": self.waits} if self.waits else {}),
+            **({"missing_inputs": {"inputs": self.missing[0], "shards": self.missing[1]}} if any(self.missing) else {}),
             **({"incomplete_input": [dict(one) for one in self.incomplete_input]} if self.incomplete_input else {}),
             **({"retrying": self.retrying} if self.retrying else {}),
             **({"stage": self.stage, **staged_as_dict(self.stages)} if self.stages else {}),
@@ -190,9 +193,18 @@ def job_status(
         earlier_runs=earlier_runs,
         operators=_operators(newest) if live and newest else [],
         waits=_text(newest, "waits") if live and newest else "",
+        missing=_missing(newest),
         incomplete_input=tuple(((summary if complete else newest) or {}).get("incomplete_input", ())),
         retrying=list(newest.get("retrying", ())) if live and newest else [],
     )
+
+
+def _missing(heartbeat: Mapping[str, Any] | None) -> tuple[int, int]:
+    """Returns how many inputs of earlier runs a run was not given, and their shards, as its heartbeat says."""
+    match (heartbeat or {}).get("missing_inputs"):
+        case [int() as inputs, int() as shards]:
+            return inputs, shards
+    return 0, 0
 
 
 def with_stages(job: JobStatus, planned: Sequence[StageReport], seen: Mapping[str, JobStatus], beat: Any) -> JobStatus:

@@ -75,6 +75,10 @@ class Summary:
     """Outputs of other jobs that were read and were not all there, which was allowed: output, job, missing, planned."""
     start_seconds: float = 0.0
     """Seconds, of `seconds`, that it took to start Ray, or to join a cluster; 0 where this process had done so."""
+    missing: tuple[int, int] = (0, 0)
+    """Inputs of earlier runs that this one was not given, and their shards, which are still part of the job."""
+    dropped: int = 0
+    """Shards that this run took out of the job, for their inputs were removed."""
 
     def as_dict(self) -> dict[str, Any]:
         """Returns what `--json` prints."""
@@ -96,6 +100,8 @@ class Summary:
             "seconds": round(self.seconds, 3),
             "start_seconds": round(self.start_seconds, 3),
             "storage_calls": self.calls.as_dict(),
+            **({"missing_inputs": {"inputs": self.missing[0], "shards": self.missing[1]}} if any(self.missing) else {}),
+            **({"dropped_shards": self.dropped} if self.dropped else {}),
             **({"incomplete_input": [dict(one) for one in self.incomplete_input]} if self.incomplete_input else {}),
             **staged_as_dict(self.stages),
         }
@@ -114,6 +120,18 @@ def told_incomplete(holes: Sequence[Mapping[str, Any]]) -> list[str]:
         text = was if missing else f"the job was not complete that writes to {output}"
         lines.append(f"incomplete: {text} (--allow-incomplete-input)")
     return lines
+
+
+def told_missing(inputs: int, shards: int) -> str:
+    """Returns in words that inputs of earlier runs are missing.
+
+    >>> told_missing(1, 1).partition("; ")[2]
+    'its shard is still part of this job (--drop-removed takes it out)'
+    """
+    some = "1 input of an earlier run is" if inputs == 1 else f"{inputs:,} inputs of earlier runs are"
+    whose = "its" if inputs == 1 else "their"
+    what, them = (f"{whose} shard is", "it") if shards == 1 else (f"{whose} {shards:,} shards are", "them")
+    return f"{some} missing from --input; {what} still part of this job (--drop-removed takes {them} out)"
 
 
 def staged_as_dict(stages: Sequence[StageReport]) -> dict[str, Any]:
@@ -135,4 +153,5 @@ def together(rounds: Sequence[Summary]) -> Summary:
         attempts=sum(one.attempts for one in rounds),
         start_seconds=sum(one.start_seconds for one in rounds),
         calls=reduce(Calls.plus, (one.calls for one in rounds)),
+        dropped=sum(one.dropped for one in rounds),
     )

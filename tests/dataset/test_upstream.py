@@ -1,4 +1,4 @@
-"""Jobs chain: what is read of another job's output has to be all that its plan says, or the reader says that it is not."""
+"""Jobs chain: what is read of another job's output is all that its plan says, or the reader says that it is not."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_outputs_of_an_exchange(source: Path, tmp_path: Path) -> None:
     (begun / "_curate").mkdir(parents=True)
     (begun / layout.JOB).write_bytes((first / layout.JOB).read_bytes())
     write_jsonl(tmp_path / "data" / "x.jsonl", numbered(0, 1))
-    with pytest.raises(ConfigError, match="'.*/begun' is the output of a job that is not complete"):
+    with pytest.raises(ConfigError, match=r"'.*/begun' is the output of a job that is not complete"):
         run_job(Copy(), tmp_path / "data", tmp_path / "out")
 
 

@@ -928,6 +928,7 @@ class Dataset:
         backend: str | None = None,
         codec: str | None = None,
         keep_stages: bool = False,
+        drop_removed: bool = False,
     ) -> Summary:
         """Writes one Parquet file for each input shard below `path`, as a job, and returns the run's summary.
 
@@ -953,7 +954,7 @@ class Dataset:
         >>> curate.read_parquet(folder / "out").take_all()
         [{'n': 2}]
         """
-        return self._write(path, OutputFormat.PARQUET, backend, codec, keep_stages)
+        return self._write(path, OutputFormat.PARQUET, backend, codec, keep_stages, drop_removed)
 
     def write_json(
         self,
@@ -962,6 +963,7 @@ class Dataset:
         backend: str | None = None,
         codec: str | None = None,
         keep_stages: bool = False,
+        drop_removed: bool = False,
     ) -> Summary:
         """Writes one file of JSON lines for each input shard below `path`; all else is as for `write_parquet`.
 
@@ -974,7 +976,7 @@ class Dataset:
         >>> [path.name for path in (folder / "out").glob("in*")]
         ['in.jsonl.zst']
         """
-        return self._write(path, OutputFormat.JSONL, backend, codec, keep_stages)
+        return self._write(path, OutputFormat.JSONL, backend, codec, keep_stages, drop_removed)
 
     def write_csv(
         self,
@@ -983,6 +985,7 @@ class Dataset:
         backend: str | None = None,
         codec: str | None = None,
         keep_stages: bool = False,
+        drop_removed: bool = False,
     ) -> Summary:
         """Writes one CSV file with a header for each input shard below `path`; all else is as for `write_parquet`.
 
@@ -995,7 +998,7 @@ class Dataset:
         >>> gzip.open(folder / "out" / "in.csv.gz", "rt").read().split()
         ['"n"', '1']
         """
-        return self._write(path, OutputFormat.CSV, backend, codec, keep_stages)
+        return self._write(path, OutputFormat.CSV, backend, codec, keep_stages, drop_removed)
 
     # Looking
 
@@ -1075,6 +1078,7 @@ class Dataset:
         backend: str | None,
         codec: str | None,
         keep_stages: bool,
+        drop_removed: bool,
     ) -> Summary:
         from curate.dataset.driver import run
 
@@ -1088,6 +1092,7 @@ class Dataset:
                 output=os.fspath(path),
                 backend=backend or self._how.backend or "ray",
                 keep_stages=keep_stages,
+                drop_removed=drop_removed,
                 allow_incomplete_input=may_be_incomplete(self._plan),
                 display=self._ran.begin().write(terminal_display()),
             ),
