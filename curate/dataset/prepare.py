@@ -20,7 +20,7 @@ from curate.dataset.commit import Uncommitted, refuse_other_job
 from curate.dataset.deleting import refuse_undeletable
 from curate.dataset.dropping import drop, left_behind
 from curate.dataset.failures import failed_now
-from curate.dataset.formats import Format, OutputFormat, detect, sample_schema
+from curate.dataset.formats import SAMPLED_FILES, Format, OutputFormat, detect, sample_schema
 from curate.dataset.history import History, look_back, object_at, our_sides, ours, stale_outputs
 from curate.dataset.inputs import Inputs, list_inputs, refuse_overlap, understand
 from curate.dataset.ownership import OwnedStore
@@ -39,8 +39,6 @@ from curate.tasks.plan import Growth, Plan, compare
 from curate.tasks.shard import SliceKind
 from curate.tasks.summary import told_missing
 
-SAMPLED_INPUTS = 8
-"""Inputs of a format that are looked into for its schema, until one has rows."""
 EXAMPLES = 5
 """How many names a message shows of a longer list."""
 
@@ -434,9 +432,9 @@ def input_schemas(
         return {"rows": spec.rows.schema}
     # A planned input may be gone, and be the last of its format: its shard has to fail for that and nothing else.
     by_format: dict[Format, list[int]] = {detect(uri, spec.how).format: [] for uri in undone}
-    for row, uri in enumerate(inputs.table["uri"].to_pylist()):
+    for row, (uri, size) in enumerate(zip(*(inputs.table[name].to_pylist() for name in ("uri", "size")), strict=True)):
         rows = by_format.get(detect(uri, spec.how).format)
-        if rows is not None and len(rows) < SAMPLED_INPUTS:
+        if rows is not None and size and len(rows) < SAMPLED_FILES:
             rows.append(row)
     schemas: dict[str, Any] = {}
     for format, rows in by_format.items():

@@ -16,9 +16,11 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from curate.dataset.formats import (
+    SAMPLED_FILES,
     BadRow,
     Encoding,
     Format,
@@ -31,6 +33,7 @@ from curate.dataset.formats import (
     rechunk,
     row_groups,
     sample_schema,
+    stored_as_array,
 )
 from curate.dataset.formats.hold import plain, unify, widens
 from curate.dataset.inputs import SCHEMA, list_inputs, understand
@@ -45,8 +48,6 @@ from curate.tasks.columns import BLOCK_ROWS
 from curate.tasks.shard import Shard, SliceKind
 from curate.units import MIB, format_bytes
 
-SAMPLED = 8
-"""Files that are looked into for the schema, until one has rows."""
 READERS = 8
 """Footers that are read at once."""
 RANGE_ROWS = 1 << 20
@@ -212,11 +213,12 @@ class FileShards(Listed):
 
     def _shards(self, named: tuple[Object, str]) -> list[Shard]:
         item, name = named
-        return list(shards_of(item, name, self.encoding(item.uri), self.shard_bytes, _groups_of))
+        return list(shards_of(item, name, self.encoding(item.uri), self.shard_bytes, _groups_of, _is_array))
 
     def _may_be_cut(self, named: tuple[Object, str]) -> bool:
-        # The footers of large Parquet files are read for that.
-        return named[0].size > self.shard_bytes and self.encoding(named[0].uri).format is Format.PARQUET
+        # The footers of large Parquet files are read for that, and the beginning of large ones of JSON.
+        formats = (Format.PARQUET, Format.JSONL)
+        return named[0].size > self.shard_bytes and self.encoding(named[0].uri).format in formats
 
 
 @dataclass(frozen=True, slots=True)
@@ -513,7 +515,9 @@ def _sampled(source: Files) -> tuple[pa.Schema, str]:
         return known, ""
     problem: CorruptInput | None = None
     schema, first = pa.schema([]), ""
-    for block in source.listing.slice(0, SAMPLED).to_pylist():
+    listing = source.listing
+    filled = listing.filter(pc.greater(listing["size"], 0)).slice(0, SAMPLED_FILES)
+    for block in (filled if len(filled) else listing.slice(0, 1)).to_pylist():
         one = Object(block["uri"], block["size"], block["generation"])
         try:
             schema = sample_schema(open_store(one.uri), one, detect(one.uri, replace(how, schema=None)))
@@ -541,6 +545,10 @@ def _groups_of(item: Object) -> list[int] | None:
     except CorruptInput:
         # Reading it as a whole says what is wrong.
         return None
+
+
+def _is_array(item: Object) -> bool:
+    return stored_as_array(open_store(item.uri), item)
 
 
 def _rows_in_footer(object: Object) -> int:
