@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from curate.dataset.exchange.order import take
 from curate.dataset.formats import rechunk
 from curate.dataset.lazy.execution import joined
 from curate.dataset.lazy.operators import check_format, formatted, to_numpy
@@ -128,7 +129,7 @@ def shuffled(stream: Iterator[pa.Table], rows: int, buffer_rows: int, seed: int)
             # More than is needed now, so that what is copied for it is a few times the rows that come, however small
             # the blocks.
             least = max(buffer_rows - len(buffer) - coming, buffer_rows // 4)
-            kept = [] if table is None else [table.take(pa.array(buffer)), table.slice(following)]
+            kept = [] if table is None else [take(table, pa.array(buffer)), table.slice(following)]
             del table
             gathered, ended = _gathered(stream, least)
             parts = [part for part in (*kept, *gathered) if part.num_rows]
@@ -148,7 +149,7 @@ def shuffled(stream: Iterator[pa.Table], rows: int, buffer_rows: int, seed: int)
         if not len(buffer):
             return
         drawn = random.choice(len(buffer), min(rows, len(buffer)), replace=False)
-        yield table.take(pa.array(buffer[drawn]))
+        yield take(table, pa.array(buffer[drawn]))
         buffer = np.delete(buffer, drawn)
 
 
