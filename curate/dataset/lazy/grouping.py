@@ -13,6 +13,7 @@ import pyarrow as pa
 from curate.dataset.exchange.aggregate import Aggregate, Listed, begun, make, output_name, value_type
 from curate.dataset.exchange.groups import groups_of, groups_of_sorted, one_chunk
 from curate.dataset.exchange.how import GROUPED, Part, Usual
+from curate.dataset.exchange.offsets import packed, unpacked
 from curate.dataset.exchange.order import Order, SortKey
 from curate.dataset.lazy.convert import check_format, formatted, to_table
 from curate.dataset.lazy.declared import check_declared, identity_of
@@ -247,8 +248,7 @@ class GroupRows(Regrouping):
         tally.drop(table.num_rows - len(starts), GROUPED)
         for rows in slices(starts, table, READ_ROWS):
             offsets = np.append(order.starts(rows), rows.num_rows)
-            structs = pa.StructArray.from_arrays([*map(one_chunk, rows.columns)], fields=list(rows.schema))
-            yield pa.table({GROUP: pa.LargeListArray.from_arrays(pa.array(offsets), structs)})
+            yield pa.table({GROUP: pa.LargeListArray.from_arrays(pa.array(offsets), packed(rows))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,13 +275,13 @@ class MapGroups(Called):
     def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
         del tally
         groups = one_chunk(table.column(GROUP))
-        rows = pa.RecordBatch.from_struct_array(groups.flatten())
+        rows = groups.flatten()
         ends = np.cumsum(groups.value_lengths().to_numpy())
         pending: list[pa.Table] = []
         pending_rows = 0
         start = 0
         for position, end in enumerate(ends.tolist()):
-            group = pa.Table.from_batches([rows.slice(start, end - start)])
+            group = unpacked(rows.slice(start, end - start))
             tables: list[pa.Table] = []
             for answer in patiently(partial(self._of, group, position, place), kept=position > 0):
                 if isinstance(answer, Busy):

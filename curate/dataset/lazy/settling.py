@@ -34,6 +34,9 @@ def told_by(fusion: Fusion) -> pa.Schema | None:
     """Returns the schema of what a source and its operators give; None if only running user code tells."""
     found, columns = fusion.source.found, fusion.view.columns
     schema = found if found is None or columns is None else pa.schema([found.field(name) for name in columns])
+    if schema is not None and not len(schema):
+        # No rows came out of an exchange, nor their columns.
+        return None
     for operator in fusion.operators:
         schema = operator.schema(schema)
     return schema
