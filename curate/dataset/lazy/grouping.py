@@ -273,7 +273,7 @@ class MapGroups(Called):
         return ["map_groups", *self.fn.identity(self.name), self.batch_format]
 
     def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
-        del tally, place
+        del tally
         groups = one_chunk(table.column(GROUP))
         rows = pa.RecordBatch.from_struct_array(groups.flatten())
         ends = np.cumsum(groups.value_lengths().to_numpy())
@@ -283,7 +283,9 @@ class MapGroups(Called):
         for position, end in enumerate(ends.tolist()):
             group = pa.Table.from_batches([rows.slice(start, end - start)])
             tables: list[pa.Table] = []
-            for answer in patiently(partial(self._of, group, position), kept=position > 0):
+            for answer in patiently(
+                partial(self._of, group, position), kept=position > 0, tries=0 if position else place.tries
+            ):
                 if isinstance(answer, Busy):
                     yield answer
                 else:
