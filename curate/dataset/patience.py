@@ -95,12 +95,11 @@ def busy(error: Exception, tries: int, *, kept: bool = False) -> Busy:
     return Busy(error, after_s, tries, kept)
 
 
-def patiently(call: Callable[[], T], *, kept: bool) -> Iterator[Busy | Answer[T]]:
+def patiently(call: Callable[[], T], *, kept: bool, tries: int = 0) -> Iterator[Busy | Answer[T]]:
     """Yields the `Answer` of a call, and before it a `Busy` for each time that it raised `RetryLater`.
 
-    `kept`: whether calls of the same batch are done.
+    `kept`: whether calls of the same batch are done. `tries`: how often it was made in vain before.
     """
-    tries = 0
     while True:
         try:
             answer = call()

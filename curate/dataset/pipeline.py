@@ -44,6 +44,8 @@ class Place:
     """Number of the batch's first row."""
     rank: int = 0
     """Number of the shard among those that are read; the same as long as there are the same inputs."""
+    tries: int = 0
+    """How often the first call about the batch was made before, where what it needs was not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,7 +402,7 @@ class _Placed:
 
 def _applied(step: Step, batch: pa.Table, tally: Tally, how: Applying, row: int) -> Iterator[Any]:
     """Yields what a step makes of a batch without its bad rows; what it raises says where."""
-    placed = _Placed(step, Place(how.shard, row, how.rank))
+    placed = _Placed(step, Place(how.shard, row, how.rank, how.tries))
     where = f"in {step.name}, of the rows {row} to {row + batch.num_rows - 1} it got"
     try:
         for item in applied(placed, batch, tally, errors=how.errors, hold=how.hold, tries=how.tries):

@@ -283,7 +283,9 @@ class MapGroups(Called):
         for position, end in enumerate(ends.tolist()):
             group = unpacked(rows.slice(start, end - start))
             tables: list[pa.Table] = []
-            for answer in patiently(partial(self._of, group, position, place), kept=position > 0):
+            for answer in patiently(
+                partial(self._of, group, position, place), kept=position > 0, tries=0 if position else place.tries
+            ):
                 if isinstance(answer, Busy):
                     yield answer
                 else:

@@ -281,7 +281,7 @@ class MapRows(Called):
     def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
         del tally
         made: list[Mapping[str, Any]] = []
-        for result in each(self._rows_of, table):
+        for result in each(self._rows_of, table, place.tries):
             if isinstance(result, Busy):
                 yield result
             else:
@@ -333,9 +333,9 @@ class MapIsolated(Called):
     def identity(self) -> Any:
         return ["map", *self.fn.identity(self.name), "isolate", self.timeout_s, *identity_of(self.output_schema)]
 
-    def _results(self, rows: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], Any]]:
+    def _results(self, rows: list[dict[str, Any]], tries: int) -> Iterator[tuple[dict[str, Any], Any]]:
         """Yields each row with what the function returned or the BadRow, or a `Busy` before the row is run again."""
-        done = tries = 0
+        done = 0
         while done < len(rows):
             try:
                 for result in self.confined.results(rows[done:]):
@@ -351,7 +351,7 @@ class MapIsolated(Called):
         assert self.confined is not None
         given = rows(table)
         made: list[Mapping[str, Any]] = []
-        for row, result in self._results(given):
+        for row, result in self._results(given, place.tries):
             if isinstance(result, Busy):
                 yield result
             elif isinstance(result, BadRow):
@@ -366,12 +366,12 @@ class MapIsolated(Called):
             yield self.declared(gave, table, place)
 
 
-def each(fn: Callable[[dict[str, Any]], Any], table: pa.Table) -> Iterator[Any]:
+def each(fn: Callable[[dict[str, Any]], Any], table: pa.Table, tries: int = 0) -> Iterator[Any]:
     """Yields what a function returns for each row, and `Busy` each time that it is to be called again for a row, since
-    it raised RetryLater. A BadRow that it raises says which row it was."""
+    it raised RetryLater: `tries` times before for the first one. A BadRow that it raises says which row it was."""
     for position, row in enumerate(rows(table)):
         try:
-            for answer in patiently(partial(fn, row), kept=position > 0):
+            for answer in patiently(partial(fn, row), kept=position > 0, tries=0 if position else tries):
                 yield answer if isinstance(answer, Busy) else answer.value
         except BadRow as error:
             if error.row is None:
@@ -399,9 +399,8 @@ class FilterRows(Called):
         return ["filter", *self.fn.identity(self.name), self.reason]
 
     def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
-        del place
         keeps = []
-        for answer in each(self.fn, table):
+        for answer in each(self.fn, table, place.tries):
             if isinstance(answer, Busy):
                 yield answer
             else:
