@@ -9,6 +9,7 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -105,6 +106,11 @@ class Prepared:
     uncommitted: Uncommitted = field(default_factory=Uncommitted)
     holes: Sequence[Hole] = ()
     """What was missing of the inputs, which may be incomplete."""
+
+    @cached_property
+    def over(self) -> dict[str, str]:
+        """Generations of the outputs that new ones take the places of, by URI."""
+        return {one.uri: one.generation for one in (*self.uncommitted.stale, *self.uncommitted.stale_sides)}
 
     @property
     def incomplete_input(self) -> tuple[Mapping[str, Any], ...]:
@@ -315,7 +321,8 @@ def _redo_stale(
     scope: Any,
     todo: Uncommitted,
 ) -> Plan:
-    """Has the stale outputs within the scope removed and their shards done again; returns the plan with their inputs.
+    """Has the shards of stale outputs within the scope done again; returns the plan with their inputs as they are now.
+    What is there stays until what is new takes its place.
 
     Not those of shards that are parts of an input: how that is split was decided from the old one.
     """
@@ -332,9 +339,8 @@ def _redo_stale(
     matched.done[ranks] = False
     others = np.ones(len(plan), dtype=bool)
     others[ranks] = False
-    rows = replan_changed(plan, inputs, growth, others)
-    todo.part = rows if todo.part is None else pa.concat_tables([todo.part, rows])
-    return plan.plus(rows)
+    todo.renewed = replan_changed(plan, inputs, growth, others)
+    return plan.plus(todo.renewed)
 
 
 def _failed(ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched) -> Any:

@@ -8,6 +8,8 @@ by the same bytes is what this attempt, or another, has done already. Taken by o
                 attempt at work that will find ours: it is replaced, against the generation that was seen
 
 To replace, the shard is run again first: so the name is free only for the moment between a removal and a publish.
+
+Outputs of an input that changed are replaced only where that was asked for, when the new ones are whole, each at once.
 """
 
 from __future__ import annotations
@@ -43,9 +45,9 @@ class _One:
     sink: Writer
     writer: OutputWriter
 
-    def publish(self, record: Mapping[str, Any]) -> Published:
+    def publish(self, record: Mapping[str, Any], over: str) -> Published:
         self.writer.close(record)
-        return self.sink.publish()
+        return self.sink.publish(over)
 
 
 class Outputs:
@@ -111,11 +113,14 @@ class Outputs:
                     )
                 books.counters[counter(name)] = one.writer.rows
 
-    def publish(self, record: Mapping[str, Any], replaced: Mapping[str, str]) -> Published | Taken:
+    def publish(
+        self, record: Mapping[str, Any], replaced: Mapping[str, str], over: Mapping[str, str]
+    ) -> Published | Taken:
         """Publishes all of it, each with the record of the shard, and returns what became of the main output.
 
-        `replaced` are generations of extra outputs to remove first, by URI. If others are in the way, those are
-        returned, and the main output is not published.
+        `replaced` are generations of extra outputs to remove first, by URI; `over` are those of outputs, extra ones and
+        the main one, whose places the new ones take. If others are in the way, those are returned, and the main output
+        is not published.
         """
         taken = []
         for name, one in self._all.items():
@@ -125,12 +130,13 @@ class Outputs:
                 # If it is another one by now, publishing finds that out.
                 with contextlib.suppress(GenerationMismatch):
                     self._store.delete(one.uri, replaced[one.uri])
-            published = one.publish({**record, RECORD_SIDE: name})
+            published = one.publish({**record, RECORD_SIDE: name}, over.get(one.uri, ""))
             self.bytes_out += published.object.size
             if published.outcome is Outcome.DIFFERENT:
                 taken.append(published.object)
         if taken:
             return Taken(tuple(taken))
-        published = self._all[MAIN].publish(record)
+        main = self._all[MAIN]
+        published = main.publish(record, over.get(main.uri, ""))
         self.bytes_out += published.object.size
         return published
