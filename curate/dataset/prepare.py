@@ -26,6 +26,7 @@ from curate.dataset.history import History, look_back, object_at, our_sides, our
 from curate.dataset.inputs import Inputs, list_inputs, refuse_overlap, understand
 from curate.dataset.ownership import OwnedStore
 from curate.dataset.planning import plan_new, replan_changed
+from curate.dataset.same_bytes import unchanged
 from curate.dataset.sides import sides_of_shards
 from curate.dataset.spec import RunOptions, StageSpec
 from curate.dataset.upstream import Hole, holes_in, refuse_holes, warn_of_holes
@@ -205,7 +206,10 @@ def prepare(
         plan, listing, todo.dropped, todo.dropped_outputs = found.plan, found.listing, found.part, found.objects
         growth = compare(plan, inputs.table)
     matched = match(plan, listing, spec.suffix)
+    same = unchanged(plan, inputs.table, growth, stores.of) if patterns else None
     todo.part = _grow(spec, plan, inputs, growth, matched, stores)
+    if same is not None:
+        todo.part = same if todo.part is None else pa.concat_tables([same, todo.part])
     if spec.limit is not None and not len(plan) and todo.part is not None:
         limit = job["limit"]
         todo.part = _up_to(todo.part, limit["shard"] if spec.rows is None else spec.rows.holder(limit["rank"]))

@@ -384,6 +384,7 @@ class StageProgram:
             record.different,
             self._calls().since(before),
             record.meters,
+            record.checksum,
         )
 
     def _run_shard(self, index: int, shard: Shard, given: Any, piece: Piece) -> ShardRecord:
@@ -448,6 +449,7 @@ class StageProgram:
             generation=published.object.generation,
             bytes_out=published.object.size,
             meters=meters.packed(write=True),
+            checksum=outputs.checksum,
         )
 
     def _writer(self, sink: Any, schema: Any) -> OutputWriter:

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+import xxhash
+
 from curate.dataset.exchange.runs import RunWriter
 from curate.dataset.formats.output import OutputWriter
 from curate.dataset.sides import MAIN, RECORD_SIDE, SideTable, counter
@@ -36,6 +38,41 @@ class Taken:
     objects: tuple[Object, ...]
 
 
+class Summed:
+    """A sink that sums what goes through it."""
+
+    def __init__(self, sink: Writer) -> None:
+        self._sink = sink
+        self._sum = xxhash.xxh3_128()
+
+    @property
+    def checksum(self) -> str:
+        """32 hex digits of the bytes so far."""
+        return self._sum.hexdigest()
+
+    def write(self, data: bytes | memoryview, /) -> int:
+        """Appends `data`."""
+        self._sum.update(data)
+        return self._sink.write(data)
+
+    def tell(self) -> int:
+        """Returns the number of bytes so far."""
+        return self._sink.tell()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the bytes were published or discarded."""
+        return self._sink.closed
+
+    def flush(self) -> None:
+        """Does nothing, as the sink beneath."""
+        self._sink.flush()
+
+    def close(self) -> None:
+        """Does nothing, as the sink beneath."""
+        self._sink.close()
+
+
 @dataclass(slots=True)
 class _One:
     """One object on its way."""
@@ -43,6 +80,7 @@ class _One:
     uri: str
     schema: Any
     sink: Writer
+    summed: Summed
     writer: OutputWriter
 
     def publish(self, record: Mapping[str, Any], over: str) -> Published:
@@ -58,7 +96,7 @@ class Outputs:
         store: Store,
         uris: Mapping[str, str],
         schemas: Mapping[str, Any],
-        make_writer: Callable[[Writer, Any], OutputWriter],
+        make_writer: Callable[[Summed, Any], OutputWriter],
         *,
         durable: bool = True,
     ) -> None:
@@ -71,7 +109,8 @@ class Outputs:
         self._all = {}
         for name, uri in uris.items():
             sink = self._open.enter_context(store.writer(uri, durable=durable))
-            self._all[name] = _One(uri, schemas[name], sink, make_writer(sink, schemas[name]))
+            summed = Summed(sink)
+            self._all[name] = _One(uri, schemas[name], sink, summed, make_writer(summed, schemas[name]))
 
     def __enter__(self) -> Self:
         return self
@@ -80,6 +119,11 @@ class Outputs:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._open.close()
+
+    @property
+    def checksum(self) -> str:
+        """That of the bytes of the main output, once it is published."""
+        return self._all[MAIN].summed.checksum
 
     def write(self, table: Any) -> int:
         """Takes a table, or a `SideTable`; returns how many rows went to the main output. Raises SchemaMismatch."""

@@ -206,6 +206,7 @@ EVENT: Mapping[str, Check] = {
     "seconds": number,
     "peak_bytes": whole,
     "generation": text,
+    "checksum": text,
     "rows": rows,
     "counters": counters,
 }
