@@ -241,6 +241,7 @@ class Account:
                 "counters": books.sorted_counters(),
                 "bytes_out": record.bytes_out,
                 "generation": record.generation,
+                **({"checksum": record.checksum} if record.checksum else {}),
                 "existed": record.existed,
                 "different": record.different,
             }

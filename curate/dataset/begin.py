@@ -28,6 +28,7 @@ from curate.dataset.ownership import OwnedStore
 from curate.dataset.places import may_be_scratch, remove_stages, scratch_of, stages_root, stages_roots
 from curate.dataset.prepare import EXAMPLES, Seen, Stores, job_of, overwritten
 from curate.dataset.rivals import refuse_rivals
+from curate.dataset.same_bytes import Change, same_bytes
 from curate.dataset.spec import RunOptions, StageSpec
 from curate.dataset.stage_keys import MANIFEST, key_of, listed, manifest_of, planned, reports_of, stages_of
 from curate.errors import (
@@ -92,11 +93,11 @@ def look_at(spec: StageSpec, options: RunOptions, output: str, clock: Clock) -> 
         return found
     told = job_of(spec, ledger, listing)
     if listing.has_job:
-        _refuse_other_inputs(ledger, told, manifest, drop_removed=options.drop_removed)
-        found.job = told
-        found.spec = with_seed(found, told.get("seed", 0))
         found.plan = ledger.read_plan(listing)
         found.done = len(found.plan) > 0 and bool(match(found.plan, listing, spec.suffix).done.all())
+        _refuse_other_inputs(ledger, told, manifest, done=found.done, drop_removed=options.drop_removed)
+        found.job = told
+        found.spec = with_seed(found, told.get("seed", 0))
     return found
 
 
@@ -183,8 +184,11 @@ def _refuse_own_output(manifest: Any, output: str) -> None:
             raise ConfigError(f"the input {uri} lies below the output {output}: choose another output")
 
 
-def _refuse_other_inputs(ledger: Ledger, job: dict[str, Any], found: Any, *, drop_removed: bool = False) -> None:
-    """Raises ConfigError unless the inputs are those that the job began with."""
+def _refuse_other_inputs(
+    ledger: Ledger, job: dict[str, Any], found: Any, *, done: bool = False, drop_removed: bool = False
+) -> None:
+    """Raises ConfigError unless the inputs are those that the job began with; or others of the same bytes, if it is
+    `done`: else stages that are there would not be found."""
     name = job.get("inputs", layout.inputs_of("?"))
     try:
         data = ledger.store.read(ledger.uri(name))
@@ -195,6 +199,10 @@ def _refuse_other_inputs(ledger: Ledger, job: dict[str, Any], found: Any, *, dro
         ) from error
     before = dict(_rows(pq.read_table(io.BytesIO(data))))
     now = dict(_rows(found))
+    if done and before != now:
+        changed = (uri for uri in now if uri in before and now[uri] != before[uri] and now[uri][0] == before[uri][0])
+        for uri in same_bytes((Change(uri, before[uri][1], now[uri][1]) for uri in changed), Stores("").of):
+            now[uri] = before[uri]
     if before == now:
         return
     lines = []

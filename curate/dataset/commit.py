@@ -5,11 +5,12 @@ In an order in which a kill between any two calls leaves a ledger that the next 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import orjson
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.dataset.sides import SIDES
@@ -46,9 +47,11 @@ class Uncommitted:
     foreign: list[Object] = field(default_factory=list)
     """Outputs of another identity under this job's names, to be done again."""
     stale: list[Object] = field(default_factory=list)
-    """Outputs whose input changed, to be done again because that was asked for."""
+    """Outputs whose input changed, to be replaced because that was asked for: each once the new one is whole."""
     stale_sides: list[Object] = field(default_factory=list)
     """The extra outputs of those."""
+    renewed: Any = None
+    """Rows of the plan with the new inputs of those shards, to be appended once they are done."""
 
     def __bool__(self) -> bool:
         return bool(
@@ -98,10 +101,6 @@ def commit(prepared: Prepared, options: RunOptions) -> None:
         # It says "complete", which is untrue for a while.
         _take_away(ledger, prepared.listing.summary)
     _drop(prepared)
-    for output in [*todo.stale, *todo.stale_sides]:
-        # Before the plan names the new input: killed in between, the next run finds a shard that is not done. The extra
-        # ones last: a shard that is done has all of its outputs.
-        _take_away(ledger, output)
     if todo.part is not None:
         grown = bool(prepared.listing.plan_parts)
         if not ledger.append_plan(todo.part, prepared.listing):
@@ -133,6 +132,26 @@ def _drop(prepared: Prepared) -> None:
     _retract(ledger, prepared.spec.fingerprint, None)
     for object in todo.dropped_outputs:
         _take_away(ledger, object)
+
+
+def renew(prepared: Prepared, done: Callable[[int], bool]) -> None:
+    """Writes the new inputs of outputs that were out of date to the plan: of those shards that are done.
+
+    After they are: killed before, the next run still finds them out of date, and whoever asks it to replace them gets
+    the same bytes again. So an output is never taken for that of an input that it was not made of.
+    """
+    todo, plan = prepared.uncommitted, prepared.plan
+    if todo.renewed is None:
+        return
+    ranks = pc.index_in(todo.renewed["id"], value_set=plan.ids).to_pylist()
+    rows = todo.renewed.filter(pa.array([done(rank) for rank in ranks], pa.bool_()))
+    todo.renewed = None
+    if len(rows) and not prepared.ledger.append_plan(rows, prepared.listing):
+        get_logger(job=prepared.spec.name).warning(
+            "another driver wrote to the plan first: outputs that were replaced are still said to be out of date",
+            shards=len(rows),
+            next="run again with --redo-stale, which finds them as they are to be",
+        )
 
 
 def _take_away(ledger: Ledger, seen: Object) -> None:

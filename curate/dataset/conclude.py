@@ -54,11 +54,13 @@ def late_outputs(prepared: Prepared, ranks: Any) -> Iterator[ShardRecord]:
     A task that was taken for dead, or cut off, may publish one seconds later. One small call a shard: each of them cost
     many more before it was given up. Raises StorageError.
     """
-    spec, ledger = prepared.spec, prepared.ledger
+    spec, ledger, over = prepared.spec, prepared.ledger, prepared.over
 
     def read(rank: int) -> ShardRecord | None:
         try:
             found = ledger.store.stat(ledger.uri(prepared.plan.shard_id(rank) + spec.suffix))
+            if over.get(found.uri) == found.generation:
+                return None  # it is out of date: that which was to take its place has failed
             books = books_of(ledger.store, found, spec.format, spec.codec, spec.fingerprint)
         except (ObjectNotFound, ShardError, ConfigError):
             return None  # or none of this job's: then the name is taken, and that is why the shard failed

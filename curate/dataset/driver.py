@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
 from curate.clock import Clock, SystemClock
 from curate.dataset.account import Account
-from curate.dataset.commit import LostRaceError, commit
+from curate.dataset.commit import LostRaceError, commit, renew
 from curate.dataset.conclude import last_look, late_outputs, publish_summary, sweep_quarantine
 from curate.dataset.course import At
 from curate.dataset.prepare import Prepared, Seen, Stores, describe, prepare, resolve_output
 from curate.dataset.probing import output_schemas
 from curate.dataset.rivals import at_work, describe_rivals, refuse_rivals
+from curate.dataset.sides import side_name
 from curate.dataset.signals import Signals
 from curate.dataset.spec import MEMORY_BUDGET, Before, RunOptions, StageSpec
 from curate.dataset.stage import Piece, StageProgram
@@ -31,6 +33,7 @@ from curate.tasks.ledger import Ledger
 from curate.tasks.outputs import match
 from curate.tasks.runlog import new_run_id
 from curate.tasks.scheduler import LEAST_WINDOW, Launch, Policy, Scheduler, max_failed_shards
+from curate.tasks.shard import Shard
 from curate.tasks.summary import RunState, Summary, together
 
 LEFTOVER_S = 86_400.0
@@ -332,33 +335,45 @@ class _Run:
             # What user functions give is known only now; not if they gave no row.
             runs.order.check(self.prepared.spec.name, schemas.main)
 
+        over = self.prepared.over
+
         def payload(launch: Launch) -> Piece:
             shards = tuple(zip(launch.shards, plan.shards(launch.shards), strict=True))
             given = () if rows is None else tuple(rows.given(shard.uri) for _, shard in shards)
-            return Piece(shards, launch.attempt, schemas.main, launch.last, schemas.sides, given, launch.asks)
+            own = self._replaced_by(shards, schemas.sides) if over else {}
+            return Piece(shards, launch.attempt, schemas.main, launch.last, schemas.sides, given, launch.asks, own)
 
         def size_of(rank: int) -> int:
             return int(plan.sizes[rank])
 
         def has_output(rank: int) -> bool:
             ledger = self.prepared.ledger
+            uri = ledger.uri(plan.shard_id(rank) + self.prepared.spec.suffix)
             try:
-                ledger.store.stat(ledger.uri(plan.shard_id(rank) + self.prepared.spec.suffix))
+                return ledger.store.stat(uri).generation != over.get(uri)
             except ObjectNotFound:
                 return False
-            return True
 
         dispatcher = Dispatcher(
             account.scheduler, backend, payload, size_of, has_output, account, self.clock, interrupts
         )
         account.begin(backend)
-        over = dispatcher.run()
+        ended = dispatcher.run()
         self._look_for_late_outputs()
-        if over:
+        renew(self.prepared, lambda rank: bool(account.generations[rank]))
+        if ended:
             return RunState.FAILED if account.totals.failed else RunState.COMPLETE
         if interrupts.interrupts or interrupts.terminated:
             return RunState.INTERRUPTED
         return RunState.FAILED if account.scheduler.disk_full else RunState.ABORTED
+
+    def _replaced_by(self, shards: Sequence[tuple[int, Shard]], sides: Iterable[str]) -> dict[str, str]:
+        """Returns the generations of the outputs that those of some shards take the places of, by URI."""
+        prepared = self.prepared
+        names = [shard.id + prepared.spec.suffix for _, shard in shards]
+        names += [side_name(side, name) for side in sides for name in names]
+        uris = map(prepared.ledger.uri, names)
+        return {uri: prepared.over[uri] for uri in uris if uri in prepared.over}
 
     def _look_for_late_outputs(self) -> None:
         """Books what was given up, and has been published since, as done; unless somebody wants the run to end."""

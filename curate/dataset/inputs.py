@@ -227,13 +227,20 @@ def enclosing_ledgers(patterns: Sequence[InputPattern], store_of: Callable[[str]
         if pattern.prefix == pattern.root:
             # Its own ledger shows in its listing.
             parent = parent.rpartition("/")[0]
-        while parent and parent not in checked and not parent.endswith(":/"):
-            checked.add(parent)
-            if not _exists(store, f"{parent}/{layout.JOB}"):
-                parent = parent.rpartition("/")[0]
-                continue
-            yield parent, _exists(store, f"{parent}/{layout.SUMMARY}")
-            break
+        if root := ledger_above(parent, store, checked):
+            yield root, _exists(store, f"{root}/{layout.SUMMARY}")
+
+
+def ledger_above(folder: str, store: Store, checked: set[str] | None = None) -> str:
+    """Returns the output prefix of the job that a folder is, or lies in; empty if it is in none. Nothing from folders
+    on that are `checked` already; those that are now, are added. One small read a directory level."""
+    checked = set() if checked is None else checked
+    while folder and folder not in checked and not folder.endswith(":/"):
+        checked.add(folder)
+        if _exists(store, f"{folder}/{layout.JOB}"):
+            return folder
+        folder = folder.rpartition("/")[0]
+    return ""
 
 
 def _exists(store: Store, uri: str) -> bool:

@@ -9,6 +9,7 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from curate.dataset.history import History, look_back, object_at, our_sides, our
 from curate.dataset.inputs import Inputs, list_inputs, refuse_overlap, understand
 from curate.dataset.ownership import OwnedStore
 from curate.dataset.planning import plan_new, replan_changed
+from curate.dataset.same_bytes import unchanged
 from curate.dataset.sides import sides_of_shards
 from curate.dataset.spec import RunOptions, StageSpec
 from curate.dataset.upstream import Hole, holes_in, refuse_holes, warn_of_holes
@@ -103,6 +105,11 @@ class Prepared:
     uncommitted: Uncommitted = field(default_factory=Uncommitted)
     holes: Sequence[Hole] = ()
     """What was missing of the inputs, which may be incomplete."""
+
+    @cached_property
+    def over(self) -> dict[str, str]:
+        """Generations of the outputs that new ones take the places of, by URI."""
+        return {one.uri: one.generation for one in (*self.uncommitted.stale, *self.uncommitted.stale_sides)}
 
     @property
     def incomplete_input(self) -> tuple[Mapping[str, Any], ...]:
@@ -197,7 +204,10 @@ def prepare(
         plan, listing, todo.dropped, todo.dropped_outputs = found.plan, found.listing, found.part, found.objects
         growth = compare(plan, inputs.table)
     matched = match(plan, listing, spec.suffix)
+    same = unchanged(plan, inputs.table, growth, stores.of) if patterns else None
     todo.part = _grow(spec, plan, inputs, growth, matched, stores)
+    if same is not None:
+        todo.part = same if todo.part is None else pa.concat_tables([same, todo.part])
     if spec.limit is not None and not len(plan) and todo.part is not None:
         limit = job["limit"]
         todo.part = _up_to(todo.part, limit["shard"] if spec.rows is None else spec.rows.holder(limit["rank"]))
@@ -314,7 +324,8 @@ def _redo_stale(
     scope: Any,
     todo: Uncommitted,
 ) -> Plan:
-    """Has the stale outputs within the scope removed and their shards done again; returns the plan with their inputs.
+    """Has the shards of stale outputs within the scope done again; returns the plan with their inputs as they are now.
+    What is there stays until what is new takes its place.
 
     Not those of shards that are parts of an input: how that is split was decided from the old one.
     """
@@ -331,9 +342,8 @@ def _redo_stale(
     matched.done[ranks] = False
     others = np.ones(len(plan), dtype=bool)
     others[ranks] = False
-    rows = replan_changed(plan, inputs, growth, others)
-    todo.part = rows if todo.part is None else pa.concat_tables([todo.part, rows])
-    return plan.plus(rows)
+    todo.renewed = replan_changed(plan, inputs, growth, others)
+    return plan.plus(todo.renewed)
 
 
 def _failed(ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched) -> Any:

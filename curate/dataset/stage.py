@@ -212,6 +212,8 @@ class Piece:
     """What the source of the rows gives for each shard, where there is one."""
     asks: bool = False
     """Whether word is wanted of the first batch that is done: a service that the job needs was busy."""
+    over: Mapping[str, str] = field(default_factory=dict)
+    """Generations of outputs that are out of date, by URI: new ones take their places."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Plain tuples and bytes: a frozen dataclass with slots is pickled by Python code, which took longer than all
@@ -219,7 +221,7 @@ class Piece:
         shards = [(rank, *shard_row(shard)) for rank, shard in self.shards]
         schema = None if self.schema is None else self.schema.serialize().to_pybytes()
         sides = {name: schema.serialize().to_pybytes() for name, schema in self.sides.items()}
-        return _piece, (shards, self.attempt, schema, self.last, sides, self.given, self.asks)
+        return _piece, (shards, self.attempt, schema, self.last, sides, self.given, self.asks, dict(self.over))
 
 
 def _piece(
@@ -230,10 +232,11 @@ def _piece(
     sides: Mapping[str, bytes],
     given: tuple[Any, ...],
     asks: bool,
+    over: Mapping[str, str],
 ) -> Piece:
     made = tuple((rank, Shard(*values)) for rank, *values in shards)
     held = {name: _schema(data) for name, data in sides.items()}
-    return Piece(made, attempt, None if schema is None else _schema(schema), last, held, given, asks)
+    return Piece(made, attempt, None if schema is None else _schema(schema), last, held, given, asks, over)
 
 
 @lru_cache(maxsize=64)
@@ -399,6 +402,7 @@ class StageProgram:
             record.different,
             self._calls().since(before),
             record.meters,
+            record.checksum,
         )
 
     def _run_shard(
@@ -406,7 +410,7 @@ class StageProgram:
     ) -> Generator[ShardWaits, None, ShardRecord]:
         uri = f"{self.output}/{shard.id}{suffix(self.format, self.codec)}"
         out = self._store(self.output)
-        if piece.attempt > 1 and (done := self._existing(index, out, uri)) is not None:
+        if piece.attempt > 1 and (done := self._existing(index, out, uri, piece)) is not None:
             return done
         self._setup()
         replaced: dict[str, str] = {}
@@ -454,12 +458,12 @@ class StageProgram:
             tally.close()
             outputs.count(tally.books)
             with at_work(meters.write):
-                published = outputs.publish(self._record(shard, tally, out), replaced)
+                published = outputs.publish(self._record(shard, tally, out), replaced, piece.over)
             meters.write.bytes_out = outputs.bytes_out
         if isinstance(published, Taken):
-            return self._in_the_way(index, out, uri, published, replaced)
+            return self._in_the_way(index, out, uri, published, replaced, piece)
         if published.outcome is Outcome.DIFFERENT:
-            return self._other(index, out, uri)
+            return self._other(index, out, uri, piece)
         return ShardRecord(
             index,
             0.0,
@@ -467,6 +471,7 @@ class StageProgram:
             generation=published.object.generation,
             bytes_out=published.object.size,
             meters=meters.packed(write=True),
+            checksum=outputs.checksum,
         )
 
     def _writer(self, sink: Any, schema: Any) -> OutputWriter:
@@ -554,11 +559,14 @@ class StageProgram:
             "quarantine": quarantine,
         }
 
-    def _existing(self, index: int, out: Store, uri: str) -> ShardRecord | None:
-        """Returns the record of the output if there is one; a foreign one is removed first, and there is none."""
+    def _existing(self, index: int, out: Store, uri: str, piece: Piece) -> ShardRecord | None:
+        """Returns the record of the output if there is one; a foreign one is removed first, and there is none. One that
+        is out of date is none."""
         try:
             found = out.stat(uri)
         except ObjectNotFound:
+            return None
+        if piece.over.get(uri) == found.generation:
             return None
         try:
             books = books_of(out, found, self.format, self.codec, self.fingerprint)
@@ -567,9 +575,9 @@ class StageProgram:
             return None
         return ShardRecord(index, 0.0, books=books, generation=found.generation, bytes_out=found.size, existed=True)
 
-    def _other(self, index: int, out: Store, uri: str) -> ShardRecord:
+    def _other(self, index: int, out: Store, uri: str, piece: Piece) -> ShardRecord:
         """Another attempt won with different bytes: its output counts, and the difference is reported."""
-        done = self._existing(index, out, uri)
+        done = self._existing(index, out, uri, piece)
         if done is None:
             raise ForeignOutputError(
                 f"{uri} held other bytes when it was published and is free now: an output of another identity was "
@@ -578,13 +586,13 @@ class StageProgram:
         return ShardRecord(index, 0.0, None, done.books, done.generation, done.bytes_out, existed=True, different=True)
 
     def _in_the_way(
-        self, index: int, out: Store, uri: str, taken: Taken, replaced: dict[str, str]
+        self, index: int, out: Store, uri: str, taken: Taken, replaced: dict[str, str], piece: Piece
     ) -> ShardRecord | None:
         """Returns the record of the main output if there is one; else None, with the extra ones in `replaced`.
 
         Raises ConfigError if one was not written by curate, or the output is another job's now.
         """
-        done = self._existing(index, out, uri)
+        done = self._existing(index, out, uri, piece)
         if done is not None:
             return replace(done, different=True)
         # The same order tells here as below: whoever overwrote the job did so before it published anything.

@@ -278,11 +278,14 @@ class LocalStore:
         with beneath.folder(self.root_of(uri), os.path.dirname(uri), make=self._folder_mode):
             pass
 
-    def _link(self, temporary: _Temporary, uri: str, status: os.stat_result) -> Published:
-        """Makes the temporary visible under `uri` if that is free, compares if it is not, and removes the temporary."""
+    def _link(self, temporary: _Temporary, uri: str, status: os.stat_result, over: str = "") -> Published:
+        """Makes the temporary visible under `uri` if that is free, or taken by the generation `over`; compares if it is
+        not, and removes the temporary."""
         self._count("put")
         try:
             for _ in range(_LINK_ATTEMPTS):
+                if over and (replaced := self._link_over(temporary, uri, status, over)) is not None:
+                    return replaced
                 try:
                     with self._folder(uri) as folder:
                         temporary.link(uri.rpartition("/")[2], folder)
@@ -307,6 +310,26 @@ class LocalStore:
             raise _translated(error, uri) from error
         finally:
             temporary.discard()
+
+    def _link_over(self, temporary: _Temporary, uri: str, status: os.stat_result, over: str) -> Published | None:
+        """Compares, and puts the temporary in the place of what holds its name, if that is the generation `over` and
+        has other bytes; returns None if nothing is there.
+
+        Nobody else removes it meanwhile, nor replaces it: that takes the same lock. Nobody creates it: its name is
+        taken.
+        """
+        try:
+            with _locked(os.path.dirname(uri)):
+                found = self._compare(temporary, uri)
+                if found is None or found.outcome is Outcome.IDENTICAL or found.object.generation != over:
+                    return found
+                # A link to a name that is taken fails, and a rename takes a name: so it gets one first.
+                path = f"{self._scratch}/{_process}-{os.getpid()}-{next(_temporaries)}-over"
+                temporary.link(path)
+                os.replace(path, uri)
+                return Published(Outcome.CREATED, Object(uri, status.st_size, _generation(status)))
+        except FileNotFoundError:
+            return None
 
     def _compare(self, temporary: _Temporary, uri: str) -> Published | None:
         """Compares the temporary with what holds its name; returns None if that is gone by now."""
@@ -354,7 +377,7 @@ class LocalWriter(BaseWriter):
         except OSError as error:
             raise _translated(error, self._uri, self._size + memoryview(data).nbytes) from error
 
-    def _finish(self) -> Published:
+    def _finish(self, over: str) -> Published:
         try:
             self._file.flush()
             status = _settled(self._temporary.descriptor, self._durable)
@@ -362,7 +385,7 @@ class LocalWriter(BaseWriter):
         except OSError as error:
             self._discard()
             raise _translated(error, self._uri, self._size) from error
-        return self._store._link(self._temporary, self._uri, status)
+        return self._store._link(self._temporary, self._uri, status, over)
 
     def _discard(self) -> None:
         # Closing flushes: on a full disk that fails again, and the bytes are unwanted anyway.

@@ -115,8 +115,12 @@ class Writer(Protocol):
         """Does nothing: a library that closes its sink does not decide what becomes of the bytes; `publish` does."""
         ...
 
-    def publish(self) -> Published:
-        """Makes the object visible, whole, if and only if its name is free; compares contents if it is not."""
+    def publish(self, over: str = "") -> Published:
+        """Makes the object visible, whole, if and only if its name is free; compares contents if it is not.
+
+        With `over`, a generation, also if its name is taken by that one, whose place it takes at once: every reader
+        sees one or the other. If they have the same content, what is there stays.
+        """
         ...
 
     def __enter__(self) -> Self: ...

@@ -94,6 +94,8 @@ class ShardRecord:
     """Storage calls made for this shard."""
     meters: tuple[float, ...] = ()
     """What its operators measured, packed; empty where nothing was computed."""
+    checksum: str = ""
+    """That of the output's bytes; empty where nothing was computed."""
 
 
 @dataclass(frozen=True, slots=True)

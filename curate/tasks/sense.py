@@ -209,6 +209,7 @@ EVENT: Mapping[str, Check] = {
     "seconds": number,
     "peak_bytes": whole,
     "generation": text,
+    "checksum": text,
     "rows": rows,
     "counters": counters,
 }

@@ -14,7 +14,7 @@ FILES = corpus(sizes=(60, 3, 40, 0))
 REMOVED = ("2020/RC-00.jsonl.gz", "2021/RC-01.jsonl")
 
 
-@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("job", [CURATION, LENGTHS])
 def test_killed_at_every_operation(local: Place, tmp_path: Path, step: int, job: str) -> None:
     """The next run ends complete, asked for the removal or not: with the shard and all that was made of it, if the kill
@@ -50,7 +50,7 @@ def test_killed_at_every_operation(local: Place, tmp_path: Path, step: int, job:
             assert job_summary(found) == job_summary(expected), where
             assert not strangers(found), where
             shutil.rmtree(out)
-        for number in range(0, operations, 3 * step):
+        for number in range(0, operations, 4 * step):
             out, where = root / f"back-{number}", f"before operation {number} of {operations}"
             shutil.copytree(root / "old", out)
             assert zygote.run(*common, str(out), "--drop-removed", kill_operation=number, kill_when="before").code == -9
