@@ -5,13 +5,15 @@ Each seam takes rows of `id`, `k` and `text`, and gives such rows, so that any c
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 import curate
-from curate import ActorPool, Dataset
+from curate import ActorPool, Dataset, log
 from curate.dataset.lazy import ranges, sinks
 
 SMALL_BYTES = 400
@@ -24,7 +26,7 @@ def make_small() -> None:
     sinks.LEAST_MAP_BYTES = ranges.LEAST_BYTES = SMALL_BYTES
 
 
-def rows(number: int, count: int = 8) -> pa.Table:
+def rows(number: int, count: int = 6) -> pa.Table:
     """Returns the rows of an input: some texts are there twice, and some nearly."""
     ids = [f"r{number * count + k:03d}" for k in range(count)]
     texts = [
@@ -83,3 +85,25 @@ def chained(ds: Dataset, names: tuple[str, ...], root: str) -> Dataset:
     for number, name in enumerate(names):
         ds = SEAMS[name](ds, f"{root}/kept-{number}")
     return ds
+
+
+def main(argv: list[str]) -> int:
+    """Writes through pairs of seams, one after the other, each below `ROOT/<pair>`; prints how each has ended.
+
+    seams.py BACKEND INPUT ROOT sort,zip ...
+    """
+    backend, source, root, *pairs = argv
+    make_small()
+    log.configure()
+    for pair in pairs:
+        ds = chained(curate.read_parquet(source), tuple(pair.split(",")), f"{root}/{pair}")
+        ended = ds.write_parquet(f"{root}/{pair}/out", backend=backend)
+        sys.stdout.write(json.dumps(ended.as_dict()) + "\n")
+        sys.stdout.flush()
+        if ended.state != "complete":
+            return ended.state.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
