@@ -189,6 +189,28 @@ def test_nothing_foreign_is_touched(job: type[Job], planted: list[Any], before: 
         again()
 
 
+@pytest.mark.parametrize("folder", sorted({folder for place, folder in PLACES if place == "out" and folder}))
+def test_a_link_in_the_place_of_a_folder_is_refused(folder: str) -> None:
+    """Whichever of curate's it takes the place of: a run with something to do, and one that overwrites, names it."""
+    with world() as base:
+        job = Sorted if "stages" in folder else Plain
+        run_job(job(max_bad_rows=5), base / "in", base / "out", keep_stages=True)
+        link = base / "out" / folder
+        if link.exists():
+            link.rename(base / "moved")
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(base / "moved" if (base / "moved").exists() else base / "precious")
+        for output in (base / "out").glob("*.parquet"):
+            output.unlink()
+        there = seen(
+            [base / "precious", base / "moved", link] if (base / "moved").exists() else [base / "precious", link]
+        )
+        for overwrite in (False, True):
+            with pytest.raises(ConfigError, match=rf"{link} is a link"):
+                run_job(job(max_bad_rows=5), base / "in", base / "out", overwrite=overwrite, confirm=lambda _: True)
+            assert there.items() <= seen([base]).items()
+
+
 def test_files_and_folders_are_in_nobodys_way() -> None:
     """What is put beside curate's own, and is no link, stays, and every run completes."""
     with world() as base:
