@@ -12,7 +12,8 @@ import pytest
 
 import curate
 from curate import Asset, ConfigError, Dataset, FileJob, Job, RunState
-from curate.errors import ObjectNotFound, StorageError
+from curate.dataset.exchange.runs import RunFile
+from curate.errors import DamagedRun, ObjectNotFound, StorageError
 from curate.storage import Object, open_store
 from curate.storage.protocol import Special
 from curate.tasks import layout
@@ -92,6 +93,13 @@ def test_a_store_takes_it_for_no_object(special: Callable[[Path], Path], kind: s
         assert store.delete(uri) is False
     assert os.path.lexists(path)
     assert not path.is_file()
+
+
+def test_a_run_file_is_one(special: Callable[[Path], Path], tmp_path: Path) -> None:
+    """Else it is damaged: what made it runs again."""
+    uri = str(special(tmp_path / "map-0123456789abcdef.run"))
+    with pytest.raises(DamagedRun, match="it is gone"):
+        RunFile.open(open_store(uri), Object(uri, 100, "1-100"))
 
 
 class Same(Job):
