@@ -52,7 +52,7 @@ TEMPORARY = r"[0-9a-f]{16}-[0-9]+-[0-9]+(-link)?"
 """What temporaries with a name are called: see `_named`."""
 _PRIVATE_MODE = 0o600
 _process = secrets.token_hex(8)
-_temporaries = itertools.count()
+_numbers = itertools.count()
 
 
 def is_temporary(name: str) -> bool:
@@ -66,7 +66,7 @@ def is_temporary(name: str) -> bool:
 
 def _named() -> str:
     # The pid keeps the children of a fork apart, who share the other two.
-    return f"{_process}-{os.getpid()}-{next(_temporaries)}"
+    return f"{_process}-{os.getpid()}-{next(_numbers)}"
 
 
 class _Temporary:
@@ -96,6 +96,19 @@ class _Temporary:
             _unlink(self.path)
 
 
+class _Folder:
+    """A descriptor of a folder, closed when nobody uses it any more."""
+
+    __slots__ = ("descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self.descriptor)
+
+
 class LocalStore:
     """Files by absolute path. Without a `scratch` directory it can read and delete, but not write."""
 
@@ -107,6 +120,8 @@ class LocalStore:
         alone = scratch is not None and is_scratch(scratch)
         # What lies where only this machine reads is its user's alone, whatever the umask.
         self._file_mode, self._folder_mode = (_PRIVATE_MODE, 0o700) if alone else (0o666, 0o777)
+        self._temporaries: _Folder | None = None
+        """The scratch directory, once it was reached: each object that is written begins there."""
         self._nameless = NAMELESS
         """Whether the file system has not refused a file without a name so far."""
         self._calls = Calls()
@@ -255,24 +270,29 @@ class LocalStore:
         try:
             mode &= self._file_mode
             try:
-                with beneath.folder(self._root, self._scratch) as folder:
-                    return self._created(folder, nameless, mode)
+                return self._created(self._reached(self._root, self._scratch, self._temporaries), nameless, mode)
             except FileNotFoundError:
-                with beneath.folder(self._root, self._scratch, make=self._folder_mode) as folder:
-                    return self._created(folder, nameless, mode)
+                with beneath.folder(self._root, self._scratch, make=self._folder_mode):
+                    return self._created(self._reached(self._root, self._scratch, None), nameless, mode)
         except OSError as error:
             raise _translated(error, self._scratch) from error
 
-    def _created(self, folder: int, nameless: bool, mode: int) -> _Temporary:
+    def _reached(self, root: str, scratch: str, known: _Folder | None) -> _Folder:
+        """Returns the scratch directory. Its descriptor stays good however its path changes, but for its removal."""
+        if known is None:
+            known = self._temporaries = _Folder(beneath.open_folder(root, scratch))
+        return known
+
+    def _created(self, folder: _Folder, nameless: bool, mode: int) -> _Temporary:
         if nameless and self._nameless:
             try:
-                return _Temporary(os.open(".", _NAMELESS, mode, dir_fd=folder), None)
+                return _Temporary(os.open(".", _NAMELESS, mode, dir_fd=folder.descriptor), None)
             except OSError as error:
                 if error.errno not in _NO_NAMELESS:
                     raise
                 self._nameless = False
         name = _named()
-        return _Temporary(os.open(name, _NAMED, mode, dir_fd=folder), f"{self._scratch}/{name}")
+        return _Temporary(os.open(name, _NAMED, mode, dir_fd=folder.descriptor), f"{self._scratch}/{name}")
 
     def _make_parent(self, uri: str) -> None:
         with beneath.folder(self.root_of(uri), os.path.dirname(uri), make=self._folder_mode):
@@ -459,7 +479,7 @@ def sweep_scratch(
         above, _, last = name.rstrip("/").rpartition("/")
         return is_scratch(last) if name[-1] == "/" and not above else name[-1] != "/" and is_temporary(last)
 
-    root = beneath.root_of(f"{_path(parent)}/")
+    root = beneath.root_of(_path(parent))
     kept = keep.rstrip("/").removeprefix(f"{parent.rstrip('/')}/")
     return beneath.remove(root, parent, is_ours, keep=kept, before=now - older_than_s)
 
@@ -470,7 +490,7 @@ def remove_scratch(scratch: str) -> None:
     above, _, name = _path(scratch).rstrip("/").rpartition("/")
     with contextlib.suppress(OSError, ConfigError):
         beneath.remove(
-            beneath.root_of(scratch),
+            beneath.root_of(above),
             above,
             lambda one: one == f"{name}/" or (one.startswith(f"{name}/") and is_temporary(one[len(name) + 1 :])),
         )

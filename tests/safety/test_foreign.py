@@ -17,8 +17,9 @@ import pyarrow as pa
 import pytest
 
 from curate import ConfigError, Dataset, Job, RunState
+from curate.dataset.places import remove_stages
 from curate.storage import open_store
-from curate.storage.local import LocalStore
+from curate.storage.local import LocalStore, remove_scratch, sweep_scratch
 from curate.tasks import layout
 from tests.fakes import FakeClock
 from tests.job.inline import run_job, write_jsonl
@@ -189,6 +190,28 @@ def test_nothing_foreign_is_touched(job: type[Job], planted: list[Any], before: 
         again()
 
 
+@pytest.mark.parametrize("folder", sorted({folder for place, folder in PLACES if place == "out" and folder}))
+def test_a_link_in_the_place_of_a_folder_is_refused(folder: str) -> None:
+    """Whichever of curate's it takes the place of: a run with something to do, and one that overwrites, names it."""
+    with world() as base:
+        job = Sorted if "stages" in folder else Plain
+        run_job(job(max_bad_rows=5), base / "in", base / "out", keep_stages=True)
+        link = base / "out" / folder
+        if link.exists():
+            link.rename(base / "moved")
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(base / "moved" if (base / "moved").exists() else base / "precious")
+        for output in (base / "out").glob("*.parquet"):
+            output.unlink()
+        there = seen(
+            [base / "precious", base / "moved", link] if (base / "moved").exists() else [base / "precious", link]
+        )
+        for overwrite in (False, True):
+            with pytest.raises(ConfigError, match=rf"{link} is a link"):
+                run_job(job(max_bad_rows=5), base / "in", base / "out", overwrite=overwrite, confirm=lambda _: True)
+            assert there.items() <= seen([base]).items()
+
+
 def test_files_and_folders_are_in_nobodys_way() -> None:
     """What is put beside curate's own, and is no link, stays, and every run completes."""
     with world() as base:
@@ -238,6 +261,28 @@ def test_a_complete_job_leaves_no_stage_behind(tmp_path: Path) -> None:
     assert [name for name in names if not layout.is_own(name)] == []
     run_job(Sorted(max_bad_rows=5), tmp_path / "in", tmp_path / "out")
     assert not (tmp_path / "out" / "_curate" / "stages").exists()
+
+
+@pytest.mark.parametrize("folder", ["_curate", "_curate/tmp", "_curate/tmp/20261122T074903Z-a7a9a0", "tmp"])
+def test_sweeps_go_through_no_link(folder: str, tmp_path: Path) -> None:
+    """Nor does the end of a run, which removes its own temporaries, even if all that is there looks like curate's."""
+    root, precious = tmp_path / "root", tmp_path / "precious"
+    temporary = f"{HASH}-1-2"
+    for below in ("", "20261122T074903Z-a7a9a0", "tmp", "tmp/20261122T074903Z-a7a9a0"):
+        age(write_jsonl(precious / below / temporary, b"mine"))
+        age(precious / below)
+    (root / folder).parent.mkdir(parents=True)
+    (root / folder).symlink_to(precious)
+    tmp = root / ("tmp" if folder == "tmp" else "_curate/tmp")
+    before = seen([tmp_path])
+    if (root / folder).name.startswith("2026"):
+        assert sweep_scratch(str(tmp), "", time.time() + OLD_S, 60.0, layout.is_scratch) == 0
+    else:
+        with pytest.raises(ConfigError, match=f"{root / folder} is a link"):
+            sweep_scratch(str(tmp), "", time.time() + OLD_S, 60.0, layout.is_scratch)
+    remove_scratch(f"{tmp}/20261122T074903Z-a7a9a0")
+    remove_stages(f"{root}/_curate/stages")
+    assert seen([tmp_path]) == before
 
 
 CALLS: dict[str, Callable[[LocalStore, str], Any]] = {
