@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from curate.dataset.patterns import InputPattern, PatternKind, refuse_overlap, understand
 from curate.errors import ConfigError, ObjectNotFound, PermissionDenied, did_you_mean
+from curate.log import get_logger
 from curate.storage.protocol import LIST_PAGE, Object, Store
 from curate.tasks import layout
 from curate.tasks.columns import Columns
@@ -45,14 +46,18 @@ def list_inputs(patterns: Sequence[InputPattern], store_of: Callable[[str], Stor
     seen: set[str] | None = set() if len(patterns) > 1 else None
     columns = Columns(SCHEMA)
     ledgers: dict[str, bool] = {}
+    again = 0
     for pattern in patterns:
         search = _Search(pattern, store_of(pattern.prefix), ledgers)
         for item, name in search.found():
             if seen is not None:
                 if item.uri in seen:
+                    again += 1
                     continue
                 seen.add(item.uri)
             columns.add((item.uri, name, item.size, item.generation))
+    if again:
+        get_logger().warning("some files are named by two inputs; each is read once", files=again)
     table = columns.table()
     if columns.broken is not None:
         raise ConfigError(

@@ -373,6 +373,8 @@ def _applied(step: Step, batch: pa.Table, tally: Tally, how: Applying, row: int)
     try:
         yield from applied(placed, batch, tally, errors=how.errors, hold=how.hold)
     except Exception as error:
+        if isinstance(error, SchemaMismatch):
+            error.returned = True
         error.add_note(f"in {step.name}, of the rows {row} to {row + batch.num_rows - 1} it got")
         raise
 
@@ -418,10 +420,12 @@ def agreed(name: str, before: pa.Schema | None, found: pa.Schema) -> pa.Schema:
             return pa.unify_schemas([before, found], promote_options="permissive")
         except (pa.ArrowInvalid, pa.ArrowTypeError):
             pass
-    raise SchemaMismatch(
+    error = SchemaMismatch(
         f"{name} gave a batch with ({describe(found)}) after batches with ({describe(before)}); every batch must have "
         "the same columns, in one order, of one type"
     )
+    error.returned = True
+    raise error
 
 
 def describe(schema: pa.Schema) -> str:
