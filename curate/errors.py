@@ -141,7 +141,10 @@ class TooManyBadRows(ShardError):
 
 
 class SchemaMismatch(ShardError):
-    """A table does not have the schema that the job holds all its outputs to."""
+    """A table does not have the schema that it is held to: an input, or what user code returned."""
+
+    returned = False
+    """Whether user code returned it: then it is that code's fault, and the shard is tried again as for any other."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
