@@ -34,7 +34,7 @@ from curate.dataset.formats import (
     suffix,
 )
 from curate.dataset.metering import Meters, at_work, got, reading
-from curate.dataset.nulls import filled, is_known
+from curate.dataset.nulls import empty, filled, is_known
 from curate.dataset.pipeline import Applying
 from curate.dataset.raised import Raised
 from curate.dataset.sides import MAIN, RECORD_SIDE, SideTable, side_name
@@ -627,7 +627,7 @@ class StageProgram:
                 return answer
             else:
                 schema = next(iter(self.input_schemas.values()))
-                tables = cast(RowOperator, self.operator).apply(schema.empty_table(), tally)
+                tables = cast(RowOperator, self.operator).apply(empty(schema), tally)
             for table in islice(tables, PROBED_TABLES * (1 + len(probe.sides))):
                 schema = table.schema.remove_metadata()
                 if not isinstance(table, SideTable):
