@@ -35,7 +35,7 @@ from curate.dataset.formats import (
     suffix,
 )
 from curate.dataset.metering import Meters, at_work, got, reading
-from curate.dataset.nulls import filled, is_known
+from curate.dataset.nulls import empty, filled, is_known
 from curate.dataset.patience import WORD_S, waited
 from curate.dataset.pipeline import Applying
 from curate.dataset.raised import Raised
@@ -668,7 +668,7 @@ class StageProgram:
             else:
                 numbers, most = iter(()), math.inf
                 schema = next(iter(self.input_schemas.values()))
-                tables = cast(RowOperator, self.operator).apply(schema.empty_table(), tally)
+                tables = cast(RowOperator, self.operator).apply(empty(schema), tally)
             tables = (one for one in tables if not isinstance(one, ShardWaits))
             looked, known = 0, 0
             for table in tables:

@@ -66,6 +66,57 @@ def fitted(values: Values, type: pa.DataType) -> pa.Array | None:
         return None
 
 
+def rounded(values: Values, type: pa.DataType) -> pa.Array | None:
+    """Returns values as an array of a type that was declared: as `fitted`, but numbers become the nearest floats.
+
+    >>> rounded([0.1, 1], pa.float32()).to_pylist(), rounded([0.5], pa.int8()), rounded([1e300], pa.float32())
+    ([0.10000000149011612, 1.0], None, None)
+    """
+    array = fitted(values, type)
+    if array is not None or not has_type(type, pt.is_floating):
+        return array
+    wide = fitted(values, _with_doubles(type))
+    if wide is None:
+        return None
+    try:
+        made = wide.cast(type)
+    except pa.ArrowException:
+        return None
+    return made if _infinite(made) == _infinite(wide) else None
+
+
+def has_type(type: pa.DataType, is_wanted: Callable[[pa.DataType], bool]) -> bool:
+    """Returns whether it, or a type in it, is one of those; of an extension, only itself."""
+    if pt.is_dictionary(type) or pt.is_run_end_encoded(type):
+        return has_type(type.value_type, is_wanted)
+    return is_wanted(type) or any(has_type(type.field(at).type, is_wanted) for at in range(type.num_fields))
+
+
+def _with_doubles(type: pa.DataType) -> pa.DataType:
+    if pt.is_floating(type):
+        return pa.float64()
+    if pt.is_struct(type):
+        return pa.struct([field.with_type(_with_doubles(field.type)) for field in type.fields])
+    if pt.is_fixed_size_list(type):
+        return pa.list_(type.value_field.with_type(_with_doubles(type.value_type)), type.list_size)
+    if pt.is_list(type) or pt.is_large_list(type):
+        made = pa.list_ if pt.is_list(type) else pa.large_list
+        return made(type.value_field.with_type(_with_doubles(type.value_type)))
+    if pt.is_map(type):
+        return pa.map_(type.key_field, type.item_field.with_type(_with_doubles(type.item_type)))
+    return type
+
+
+def _infinite(array: pa.Array) -> int:
+    while is_list(array.type):
+        array = array.flatten()
+    if pt.is_map(array.type):
+        return _infinite(array.items)
+    if pt.is_struct(array.type):
+        return sum(map(_infinite, array.flatten()))
+    return pc.sum(pc.is_inf(array)).as_py() or 0 if pt.is_floating(array.type) else 0
+
+
 def inferred(values: Values) -> pa.Array:
     """Returns values as an array of the type that they have in common. Raises Misfit if there is none.
 
@@ -108,7 +159,7 @@ def _problem(values: Sequence[Any]) -> str | None:
 
 
 @lru_cache(maxsize=1024)
-def _family(kind: type) -> str:
+def _family(kind: Any) -> str:
     """Returns what values of a Python type are, as far as Arrow is concerned."""
     if kind.__name__ in ("NAType", "NaTType"):  # those of pandas, which nobody has to have imported
         return "none"
@@ -142,11 +193,11 @@ def _plain(values: Values) -> tuple[list[Any], set[str]]:
     """Returns values, those that are missing as None, and the families of the others."""
     found: list[Any] = values if isinstance(values, list) else list(values)
     kinds = set(map(type, found))
-    families = set(map(_family, kinds))
+    families = {_family(kind) for kind in kinds}
     if "scalar" in families or np.ndarray in kinds:
         found = [_bare(value) for value in found]
         kinds = set(map(type, found))
-        families = set(map(_family, kinds))
+        families = {_family(kind) for kind in kinds}
     if len([kind for kind in kinds if _family(kind) == "none"]) > 1 or ("none" in families and type(None) not in kinds):
         found = [None if _family(type(value)) == "none" else value for value in found]
     return found, families - {"none"}
@@ -302,8 +353,7 @@ def _only(family: str, values: list[Any], families: set[str]) -> list[Any]:
 
 
 def _lists(values: list[Any], type: pa.DataType | None) -> pa.Array:
-    fixed = type is not None and pt.is_fixed_size_list(type)
-    if fixed:
+    if type is not None and pt.is_fixed_size_list(type):
         size = type.list_size
         if any(value is not None and len(value) != size for value in values):
             raise Misfit(f"a list is not of {size}")
@@ -471,6 +521,11 @@ def recast(array: pa.Array, type: pa.DataType | None) -> pa.Array:
         return pa.nulls(len(array), type)
     if is_list(array.type) and is_list(type):
         return _recast_lists(array, type)
+    if pt.is_struct(array.type) and pt.is_struct(type) and array.type.names == type.names:
+        fields = [recast(field, to.type) for field, to in zip(array.flatten(), type.fields, strict=True)]
+        return pa.StructArray.from_arrays(fields, fields=type.fields, mask=array.is_null())
+    if pt.is_map(array.type) and pt.is_map(type):
+        return _recast_map(array, type)
     same = (
         (is_text(array.type) and is_text(type))
         or (is_bytes(array.type) and (is_bytes(type) or pt.is_fixed_size_binary(type)))
@@ -495,12 +550,18 @@ def _encoded(array: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def _recast_lists(array: pa.Array, type: pa.DataType) -> pa.Array:
-    if array.null_count:
-        raise Misfit("not as long as expected")
-    lengths = array.value_lengths().to_numpy()
-    if pt.is_fixed_size_list(type) and (lengths != type.list_size).any():
+    lengths_of = array.value_lengths()
+    if pt.is_fixed_size_list(type) and (array.null_count or (lengths_of.to_numpy() != type.list_size).any()):
         raise Misfit(f"a list is not of {type.list_size}")
-    return _list_array(recast(array.flatten(), type.value_type), lengths, pa.array(np.zeros(len(array), bool)), type)
+    lengths = lengths_of.fill_null(0).to_numpy(zero_copy_only=False)
+    return _list_array(recast(array.flatten(), type.value_type), lengths, array.is_null(), type)
+
+
+def _recast_map(array: pa.Array, type: pa.DataType) -> pa.Array:
+    start, stop = array.offsets[0].as_py(), array.offsets[-1].as_py()
+    keys = recast(array.keys.slice(start, stop - start), type.key_type)
+    items = recast(array.items.slice(start, stop - start), type.item_type)
+    return pa.MapArray.from_arrays(pc.subtract(array.offsets, start), keys, items, type=type, mask=array.is_null())
 
 
 def _extended(array: pa.Array, type: pa.DataType) -> pa.Array:

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from curate import log
+from curate.dataset.lazy.convert import gathered
 from curate.dataset.pipeline import Compute, Place
 from curate.dataset.sides import MAIN, SideTable
 from curate.dataset.stage import InputFile
 from curate.dataset.tally import Tally
+from curate.dataset.values import rounded
 from curate.errors import ConfigError, CorruptInput, GenerationMismatch, ObjectNotFound, SchemaMismatch, did_you_mean
 from curate.job.secrets import Secrets
 from curate.runtime.protocol import Pool, PoolSpec
@@ -231,12 +233,21 @@ class RowGatherer:
         """Yields the rows that are left, if there are any."""
         if self._rows:
             rows, self._rows = self._rows, []
-            try:
-                table = pa.Table.from_pylist(rows, schema=self._schema)
-            except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-                expected = "one schema" if self._schema is None else f"{', '.join(map(str, self._schema))}"
-                raise SchemaMismatch(f"{self._where} gave rows that do not fit {expected}: {error}") from error
-            yield table
+            if self._schema is None:
+                yield gathered(self._where, rows)
+            else:
+                yield pa.table([self._column(field, rows) for field in self._schema], schema=self._schema)
+
+    def _column(self, field: pa.Field, rows: Sequence[Mapping[str, Any]]) -> pa.Array:
+        values = [row.get(field.name) for row in rows]
+        column = rounded(values, field.type)
+        if column is not None:
+            return column
+        other = next((value for value in values if rounded([value], field.type) is None), None)
+        raise SchemaMismatch(
+            f"{self._where} gave {other!r:.100} for {field.name!r}, which does not fit its type in output_schema, "
+            f"{field.type}; convert the value, or declare another type"
+        )
 
     def _mismatch(self, row: Mapping[str, Any]) -> SchemaMismatch:
         names = self._names or []

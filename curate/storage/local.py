@@ -338,7 +338,8 @@ class LocalStore:
         Nobody else removes it meanwhile, nor replaces it: that takes the same lock. Nobody creates it: its name is
         taken.
         """
-        assert self._root is not None and self._scratch is not None
+        assert self._root is not None
+        assert self._scratch is not None
         above, _, name = uri.rpartition("/")
         try:
             with self._folder(uri) as folder, _locked(folder):

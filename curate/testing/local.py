@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from curate.clock import Clock
 from curate.dataset.driver import run
+from curate.dataset.nulls import empty
 from curate.dataset.sides import SIDES, schema_name
 from curate.errors import ConfigError
 from curate.job import Job
@@ -118,7 +119,7 @@ def _read(summary: Summary, output: Path) -> LocalRun:
     aside = [path for name, path in names.items() if name.startswith(layout.QUARANTINE)]
     return LocalRun(
         summary,
-        pa.concat_tables(tables) if tables else schema.empty_table(),
+        pa.concat_tables(tables) if tables else empty(schema),
         [orjson.loads(line) for path in aside for line in decompress(path.read_bytes()).splitlines()],
         {name: path.read_bytes() for name, path in outputs.items()},
         {side.name: _side(output, side) for side in sorted(output.glob(f"{SIDES}*"))},
@@ -128,7 +129,7 @@ def _read(summary: Summary, output: Path) -> LocalRun:
 def _side(output: Path, folder: Path) -> pa.Table:
     schema = _stored_schema(output, schema_name(folder.name))
     tables = [_table(path, schema) for path in sorted(folder.rglob("*")) if path.is_file()]
-    return pa.concat_tables(tables) if tables else schema.empty_table()
+    return pa.concat_tables(tables) if tables else empty(schema)
 
 
 def _stored_schema(output: Path, name: str) -> pa.Schema:
@@ -146,5 +147,5 @@ def _table(path: Path, schema: pa.Schema) -> pa.Table:
     return (
         pa.json.read_json(pa.BufferReader(data), parse_options=pa.json.ParseOptions(explicit_schema=schema))
         if data
-        else schema.empty_table()
+        else empty(schema)
     )

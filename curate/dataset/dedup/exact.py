@@ -28,6 +28,7 @@ from curate.dataset.exchange.how import GROUPED, Part, Usual
 from curate.dataset.exchange.order import Order, SortKey, rows_where
 from curate.dataset.lazy.expressions import unknown_column
 from curate.dataset.lazy.operators import Plain
+from curate.dataset.nulls import empty
 from curate.dataset.pipeline import Place
 from curate.dataset.sides import SideTable
 from curate.dataset.tally import Tally
@@ -78,7 +79,7 @@ class Same:
                 raise ConfigError(f"dedup_exact: {unknown_column(name, found.names)}")
         if self.priority is not None:
             Order((SortKey(self.priority),)).check("dedup_exact(priority=)", found)
-        digest_rows(self._compared(found.empty_table()), self.columns)
+        digest_rows(self._compared(empty(found)), self.columns)
 
     def digests(self, batch: pa.Table) -> tuple[Words, Words]:
         """Returns the digest of each row."""

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from curate.dataset.exchange.order import take
 from curate.dataset.exchange.settle import settled
+from curate.dataset.nulls import empty
 
 PAGE_ROWS = 65_536
 """Rows of a page at most, where rows take next to no bytes."""
@@ -58,7 +59,7 @@ class Chunk:
         takes twice as long.
         """
         tables, self._tables = self._tables, []
-        return pa.concat_tables(tables).combine_chunks() if tables else self._schema.empty_table()
+        return pa.concat_tables(tables).combine_chunks() if tables else empty(self._schema)
 
 
 def _address(table: pa.Table) -> int:

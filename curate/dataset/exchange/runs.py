@@ -31,7 +31,7 @@ import xxhash
 
 from curate.dataset.exchange.chunks import PLACE_BYTES, Chunk, gather, page_ends
 from curate.dataset.exchange.order import Order, take
-from curate.dataset.exchange.settle import held, plain_schema
+from curate.dataset.exchange.settle import held, noted, plain_schema
 from curate.dataset.formats.compress import Sink
 from curate.dataset.formats.parquet_output import row_bytes
 from curate.dataset.formats.record import (
@@ -43,6 +43,7 @@ from curate.dataset.formats.record import (
     run_record,
     run_sizes,
 )
+from curate.dataset.nulls import empty
 from curate.errors import DamagedRun, ObjectNotFound, SchemaMismatch
 from curate.storage import is_local
 from curate.storage.protocol import Object, Store
@@ -94,6 +95,7 @@ class RunWriter:
         self.rows = 0
         self._sink = sink
         self._schema = plain_schema(schema)
+        self._noted = noted(self._schema, schema)
         self._order = order
         self._fold = fold
         self._chunk_bytes = chunk_bytes
@@ -131,7 +133,7 @@ class RunWriter:
         stream = pa.BufferOutputStream()
         with pa.ipc.new_stream(stream, index.schema) as writer:
             writer.write_table(index.combine_chunks())
-        self._sink.write(run_end(stream.getvalue().to_pybytes(), self._schema.serialize().to_pybytes(), record))
+        self._sink.write(run_end(stream.getvalue().to_pybytes(), self._noted.serialize().to_pybytes(), record))
 
     def _take(self, table: pa.Table) -> int:
         """Takes rows from the start of `table`, up to where something is to be done; returns how many."""
@@ -367,7 +369,7 @@ class RunFile:
                 f"{self.uri}: segment {segment} has {pages.starts[-1]} rows, not {start_row} to {stop_row}"
             )
         if start_row == stop_row:
-            return self.schema.empty_table()
+            return empty(self.schema)
         first = int(np.searchsorted(pages.starts, start_row, side="right")) - 1
         last = int(np.searchsorted(pages.starts, stop_row, side="left"))
         begin = int(pages.offset[first])

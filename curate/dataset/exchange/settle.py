@@ -1,7 +1,10 @@
 """Rows as they are stored in run files: equal rows are equal bytes, whatever arrays they came in.
 
-What is only a way of storing (dictionaries, views, run-end encoding) is stored plain. Under a null there may be
-anything; Arrow's `take` leaves zeros there, but for what lies in the fields of a struct that is null.
+What is only a way of storing (dictionaries, views, run-end encoding) is stored plain; the schema of a file has a note
+of what it was, which is what rows become again when they are read for good.
+
+Under a null there may be anything; Arrow's `take` leaves zeros there, but for what lies in the fields of a struct that
+is null.
 """
 
 from __future__ import annotations
@@ -15,7 +18,11 @@ import pyarrow.types as pt
 
 from curate.dataset.formats.hold import hold
 from curate.dataset.formats.per_schema import per_schema
+from curate.dataset.values import Misfit, recast
 from curate.errors import ConfigError
+
+_GIVEN = b"curate:given"
+"""The note in the schema of a run file."""
 
 
 @per_schema
@@ -35,6 +42,31 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
                 f"column {field.name!r} is {field.type}, which no exchange can move; cast or drop it before: {error}"
             ) from error
     return stored
+
+
+def noted(stored: pa.Schema, schema: pa.Schema) -> pa.Schema:
+    """Returns `stored`, the `plain_schema` of `schema`, with a note of it, if types differ."""
+    schema = given_schema(schema).remove_metadata()
+    return stored if stored.equals(schema) else stored.with_metadata({_GIVEN: schema.serialize().to_pybytes()})
+
+
+def given_schema(stored: pa.Schema) -> pa.Schema:
+    """Returns the schema that rows came with, of which one is the `noted`."""
+    note = (stored.metadata or {}).get(_GIVEN)
+    return stored if note is None else pa.ipc.read_schema(pa.py_buffer(note))
+
+
+def given(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Returns a table, its columns that were stored plain in the way of `schema` again."""
+    for at, field in enumerate(table.schema):
+        to = schema.field(field.name) if field.name in schema.names else field
+        if not to.type.equals(field.type) and _plain(to.type).equals(field.type):
+            try:
+                chunks = [recast(chunk, to.type) for chunk in table.column(at).chunks]
+            except (Misfit, pa.ArrowException):  # more values than the indexes of a dictionary can count
+                continue
+            table = table.set_column(at, to, pa.chunked_array(chunks, to.type))
+    return table
 
 
 def _plain_field(field: pa.Field) -> pa.Field:

@@ -19,6 +19,7 @@ from curate.dataset.formats.compress import Buffer, Sink
 from curate.dataset.formats.hold import hold
 from curate.dataset.formats.per_schema import per_schema
 from curate.dataset.formats.record import PARQUET_KEY, parquet_record, seal_footer
+from curate.dataset.nulls import empty
 
 GROUP_ROWS = 65_536
 GROUP_BYTES = 64 << 20
@@ -70,7 +71,7 @@ class ParquetOutput:
         """Writes what is pending, then the record and the footer."""
         self._write_groups(last=True)
         if self._opened is None:
-            self._opened = self._open(self._schema.empty_table())
+            self._opened = self._open(empty(self._schema))
         self._writer.add_key_value_metadata({PARQUET_KEY: parquet_record(record)})
         self._writer.close()
         self._seal()
@@ -167,7 +168,7 @@ def _differs(column: pa.ChunkedArray) -> bool:
 def _leaves(schema: pa.Schema) -> list[tuple[str, str]]:
     """Returns the path of each column of the file, and the name of the one that it is a part of."""
     sink = pa.BufferOutputStream()
-    pq.write_table(schema.empty_table(), sink)
+    pq.write_table(empty(schema), sink)
     stored = pq.ParquetFile(pa.BufferReader(sink.getvalue())).schema
     names = iter([field.name for field in schema for _ in range(_leaf_count(field.type))])
     return [(stored.column(k).path, next(names)) for k in range(len(stored))]

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,18 @@ import pyarrow.types as pt
 
 from curate.dataset.exchange.groups import one_chunk
 from curate.dataset.nulls import filled, is_known
-from curate.dataset.values import Misfit, clash, fitted, inferred, is_bytes, is_list, is_text, recast, tensor_shape
+from curate.dataset.values import (
+    Misfit,
+    clash,
+    fitted,
+    has_type,
+    inferred,
+    is_bytes,
+    is_list,
+    is_text,
+    recast,
+    tensor_shape,
+)
 from curate.errors import ConfigError, SchemaMismatch, did_you_mean
 
 FORMATS = ("pyarrow", "numpy", "pandas")
@@ -96,7 +107,7 @@ def _objects(name: str, column: pa.Array | pa.ChunkedArray) -> list[Any]:
         if isinstance(column.type, pa.FixedShapeTensorType):
             return _tensors(column)
         values: list[Any] = column.to_pylist()
-        if _has(column.type, _is_cut) and not one_chunk(column).equals(fitted(values, column.type)):
+        if has_type(column.type, _is_cut) and not one_chunk(column).equals(fitted(values, column.type)):
             raise ValueError("some would be cut")
     except (ValueError, OverflowError, pa.ArrowException) as error:
         raise SchemaMismatch(
@@ -111,13 +122,6 @@ def _is_cut(type: pa.DataType) -> bool:
     return bool(type == pa.time64("ns") or pt.is_date64(type)) or (
         isinstance(type, pa.BaseExtensionType) and not isinstance(type, pa.UuidType | pa.Bool8Type | pa.JsonType)
     )
-
-
-def _has(type: pa.DataType, is_wanted: Callable[[pa.DataType], bool]) -> bool:
-    """Returns whether it, or a type in it, is one of those."""
-    if pt.is_dictionary(type) or pt.is_run_end_encoded(type):
-        return _has(type.value_type, is_wanted)
-    return is_wanted(type) or any(_has(type.field(at).type, is_wanted) for at in range(type.num_fields))
 
 
 def _tensors(column: pa.Array | pa.ChunkedArray) -> list[Any]:
@@ -146,9 +150,8 @@ def to_numpy(table: pa.Table) -> dict[str, np.ndarray[Any, Any]]:
 
 def _numpy(name: str, column: pa.ChunkedArray) -> np.ndarray[Any, Any]:
     type = column.type
-    if pt.is_dictionary(type) or pt.is_run_end_encoded(type):
-        column = pa.chunked_array([_decoded(chunk) for chunk in column.chunks], type.value_type)
-        return _numpy(name, column)
+    if _is_encoded(type):
+        return _numpy(name, _decoded(column))
     nulls = column.null_count
     if isinstance(type, pa.FixedShapeTensorType) and not nulls:
         return _stacked(one_chunk(column))
@@ -162,7 +165,8 @@ def _numpy(name: str, column: pa.ChunkedArray) -> np.ndarray[Any, Any]:
     if is_list(type):
         array = one_chunk(column)
         if _is_plain(array):
-            return array.to_numpy(zero_copy_only=False)
+            lists: np.ndarray[Any, Any] = array.to_numpy(zero_copy_only=False)
+            return lists
         return _of_objects([_as_array(value) for value in _objects(name, column)])
     if pt.is_time(type) or pt.is_nested(type) or pt.is_interval(type) or isinstance(type, pa.BaseExtensionType):
         return _of_objects(_objects(name, column))
@@ -170,8 +174,14 @@ def _numpy(name: str, column: pa.ChunkedArray) -> np.ndarray[Any, Any]:
     return found
 
 
-def _decoded(array: pa.Array) -> pa.Array:
-    return array.dictionary_decode() if pt.is_dictionary(array.type) else pc.run_end_decode(array)
+def _is_encoded(type: pa.DataType) -> bool:
+    return bool(pt.is_dictionary(type) or pt.is_run_end_encoded(type))
+
+
+def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Returns a column of a dictionary, or of runs, as its values."""
+    decode = pa.DictionaryArray.dictionary_decode if pt.is_dictionary(column.type) else pc.run_end_decode
+    return pa.chunked_array(map(decode, column.chunks), column.type.value_type)
 
 
 def _nulled(column: pa.ChunkedArray) -> np.ndarray[Any, Any]:
@@ -185,6 +195,8 @@ def _nulled(column: pa.ChunkedArray) -> np.ndarray[Any, Any]:
 def _is_plain(array: pa.Array) -> bool:
     """Returns whether Arrow makes arrays of lists that have all that there is."""
     while is_list(array.type):
+        if pt.is_list_view(array.type) or pt.is_large_list_view(array.type):
+            return False  # of a slice, Arrow takes other values
         if pt.is_fixed_size_list(array.type) and array.null_count:
             return False  # what lies under its nulls would count
         array = array.flatten()
@@ -214,7 +226,7 @@ def _of_objects(values: Sequence[Any]) -> np.ndarray[Any, Any]:
 
 def to_pandas(table: pa.Table) -> Any:
     """Returns a data frame whose columns are those of the table, not copies: of pandas.ArrowDtype, so that numbers stay
-    what they are beside nulls. Dictionaries of texts and numbers become categories; extension types, tensors among
+    what they are beside nulls. Runs are values, dictionaries of texts and numbers become categories; extension types, tensors among
     them, and columns of nothing but nulls are objects, as in `rows`."""
     import pandas as pd
 
@@ -228,6 +240,8 @@ def to_pandas(table: pa.Table) -> Any:
     for at, field in enumerate(table.schema):
         if is_object(field.type):
             plain = plain.set_column(at, field.name, pa.nulls(table.num_rows, pa.bool_()))
+        elif pt.is_run_end_encoded(field.type):
+            plain = plain.set_column(at, field.name, _decoded(table.column(at)))
     frame = plain.to_pandas(types_mapper=dtype)
     for field in table.schema:
         if is_object(field.type):
@@ -380,11 +394,11 @@ def _of_floats(values: np.ndarray[Any, Any], before: pa.ChunkedArray | None) -> 
     if before is None:
         return array
     type = before.type
-    whole = type.value_type if pt.is_dictionary(type) or pt.is_run_end_encoded(type) else type
-    if pt.is_integer(whole) and before.null_count and size == 8:
+    given = _decoded(before) if _is_encoded(type) else before
+    if pt.is_integer(given.type) and given.null_count and size == 8:
         try:
             # Raises for a fraction, NaN, and what is out of range.
-            return _kept(array.cast(whole), type)
+            return _kept(array.cast(given.type), type)
         except pa.ArrowException:
             return array
     return _kept(array, type)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import secrets
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -257,7 +257,7 @@ def blocks(
                     stopped=stopped,
                     gauges=run.stream(program.chains(), inline=backend.name == "inline"),
                 )
-                with closing(stream):
+                with closing(cast(Generator[pa.Table], stream)):
                     ordered = map(in_one_order(), stream)
                     yield from settled(ordered) if _settles(fusions) else unnamed(ordered)
             finally:

@@ -18,15 +18,16 @@ from curate.dataset.exchange.even import Even, Reads, by_part, evenly, rows_of
 from curate.dataset.exchange.how import LIMIT, Exchange, Part
 from curate.dataset.exchange.order import Order, take
 from curate.dataset.exchange.runs import RunFile, Segment
+from curate.dataset.exchange.settle import given, given_schema
 from curate.dataset.exchange.skew import heaviest, refusal
 from curate.dataset.formats import rechunk
 from curate.dataset.lazy.run_files import open_all, opened, remove_damaged
 from curate.dataset.lazy.sources import View
 from curate.dataset.lazy.unifying import brought, unify
 from curate.dataset.lazy.zipping import unequal
-from curate.dataset.nulls import is_blank
+from curate.dataset.nulls import empty, is_blank
 from curate.dataset.tally import BadRowBudget, Tally
-from curate.errors import ConfigError, DamagedRun
+from curate.errors import ConfigError, CurateError, DamagedRun
 from curate.storage.protocol import Object
 from curate.units import GIB, MIB
 
@@ -76,6 +77,8 @@ class Ranges:
     """How many outputs there are."""
     held: tuple[pa.Schema | None, ...] = ()
     """What rows of each side are held to, where those of its run files differ, as parts of a union may."""
+    given_schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    """The types that columns came with, where `schema` has none: run files hold some in a plainer way."""
     num_cpus: float | None = None
 
     @property
@@ -119,7 +122,8 @@ class Ranges:
         del view
         # Each by itself: rows that are lists of groups are many bytes together, and come in tables of what is meant.
         for table in self._rows(piece, tally):
-            yield from rechunk([table], batch_rows)
+            for batch in rechunk([table.replace_schema_metadata(None)], batch_rows):
+                yield given(batch, self.schema if len(self.schema) else self.given_schema)
 
     def _rows(self, piece: Piece, tally: Tally) -> Iterator[pa.Table]:
         sides = []
@@ -193,10 +197,10 @@ class Ranges:
 
     def _empty(self, side: int) -> pa.Table:
         if (to := self.held[side] if self.held else None) is not None:
-            return to.empty_table()
+            return empty(to)
         # Files without a row have no segment, and say which columns there are all the same, if that is known.
         own = (opened(file).schema for of, file in zip(self.sides, self.files, strict=True) if of == side)
-        return next((schema for schema in own if len(schema)), pa.schema([])).empty_table()
+        return empty(next((schema for schema in own if len(schema)), pa.schema([])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,9 +251,10 @@ def ranges_of(how: Exchange, schema: pa.Schema | None, sides: Sequence[Sequence[
         made = tuple(_pieces_beside(how, indexes, [of for of, _, _ in segments]))
     else:
         made = tuple(_within(how, indexes, (_pieces_by_rows if how.even else _pieces_by_bytes)(how, indexes)))
+    of = [to or _first_of(runs, side_of, side) for side, to in enumerate(held)]
     if schema is None:
-        schema = _made_of(how, [to or _first_of(runs, side_of, side) for side, to in enumerate(held)])
-    return Ranges(how, schema, files, tuple(side_of), tuple(segments), made, len(made), held)
+        schema = _made_of(how, of)
+    return Ranges(how, schema, files, tuple(side_of), tuple(segments), made, len(made), held, _given_of(how, of))
 
 
 def _held(how: Exchange, runs: Sequence[RunFile], side_of: Sequence[int]) -> tuple[pa.Schema | None, ...]:
@@ -272,19 +277,28 @@ def _of(schema: pa.Schema, keys: pa.Table) -> pa.Schema:
 
 def _first_of(runs: Sequence[RunFile], side_of: Sequence[int], side: int) -> pa.Schema | None:
     """Returns the schema of the first run file of a side that has columns."""
-    return next((one.schema for one, of in zip(runs, side_of, strict=True) if of == side and len(one.schema)), None)
+    found = (one.schema for one, of in zip(runs, side_of, strict=True) if of == side and len(one.schema))
+    return next(map(given_schema, found), None)
 
 
 def _made_of(how: Exchange, sides: Sequence[pa.Schema | None]) -> pa.Schema:
     """Returns the schema of what becomes of rows of these; without columns if those of one are not known: it has no
     rows, and what the others become has them."""
-    tables = [pa.table({}) if side is None else side.empty_table() for side in sides]
+    tables = [pa.table({}) if side is None else empty(side) for side in sides]
     if how.plain:
         return tables[0].schema
     if any(map(is_blank, tables)):
         return pa.schema([])
     made = next(how.combine(tables, Tally(BadRowBudget()), Part(0, 1)), None)
     return pa.schema([]) if made is None else made.schema
+
+
+def _given_of(how: Exchange, sides: Sequence[pa.Schema | None]) -> pa.Schema:
+    """Returns the types that columns of what becomes of rows of these had, as far as it is told without rows."""
+    try:
+        return how.schema(sides) or pa.schema([])
+    except CurateError:  # groups were begun before
+        return pa.schema([])
 
 
 def _pieces_by_bytes(how: Exchange, indexes: Sequence[Segment]) -> Iterator[Piece]:

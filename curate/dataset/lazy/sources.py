@@ -38,6 +38,7 @@ from curate.dataset.formats import (
 from curate.dataset.formats.hold import plain, unify, widens
 from curate.dataset.inputs import SCHEMA, list_inputs, understand
 from curate.dataset.lazy.footers import refuse_other_types
+from curate.dataset.nulls import empty
 from curate.dataset.split import SHARD_BYTES, bundled, shards_of
 from curate.dataset.tally import Tally, counted
 from curate.dataset.upstream import Hole, holes_in, refuse_holes, warn_of_holes
@@ -336,7 +337,7 @@ class Tables:
         cuts = [(table, range(0, len(table), _piece_rows(table))) for table in some]
         if not cuts and len(self.schema):
             # A piece without rows says which columns there are.
-            cuts = [(self.schema.empty_table(), range(1))]
+            cuts = [(empty(self.schema), range(1))]
         total = sum(len(starts) for _, starts in cuts)
         number = 0
         for table, starts in cuts:
