@@ -113,6 +113,10 @@ class Run:
     def __init__(self) -> None:
         self._parts: list[StreamPart | WritePart] = []
         self._behind: list[LocalPart] = []
+        self.vacant: Any = None
+        """The schema of tables without rows that tasks gave, where no block has rows to tell it by."""
+        self.fusions: Sequence[Any] = ()
+        """What the tasks did that ran last."""
 
     def stream(self, chains: Sequence[tuple[str, Pipeline]], *, inline: bool) -> Gauges:
         """Adds tasks that make blocks; returns what says how they are doing."""
