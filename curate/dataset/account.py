@@ -230,6 +230,7 @@ class Account:
                 **self._event(attempt, task, record, "done"),
                 "rows": books.rows(),
                 "counters": books.sorted_counters(),
+                **books.sorted_metrics(),
                 "bytes_out": record.bytes_out,
                 "generation": record.generation,
                 "existed": record.existed,
@@ -419,6 +420,7 @@ class Account:
                 "tasks": {"dispatched": self.scheduler.launched, "attempts": self.scheduler.attempts},
                 "rows": totals.books.rows(),
                 "counters": totals.books.sorted_counters(),
+                **totals.books.sorted_metrics(),
                 "bytes": {"in": totals.bytes_in, "out": totals.bytes_out},
                 "rate": progress.rate,
                 "eta_seconds": middle(progress.eta_range_s),
@@ -445,6 +447,7 @@ class Account:
             "shards": {"total": len(self.prepared.plan), "done": totals.job_done},
             "rows": totals.books.rows(),
             "counters": totals.books.sorted_counters(),
+            **totals.books.sorted_metrics(),
             "bytes": {"in": totals.bytes_in, "out": totals.bytes_out},
             **staged_as_dict([one.settled() for one in self._reports(RunState.COMPLETE)]),
         }

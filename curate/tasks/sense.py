@@ -119,13 +119,14 @@ _stage = lambda value: (  # noqa: E731 - one of the shapes
         seconds=maybe(number),
     )(value)
 )
-_earlier = having(
+_earlier_books = having(
     rows=rows,
     counters=counters,
     quarantine=many(
         lambda one: isinstance(one, list) and len(one) == 2 and isinstance(one[0], str) and quarantine(one[1])
     ),
 )
+_earlier = lambda value: _earlier_books(value) and fields(metrics=counters)(value)  # noqa: E731 - one of the shapes
 _side = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _suffix = re.compile(r"\.(parquet|jsonl|csv|run)(\.(gz|zst))?")
 
@@ -148,6 +149,7 @@ SUMMARY: Mapping[str, Check] = {
     "shards": _shards,
     "rows": rows,
     "counters": counters,
+    "metrics": counters,
     "bytes": each(whole),
     "earlier": maybe(_earlier),
     "stages": many(_stage),
@@ -166,6 +168,7 @@ BEAT: Mapping[str, Check] = {
     "shards": _shards,
     "rows": rows,
     "counters": counters,
+    "metrics": counters,
     "bytes": each(whole),
     "rate": having(shards_per_s=number, rows_per_s=number, bytes_per_s=number),
     "eta_seconds": maybe(number),
@@ -205,6 +208,7 @@ EVENT: Mapping[str, Check] = {
     "generation": text,
     "rows": rows,
     "counters": counters,
+    "metrics": counters,
 }
 RECORD: Mapping[str, Check] = {
     "job": text,
@@ -225,7 +229,7 @@ def outcome(value: Any) -> bool:
 def done(value: Any) -> bool:
     """Returns whether a line of a segment of events tells of a shard that was done."""
     tells = having(index=count, outcome=text, generation=text, rows=rows, counters=counters)
-    return tells(value) and bool(value["outcome"] == "done")
+    return tells(value) and fields(metrics=counters)(value) and bool(value["outcome"] == "done")
 
 
 def failure(value: Any) -> bool:
