@@ -442,6 +442,9 @@ class GCSStore:
                 body = _whole_body(response)[start:stop]
             if len(body) != stop - start:
                 raise _cut(f"{len(body)} bytes came, {stop - start} were asked for")
+            if len(body) == object.size:
+                # The checksum is that of the whole object; of a part there is none.
+                _compare_checksum(response, body)
             return body
 
         found = self._ask(request, parse)
@@ -722,11 +725,15 @@ def _whole_body(response: _Response) -> bytes:
     stored = response.headers.get("x-goog-stored-content-length", "")
     if stored.isdigit() and int(stored) != len(response.body):
         raise _cut(f"{len(response.body)} bytes came, the object has {stored}")
+    _compare_checksum(response, response.body)
+    return response.body
+
+
+def _compare_checksum(response: _Response, body: bytes) -> None:
     for part in response.headers.get("x-goog-hash", "").split(","):
         name, _, expected = part.strip().partition("=")
-        if name == "crc32c" and (found := _crc32c(google_crc32c.value(response.body))) != expected:
+        if name == "crc32c" and (found := _crc32c(google_crc32c.value(body))) != expected:
             raise _cut(f"the bytes that came have the CRC-32C {found}, expected {expected}")
-    return response.body
 
 
 def _content_range(response: _Response) -> tuple[int, int]:
