@@ -178,7 +178,7 @@ class GCSStore:
                 params["pageToken"] = page
             found, page = self._ask(_Request(f"list {prefix}", "list", "GET", "b/{}/o", (bucket,), params), _page)
             for item in found:
-                yield Object(f"gs://{bucket}/{item['name']}", int(item["size"]), item["generation"])
+                yield Object(f"gs://{bucket}/{item['name']}", int(item["size"]), str(item["generation"]))
 
     def stat(self, uri: str) -> Object:
         return _object(uri, self._metadata(uri, "name,size,generation"))
@@ -692,9 +692,9 @@ def _status(response: _Response) -> int:
 
 
 def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value:
+    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
         raise TypeError(f"expected text, found {value!r}")
-    return value
+    return str(value)
 
 
 _FIELDS: Mapping[str, Callable[[Any], object]] = {
