@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import orjson
-import pyarrow.compute as pc
 
 from curate.dataset.sides import SIDES
 from curate.dataset.spec import RunOptions, StageSpec
@@ -64,8 +63,6 @@ def commit(prepared: Prepared, options: RunOptions) -> None:
     if is_local(prepared.output):
         from curate.storage.local import probe_linking
 
-        folders = pc.unique(pc.replace_substring_regex(prepared.plan.ids, r"/?[^/]*$", "")).to_pylist()
-        refuse_links(prepared.output, (f"{prepared.output}/{folder}" for folder in folders if folder))
         probe_linking(prepared.stores.scratch)
     if todo.remove is not None:
         remove_job(ledger, prepared.spec.name, prepared.run_ids, todo.remove, options)
