@@ -384,6 +384,8 @@ def dry_staged(
     if job.done:
         return look(replace(spec, rows=Planned(job.plan)), options)
     refuse_mixed_keys(job)
+    if is_local(output):
+        refuse_links(output)
     told = _told(spec, spec, options)
 
     def unfinished(stage: StageSpec, how: RunOptions) -> tuple[Prepared, str] | None:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 from curate import ConfigError, Dataset, Job, RunState
+from curate.dataset.driver import dry_run
 from curate.dataset.places import remove_stages
 from curate.storage import open_store
 from curate.storage.local import LocalStore, remove_scratch, sweep_scratch
@@ -207,6 +208,11 @@ def test_a_link_in_the_place_of_a_folder_is_refused(folder: str) -> None:
             [base / "precious", base / "moved", link] if (base / "moved").exists() else [base / "precious", link]
         )
         for overwrite in (False, True):
+            options = job(max_bad_rows=5).options(
+                input=base / "in", output=base / "out", backend="inline", overwrite=overwrite
+            )
+            with pytest.raises(ConfigError, match=rf"{link} is a link"):
+                dry_run(job(max_bad_rows=5).spec(), options)
             with pytest.raises(ConfigError, match=rf"{link} is a link"):
                 run_job(job(max_bad_rows=5), base / "in", base / "out", overwrite=overwrite, confirm=lambda _: True)
             assert there.items() <= seen([base]).items()
