@@ -21,6 +21,7 @@ from curate.dataset.formats.binary import binary_schema, read_binary
 from curate.dataset.formats.csv import read_csv, sample_csv
 from curate.dataset.formats.encoding import Codec, Encoding, Format, ReadAs, detect, stem
 from curate.dataset.formats.fit import JSON_TEXT, readable
+from curate.dataset.formats.from_text import has_text
 from curate.dataset.formats.hold import hold
 from curate.dataset.formats.images import image_schema, read_image
 from curate.dataset.formats.infer import missing_column
@@ -131,12 +132,7 @@ def check_declared(method: str, format: Format, schema: Any) -> pa.Schema:
 def _readable(format: Format, type: pa.DataType) -> bool:
     if format is Format.JSONL:
         return readable(type)
-    if format is Format.CSV:
-        try:
-            pa.array([], pa.string()).cast(type)
-        except pa.ArrowNotImplementedError:
-            return False
-    return True
+    return format is not Format.CSV or has_text(type)
 
 
 def _part(uri: str, schema: pa.Schema, wanted: Mapping[str, pa.DataType | None] | None) -> pa.Schema:

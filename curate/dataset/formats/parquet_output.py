@@ -20,6 +20,7 @@ from curate.dataset.formats.hold import hold
 from curate.dataset.formats.per_schema import per_schema
 from curate.dataset.formats.record import PARQUET_KEY, parquet_record, seal_footer
 from curate.dataset.nulls import empty
+from curate.errors import ConfigError
 
 GROUP_ROWS = 65_536
 GROUP_BYTES = 64 << 20
@@ -42,10 +43,12 @@ class ParquetOutput:
         group_rows: int = GROUP_ROWS,
         group_bytes: int = GROUP_BYTES,
     ) -> None:
+        """Raises ConfigError for a column of a type that Parquet has no place for."""
         self.rows = 0
         self._group_rows = group_rows
         self._group_bytes = group_bytes
         self._schema = stored_schema(schema)
+        refuse_unknown(schema)
         self._arrays = _array_count(self._schema)
         self._pending: list[pa.Table] = []
         self._pending_rows = 0
@@ -178,6 +181,20 @@ def _leaf_count(type: pa.DataType) -> int:
     if not pt.is_nested(type):
         return 1
     return sum(_leaf_count(type.field(k).type) for k in range(type.num_fields))
+
+
+@per_schema
+def refuse_unknown(schema: pa.Schema) -> None:
+    """Raises ConfigError for a column of a type that Parquet has no place for."""
+    for stored, field in zip(stored_schema(schema), schema, strict=True):
+        sink = pa.BufferOutputStream()
+        try:
+            pq.write_table(pa.schema([stored]).empty_table(), sink)
+        except (pa.ArrowException, OSError) as error:
+            raise ConfigError(
+                f"column {field.name!r} is {field.type}, which Parquet has no place for: {error}; leave it out, or "
+                "make it one of another type"
+            ) from error
 
 
 @per_schema
