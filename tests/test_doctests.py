@@ -6,6 +6,7 @@ import doctest
 import importlib
 import inspect
 import pkgutil
+from typing import Any
 
 import pytest
 
@@ -44,6 +45,18 @@ def test_every_method_has_one(shown: type) -> None:
 def test_so_has_every_function(name: str) -> None:
     """What is imported from `curate` begins with one of them."""
     assert ">>> " in (getattr(curate, name).__doc__ or "")
+
+
+@pytest.mark.extras
+@pytest.mark.parametrize("cls", [curate.Dataset, DataIterator], ids=lambda cls: cls.__name__)
+def test_examples_of_tensors(cls: type[Any]) -> None:
+    """They are skipped where there is no torch."""
+    method = cls.iter_torch_batches
+    (found,) = doctest.DocTestFinder().find(method, "iter_torch_batches", globs={"curate": curate})
+    assert found.examples
+    for example in found.examples:
+        example.options.pop(doctest.SKIP, None)
+    assert doctest.DocTestRunner().run(found).failed == 0
 
 
 def test_there_are_examples() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.errors import ConfigError
-from curate.units import GIB, KIB, MIB, format_bytes, format_duration, parse_bytes, parse_percent
+from curate.units import GIB, KIB, MIB, format_bytes, format_duration, json_line, parse_bytes, parse_percent
 
 
 @pytest.mark.parametrize(
@@ -102,3 +106,18 @@ def test_sizes_read_back_to_within_a_percent(size: float) -> None:
 def test_durations_have_their_two_largest_units(seconds: float, text: str) -> None:
     """And none that is zero."""
     assert format_duration(seconds) == text
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(VALUES)
+def test_json_lines_are_printable_and_the_same_value(value: Any) -> None:
+    """Whatever the texts in it are made of."""
+    line = json_line(value)
+    assert line.decode().isprintable()
+    assert orjson.loads(line) == json.loads(line) == value

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
-import orjson
 from rich.console import Console
 from rich.text import Text
 
@@ -16,7 +15,7 @@ from curate.dataset.failures import JobFailures, StageFailures, read_all_failure
 from curate.storage import normalise
 from curate.tasks.failures import FAILED, RETRY, Group
 from curate.tasks.shard import Shard, SliceKind
-from curate.units import format_bytes, format_duration, plain, short
+from curate.units import format_bytes, format_duration, json_line, plain, short
 
 SHOWN_GROUPS = 20
 SHOWN_CHARS = 400
@@ -34,7 +33,7 @@ def show_failures(output: str, *, everything: bool, as_json: bool) -> int:
     failed = sum(int(stage.found.failed.sum()) for stage in stages)
     if as_json:
         values = [_group_as_dict(root, stage, group) for stage, group in pairs]
-        click.echo(orjson.dumps({"output": root, "failed": failed, "groups": values}, default=str))
+        click.echo(json_line({"output": root, "failed": failed, "groups": values}, default=str))
         return 0
     console = Console(highlight=False)
     line(console, Text.assemble((plain(found.job["job"]), "bold"), "  ", plain(root)))
@@ -109,7 +108,7 @@ def show_shard(output: str, shard_id: str, *, as_json: bool) -> int:
         value = {"output": root, "shard": shard_id, "state": state, "input": shard.uri, "slice": _slice(shard)}
         value |= {"stage": stage.key} if stage.text else {}
         commands = {"replay": _replay(root, shard_id), "retry": f"curate retry {_word(root)}"}
-        click.echo(orjson.dumps({**value, "tries": tries, **commands}, default=str))
+        click.echo(json_line({**value, "tries": tries, **commands}, default=str))
         return 0
     console = Console(highlight=False)
     colour = {"done": "green", "failed": "red"}.get(state, "yellow")

@@ -14,7 +14,7 @@ from curate.cli.table import print_table
 from curate.cli.terminal import fact, line
 from curate.dataset.browse import rows
 from curate.dataset.look import find_job, find_shard
-from curate.units import plain, short
+from curate.units import harmless_json, plain, short
 
 SHOWN_SHARDS = 3
 SHOWN_COLUMNS = 20
@@ -29,7 +29,7 @@ def show_head(output: str, most: int, *, columns: Sequence[str] | None, shard: s
     first = itertools.islice(rows(found, columns, own), most)
     if as_json:
         for _, row in first:
-            click.echo(row)
+            click.echo(harmless_json(row))
         return 0
     taken = list(first)
     console = Console(highlight=False)

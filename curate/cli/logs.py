@@ -18,7 +18,7 @@ from curate.dataset.look import FoundJob, find_job, find_shard, find_stages, loo
 from curate.tasks import layout
 from curate.tasks.stages import LAST
 from curate.tasks.status import RUNNING
-from curate.units import plain
+from curate.units import json_line, plain
 
 FOLLOW_S = 2.0
 EXIT_INTERRUPTED = 130
@@ -109,7 +109,7 @@ def _of_shard(lines: Iterable[dict[str, Any]], shard: str | None) -> Iterator[di
 
 def _show(console: Console, value: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        click.echo(orjson.dumps(value))
+        click.echo(json_line(value))
         return
     level, stream = str(value.get("level", "")), str(value.get("stream", "log"))
     # What was printed has no level; what was logged came by the usual way.

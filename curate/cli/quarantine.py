@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
-import orjson
 from rich.console import Console
 from rich.text import Text
 
@@ -17,7 +16,7 @@ from curate.cli.terminal import fact, line
 from curate.dataset.browse import quarantined
 from curate.dataset.formats.quarantine import Quarantined
 from curate.dataset.look import FoundJob, find_job, find_shard, find_stages
-from curate.units import plain, short
+from curate.units import json_line, plain, short
 
 SHOWN_REASONS = 20
 MOST_REASONS = 1000
@@ -37,7 +36,7 @@ def show_quarantine(
     chosen = _chosen(_rows(found, shard), reason)
     if as_json:
         for shard_id, row in itertools.islice(chosen, most):
-            click.echo(orjson.dumps(_as_dict(shard_id, row)))
+            click.echo(json_line(_as_dict(shard_id, row)))
         return 0
     reasons: Counter[str] = Counter()
     shards, last = 0, ""

@@ -9,7 +9,6 @@ import sys
 from typing import Any
 
 import click
-import orjson
 from rich.console import Console
 from rich.text import Text
 
@@ -28,7 +27,7 @@ from curate.job.command import stdout_to_stderr
 from curate.job.origin import locate, recorded_run
 from curate.tasks.record import Failure, FailureKind
 from curate.tasks.stages import LAST
-from curate.units import format_bytes, format_duration, plain
+from curate.units import format_bytes, format_duration, json_line, plain
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
@@ -61,7 +60,7 @@ def show_replay(
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     if as_json:
-        click.echo(orjson.dumps(_as_dict(root, stage, replayed), default=str))
+        click.echo(json_line(_as_dict(root, stage, replayed), default=str))
     else:
         _render(Console(highlight=False), root, stage, replayed)
     if debug and replayed.record.failure is not None:

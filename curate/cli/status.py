@@ -13,7 +13,6 @@ from threading import Thread
 from typing import Any
 
 import click
-import orjson
 from rich.console import Console
 from rich.text import Text
 
@@ -24,9 +23,11 @@ from curate.errors import CurateError, TransientStorageError
 from curate.storage import is_local
 from curate.tasks import registry
 from curate.tasks.pace import format_range
+from curate.tasks.retrying import shards_text
 from curate.tasks.stages import WAITING, StageReport, exchanges, numbered
 from curate.tasks.status import COMPLETE, RUNNING, STALLED, JobStatus
-from curate.units import format_bytes, format_duration, plain, short
+from curate.tasks.summary import told_incomplete, told_missing
+from curate.units import format_bytes, format_duration, json_line, plain, short
 
 COLOURS = {
     "complete": "green",
@@ -68,7 +69,7 @@ def show_job(output: str, clock: Clock, *, as_json: bool, watch_s: float | None)
         while True:
             status = look(output, clock.now())
             if as_json:
-                click.echo(orjson.dumps(status.as_dict()))
+                click.echo(json_line(status.as_dict()))
             else:
                 _separate(console, watched=watch_s is not None)
                 _render(console, status, clock.now())
@@ -86,7 +87,7 @@ def show_all(clock: Clock, *, as_json: bool, watch_s: float | None) -> int:
         while True:
             found = _glances(clock.now())
             if as_json:
-                click.echo(orjson.dumps({"jobs": [_as_dict(*one) for one in found]}))
+                click.echo(json_line({"jobs": [_as_dict(*one) for one in found]}))
             else:
                 _separate(console, watched=watch_s is not None)
                 _render_all(console, found)
@@ -151,6 +152,9 @@ def _facts(status: JobStatus) -> Iterator[tuple[str, str]]:
             yield "unequal", f"{plain(one.name)}: {one.rows_in:,} rows went in, {one.rows_out:,} came out"
     yield from _listed("counters", (f"{plain(k)} = {_number(v)}" for k, v in status.counters.items()), SHOWN_COUNTERS)
     yield "input", f"{format_bytes(status.bytes_done)} of {format_bytes(status.bytes_total)}"
+    if any(status.missing):
+        yield "", told_missing(*status.missing)
+    yield from (("", text) for text in told_incomplete(status.incomplete_input))
     if status.state == RUNNING:
         rate = status.rate
         yield (
@@ -160,6 +164,8 @@ def _facts(status: JobStatus) -> Iterator[tuple[str, str]]:
         )
         if status.waits:
             yield "waits", short(status.waits, SHOWN_CHARS)
+        texts = (f"{shards_text(one['count'])} {short(one['error'], SHOWN_CHARS)}" for one in status.retrying)
+        yield from _listed("retrying", texts, SHOWN_FAILURES)
         yield "ETA", format_range(status.eta_range_s)
         yield from _listed("operators", map(_operator, status.operators), SHOWN_OPERATORS)
 

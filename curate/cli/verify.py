@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterator
 
 import click
-import orjson
 from rich.console import Console
 from rich.text import Text
 
@@ -15,7 +14,7 @@ from curate.clock import Clock
 from curate.dataset.look import look
 from curate.dataset.verify import DAMAGED, INCOMPLETE, KINDS, OK, Verified, verify
 from curate.tasks.status import RUNNING
-from curate.units import format_bytes, plain, short
+from curate.units import format_bytes, json_line, plain, short
 
 SHOWN_FINDINGS = 10
 """Findings of one kind that are printed; `--json` has more."""
@@ -28,7 +27,7 @@ def show_verified(output: str, clock: Clock, *, as_json: bool) -> int:
     """Verifies a job's outputs and prints what is off. Returns the exit code: 0 if it is complete and all is well."""
     report = _verified(output)
     if as_json:
-        click.echo(orjson.dumps(report.as_dict()))
+        click.echo(json_line(report.as_dict()))
     else:
         at_work = report.state == INCOMPLETE and look(output, clock.now()).state == RUNNING
         _render(Console(highlight=False), report, at_work=at_work)

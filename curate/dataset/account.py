@@ -21,7 +21,8 @@ from curate.tasks.failures import Signature, Signatures, failure_event
 from curate.tasks.meters import Capacity, Measured, Meter, Role, add_packed, operated
 from curate.tasks.pace import Pace, middle
 from curate.tasks.progress import Progress
-from curate.tasks.record import ShardRecord
+from curate.tasks.record import Failure, FailureKind, ShardRecord, ShardWaits
+from curate.tasks.retrying import Retrying, busy_text, next_try
 from curate.tasks.runlog import RunLog
 from curate.tasks.scheduler import Launch, Outcome, Scheduler
 from curate.tasks.stages import Exchanged, StageReport, exchanges, source_bytes
@@ -90,9 +91,12 @@ class Account:
         sizes = prepared.listing.sizes.to_numpy() if len(positions) else np.zeros(0, dtype=np.int64)
         history = prepared.history
         self._earlier = history.earlier if history.summarised else prepared.spec.earlier
+        self.start_s = 0.0
+        """Seconds that it took to start what runs tasks, as far as it was started for this run."""
         self._at = at
         self.skipped = int(np.count_nonzero(matched.done[prepared.scope]))
         self.stale = len(prepared.stale)
+        self.missing = prepared.missing_inputs
         self.totals = _Totals(
             prepared.history.books,
             bytes_in=int(plan.sizes[matched.done].sum()),
@@ -113,6 +117,7 @@ class Account:
         self._pace = Pace()
         self._shown_s = started_s
         self._warned = 0
+        self._retrying = Retrying()
         self._signatures = Signatures()
         steps = [(name, Role.STEP, pooled) for name, pooled in prepared.spec.operator.metered]
         self._operators = [("read", Role.READ, False), *steps, ("write", Role.WRITE, False)]
@@ -140,12 +145,18 @@ class Account:
                 "limit": options.limit,
                 "sample": options.sample,
                 "allow_incomplete_input": options.allow_incomplete_input,
+                **self._incomplete_input(),
                 "origin": dict(self.prepared.spec.origin),
                 "shards": {
                     "total": len(self.prepared.plan),
                     "scope": len(self.prepared.scope),
                     "skipped": self.skipped,
                 },
+                **(
+                    {}
+                    if (dropped := self.prepared.uncommitted.dropped) is None
+                    else {"dropped": dropped["id"].to_pylist()}
+                ),
             }
         )
 
@@ -204,6 +215,7 @@ class Account:
         books = record.books or Books()
         with self._lock:
             totals = self.totals
+            self._retrying.over(record.index)
             self.prepared.history.add(record.index, books)
             totals.done += 1
             totals.job_done += 1
@@ -229,6 +241,7 @@ class Account:
                 "counters": books.sorted_counters(),
                 "bytes_out": record.bytes_out,
                 "generation": record.generation,
+                **({"checksum": record.checksum} if record.checksum else {}),
                 "existed": record.existed,
                 "different": record.different,
             }
@@ -242,7 +255,10 @@ class Account:
         with self._lock:
             totals = self.totals
             totals.worker_calls = totals.worker_calls.plus(record.calls or Calls())
-            if final:
+            if outcome is Outcome.RETRY:
+                self._retrying.again(record.index, shard.id, failure, self.clock.monotonic())
+            elif final:
+                self._retrying.over(record.index)
                 totals.failed += 1
                 totals.bytes_left -= shard.size_bytes
                 alike = self._signatures.of({"error": failure.error, "frame": failure.frame})
@@ -257,7 +273,7 @@ class Account:
         self._warned += 1
         if self._warned <= MOST_WARNINGS:
             self.log.warning(
-                "shard failed" if final else "shard failed, will be tried again",
+                self._said(failure, final=final),
                 shard=shard.id,
                 attempt=launch.attempt,
                 kind=failure.kind.value,
@@ -270,8 +286,33 @@ class Account:
         event |= {"input": shard.uri, "kind": failure.kind.value, "error": failure.error}
         self._runlog.add_failure(
             failure_event(self.prepared.run_id, event["time"], shard, launch, record, outcome.value)
+            | {"index": event["index"]}
         )
         self._runlog.add(event)
+
+    def _said(self, failure: Failure, *, final: bool) -> str:
+        """Returns what is logged of a failed try."""
+        limit = self.scheduler.policy.limit(failure.kind)
+        if failure.kind is FailureKind.RETRY_LATER:
+            if final:
+                return f"shard failed: the service was busy {limit + 1} times in a row"
+            return f"{busy_text(failure.reason)}; {next_try('this shard', failure.wait_s, failure.tries, limit)}"
+        return "shard failed" if final else f"shard failed; {next_try('it', failure.wait_s, failure.tries, limit)}"
+
+    def waits(self, launch: Launch, word: ShardWaits) -> None:
+        """Notes that a shard waits within its task, or no longer does."""
+        shard = self.prepared.plan.shard_id(word.index)
+        with self._lock:
+            news = self._retrying.waits(word, shard, self.clock.monotonic())
+        if news and word.wait_s:
+            self._warned += 1
+            if self._warned <= MOST_WARNINGS:
+                limit = self.scheduler.policy.limit(FailureKind.RETRY_LATER)
+                self.log.warning(
+                    f"{busy_text(word.reason)}; {next_try('its batch', word.wait_s, word.tries, limit)}",
+                    shard=shard,
+                    attempt=launch.attempt,
+                )
 
     def disturbed(self, ranks: Any) -> None:
         """Books shards as failed that were done, and whose output is gone or another's now."""
@@ -324,7 +365,7 @@ class Account:
         return {
             "time": round(self.clock.now(), 3),
             "outcome": outcome,
-            "index": record.index,
+            "index": self.prepared.plan.number(record.index),
             "shard": self.prepared.plan.shard_id(record.index),
             "attempt": attempt,
             "task": task,
@@ -353,6 +394,7 @@ class Account:
                 self._measured(running),
                 "" if self._at is None else self._at.text,
                 self._waits,
+                self._retrying.text(self.clock.monotonic()),
             )
 
     def _measured(self, running: int) -> Measured:
@@ -362,6 +404,7 @@ class Account:
             slot_s=self._capacity.slot_s,
             running=running,
             inline=self._backend is not None and self._backend.name == "inline",
+            start_s=self.start_s,
         )
 
     def _beat(self) -> dict[str, Any]:
@@ -385,6 +428,7 @@ class Account:
                     "failed": totals.failed,
                     "stale": self.stale,
                 },
+                **({"missing_inputs": list(self.missing)} if any(self.missing) else {}),
                 "tasks": {"dispatched": self.scheduler.launched, "attempts": self.scheduler.attempts},
                 "rows": totals.books.rows(),
                 "counters": totals.books.sorted_counters(),
@@ -396,6 +440,8 @@ class Account:
                     {"error": group.error, "count": group.count, "shard": group.shard} for group in self._failures()
                 ],
                 "storage_calls": self._calls().as_dict(),
+                **self._incomplete_input(),
+                **({"retrying": self._retrying.as_list()} if self._retrying and self._state == RUNNING else {}),
                 **_operators(progress.measured),
                 **({"waits": progress.waits} if progress.waits and self._state == RUNNING else {}),
             }
@@ -414,6 +460,7 @@ class Account:
             "rows": totals.books.rows(),
             "counters": totals.books.sorted_counters(),
             "bytes": {"in": totals.bytes_in, "out": totals.bytes_out},
+            **self._incomplete_input(),
             **staged_as_dict([one.settled() for one in self._reports(RunState.COMPLETE)]),
         }
 
@@ -459,7 +506,16 @@ class Account:
             self._failures(),
             self.stale,
             reports,
+            self.prepared.incomplete_input,
+            self.start_s,
+            self.missing,
+            0 if self.prepared.uncommitted.dropped is None else len(self.prepared.uncommitted.dropped),
         )
+
+    def _incomplete_input(self) -> dict[str, Any]:
+        """Returns what the record says was missing of the inputs; nothing if they were whole."""
+        found = self.prepared.incomplete_input
+        return {"incomplete_input": [dict(one) for one in found]} if found else {}
 
     def _books(self) -> Books:
         """Returns the books of the whole job once it is done; until then, those of its last stage."""

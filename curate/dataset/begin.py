@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -26,9 +25,10 @@ from curate.dataset.commit import refuse_other_job, remove_job
 from curate.dataset.earlier import earlier_of
 from curate.dataset.lazy.run_files import opened
 from curate.dataset.ownership import OwnedStore
-from curate.dataset.places import may_be_scratch, scratch_of, stages_root, stages_roots
+from curate.dataset.places import may_be_scratch, remove_stages, scratch_of, stages_root, stages_roots
 from curate.dataset.prepare import EXAMPLES, Seen, Stores, job_of, overwritten
 from curate.dataset.rivals import refuse_rivals
+from curate.dataset.same_bytes import Change, same_bytes
 from curate.dataset.spec import RunOptions, StageSpec
 from curate.dataset.stage_keys import MANIFEST, key_of, listed, manifest_of, planned, reports_of, stages_of
 from curate.errors import (
@@ -37,11 +37,10 @@ from curate.errors import (
     ObjectNotFound,
 )
 from curate.storage import is_local
-from curate.storage.local import remove_scratch
-from curate.storage.protocol import Outcome, Store
+from curate.storage.protocol import Outcome, Special, Store
 from curate.tasks import layout
 from curate.tasks.ledger import Ledger
-from curate.tasks.outputs import OutputListing, match
+from curate.tasks.outputs import OutputListing, match, refuse_special
 from curate.tasks.plan import Plan
 from curate.tasks.stages import StageReport
 
@@ -94,11 +93,11 @@ def look_at(spec: StageSpec, options: RunOptions, output: str, clock: Clock) -> 
         return found
     told = job_of(spec, ledger, listing)
     if listing.has_job:
-        _refuse_other_inputs(ledger, told, manifest)
-        found.job = told
-        found.spec = with_seed(found, told.get("seed", 0))
         found.plan = ledger.read_plan(listing)
         found.done = len(found.plan) > 0 and bool(match(found.plan, listing, spec.suffix).done.all())
+        _refuse_other_inputs(ledger, told, manifest, done=found.done, drop_removed=options.drop_removed)
+        found.job = told
+        found.spec = with_seed(found, told.get("seed", 0))
     return found
 
 
@@ -185,8 +184,11 @@ def _refuse_own_output(manifest: Any, output: str) -> None:
             raise ConfigError(f"the input {uri} lies below the output {output}: choose another output")
 
 
-def _refuse_other_inputs(ledger: Ledger, job: dict[str, Any], found: Any) -> None:
-    """Raises ConfigError unless the inputs are those that the job began with."""
+def _refuse_other_inputs(
+    ledger: Ledger, job: dict[str, Any], found: Any, *, done: bool = False, drop_removed: bool = False
+) -> None:
+    """Raises ConfigError unless the inputs are those that the job began with; or others of the same bytes, if it is
+    `done`: else stages that are there would not be found."""
     name = job.get("inputs", layout.inputs_of("?"))
     try:
         data = ledger.store.read(ledger.uri(name))
@@ -197,6 +199,10 @@ def _refuse_other_inputs(ledger: Ledger, job: dict[str, Any], found: Any) -> Non
         ) from error
     before = dict(_rows(pq.read_table(io.BytesIO(data))))
     now = dict(_rows(found))
+    if done and before != now:
+        changed = (uri for uri in now if uri in before and now[uri] != before[uri] and now[uri][0] == before[uri][0])
+        for uri in same_bytes((Change(uri, before[uri][1], now[uri][1]) for uri in changed), Stores("").of):
+            now[uri] = before[uri]
     if before == now:
         return
     lines = []
@@ -208,6 +214,15 @@ def _refuse_other_inputs(ledger: Ledger, job: dict[str, Any], found: Any) -> Non
         if names:
             more = f" and {len(names) - EXAMPLES:,} more" if len(names) > EXAMPLES else ""
             lines.append(f"  {what}: {', '.join(names[:EXAMPLES])}{more}")
+    gone = sum(uri not in now for uri in before)
+    if drop_removed and gone:
+        inputs = "1 removed input" if gone == 1 else f"{gone:,} removed inputs"
+        raise ConfigError(
+            f"--drop-removed cannot take {inputs} out of {ledger.root}: an exchange (sort, group, join, shuffle, "
+            "deduplication) made every output of all inputs:\n"
+            + "\n".join(lines)
+            + "\nMake it anew with --overwrite: all of its outputs and stages, and after it what was made of it."
+        )
     raise ConfigError(
         f"the inputs of {ledger.root} are not those that the job began with, and what an exchange gives depends on all "
         "of them:\n"
@@ -241,9 +256,7 @@ def _overwrite(job: StagedJob, options: RunOptions, clock: Clock) -> None:
     remove_job(ledger, spec.name, running, outputs, options, kept)
     job.owned.claim(None, job.owned.moment())
     if may_be_scratch(ledger.root):
-        for path in _folders(scratch_of(ledger.root)):
-            if os.path.basename(path) not in kept:  # noqa: PTH119
-                remove_scratch(path)
+        remove_stages(scratch_of(ledger.root), kept)
 
 
 def _runs_of_stages(store: Store, root: str) -> dict[str, set[str]]:
@@ -251,17 +264,11 @@ def _runs_of_stages(store: Store, root: str) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for item in store.list(f"{root}/"):
         key, _, name = item.uri[len(root) + 1 :].partition("/")
+        if isinstance(item, Special):
+            refuse_special(item, name)
         if run_id := layout.run_of(name):
             found.setdefault(key, set()).add(run_id)
     return found
-
-
-def _folders(root: str) -> list[str]:
-    try:
-        with os.scandir(root) as entries:
-            return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except FileNotFoundError:
-        return []
 
 
 def sweep(store: Store, output: str, known: set[str] | None = None) -> None:
@@ -271,15 +278,17 @@ def sweep(store: Store, output: str, known: set[str] | None = None) -> None:
     opened.cache_clear()
     root = stages_root(output, alone=False)
     if is_local(root):
-        remove_scratch(root)
+        remove_stages(root)
     elif known is None or known:
         for item in list(store.list(f"{root}/")):
+            if not layout.is_of_stage(item.uri[len(root) + 1 :]):
+                continue
             try:
                 store.delete(item.uri, item.generation)
             except GenerationMismatch:
                 continue  # another driver makes it anew, and removes it at its own end
     if may_be_scratch(output):
-        remove_scratch(scratch_of(output))
+        remove_stages(scratch_of(output))
 
 
 # A job of which nothing is left to do

@@ -57,6 +57,8 @@ def failure_of(error: BaseException) -> Failure:
         _ends_of(redacted("".join(traceback.format_exception(error)))),
         frame=frame_of(error),
         after_s=_wait_of(error),
+        reason=_reason_of(error),
+        tries=getattr(error, "curate_tries", 1),
         node=socket.gethostname(),
         pid=os.getpid(),
         peak_bytes=_peak_bytes(),
@@ -130,6 +132,17 @@ def _wait_of(error: BaseException) -> float:
         elif isinstance(link, BaseExceptionGroup):
             waits += [_wait_of(one) for one in link.exceptions]
     return max(waits)  # NaN is never the larger one
+
+
+def _reason_of(error: BaseException) -> str:
+    """Returns what user code said that it waits for; what it raised, where it said nothing of that."""
+    for link in _causes(error):
+        if isinstance(link, RetryLater):
+            said = str(link.reason) or ("" if link is error else summary_of(error))
+            return redacted(said)[:MAX_ERROR]
+        if isinstance(link, BaseExceptionGroup):
+            return next((said for one in link.exceptions if (said := _reason_of(one))), "")
+    return ""
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

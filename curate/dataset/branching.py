@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from curate.dataset.formats import BadRow as BadLine
+from curate.dataset.patience import Busy
 from curate.dataset.pipeline import Applying, Pipeline
 from curate.dataset.sides import SideTable
 from curate.dataset.tally import Booked, Notes, Tally
@@ -77,16 +78,22 @@ class Branching:
         # A row that makes a step of an extra output raise is in the main output all the same: it cannot be set aside.
         apart = replace(how, errors=False)
         for table in self.shared.stream(batches, tally, how, shared):
+            if isinstance(table, SideTable | Busy):
+                yield table  # a shared step has an extra output of its own, or a call that is to be made again
+                continue
             yield from self.main.stream(iter([table]), tally, how, main, begun)
             for name, pipeline, aside, own, seen in sides:
                 for made in pipeline.stream(iter([table]), aside, apart, own, seen):
-                    yield SideTable(name, made)
+                    yield made if isinstance(made, Busy) else SideTable(name, made)
         for _, _, aside, _, _ in sides:
             tally.merge(Booked(counters=aside.books.counters))
 
     def apply(self, batch: pa.Table, tally: Tally) -> Iterator[Any]:
         """Yields what an empty table becomes."""
         for table in self.shared.apply(batch, tally):
+            if isinstance(table, SideTable):
+                yield table
+                continue
             yield from self.main.apply(table, tally)
             for name, pipeline in self.sides.items():
                 for made in pipeline.apply(table, _Aside(name)):

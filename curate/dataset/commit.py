@@ -5,20 +5,23 @@ In an order in which a kill between any two calls leaves a ledger that the next 
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from curate.dataset.sides import SIDES
 from curate.dataset.spec import RunOptions, StageSpec
 from curate.errors import ConfigError, GenerationMismatch, ObjectNotFound
 from curate.log import get_logger
-from curate.storage import is_local
-from curate.storage.protocol import Object, Outcome
+from curate.storage import beneath, is_local
+from curate.storage.protocol import Object, Outcome, Special
 from curate.tasks import layout
 from curate.tasks.ledger import Ledger
+from curate.tasks.outputs import refuse_special
 
 if TYPE_CHECKING:
     from curate.dataset.prepare import Prepared
@@ -35,16 +38,31 @@ class Uncommitted:
     """Code digest that was accepted."""
     part: Any = None
     """Rows to append to the plan."""
+    left: list[Object] = field(default_factory=list)
+    """What is there of shards that earlier runs took out of the job: they were killed."""
+    dropped: Any = None
+    """Rows to append to the plan, before all others, that take shards out of the job."""
+    dropped_outputs: list[Object] = field(default_factory=list)
+    """What was made of those."""
     foreign: list[Object] = field(default_factory=list)
     """Outputs of another identity under this job's names, to be done again."""
     stale: list[Object] = field(default_factory=list)
-    """Outputs whose input changed, to be done again because that was asked for."""
+    """Outputs whose input changed, to be replaced because that was asked for: each once the new one is whole."""
     stale_sides: list[Object] = field(default_factory=list)
     """The extra outputs of those."""
+    renewed: Any = None
+    """Rows of the plan with the new inputs of those shards, to be appended once they are done."""
 
     def __bool__(self) -> bool:
         return bool(
-            self.remove is not None or self.job or self.accepted or self.part is not None or self.foreign or self.stale
+            self.remove is not None
+            or self.job
+            or self.accepted
+            or self.left
+            or self.dropped is not None
+            or self.part is not None
+            or self.foreign
+            or self.stale
         )
 
 
@@ -62,6 +80,8 @@ def commit(prepared: Prepared, options: RunOptions) -> None:
     if is_local(prepared.output):
         from curate.storage.local import probe_linking
 
+        folders = pc.unique(pc.replace_substring_regex(prepared.plan.ids, r"/?[^/]*$", "")).to_pylist()
+        refuse_links(prepared.output, (f"{prepared.output}/{folder}" for folder in folders if folder))
         probe_linking(prepared.stores.scratch)
     if todo.remove is not None:
         remove_job(ledger, prepared.spec.name, prepared.run_ids, todo.remove, options)
@@ -77,13 +97,10 @@ def commit(prepared: Prepared, options: RunOptions) -> None:
         ledger.store.publish(ledger.uri(layout.ACCEPTED + todo.accepted), b"")
     for name, schema in prepared.schemas.items():
         prepared.schemas[name] = ledger.create_schema(f"input-{name}", lambda schema=schema: schema)  # type: ignore[misc]
-    if prepared.listing.summary is not None and not prepared.matched.done.all():
+    if prepared.listing.summary is not None and (todo.dropped is not None or not prepared.matched.done.all()):
         # It says "complete", which is untrue for a while.
         _take_away(ledger, prepared.listing.summary)
-    for output in [*todo.stale, *todo.stale_sides]:
-        # Before the plan names the new input: killed in between, the next run finds a shard that is not done. The extra
-        # ones last: a shard that is done has all of its outputs.
-        _take_away(ledger, output)
+    _drop(prepared)
     if todo.part is not None:
         grown = bool(prepared.listing.plan_parts)
         if not ledger.append_plan(todo.part, prepared.listing):
@@ -95,6 +112,48 @@ def commit(prepared: Prepared, options: RunOptions) -> None:
         _take_away(ledger, output)
 
 
+def _drop(prepared: Prepared) -> None:
+    """Takes shards out of the job whose input was removed, and removes what was made of them.
+
+    The plan says so first: from then on every run removes what a kill leaves. What earlier ones left goes before that:
+    their input may have come back, and what was made of the old one must not be taken for what is made of it.
+    """
+    todo, ledger = prepared.uncommitted, prepared.ledger
+    log = get_logger(job=prepared.spec.name)
+    if todo.left:
+        log.warning("removing what was left of shards whose input was removed", objects=len(todo.left))
+    for object in todo.left:
+        _take_away(ledger, object)
+    if todo.dropped is None:
+        return
+    log.info("taking shards out whose input was removed", shards=len(todo.dropped), objects=len(todo.dropped_outputs))
+    if not ledger.append_plan(todo.dropped, prepared.listing):
+        raise LostRaceError
+    _retract(ledger, prepared.spec.fingerprint, None)
+    for object in todo.dropped_outputs:
+        _take_away(ledger, object)
+
+
+def renew(prepared: Prepared, done: Callable[[int], bool]) -> None:
+    """Writes the new inputs of outputs that were out of date to the plan: of those shards that are done.
+
+    After they are: killed before, the next run still finds them out of date, and whoever asks it to replace them gets
+    the same bytes again. So an output is never taken for that of an input that it was not made of.
+    """
+    todo, plan = prepared.uncommitted, prepared.plan
+    if todo.renewed is None:
+        return
+    ranks = pc.index_in(todo.renewed["id"], value_set=plan.ids).to_pylist()
+    rows = todo.renewed.filter(pa.array([done(rank) for rank in ranks], pa.bool_()))
+    todo.renewed = None
+    if len(rows) and not prepared.ledger.append_plan(rows, prepared.listing):
+        get_logger(job=prepared.spec.name).warning(
+            "another driver wrote to the plan first: outputs that were replaced are still said to be out of date",
+            shards=len(rows),
+            next="run again with --redo-stale, which finds them as they are to be",
+        )
+
+
 def _take_away(ledger: Ledger, seen: Object) -> None:
     """Removes an object if it is still the one that was seen; raises LostRaceError if it is another's by now."""
     try:
@@ -103,12 +162,14 @@ def _take_away(ledger: Ledger, seen: Object) -> None:
         raise LostRaceError from error
 
 
-def _retract(ledger: Ledger, fingerprint: str, total: int) -> None:
-    """Removes the summary of a driver that knew of fewer shards, and may have published it since this one listed."""
+def _retract(ledger: Ledger, fingerprint: str, total: int | None) -> None:
+    """Removes the summary of a driver that knew of fewer shards than `total`, and may have published it since this one
+    listed; None: any, for it knew of shards that are out of the job."""
     try:
         seen = ledger.store.stat(ledger.uri(layout.SUMMARY))
         summary = ledger.read_json(layout.SUMMARY)
-        if summary.get("fingerprint") != fingerprint or summary.get("shards", {}).get("total", 0) < total:
+        known = summary.get("shards", {}).get("total", 0)
+        if summary.get("fingerprint") != fingerprint or total is None or known < total:
             ledger.store.delete(seen.uri, seen.generation)
     except (ObjectNotFound, GenerationMismatch):
         return  # whoever replaced it looked at the plan after this run had added to it
@@ -135,7 +196,9 @@ def remove_job(
     last: list[Object] = []
     for item in ledger.store.list(ledger.uri(layout.LEDGER + "/")):
         called = item.uri[len(ledger.root) + 1 :]
-        if layout.stage_of(called) in kept:
+        if isinstance(item, Special):
+            refuse_special(item, called)
+        if layout.stage_of(called) in kept or not layout.is_own(called):
             continue
         if (run_id := layout.run_of(layout.in_stage(called))) is not None and run_id not in run_ids:
             raise ConfigError(
@@ -145,7 +208,7 @@ def remove_job(
         part = called == layout.JOB or called.startswith(layout.PLAN)
         (summary if called == layout.SUMMARY else last if part else rest).append(item)
     if is_local(ledger.root):
-        _refuse_links(ledger.root, [item.uri for item in (*summary, *outputs, *rest, *last)])
+        refuse_links(ledger.root, [item.uri for item in outputs])
     try:
         for item in [*summary, *outputs, *rest, *reversed(last)]:
             ledger.store.delete(item.uri, item.generation)
@@ -156,15 +219,11 @@ def remove_job(
         ) from error
 
 
-def _refuse_links(root: str, paths: Sequence[str]) -> None:
-    """Raises ConfigError if the folder of one of these paths lies elsewhere than below `root`: behind a link."""
-    inside = os.path.realpath(root)
-    for folder in sorted({os.path.dirname(path) for path in paths}):  # noqa: PTH120
-        if os.path.commonpath([inside, os.path.realpath(folder)]) != inside:
-            raise ConfigError(
-                f"{folder} leads out of {root}, by a link to {os.path.realpath(folder)}, and --overwrite would remove "
-                "what is there; nothing was removed. Remove the link, or choose another --output"
-            )
+def refuse_links(output: str, paths: Iterable[str] = ()) -> None:
+    """Raises ConfigError if there is a link in what is curate's below a local output, or on the way to one of `paths`:
+    a run would write, or remove, elsewhere."""
+    own = (f"{output}/{layout.LEDGER}", f"{output}/{SIDES.rstrip('/')}")
+    beneath.refuse_links(beneath.root_of(own[0] + "/"), own, paths)
 
 
 def refuse_other_job(spec: StageSpec, ledger: Ledger, job: Mapping[str, Any]) -> None:

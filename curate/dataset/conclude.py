@@ -54,11 +54,13 @@ def late_outputs(prepared: Prepared, ranks: Any) -> Iterator[ShardRecord]:
     A task that was taken for dead, or cut off, may publish one seconds later. One small call a shard: each of them cost
     many more before it was given up. Raises StorageError.
     """
-    spec, ledger = prepared.spec, prepared.ledger
+    spec, ledger, over = prepared.spec, prepared.ledger, prepared.over
 
     def read(rank: int) -> ShardRecord | None:
         try:
             found = ledger.store.stat(ledger.uri(prepared.plan.shard_id(rank) + spec.suffix))
+            if over.get(found.uri) == found.generation:
+                return None  # it is out of date: that which was to take its place has failed
             books = books_of(ledger.store, found, spec.format, spec.codec, spec.fingerprint)
         except (ObjectNotFound, ShardError, ConfigError):
             return None  # or none of this job's: then the name is taken, and that is why the shard failed
@@ -83,7 +85,8 @@ def sweep_quarantine(prepared: Prepared, listing: OutputListing, now: Matched) -
     naming = np.flatnonzero(prepared.history.quarantining)
     earlier = prepared.spec.earlier
     known = set() if earlier is None else {name for _, name in earlier.quarantine}
-    if len(listing.quarantine) <= len(naming) + len(known):
+    exact = len(prepared.plan.removed) > 0  # what was set aside of a removed input must not stay by mere counting
+    if not listing.quarantine or (len(listing.quarantine) <= len(naming) + len(known) and not exact):
         return 0
     spec, store = prepared.spec, prepared.ledger.store
 
@@ -124,7 +127,12 @@ def publish_summary(prepared: Prepared, value: Mapping[str, Any]) -> None:
         if found.get("fingerprint") != value["fingerprint"]:
             # A zombie's, or of who overwrote this job: which of the two, only `job.json` can tell.
             prepared.owned.confirm()
-        elif _same(found, value) or found.get("shards", {}).get("total", 0) > value["shards"]["total"]:
+        elif _same(found, value):
+            return
+        elif found.get("shards", {}).get("total", 0) > value["shards"]["total"] and _plan_has_grown(
+            ledger, prepared.listing
+        ):
+            # It knows of shards that were added since. Else of some that are out of the job.
             return
         # It would never be believed again, nor replaced.
         _remove(ledger, published.object)

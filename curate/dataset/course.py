@@ -51,6 +51,8 @@ class Course:
         self._clock = clock
         self._own_calls = calls
         self._stages = {one.key: one for one in stages}
+        self.start_s = 0.0
+        """Seconds that it took, before this began, to start what runs tasks."""
         self._began_s = clock.monotonic()
         self._ended: list[Summary] = []
         self._begin()
@@ -87,6 +89,7 @@ class Course:
                 "limit": options.limit,
                 "sample": options.sample,
                 "allow_incomplete_input": options.allow_incomplete_input,
+                **({"incomplete_input": [dict(one) for one in self._spec.holes]} if self._spec.holes else {}),
                 "origin": dict(self._spec.origin),
                 "stages": [one.planned() for one in self._stages.values()],
             }
@@ -148,7 +151,8 @@ class Course:
             run_id=self.run_id,
             output=self.ledger.root,
             bytes_in=source_bytes(stages),
-            seconds=self._clock.monotonic() - self._began_s,
+            seconds=self._clock.monotonic() - self._began_s + self.start_s,
+            start_seconds=self.start_s + sum(one.start_seconds for one in self._ended),
             calls=reduce(Calls.plus, (one.calls for one in self._ended), self._own_calls()),
             failures=tuple(replace(one, shard=self._addressed(one.shard)) for one in ended.failures),
             stages=stages,

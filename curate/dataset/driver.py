@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
 from curate.clock import Clock, SystemClock
 from curate.dataset.account import Account
-from curate.dataset.commit import LostRaceError, commit
+from curate.dataset.commit import LostRaceError, commit, renew
 from curate.dataset.conclude import last_look, late_outputs, publish_summary, sweep_quarantine
 from curate.dataset.course import At
-from curate.dataset.prepare import Prepared, Seen, describe, prepare
+from curate.dataset.prepare import Prepared, Seen, Stores, describe, prepare, resolve_output
 from curate.dataset.probing import output_schemas
 from curate.dataset.rivals import at_work, describe_rivals, refuse_rivals
+from curate.dataset.sides import side_name
 from curate.dataset.signals import Signals
 from curate.dataset.spec import MEMORY_BUDGET, Before, RunOptions, StageSpec
 from curate.dataset.stage import Piece, StageProgram
+from curate.dataset.stage_keys import checkpoints_of
 from curate.dataset.staged import WorkLeftError, dry_staged, run_staged
 from curate.errors import ObjectNotFound, StorageError
 from curate.log import get_logger
@@ -26,8 +29,11 @@ from curate.storage import is_local
 from curate.storage.local import remove_scratch, sweep_scratch, sync_directories
 from curate.tasks import layout, registry
 from curate.tasks.dispatcher import Dispatcher
+from curate.tasks.ledger import Ledger
+from curate.tasks.outputs import match
 from curate.tasks.runlog import new_run_id
 from curate.tasks.scheduler import LEAST_WINDOW, Launch, Policy, Scheduler, max_failed_shards
+from curate.tasks.shard import Shard
 from curate.tasks.summary import RunState, Summary, together
 
 LEFTOVER_S = 86_400.0
@@ -92,9 +98,31 @@ def run(spec: StageSpec, options: RunOptions, *, clock: Clock | None = None, bac
 
 def _run(spec: StageSpec, options: RunOptions, clock: Clock, backend: Backend | None, signals: Signals) -> Summary:
     run_one = partial(run_stage, clock=clock, backend=backend, signals=signals)
-    if spec.bind is not None:
-        return run_staged(spec, options, clock, run_one, signals, backend)
-    return run_one(spec, options)
+    if spec.bind is None:
+        return run_one(spec, options)
+    ended = run_staged(spec, options, clock, run_one, signals, backend)
+    if ended.state is RunState.COMPLETE and not ended.dispatched:
+        # Nothing was left to do, so that no checkpoint was looked at; others may read it.
+        for before in checkpoints_of(spec):
+            if not _lacks_outputs(before):
+                continue
+            made = _run(before.spec, _of_upstream(options, before), clock, backend, signals)
+            if made.state is not RunState.COMPLETE:
+                return made
+            if signals.interrupts.interrupts or signals.interrupts.terminated:
+                raise KeyboardInterrupt
+    return ended
+
+
+def _lacks_outputs(before: Before) -> bool:
+    """Returns whether outputs are gone of a checkpoint that is there; one that was removed as a whole is not missed."""
+    assert before.path is not None
+    output = resolve_output(before.path)
+    ledger = Ledger(Stores("").of(output), output)
+    listing = ledger.list()
+    if not listing.has_job or ledger.read_job()["fingerprint"] != before.spec.fingerprint:
+        return False
+    return not match(ledger.read_plan(listing), listing, before.spec.suffix).done.all()
 
 
 def run_stage(
@@ -232,7 +260,7 @@ class _Run:
     def _settle(self) -> Summary:
         """Ends a run in which no shard is left to do. It writes only what the ledger does not say yet."""
         unsaid = self.account.job_summary() is not None and not self.prepared.history.summarised
-        if self.prepared.uncommitted or self.account.stale or unsaid:
+        if self.prepared.uncommitted or self.account.stale or any(self.account.missing) or unsaid:
             commit(self.prepared, self.options)
             self._work(None)
             self._tidy()
@@ -240,7 +268,8 @@ class _Run:
 
     def _start(self, backend: Backend) -> None:
         with self.signals.starting(backend):
-            backend.start(self.prepared.spec.resources, self.prepared.spec.operator.pools)
+            resources, pools = self.prepared.spec.resources, self.prepared.spec.operator.pools
+            self.account.start_s = backend.start(resources, pools)
 
     def _work(self, backend: Backend | None) -> RunState:
         """Dispatches, if there is something to do, and writes down how that ended, whatever happens."""
@@ -266,7 +295,8 @@ class _Run:
     def _open(self) -> None:
         prepared = self.prepared
         if is_local(prepared.output):
-            sweep_scratch(prepared.ledger.uri(layout.TMP), prepared.stores.scratch, self.clock.now(), LEFTOVER_S)
+            tmp = prepared.ledger.uri(layout.TMP).rstrip("/")
+            sweep_scratch(tmp, prepared.stores.scratch, self.clock.now(), LEFTOVER_S, layout.is_scratch)
         self.account.open()
         if self.account.of_job:
             registry.remember(prepared.output, prepared.spec.name, prepared.run_id, self.account.started)
@@ -290,6 +320,9 @@ class _Run:
                 next="where a shard is that takes longer, its log says: curate logs",
             )
         program, rows = self._program(), self.prepared.spec.rows
+        if backend.name == "inline":
+            # Elsewhere the clock is that of the worker.
+            program.clock = self.clock
         program.budget_bytes = (self.prepared.spec.memory_budget or MEMORY_BUDGET) // max(1, backend.slots())
 
         def stopped() -> bool:
@@ -302,33 +335,45 @@ class _Run:
             # What user functions give is known only now; not if they gave no row.
             runs.order.check(self.prepared.spec.name, schemas.main)
 
+        over = self.prepared.over
+
         def payload(launch: Launch) -> Piece:
             shards = tuple(zip(launch.shards, plan.shards(launch.shards), strict=True))
             given = () if rows is None else tuple(rows.given(shard.uri) for _, shard in shards)
-            return Piece(shards, launch.attempt, schemas.main, launch.last, schemas.sides, given)
+            own = self._replaced_by(shards, schemas.sides) if over else {}
+            return Piece(shards, launch.attempt, schemas.main, launch.last, schemas.sides, given, launch.asks, own)
 
         def size_of(rank: int) -> int:
             return int(plan.sizes[rank])
 
         def has_output(rank: int) -> bool:
             ledger = self.prepared.ledger
+            uri = ledger.uri(plan.shard_id(rank) + self.prepared.spec.suffix)
             try:
-                ledger.store.stat(ledger.uri(plan.shard_id(rank) + self.prepared.spec.suffix))
+                return ledger.store.stat(uri).generation != over.get(uri)
             except ObjectNotFound:
                 return False
-            return True
 
         dispatcher = Dispatcher(
             account.scheduler, backend, payload, size_of, has_output, account, self.clock, interrupts
         )
         account.begin(backend)
-        over = dispatcher.run()
+        ended = dispatcher.run()
         self._look_for_late_outputs()
-        if over:
+        renew(self.prepared, lambda rank: bool(account.generations[rank]))
+        if ended:
             return RunState.FAILED if account.totals.failed else RunState.COMPLETE
         if interrupts.interrupts or interrupts.terminated:
             return RunState.INTERRUPTED
         return RunState.FAILED if account.scheduler.disk_full else RunState.ABORTED
+
+    def _replaced_by(self, shards: Sequence[tuple[int, Shard]], sides: Iterable[str]) -> dict[str, str]:
+        """Returns the generations of the outputs that those of some shards take the places of, by URI."""
+        prepared = self.prepared
+        names = [shard.id + prepared.spec.suffix for _, shard in shards]
+        names += [side_name(side, name) for side in sides for name in names]
+        uris = map(prepared.ledger.uri, names)
+        return {uri: prepared.over[uri] for uri in uris if uri in prepared.over}
 
     def _look_for_late_outputs(self) -> None:
         """Books what was given up, and has been published since, as done; unless somebody wants the run to end."""

@@ -28,9 +28,7 @@ def failed_now(ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matc
     """Returns one boolean a shard: it was given up when it was last run, and has no output."""
     never = np.full(len(plan), -np.inf)
     failed_s, done_s = never.copy(), never.copy()
-    for event in ledger.events([*listing.segments, *listing.failures]):
-        if not sense.outcome(event):
-            continue
+    for event in plan.ranked(filter(sense.outcome, ledger.events([*listing.segments, *listing.failures]))):
         rank, outcome = event["index"], event["outcome"]
         if rank < len(plan) and outcome in (DONE, FAILED):
             last = failed_s if outcome == FAILED else done_s
@@ -71,23 +69,25 @@ class JobFailures(FoundJob):
         """Yields all failed tries, newest first, of runs that wrote no failures from their events."""
         having = {layout.run_id_of(name) for name in self.listing.failures}
         segments = [name for name in self.listing.segments if layout.run_id_of(name) not in having]
-        for name, event in self.ledger.newest_first([*self.listing.failures, *segments]):
+        yield from self.plan.ranked(self._failures([*self.listing.failures, *segments]))
+
+    def _failures(self, names: list[str]) -> Iterator[dict[str, Any]]:
+        """Yields the failed tries in segments, newest first."""
+        for name, event in self.ledger.newest_first(names):
             if sense.failure(event):
                 yield {"run_id": layout.run_id_of(name), **event}
 
     def _of_failed_shards(self) -> Iterator[dict[str, Any]]:
         """Yields the failed tries of shards that are failed now, newest first, then what only events know."""
         missing = self.failed.copy()
-        for name, failure in self.ledger.newest_first(self.listing.failures):
-            if not sense.failure(failure):
-                continue
+        for failure in self.plan.ranked(self._failures(self.listing.failures)):
             if failure["outcome"] == FAILED and failure["index"] < len(missing):
                 missing[failure["index"]] = False
-            yield {"run_id": layout.run_id_of(name), **failure}
+            yield failure
         if missing.any():
-            for name, event in self.ledger.newest_first(self.listing.segments):
-                if sense.failure(event) and event["index"] < len(missing) and missing[event["index"]]:
-                    yield {"run_id": layout.run_id_of(name), **event}
+            for event in self.plan.ranked(self._failures(self.listing.segments)):
+                if event["index"] < len(missing) and missing[event["index"]]:
+                    yield event
 
     def _with_traceback(self, failure: dict[str, Any]) -> dict[str, Any]:
         """Returns a try with the traceback of another one that failed alike, where its own was left out."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,6 +43,8 @@ class History:
     """What happened to rows in the stages before, if the summary says so."""
     reports: tuple[StageReport, ...] = ()
     """The stages of the job, if the summary says so."""
+    incomplete_input: tuple[Mapping[str, Any], ...] = ()
+    """What was missing of the inputs, if the summary says so."""
 
     def add(self, rank: int, books: Books) -> None:
         """Adds what is known of a shard."""
@@ -73,7 +75,13 @@ def _summarised(
     if summary["fingerprint"] != spec.fingerprint or summary["shards"].get("total") != len(plan):
         return None
     books = Books.parse(summary["rows"], summary["counters"])
-    return History(books, summarised=True, earlier=Earlier.of(summary), reports=stages_told(summary))
+    return History(
+        books,
+        summarised=True,
+        earlier=Earlier.of(summary),
+        reports=stages_told(summary),
+        incomplete_input=tuple(summary.get("incomplete_input", ())),
+    )
 
 
 def _recovered(spec: StageSpec, ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched) -> History:
@@ -174,9 +182,7 @@ def done_events(
     """
     if not matched.count:
         return
-    for event in ledger.events(listing.segments):
-        if not sense.done(event):
-            continue
+    for event in plan.ranked(filter(sense.done, ledger.events(listing.segments))):
         rank = event["index"]
         if rank >= len(plan) or not matched.done[rank]:
             continue

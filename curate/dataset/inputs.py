@@ -7,21 +7,32 @@ it is called.)
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from curate.dataset.patterns import InputPattern, PatternKind, refuse_overlap, understand
+from curate.dataset.patterns import InputPattern, PatternKind, could_match, refuse_overlap, understand
 from curate.errors import ConfigError, ObjectNotFound, PermissionDenied, did_you_mean
-from curate.storage.protocol import LIST_PAGE, Object, Store
+from curate.storage import is_local
+from curate.storage.protocol import LIST_PAGE, Object, Special, Store
 from curate.tasks import layout
 from curate.tasks.columns import Columns
 
-__all__ = ["SCHEMA", "InputPattern", "Inputs", "enclosing_ledgers", "list_inputs", "refuse_overlap", "understand"]
+__all__ = [
+    "SCHEMA",
+    "InputPattern",
+    "Inputs",
+    "Search",
+    "enclosing_ledgers",
+    "list_inputs",
+    "refuse_overlap",
+    "understand",
+]
 
 SCHEMA = pa.schema([("uri", pa.string()), ("name", pa.string()), ("size", pa.int64()), ("generation", pa.string())])
 _LEDGER_PART = f"{layout.LEDGER}/"
@@ -33,8 +44,10 @@ class Inputs:
 
     table: Any
     """Columns of `SCHEMA`: uri, name (relative to the root of its pattern), size, generation."""
-    incomplete: list[str] = field(default_factory=list)
-    """Output prefixes of jobs that are not complete and that objects of the table belong to."""
+    upstreams: dict[str, bool] = field(default_factory=dict)
+    """Output prefixes of jobs whose ledgers a listing went past, and whether a run has said that they are complete."""
+    searches: list[Search] = field(default_factory=list)
+    """How the objects were found that were not named outright."""
 
 
 def list_inputs(patterns: Sequence[InputPattern], store_of: Callable[[str], Store]) -> Inputs:
@@ -45,24 +58,26 @@ def list_inputs(patterns: Sequence[InputPattern], store_of: Callable[[str], Stor
     seen: set[str] | None = set() if len(patterns) > 1 else None
     columns = Columns(SCHEMA)
     ledgers: dict[str, bool] = {}
+    searches: list[Search] = []
     for pattern in patterns:
-        search = _Search(pattern, store_of(pattern.prefix), ledgers)
+        search = Search(pattern, store_of(pattern.prefix), ledgers)
         for item, name in search.found():
             if seen is not None:
                 if item.uri in seen:
                     continue
                 seen.add(item.uri)
             columns.add((item.uri, name, item.size, item.generation))
+        if search.listed is not None:
+            searches.append(search)
     table = columns.table()
     if columns.broken is not None:
         raise ConfigError(
             f"input {columns.broken!r} has a name that is no Unicode, and outputs are named after inputs; rename it"
         )
-    incomplete = sorted(root for root, complete in ledgers.items() if not complete)
-    return Inputs(table, [root for root in incomplete if pc.any(pc.starts_with(table["uri"], f"{root}/")).as_py()])
+    return Inputs(table, dict(sorted(ledgers.items())), searches)
 
 
-class _Search:
+class Search:
     """Looks for the objects of one pattern, and remembers what may explain that there are none."""
 
     def __init__(self, pattern: InputPattern, store: Store, ledgers: dict[str, bool]) -> None:
@@ -73,6 +88,8 @@ class _Search:
         """An object that was passed over because of its name."""
         self._others: list[str] = []
         """Names that do not match, a page of them."""
+        self.listed: str | None = None
+        """What the names are relative to of objects that were found in a listing; None: one was named outright."""
 
     def found(self) -> Iterator[tuple[Object, str]]:
         """Yields what matches, with its name. Raises ConfigError if nothing does."""
@@ -100,6 +117,7 @@ class _Search:
         uri = self._pattern.uri
         for item in islice(self._store.list(uri), 1):
             if item.uri == uri:
+                _refuse_special(item, self._pattern)
                 yield item, uri.rpartition("/")[2]
 
     def _directory(self) -> Iterator[tuple[Object, str]]:
@@ -111,7 +129,8 @@ class _Search:
 
     def _listed(self, prefix: str, root: str) -> Iterator[tuple[Object, str]]:
         cut = len(root)
-        glob = self._pattern.pattern if root == self._pattern.root else None
+        glob = self._glob_of(root)
+        self.listed = root
         for item in self._store.list(prefix):
             name = item.uri[cut:]
             if _LEDGER_PART in name:
@@ -119,15 +138,37 @@ class _Search:
             if glob is not None and glob.fullmatch(name) is None:
                 if len(self._others) < LIST_PAGE:
                     self._others.append(name)
-            elif name.startswith(("_", ".")) or "/_" in name or "/." in name:
+            elif _is_hidden(name):
                 self._hidden = self._hidden or name
             elif name and name[-1] != "/":  # else the mark that a console leaves for a folder
+                _refuse_special(item, self._pattern)
                 yield item, name
+
+    def _glob_of(self, root: str) -> re.Pattern[str] | None:
+        return self._pattern.pattern if root == self._pattern.root else None
+
+    def matches(self, uri: str) -> bool:
+        """Returns whether an object of that URI would have been found, were it there."""
+        if self.listed is None or not uri.startswith(self.listed):
+            return False
+        name, glob = uri[len(self.listed) :], self._glob_of(self.listed)
+        return not _is_hidden(name) and (glob is None or glob.fullmatch(name) is not None)
+
+    def reaches(self, folder: str) -> bool:
+        """Returns whether objects below a folder could be among those that are looked for."""
+        if self.listed is None:
+            return False
+        if f"{folder}/".startswith(self.listed):
+            hidden = _is_hidden(folder[len(self.listed) :])
+            return not hidden and (
+                self._glob_of(self.listed) is None or could_match(self._pattern, self.listed, folder)
+            )
+        return self.listed.startswith(f"{folder}/")
 
     def _note_ledger(self, uri: str) -> None:
         for name in (layout.JOB, layout.SUMMARY):
-            if uri.endswith(f"/{name}"):
-                root = uri[: -len(name) - 1]
+            root = uri[: -len(name) - 1]
+            if uri.endswith(f"/{name}") and f"/{_LEDGER_PART}" not in f"{root}/":  # else a stage's, below a ledger
                 self._ledgers[root] = self._ledgers.get(root, False) or name == layout.SUMMARY
 
     def _nothing(self) -> str:
@@ -158,26 +199,53 @@ class _Search:
         return ""
 
 
-def enclosing_ledgers(patterns: Sequence[InputPattern], store_of: Callable[[str], Store]) -> Iterator[str]:
-    """Yields output prefixes of incomplete jobs that *enclose* an input's root and so do not show in its listing.
+def _refuse_special(item: Object, pattern: InputPattern) -> None:
+    """Raises ConfigError for an input that is no regular file: to read it might wait for ever, or take what is there
+    from somebody else."""
+    if isinstance(item, Special):
+        raise ConfigError(
+            f"input {item.uri!r} is {item.kind}, expected a file"
+            + ("" if item.uri == pattern.uri else f" ({pattern.text!r} matches it)")
+            + "; write what it gives to a file and read that, or name the files to read, for example by a glob"
+        )
 
-    Two small reads a directory level; asked only when inputs are new to the plan.
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(("_", ".")) or "/_" in name or "/." in name
+
+
+def enclosing_ledgers(patterns: Sequence[InputPattern], store_of: Callable[[str], Store]) -> Iterator[tuple[str, bool]]:
+    """Yields output prefixes of jobs that *enclose* an input's root and so do not show in its listing, and whether a
+    run has said that they are complete.
+
+    Two small reads a directory level, at most; asked only when inputs are new to the plan.
     """
     checked: set[str] = set()
     for pattern in patterns:
         store = store_of(pattern.root)
         parent = pattern.root.rstrip("/")
-        while parent and parent not in checked and not parent.endswith(":/"):
-            checked.add(parent)
-            if not _exists(store, f"{parent}/{layout.JOB}"):
-                parent = parent.rpartition("/")[0]
-                continue
-            if not _exists(store, f"{parent}/{layout.SUMMARY}"):
-                yield parent
-            break
+        if pattern.prefix == pattern.root:
+            # Its own ledger shows in its listing.
+            parent = parent.rpartition("/")[0]
+        if root := ledger_above(parent, store, checked):
+            yield root, _exists(store, f"{root}/{layout.SUMMARY}")
+
+
+def ledger_above(folder: str, store: Store, checked: set[str] | None = None) -> str:
+    """Returns the output prefix of the job that a folder is, or lies in; empty if it is in none. Nothing from folders
+    on that are `checked` already; those that are now, are added. One small read a directory level."""
+    checked = set() if checked is None else checked
+    while folder and folder not in checked and not folder.endswith(":/"):
+        checked.add(folder)
+        if _exists(store, f"{folder}/{layout.JOB}"):
+            return folder
+        folder = folder.rpartition("/")[0]
+    return ""
 
 
 def _exists(store: Store, uri: str) -> bool:
+    if is_local(uri):
+        return os.path.isfile(uri)  # noqa: PTH113 - there are many levels, and this is no request to anybody
     try:
         store.stat(uri)
     except (ObjectNotFound, PermissionDenied):

@@ -29,6 +29,7 @@ import pyarrow as pa
 from curate.dataset.blame import PASSING, kind_of, summary_of
 from curate.dataset.exchange.order import rows_where
 from curate.dataset.formats import BadRow as BadLine
+from curate.dataset.patience import Busy, busy, is_busy
 from curate.dataset.tally import BadRowBudget, Tally
 from curate.errors import BadRow
 from curate.tasks.record import FailureKind, printable
@@ -54,24 +55,36 @@ class Applies(Protocol):
 
 
 def applied(
-    operator: Applies, batch: pa.Table, tally: Tally, *, errors: bool = False, hold: bool = True
+    operator: Applies, batch: pa.Table, tally: Tally, *, errors: bool = False, hold: bool = True, tries: int = 0
 ) -> Iterator[Any]:
     """Yields the tables that `batch` becomes without its bad rows, which are quarantined.
 
+    Where what the operator needs is not there now (RetryLater), yields `Busy`, and calls it again for the same rows:
+    what it booked and gave of them is taken back. `tries`: how often it was called for them in vain before.
+
     `hold`: whether a table goes on only when the whole batch did well; without, for who only looks, at once, and again.
     `errors`: whether a row that raises something else than `BadRow`, alone and twice, is bad too. Raises what the
-    operator raised if no single row explains it, and at once what has nothing to do with rows: RetryLater, errors of a
-    store, MemoryError. Raises TooManyBadRows over the budget.
+    operator raised if no single row explains it, and at once what has nothing to do with rows: errors of a store,
+    MemoryError. Raises TooManyBadRows over the budget.
     """
     rows = batch
     while True:
         error = yield from _whole(operator, rows, tally, hold)
         if error is None:
             return
+        if is_busy(error):
+            tries += 1
+            yield busy(error, tries)
+            continue
+        tries = 0
         if not _explainable(error, errors):
             raise error
         bad = []
-        for position, reason in _Search(operator, rows, errors).bad_rows(0, rows.num_rows, error):
+        for found in _Search(operator, rows, errors).bad_rows(0, rows.num_rows, error):
+            if isinstance(found, Busy):
+                yield found
+                continue
+            position, reason = found
             tally.single_out(BadLine(0, operator.hide(reason), operator.hide(row_text(_row(rows, position)))))
             bad.append(position)
         if not bad:
@@ -102,6 +115,10 @@ def _whole(operator: Applies, rows: pa.Table, tally: Tally, hold: bool) -> Gener
     tally.begin()
     try:
         for table in operator.apply(rows, tally):
+            if isinstance(table, Busy):
+                # A call within the batch: those before it are done, and what they gave stays held.
+                yield table
+                continue
             if not hold or held_bytes > HELD_BYTES:
                 yield table
                 continue
@@ -121,6 +138,7 @@ def _whole(operator: Applies, rows: pa.Table, tally: Tally, hold: bool) -> Gener
         tally.rollback()
         return error
     tally.commit()
+    tally.calls += 1
     yield from held
     return None
 
@@ -133,33 +151,41 @@ class _Search:
         self._rows = rows
         self._errors = errors
 
-    def bad_rows(self, start: int, stop: int, error: Exception) -> Iterator[tuple[int, str]]:
-        """Yields position and reason of bad rows among those which raised `error`, in order; maybe not of all."""
+    def bad_rows(self, start: int, stop: int, error: Exception) -> Iterator[tuple[int, str] | Busy]:
+        """Yields position and reason of bad rows among those which raised `error`, in order; maybe not of all. And a
+        `Busy` for each call that is made again."""
         if isinstance(error, BadRow) and error.row is not None:
             yield start + _position(error, stop - start), _reason(error)
         elif stop - start > 1:
             middle = (start + stop) // 2
             for low, high in ((start, middle), (middle, stop)):
-                if (found := self._raised(low, high)) is not None:
+                if (found := (yield from self._raised(low, high))) is not None:
                     yield from self.bad_rows(low, high, found)
         elif isinstance(error, BadRow):
             yield start, _reason(error)
-        elif type(self._raised(start, stop)) is type(error):
+        elif type((yield from self._raised(start, stop))) is type(error):
             yield start, printable(summary_of(error)[:MAX_REASON])
 
-    def _raised(self, start: int, stop: int) -> Exception | None:
+    def _raised(self, start: int, stop: int) -> Generator[Busy, None, Exception | None]:
         """Returns what a part of the batch raises that its rows may explain. What it gives and books goes nowhere."""
-        nowhere = Tally(BadRowBudget("100%"))
-        nowhere.begin()
-        try:
-            for _ in self._operator.apply(self._rows.slice(start, stop - start), nowhere):
-                pass
-        except Exception as error:
-            if _explainable(error, self._errors):
-                return error
-            if kind_of(error) in PASSING:
-                raise
-        return None
+        tries = 0
+        while True:
+            nowhere = Tally(BadRowBudget("100%"))
+            nowhere.begin()
+            try:
+                for item in self._operator.apply(self._rows.slice(start, stop - start), nowhere):
+                    if isinstance(item, Busy):
+                        yield item
+            except Exception as error:
+                if is_busy(error):
+                    tries += 1
+                    yield busy(error, tries)
+                    continue
+                if _explainable(error, self._errors):
+                    return error
+                if kind_of(error) in PASSING:
+                    raise
+            return None
 
 
 def _explainable(error: Exception, errors: bool) -> bool:

@@ -102,7 +102,7 @@ def refuse_overlap(patterns: Sequence[InputPattern], output: str) -> None:
     """Raises ConfigError if an input could match an output, or lies under the output prefix. Links are followed."""
     for pattern in patterns:
         for root, below in ((pattern.root, output), *_real(pattern.root, output)):
-            if _could_match(pattern, root, below):
+            if could_match(pattern, root, below):
                 glob = pattern.kind is PatternKind.GLOB
                 where = "lies inside" if root.rstrip("/") != below else "is the directory of" if glob else "is"
                 raise ConfigError(
@@ -123,7 +123,7 @@ def _real(root: str, output: str) -> Iterator[tuple[str, str]]:
             yield real
 
 
-def _could_match(pattern: InputPattern, root: str, output: str) -> bool:
+def could_match(pattern: InputPattern, root: str, output: str) -> bool:
     """Returns whether something under `output` could match the pattern, whose root is spelled `root`."""
     if not f"{output}/".startswith(root):
         return False

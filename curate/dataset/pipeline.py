@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from curate import log
+from curate.clock import Clock, SystemClock
 from curate.dataset.formats import rechunk
 from curate.dataset.isolate import applied
 from curate.dataset.metering import gave, got, peak_memory
+from curate.dataset.patience import Busy, Refused, waited_here
 from curate.dataset.raised import Raised, RaisedElsewhere
 from curate.dataset.sides import SideTable
 from curate.dataset.tally import Booked, Notes, Tally
@@ -42,6 +44,8 @@ class Place:
     """Number of the batch's first row."""
     rank: int = 0
     """Number of the shard among those that are read; the same as long as there are the same inputs."""
+    tries: int = 0
+    """How often the first call about the batch was made before, where what it needs was not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +150,8 @@ class Applying:
     """Bytes of batches that a task may have sent to a pool and not heard of, but for one; None: as the pool says."""
     ahead: bool = True
     """Whether a task sends a pool batches before it has heard of those that it has sent."""
+    tries: int = 0
+    """How often a batch was sent to a pool before, where what it needs was not there."""
 
 
 @dataclass(slots=True)
@@ -240,15 +246,19 @@ class Pipeline:
 
 
 def _empties(step: Step, tables: Iterator[pa.Table], tally: Tally) -> Iterator[pa.Table]:
+    tell: Callable[[pa.Schema], pa.Schema | None] = getattr(step, "schema", lambda _: None)
     for table in tables:
-        yield from step.apply(table, tally, Place("", 0))
+        made = list(step.apply(table, tally, Place("", 0)))
+        # What gives no table where nothing matches may know all the same of which columns it would be.
+        known = None if made or isinstance(table, SideTable) else tell(table.schema)
+        yield from made if known is None else [known.empty_table()]
 
 
 def _asked(pool: Pool, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
     for table in tables:
         found = pool.call((table, 0, Applying(""))).result()
-        if isinstance(found, Raised):
-            raise RaisedElsewhere(found)
+        if isinstance(found, Raised | Refused):
+            raise RaisedElsewhere(found if isinstance(found, Raised) else found.raised)
         yield from found.tables
 
 
@@ -257,7 +267,7 @@ def _here(
 ) -> Iterator[pa.Table]:
     """Yields what a step makes of tables, in this process."""
     for batch in _batches(step, tables):
-        if isinstance(batch, SideTable):
+        if isinstance(batch, SideTable | Busy):
             yield batch
             continue
         got(meter, batch)
@@ -271,6 +281,9 @@ def _here(
                 meter.cpu_s += time.thread_time() - cpu_s
             if table is None:
                 break
+            if isinstance(table, Busy):
+                yield table
+                continue
             yield _given(step, table, seen, meter)
         seen.rows += batch.num_rows
 
@@ -281,6 +294,8 @@ def _there(
     """Yields what a step makes of tables, in the actors of its pool."""
     calls: deque[tuple[Call, int]] = deque()
     """Those that were not asked for, with the bytes that were sent."""
+    rows_of_calls: deque[int] = deque()
+    """The first row of each."""
     sent_bytes = 0
 
     def answer() -> Iterator[pa.Table]:
@@ -290,6 +305,15 @@ def _there(
         sent_bytes -= size
         found = call.result()
         meter.wait_s += time.perf_counter() - waited_s
+        while isinstance(found, Refused):
+            # It waits here, where that can be told, and the actor has its hands free.
+            refused = found.busy()
+            row = rows_of_calls[0]
+            yield refused
+            waited_s = time.perf_counter()
+            found = pool.call((found.batch, row, replace(how, tries=found.tries))).result()
+            meter.wait_s += time.perf_counter() - waited_s
+        rows_of_calls.popleft()
         if isinstance(found, Raised):
             raise RaisedElsewhere(found)
         meter.wall_s += found.wall_s
@@ -300,7 +324,7 @@ def _there(
             yield _given(step, table, seen, meter)
 
     for batch in _batches(step, tables):
-        if isinstance(batch, SideTable):
+        if isinstance(batch, SideTable | Busy):
             yield batch
             continue
         size = batch.nbytes
@@ -312,6 +336,7 @@ def _there(
             yield from answer()
         got(meter, batch)
         calls.append((pool.call((batch, seen.rows, how)), size))
+        rows_of_calls.append(seen.rows)
         sent_bytes += size
         seen.rows += batch.num_rows
         while calls and not how.ahead:
@@ -334,19 +359,27 @@ class _Actor:
     """What an actor of a step's pool runs."""
 
     step: Step
+    clock: Clock = field(default_factory=SystemClock)
     _opened: Step | None = None
 
     def setup(self) -> None:
         log.ensure_configured()
         self._opened = self.step.opened()
 
-    def call(self, payload: tuple[pa.Table, int, Applying]) -> _Answer | Raised:
+    def call(self, payload: tuple[pa.Table, int, Applying]) -> _Answer | Raised | Refused:
         batch, row, how = payload
         assert self._opened is not None
         notes = Notes()
         wall_s, cpu_s = time.perf_counter(), time.thread_time()
         try:
-            tables = list(_applied(self._opened, batch, notes, how, row))
+            tables = []
+            for item in _applied(self._opened, batch, notes, how, row):
+                if not isinstance(item, Busy):
+                    tables.append(item)
+                elif item.short or item.kept:
+                    waited_here(item, self.clock)
+                else:
+                    return Refused(Raised.of(item.error), batch, item.tries)
         except Exception as error:  # noqa: BLE001 - whatever user code raises is part of the answer
             return Raised.of(error)
         took_s, on_cpu_s = time.perf_counter() - wall_s, time.thread_time() - cpu_s
@@ -369,11 +402,15 @@ class _Placed:
 
 def _applied(step: Step, batch: pa.Table, tally: Tally, how: Applying, row: int) -> Iterator[Any]:
     """Yields what a step makes of a batch without its bad rows; what it raises says where."""
-    placed = _Placed(step, Place(how.shard, row, how.rank))
+    placed = _Placed(step, Place(how.shard, row, how.rank, how.tries))
+    where = f"in {step.name}, of the rows {row} to {row + batch.num_rows - 1} it got"
     try:
-        yield from applied(placed, batch, tally, errors=how.errors, hold=how.hold)
+        for item in applied(placed, batch, tally, errors=how.errors, hold=how.hold, tries=how.tries):
+            if isinstance(item, Busy):
+                item.error.add_note(where)
+            yield item
     except Exception as error:
-        error.add_note(f"in {step.name}, of the rows {row} to {row + batch.num_rows - 1} it got")
+        error.add_note(where)
         raise
 
 
@@ -381,8 +418,8 @@ def _batches(step: Step, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
     """Yields what a step is given at a time; never nothing, and never rows of two tables."""
     rows = step.batch_rows
     for table in tables:
-        if isinstance(table, SideTable):
-            # An extra output's: no step that follows has to do with it.
+        if isinstance(table, SideTable | Busy):
+            # An extra output's, or no table at all: no step that follows has to do with it.
             yield table
         elif table.num_rows:
             yield from [table] if rows is None or table.num_rows <= rows else rechunk(iter([table]), rows)

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 
+from curate.errors import ConfigError
+from curate.storage import beneath, private
 from curate.tasks import layout
 
-SCRATCH = "CURATE_SCRATCH"
-"""Environment variable: where files are kept that only this machine reads."""
+SCRATCH = private.SCRATCH
 
 
 def scratch_root() -> str:
-    """Returns where files are kept that only this machine reads: $CURATE_SCRATCH, else a folder in that of the system
-    for temporaries. It exists then.
+    """Returns where files are kept that only this machine reads: $CURATE_SCRATCH, else a folder of this user's in that
+    of the system for temporaries. It exists then. Raises ConfigError if others could put something there.
     """
-    root = _scratch_root()
-    os.makedirs(root, exist_ok=True)  # noqa: PTH103
-    return root
-
-
-def _scratch_root() -> str:
-    root = os.environ.get(SCRATCH) or os.path.join(tempfile.gettempdir(), "curate")  # noqa: PTH118
-    return os.path.abspath(root)  # noqa: PTH100
+    return private.private(private.place(SCRATCH), SCRATCH)
 
 
 def stages_root(output: str, *, alone: bool) -> str:
@@ -39,15 +33,46 @@ def may_be_scratch(output: str) -> bool:
 
 def scratch_of(output: str) -> str:
     """Returns where the stages of a job lie, if they lie where only this machine reads."""
-    return f"{_scratch_root()}/{hashlib.sha256(output.encode()).hexdigest()[:16]}"
+    return f"{private.place(SCRATCH)}/{hashlib.sha256(output.encode()).hexdigest()[:16]}"
+
+
+def has_scratch(output: str) -> bool:
+    """Returns whether there are stages of a job where only this machine reads. Raises ConfigError if others could have
+    put something there."""
+    return may_be_scratch(output) and private.is_private(scratch_of(output), SCRATCH)
+
+
+def refuse_planted(output: str) -> None:
+    """Raises ConfigError if others could have put something where the stages of a job lie that only this machine reads,
+    or there is a link in it. Makes nothing."""
+    if has_scratch(output):
+        beneath.refuse_links(private.place(SCRATCH), [scratch_of(output)], [])
+
+
+def make_scratch(output: str) -> None:
+    """Makes the folder of a job's stages where only this machine reads. Raises ConfigError as `refuse_planted`."""
+    private.private(scratch_of(output), SCRATCH)
 
 
 def stages_roots(output: str, stages: set[str]) -> Iterator[str]:
     """Yields the folders in which there are stages of a job; `stages`: those in its output's own store."""
     if stages:
         yield stages_root(output, alone=False)
-    if may_be_scratch(output) and os.path.isdir(scratch_of(output)):  # noqa: PTH112
+    if has_scratch(output):
         yield scratch_of(output)
+
+
+def remove_stages(root: str, kept: Collection[str] = ()) -> None:
+    """Removes the stages in a local folder of a job's stages, but for those of these keys, and the folder once it is
+    empty. What has no name of curate's stays, and nothing is removed through a link."""
+    above, _, name = root.rpartition("/")
+
+    def is_ours(one: str) -> bool:
+        own = one.removeprefix(f"{name}/")
+        return own != one and (not own or (layout.is_of_stage(own) and own.partition("/")[0] not in kept))
+
+    with suppress(ConfigError):  # a link in the place of one of these folders: what is behind it is not the job's
+        beneath.remove(beneath.root_of(root), above, is_ours)
 
 
 def stages_in(output: str, stages: set[str]) -> Iterator[tuple[str, set[str]]]:

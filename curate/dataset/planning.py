@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.dataset.formats import detect, row_groups
+from curate.dataset.formats import detect, row_groups, stored_as_array
 from curate.dataset.inputs import Inputs
 from curate.dataset.spec import StageSpec
 from curate.dataset.split import shards_of, whole
@@ -77,7 +77,10 @@ def _split(spec: StageSpec, item: Object, name: str, store_of: Callable[[str], S
             get_logger(job=spec.name).warning("a large input cannot be split", error=str(error))
             return None
 
-    return shards_of(item, name, encoding, spec.shard_bytes, groups_of)
+    def is_array(item: Object) -> bool:
+        return stored_as_array(store_of(item.uri), item)
+
+    return shards_of(item, name, encoding, spec.shard_bytes, groups_of, is_array)
 
 
 def _warn_of_large(spec: StageSpec, large: Sequence[Object]) -> None:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,17 @@ import pyarrow.compute as pc
 from curate.clock import Clock, SystemClock
 from curate.dataset.commit import Uncommitted, refuse_other_job
 from curate.dataset.deleting import refuse_undeletable
+from curate.dataset.dropping import drop, left_behind
 from curate.dataset.failures import failed_now
-from curate.dataset.formats import Format, OutputFormat, detect, sample_schema
+from curate.dataset.formats import SAMPLED_FILES, Format, OutputFormat, detect, sample_schema
 from curate.dataset.history import History, look_back, object_at, our_sides, ours, stale_outputs
-from curate.dataset.inputs import Inputs, enclosing_ledgers, list_inputs, refuse_overlap, understand
+from curate.dataset.inputs import Inputs, list_inputs, refuse_overlap, understand
 from curate.dataset.ownership import OwnedStore
 from curate.dataset.planning import plan_new, replan_changed
+from curate.dataset.same_bytes import unchanged
 from curate.dataset.sides import sides_of_shards
 from curate.dataset.spec import RunOptions, StageSpec
+from curate.dataset.upstream import Hole, holes_in, refuse_holes, warn_of_holes
 from curate.errors import ConfigError, CorruptInput
 from curate.log import get_logger
 from curate.storage import normalise, open_store
@@ -35,9 +39,8 @@ from curate.tasks.ledger import Ledger
 from curate.tasks.outputs import Matched, OutputListing, match
 from curate.tasks.plan import Growth, Plan, compare
 from curate.tasks.shard import SliceKind
+from curate.tasks.summary import told_missing
 
-SAMPLED_INPUTS = 8
-"""Inputs of a format that are looked into for its schema, until one has rows."""
 EXAMPLES = 5
 """How many names a message shows of a longer list."""
 
@@ -100,6 +103,29 @@ class Prepared:
     run_ids: frozenset[str]
     """Runs that the output knew before this one."""
     uncommitted: Uncommitted = field(default_factory=Uncommitted)
+    holes: Sequence[Hole] = ()
+    """What was missing of the inputs, which may be incomplete."""
+
+    @cached_property
+    def over(self) -> dict[str, str]:
+        """Generations of the outputs that new ones take the places of, by URI."""
+        return {one.uri: one.generation for one in (*self.uncommitted.stale, *self.uncommitted.stale_sides)}
+
+    @property
+    def incomplete_input(self) -> tuple[Mapping[str, Any], ...]:
+        """What was missing of the inputs, as the record of the run says it."""
+        if self.history.summarised:
+            return self.history.incomplete_input
+        return tuple(one.as_dict() for one in self.holes) or self.spec.holes
+
+    @property
+    def missing_inputs(self) -> tuple[int, int]:
+        """How many inputs of earlier runs are not among those of this one, and their shards."""
+        missing = self.growth.missing
+        if not missing.any():
+            return 0, 0
+        gone = self.plan.table["uri"].filter(pa.array(missing))
+        return pc.count_distinct(gone).as_py(), len(gone)
 
     @property
     def todo(self) -> Any:
@@ -158,19 +184,35 @@ def prepare(
     if not listing.has_job:
         todo.job = job
     plan = ledger.read_plan(listing)
+    if len(plan.removed):
+        found = left_behind(spec, options, ledger, listing, plan)
+        listing, todo.left = found.listing, found.objects
     if spec.limit is not None:
         spec = replace(spec, operator=spec.limit.operator(job["limit"]))
         inputs = _within(plan, inputs)
     growth = compare(plan, inputs.table)
-    if growth.new and not options.allow_incomplete_input:
-        refuse_incomplete([*inputs.incomplete, *enclosing_ledgers(patterns, stores.of)])
+    holes: list[Hole] = []
+    dropping = options.drop_removed and bool(growth.missing.any())
+    if growth.new or listing.summary is None or dropping:
+        # Free for a job that is complete, and whose inputs are those that it was complete with. What is missing of
+        # another job's output by mistake was not removed.
+        holes = holes_in(patterns, inputs, stores.of, None if dropping else plan.table["uri"])
+    if not options.allow_incomplete_input:
+        refuse_holes(holes, stores.of)
+    if dropping:
+        found = drop(spec, options, ledger, listing, plan, growth)
+        plan, listing, todo.dropped, todo.dropped_outputs = found.plan, found.listing, found.part, found.objects
+        growth = compare(plan, inputs.table)
     matched = match(plan, listing, spec.suffix)
+    same = unchanged(plan, inputs.table, growth, stores.of) if patterns else None
     todo.part = _grow(spec, plan, inputs, growth, matched, stores)
+    if same is not None:
+        todo.part = same if todo.part is None else pa.concat_tables([same, todo.part])
     if spec.limit is not None and not len(plan) and todo.part is not None:
         limit = job["limit"]
         todo.part = _up_to(todo.part, limit["shard"] if spec.rows is None else spec.rows.holder(limit["rank"]))
     if todo.part is not None:
-        plan = Plan.of([plan.table, todo.part])
+        plan = plan.plus(todo.part)
         growth, matched = compare(plan, inputs.table), match(plan, listing, spec.suffix)
     scope = _scope(plan, options, _failed(ledger, listing, plan, matched) if options.retry_failed else None)
     if options.redo_stale:
@@ -185,7 +227,7 @@ def prepare(
     schemas = input_schemas(spec, ledger if listing.has_job else None, inputs, undone, stores)
     prepared = Prepared(
         *(spec, output, run_id, stores, ledger, listing, inputs, plan, matched, growth, history, scope, schemas),
-        *(owned, run_ids, todo),
+        *(owned, run_ids, todo, holes),
     )
     _warn(prepared, options)
     return prepared
@@ -201,15 +243,6 @@ def _within(plan: Plan, inputs: Inputs) -> Inputs:
 def _up_to(part: Any, shard: str) -> Any:
     """Returns the rows of a new plan up to a shard; the first one, if that is no shard: there are no rows."""
     return part.slice(0, max(0, pc.index(part["id"], shard).as_py()) + 1)
-
-
-def refuse_incomplete(incomplete: list[str]) -> None:
-    """Raises ConfigError if one of the inputs is the output of a job that is not complete."""
-    if incomplete:
-        raise ConfigError(
-            f"input {incomplete[0]!r} is the output of a job that is not complete; finish that job first "
-            f"(curate status {incomplete[0]}), or read what is there with --allow-incomplete-input"
-        )
 
 
 def job_of(spec: StageSpec, ledger: Ledger, listing: OutputListing) -> dict[str, Any]:
@@ -229,6 +262,7 @@ def job_of(spec: StageSpec, ledger: Ledger, listing: OutputListing) -> dict[str,
         "fingerprint": spec.fingerprint,
         "identity": dict(spec.identity),
         "parameters": dict(spec.parameters),
+        "sides": sorted(spec.sides),
         "code_digest": spec.code_digest,
         "format": spec.format.value,
         "codec": spec.codec,
@@ -290,7 +324,8 @@ def _redo_stale(
     scope: Any,
     todo: Uncommitted,
 ) -> Plan:
-    """Has the stale outputs within the scope removed and their shards done again; returns the plan with their inputs.
+    """Has the shards of stale outputs within the scope done again; returns the plan with their inputs as they are now.
+    What is there stays until what is new takes its place.
 
     Not those of shards that are parts of an input: how that is split was decided from the old one.
     """
@@ -307,9 +342,8 @@ def _redo_stale(
     matched.done[ranks] = False
     others = np.ones(len(plan), dtype=bool)
     others[ranks] = False
-    rows = replan_changed(plan, inputs, growth, others)
-    todo.part = rows if todo.part is None else pa.concat_tables([todo.part, rows])
-    return Plan.of([plan.table, rows])
+    todo.renewed = replan_changed(plan, inputs, growth, others)
+    return plan.plus(todo.renewed)
 
 
 def _failed(ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched) -> Any:
@@ -364,6 +398,7 @@ def overwritten(spec: StageSpec, ledger: Ledger, listing: OutputListing) -> tupl
 
 def _warn(prepared: Prepared, options: RunOptions) -> None:
     log = get_logger(job=prepared.spec.name)
+    warn_of_holes(prepared.holes, prepared.spec.name)
     if len(prepared.stale):
         log.warning(
             "inputs changed after their outputs were made; the outputs are stale and are kept",
@@ -371,13 +406,9 @@ def _warn(prepared: Prepared, options: RunOptions) -> None:
             example=prepared.plan.shard_id(int(prepared.stale[0])),
             next=_next_for_stale(prepared, options),
         )
-    missing = np.flatnonzero(prepared.growth.missing & ~prepared.matched.done)
-    if len(missing):
-        log.warning(
-            "planned inputs are not among the inputs given now; they are still part of the job",
-            shards=len(missing),
-            example=prepared.plan.shard(int(missing[0])).uri,
-        )
+    if any(prepared.missing_inputs):
+        first = int(np.flatnonzero(prepared.growth.missing)[0])
+        log.warning(told_missing(*prepared.missing_inputs), example=prepared.plan.shard(first).uri)
     if prepared.matched.foreign:
         log.warning(
             "objects under the output prefix are not of this job; they are left alone",
@@ -411,9 +442,9 @@ def input_schemas(
         return {"rows": spec.rows.schema}
     # A planned input may be gone, and be the last of its format: its shard has to fail for that and nothing else.
     by_format: dict[Format, list[int]] = {detect(uri, spec.how).format: [] for uri in undone}
-    for row, uri in enumerate(inputs.table["uri"].to_pylist()):
+    for row, (uri, size) in enumerate(zip(*(inputs.table[name].to_pylist() for name in ("uri", "size")), strict=True)):
         rows = by_format.get(detect(uri, spec.how).format)
-        if rows is not None and len(rows) < SAMPLED_INPUTS:
+        if rows is not None and size and len(rows) < SAMPLED_FILES:
             rows.append(row)
     schemas: dict[str, Any] = {}
     for format, rows in by_format.items():
@@ -461,6 +492,13 @@ def describe(prepared: Prepared, rivals: str = "") -> str:
         lines.append(f"         {shard.uri} -> {shard.id}{prepared.spec.suffix}")
     if len(prepared.todo) > EXAMPLES:
         lines.append(f"         ... and {len(prepared.todo) - EXAMPLES:,} more")
+    if prepared.uncommitted.dropped is not None:
+        lines.append(
+            f"drop     {len(prepared.uncommitted.dropped):,} shards whose input was removed, and "
+            f"{len(prepared.uncommitted.dropped_outputs):,} objects made of them (--drop-removed)"
+        )
+    if any(prepared.missing_inputs):
+        lines.append(f"missing  {told_missing(*prepared.missing_inputs)}")
     if len(prepared.stale):
         lines.append(f"stale    {len(prepared.stale):,}: their input changed; kept (--redo-stale replaces them)")
     if prepared.uncommitted.stale:

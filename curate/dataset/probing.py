@@ -1,29 +1,38 @@
-"""The schemas of a job's outputs where the job declares none: what the first rows of its plan become. Decided once."""
+"""The schemas of a job's outputs where the job declares none: what the first rows of its plan become. Decided once.
+
+A little of the first shards is looked at, one after the other: most often the first one tells. Where they give no row,
+shards are looked at whole, several at a time, until one does: the first rows decide, wherever they are. Answers count
+in the order of the plan, whichever comes first. Only where there is no row at all, an empty table is asked.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 import pyarrow as pa
 
 from curate.clock import Clock
+from curate.dataset.formats import all_nullable
+from curate.dataset.pipeline import Pipeline
 from curate.dataset.prepare import Prepared
 from curate.dataset.sides import schema_name
+from curate.dataset.spec import StageSpec
 from curate.dataset.stage import Probe, Probed
+from curate.errors import CurateError
 from curate.log import get_logger
-from curate.runtime.protocol import Backend, End, Ended, Message
+from curate.runtime.protocol import Backend, End, Ended, Message, Started
 from curate.tasks.dispatcher import POLL_S, Interrupts
 from curate.tasks.scheduler import LONGEST_BACKOFF_S
 
 PROBES = 32
-"""Shards that are asked for their output's schema, in plan order, before the run goes on without."""
+"""Shards of which a little is looked at, in plan order, before shards are looked at whole."""
 TYPE_PROBES = 8
-"""Shards that are asked where only the type of a column is unknown, because it was null in all rows so far, or only the
-schema of an extra output."""
+"""Shards that are asked where only the type of a column is unknown, because it was null in all rows so far."""
 MOST_WAITS = 20
 """Times that a run waits, in all, for what the code of its shards says is not there now; then it goes on without."""
 
@@ -47,8 +56,7 @@ def output_schemas(
 ) -> Schemas:
     """Returns the schemas of all outputs: as declared, as stored, else asked for and stored; none if no shard tells.
 
-    An extra output of which the first shards have no row has no columns: a shard that gives some fails, and says that
-    the schema is to be declared.
+    An output without a row in any shard has no columns, unless an empty table tells them.
 
     A shard that takes longer than the job's `task_timeout_s` does not tell. One that needs what is not there now (it
     raised RetryLater, the store throttles, its node was lost) is asked again: were the next one asked instead, a
@@ -57,34 +65,13 @@ def output_schemas(
     `idle` is called every half second while a shard is asked.
     """
     spec, ledger = prepared.spec, prepared.ledger
-    problem = ""
     log = get_logger(job=spec.name, run=prepared.run_id)
-    asking = _Asking(backend, interrupts, clock, spec.task_timeout_s, log, idle)
     unknown = tuple(sorted(name for name, schema in spec.sides.items() if schema is None))
+    asking = _Asking(backend, interrupts, clock, spec.task_timeout_s, log, idle)
 
     @cache
     def derived() -> Probed:
-        nonlocal problem
-        known, read, answered = Probed(spec.output_schema, sides=dict.fromkeys(unknown)), 0, False
-        # Always from the start of the plan, whatever the scope: the schema must not depend on --limit or --sample.
-        for number, rank in enumerate([*range(min(PROBES, len(prepared.plan))), None]):
-            if known.schema is not None and number >= TYPE_PROBES:
-                break
-            shard = None if rank is None else prepared.plan.shard(rank)
-            given = None if spec.rows is None or shard is None else spec.rows.given(shard.uri)
-            answer = asking.answer(Probe(shard, unknown, given))
-            if answer is None:
-                raise _InterruptedError
-            known = known.filled(answer)
-            if known.typed:
-                break
-            read += answer.rows
-            answered = answered or not answer.error
-            # That an empty table is too much for it says nothing about a job that was seen to drop rows.
-            problem = problem if rank is None and read else answer.error or problem
-        if problem and (known.schema is None or not (known.known or answered)):
-            raise _NoSchemaError
-        return known
+        return _Walk(prepared, asking, unknown, log).found()
 
     def stored(name: str, side: str | None) -> Any:
         """Returns a schema as the ledger has it, else as it is derived, stored."""
@@ -104,8 +91,8 @@ def output_schemas(
         main = stored("output", None) if spec.output_schema is None else spec.output_schema
     except _InterruptedError:
         return Schemas()
-    except _NoSchemaError:
-        log.warning("no output schema could be derived from the first shards", error=problem)
+    except _NoSchemaError as error:
+        log.warning("no output schema could be derived from any shard", error=error.problem)
         return Schemas()
     return Schemas(main, sides)
 
@@ -117,9 +104,127 @@ class _InterruptedError(Exception):
 class _NoSchemaError(Exception):
     """No shard told the schema of its output."""
 
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+
+class _Walk:
+    """The way through a plan until schemas are known. Whatever the scope of a run is, it goes through all of the plan:
+    a schema must not depend on --limit or --sample."""
+
+    def __init__(self, prepared: Prepared, asking: _Asking, unknown: tuple[str, ...], log: Any) -> None:
+        self._prepared = prepared
+        self._asking = asking
+        self._unknown = unknown
+        self._log = log
+        spec = prepared.spec
+        declared = planned(spec, prepared.schemas) if spec.output_schema is None else spec.output_schema
+        self._known = Probed(declared, sides=dict.fromkeys(unknown))
+        self._vacant = Probed(sides=dict.fromkeys(unknown))
+        """What tables without rows say."""
+        self._ended: set[int] = set()
+        """Shards that were looked at to their end, or fail: to look again would tell no more."""
+        self._problem = ""
+        self._answered = False
+
+    def found(self) -> Probed:
+        """Returns what is known in the end. Raises _NoSchemaError, _InterruptedError."""
+        self._first_ones()
+        if not self._known.known:
+            self._all_of_them()
+        if not self._known.known:
+            # There is no row. That an empty table is too much for it says nothing about what it makes of others.
+            answer = self._one(Probe(None, self._unknown))
+            for one in (answer, self._vacant):
+                self._known = self._known.filled(replace(one, error=""))
+        if self._problem and not self._known.known and (self._known.schema is None or not self._answered):
+            raise _NoSchemaError(self._problem)
+        return self._known
+
+    def _first_ones(self) -> None:
+        for number in range(min(PROBES, len(self._prepared.plan))):
+            if self._known.typed or (self._known.known and number >= TYPE_PROBES):
+                return
+            self._take(number, self._one(self._probe(number)))
+
+    def _all_of_them(self) -> None:
+        left = [number for number in range(len(self._prepared.plan)) if number not in self._ended]
+        if not left:
+            return
+        missing = [f"the extra output {name!r}" for name in self._unknown if self._known.sides.get(name) is None]
+        self._log.warning(
+            "the first shards give no row that tells a schema; whole shards are looked at until one does",
+            of=", ".join([*(["the output"] if self._known.schema is None else []), *missing]),
+            shards=len(left),
+            next="declare the schema (output_schema, sides), which is then asked of no shard",
+        )
+        typing = 0
+        with closing(self._asking.answers((self._probe(one, whole=True) for one in left), many=True)) as answers:
+            for number, answer in zip(left, answers, strict=False):
+                self._take(number, answer)
+                typing += self._known.known
+                if self._known.typed or typing >= TYPE_PROBES:
+                    return
+
+    def _probe(self, number: int, *, whole: bool = False) -> Probe:
+        spec, shard = self._prepared.spec, self._prepared.plan.shard(number)
+        given = None if spec.rows is None else spec.rows.given(shard.uri)
+        return Probe(shard, self._unknown, given, whole)
+
+    def _one(self, probe: Probe) -> Probed:
+        with closing(self._asking.answers([probe])) as answers:
+            return _heard(next(answers))
+
+    def _take(self, number: int, answer: Probed | None) -> None:
+        answer = _heard(answer)
+        self._known = self._known.filled(answer)
+        self._vacant = self._vacant if answer.vacant is None else self._vacant.filled(answer.vacant)
+        self._problem = answer.error or self._problem
+        self._answered = self._answered or not answer.error
+        if answer.ended or answer.error:
+            self._ended.add(number)
+
+
+def planned(spec: StageSpec, schemas: Mapping[str, Any]) -> Any:
+    """Returns the schema of a stage's rows where its steps know what they make of rows of the inputs' `schemas`, which
+    are by format; None where only user functions tell."""
+    if not isinstance(spec.operator, Pipeline) or not schemas:
+        return None
+    found = [schema if spec.rows is not None else all_nullable(schema) for schema in schemas.values()]
+    for step in spec.operator.steps:
+        tell: Callable[[Any], Any] = getattr(step, "schema", lambda _: None)
+        try:
+            found = [tell(schema) for schema in found]
+        except CurateError:
+            # Rows will say so, where it is known which ones.
+            return None
+        if None in found:
+            return None
+    told = [schema.remove_metadata() for schema in found]
+    return told[0] if all(schema.equals(told[0]) and len(schema) for schema in told) else None
+
+
+def _heard(answer: Probed | None) -> Probed:
+    if answer is None:
+        raise _InterruptedError
+    return answer
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A probe on its way."""
+
+    number: int
+    """Its place among those that are asked."""
+    probe: Probe
+    answer: Probed = field(default_factory=lambda: Probed(error="the worker died"))
+    until_s: float = math.inf
+    """When it takes too long."""
+
 
 class _Asking:
-    """Asks shards one after the other; waits for what they say is not there now."""
+    """Asks shards; waits for what they say is not there now."""
 
     def __init__(
         self,
@@ -139,58 +244,82 @@ class _Asking:
         self._asked = 0
         self._waits = 0
 
-    def answer(self, probe: Probe) -> Probed | None:
-        """Returns what a shard tells when all is there that it needs, or in the end; None if the run is to stop."""
-        while True:
-            self._asked += 1
-            answer = _ask(
-                self._backend, -self._asked, probe, self._interrupts, self._clock, self._timeout_s, self._idle
-            )
-            if answer is None or answer.again_s is None or self._waits >= MOST_WAITS:
-                return answer
-            wait_s = max(answer.again_s, min(2.0**self._waits, LONGEST_BACKOFF_S))
-            self._waits += 1
-            self._log.warning(
-                "the first shards cannot tell the schema of their output now; they are asked again",
-                error=answer.error,
-                wait_s=wait_s,
-            )
-            until_s = self._clock.monotonic() + wait_s
-            while (left_s := until_s - self._clock.monotonic()) > 0 and not _stopped(self._interrupts):
-                self._clock.sleep(min(POLL_S, left_s))
+    def answers(self, probes: Iterable[Probe], *, many: bool = False) -> Generator[Probed | None]:
+        """Yields what shards tell when all is there that they need, or in the end, in the order of `probes`; None, and
+        no more, if the run is to stop. Asks one at a time, or as `many` as there are slots. Closing ends what runs.
+        """
+        left: Iterator[_Asked] = (_Asked(number, probe) for number, probe in enumerate(probes))
+        running: dict[int, _Asked] = {}
+        waiting: list[tuple[float, _Asked]] = []
+        """What is asked again, and when."""
+        found: dict[int, Probed] = {}
+        first = 0
+        try:
+            while not self._stopped():
+                while first in found:
+                    yield found.pop(first)
+                    first += 1
+                now_s = self._clock.monotonic()
+                for at in [one for one in waiting if one[0] <= now_s]:
+                    waiting.remove(at)
+                    self._launch(at[1], running)
+                most = max(1, self._backend.slots()) if many else 1
+                # What was told out of order is counted too, so that there is never more of it than is asked at a time.
+                while len(running) + len(waiting) + len(found) < most and (one := next(left, None)) is not None:
+                    self._launch(one, running)
+                if not running and not waiting:
+                    return
+                if not running:
+                    self._idle()
+                    self._clock.sleep(min(POLL_S, max(0.0, min(at for at, _ in waiting) - now_s)))
+                    continue
+                for ended in self._ended(running):
+                    if ended.answer.again_s is None or self._waits >= MOST_WAITS:
+                        found[ended.number] = ended.answer
+                    else:
+                        waiting.append((self._again_s(ended.answer), _Asked(ended.number, ended.probe)))
+            yield None
+        finally:
+            if running:
+                # A probe makes nothing that would be lost.
+                self._backend.cancel()
 
+    def _launch(self, one: _Asked, running: dict[int, _Asked]) -> None:
+        self._asked += 1
+        running[-self._asked] = one
+        self._backend.launch(-self._asked, one.probe, 1, announce=self._timeout_s is not None)
 
-def _ask(
-    backend: Backend,
-    task: int,
-    probe: Probe,
-    interrupts: Interrupts,
-    clock: Clock,
-    timeout_s: float | None,
-    idle: Callable[[], None] = lambda: None,
-) -> Probed | None:
-    """Runs one probe as a task of its own and returns its answer, None if the run is to stop."""
-    answer = Probed(error="the worker died")
-    until_s = math.inf
-    if not _stopped(interrupts):
-        backend.launch(task, probe, 1, announce=timeout_s is not None)
-    while not _stopped(interrupts):
-        idle()
-        for news in backend.poll(POLL_S):
+    def _ended(self, running: dict[int, _Asked]) -> Iterator[_Asked]:
+        """Yields those that have ended, after a while; they are taken out of `running`."""
+        self._idle()
+        for news in self._backend.poll(POLL_S):
+            one = running.get(news.task)
+            if one is None:
+                continue
             if isinstance(news, Message):
-                answer = news.items[0]
+                one.answer = news.items[0]
             elif isinstance(news, Ended):
-                lost = news.end is End.LOST
-                return answer if not news.detail else Probed(error=news.detail, again_s=0.0 if lost else None)
-            elif timeout_s is not None:
-                until_s = clock.monotonic() + timeout_s
-        if clock.monotonic() > until_s:
-            until_s = math.inf
-            backend.cancel(task)
-    # A probe makes nothing that would be lost.
-    backend.cancel()
-    return None
+                del running[news.task]
+                if news.detail:
+                    one.answer = Probed(error=news.detail, again_s=0.0 if news.end is End.LOST else None)
+                yield one
+            elif isinstance(news, Started) and self._timeout_s is not None:
+                one.until_s = self._clock.monotonic() + self._timeout_s
+        for task, one in running.items():
+            if self._clock.monotonic() > one.until_s:
+                one.until_s = math.inf
+                self._backend.cancel(task)
 
+    def _again_s(self, answer: Probed) -> float:
+        """Returns when to ask again."""
+        wait_s = max(answer.again_s or 0.0, min(2.0**self._waits, LONGEST_BACKOFF_S))
+        self._waits += 1
+        self._log.warning(
+            "shards cannot tell the schema of their output now; they are asked again",
+            error=answer.error,
+            wait_s=wait_s,
+        )
+        return self._clock.monotonic() + wait_s
 
-def _stopped(interrupts: Interrupts) -> bool:
-    return bool(interrupts.interrupts or interrupts.terminated)
+    def _stopped(self) -> bool:
+        return bool(self._interrupts.interrupts or self._interrupts.terminated)

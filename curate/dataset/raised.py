@@ -39,6 +39,10 @@ class Raised:
             packed = pickle.dumps(None)
         return _received, (self.failure, packed)
 
+    def tried(self, tries: int) -> Raised:
+        """Returns this as what was raised so many times in a row."""
+        return replace(self, failure=replace(self.failure, tries=tries))
+
     def noted(self, note: str) -> Raised:
         """Returns this with a note that says where it was."""
         if self.error is not None:

@@ -111,7 +111,8 @@ def side_name(side: str, output: str) -> str:
 
 def sides_of_job(job: Mapping[str, Any]) -> tuple[str, ...]:
     """Returns the names of the extra outputs of a job, from its `job.json`."""
-    return tuple(sorted(job["identity"].get("sides", ())))
+    # Not all of them are part of its identity: those of a deduplication follow from its operators.
+    return tuple(sorted(job.get("sides", job["identity"].get("sides", ()))))
 
 
 def side_rows(listing: OutputListing) -> Any:
@@ -121,9 +122,14 @@ def side_rows(listing: OutputListing) -> Any:
 
 def sides_of_shards(listing: OutputListing, plan: Plan, suffix: str, ranks: Any) -> Any:
     """Returns the rows of a listing that are extra outputs of these shards, whatever the extra outputs are called."""
+    return sides_of_ids(listing, plan.ids.take(pa.array(ranks)), suffix)
+
+
+def sides_of_ids(listing: OutputListing, ids: Any, suffix: str) -> Any:
+    """Returns the rows of a listing that are extra outputs of shards of these ids."""
     rows = side_rows(listing)
     mains = pc.replace_substring_regex(listing.names.take(pa.array(rows)), f"^{SIDES}{_NAME}/", "")
-    wanted = pc.binary_join_element_wise(plan.ids.take(pa.array(ranks)), suffix, "")
+    wanted = pc.binary_join_element_wise(ids, suffix, "")
     return rows[pc.is_in(mains, value_set=wanted).to_numpy(zero_copy_only=False)]
 
 

@@ -103,6 +103,8 @@ class StageSpec:
     """What happened to its rows in the stages before it, once these are done."""
     reports: tuple[StageReport, ...] = ()
     """What is known of the job's stages when its last one, which is the last of them, begins."""
+    holes: tuple[Mapping[str, Any], ...] = ()
+    """What was missing of its inputs when they were listed, which may be incomplete (see `dataset.upstream`)."""
     from_inputs: Callable[[RunOptions], StageSpec] | None = None
     """Returns the stage as it is for the inputs of a run, where these decide what stages there are."""
 
@@ -163,6 +165,8 @@ class RunOptions:
     """Only the shards that failed in earlier runs and have no output."""
     redo_stale: bool = False
     """Replace outputs whose input changed since they were made."""
+    drop_removed: bool = False
+    """Take shards out of the job, with all that was made of them, whose input is not among the inputs any more."""
     keep_stages: bool = False
     """Keep what the stages before the last one made, once the job is complete."""
     max_failed_shards: str | None = None

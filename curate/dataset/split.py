@@ -80,11 +80,12 @@ def shards_of(
     encoding: Encoding,
     shard_bytes: int,
     groups_of: Callable[[Object], Sequence[int] | None],
+    is_array: Callable[[Object], bool],
 ) -> Iterator[Shard]:
     """Yields the shards of an input whose path below the input's root is `name`.
 
-    `groups_of` returns the stored bytes of the row groups of a Parquet file, None if it cannot be read; it is asked for
-    large ones only.
+    `groups_of` returns the stored bytes of the row groups of a Parquet file, None if it cannot be read; `is_array`
+    whether a file of JSON is one array, which has no lines to be split at. They are asked for large ones only.
     """
     # The whole name of a file that is one row: `a.png` and `a.jpg` may lie together.
     called = name if encoding.format in (Format.BINARY, Format.IMAGE) else stem(name)
@@ -98,6 +99,8 @@ def shards_of(
             return
         ranges = split_row_groups(groups, shard_bytes)
         yield from parts(*args, SliceKind.ROW_GROUPS, ranges, [sum(groups[a:b]) for a, b in ranges])
+    elif encoding.format is Format.JSONL and is_array(item):
+        yield whole(*args)
     else:
         ranges = split_bytes(item.size, shard_bytes)
         yield from parts(*args, SliceKind.BYTES, ranges, [b - a for a, b in ranges])

@@ -6,17 +6,18 @@ through Ray's object store.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import count, islice, zip_longest
+from itertools import count, zip_longest
 from typing import Any, BinaryIO, Protocol, cast
 
 import pyarrow as pa
 
 from curate import log
-from curate.clock import SystemClock
+from curate.clock import Clock, SystemClock
 from curate.dataset.blame import ForeignOutputError
 from curate.dataset.capture import WorkerLog
 from curate.dataset.exchange.how import GROUPED
@@ -35,6 +36,7 @@ from curate.dataset.formats import (
 )
 from curate.dataset.metering import Meters, at_work, got, reading
 from curate.dataset.nulls import empty, filled, is_known
+from curate.dataset.patience import WORD_S, waited
 from curate.dataset.pipeline import Applying
 from curate.dataset.raised import Raised
 from curate.dataset.sides import MAIN, RECORD_SIDE, SideTable, side_name
@@ -56,12 +58,12 @@ from curate.tasks.books import Books
 from curate.tasks.ledger import Ledger
 from curate.tasks.meters import Meter
 from curate.tasks.plan import shard_row
-from curate.tasks.record import FailureKind, ShardRecord
+from curate.tasks.record import FailureKind, ShardRecord, ShardWaits
 from curate.tasks.shard import Shard
 
 PROBED_BATCHES = 16
 """Batches of a shard that are tried for a table: a job that drops most of its rows must not be run for its schema."""
-PROBED_TABLES = 4
+PROBED_TABLES = 16
 """Tables of a shard, for each of its outputs, that are looked at for the types of columns, while some are null in all
 before."""
 MOST_RUNS = 3
@@ -208,6 +210,10 @@ class Piece:
     """The schemas of extra outputs, by name, in the order in which they are published."""
     given: tuple[Any, ...] = ()
     """What the source of the rows gives for each shard, where there is one."""
+    asks: bool = False
+    """Whether word is wanted of the first batch that is done: a service that the job needs was busy."""
+    over: Mapping[str, str] = field(default_factory=dict)
+    """Generations of outputs that are out of date, by URI: new ones take their places."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Plain tuples and bytes: a frozen dataclass with slots is pickled by Python code, which took longer than all
@@ -215,7 +221,7 @@ class Piece:
         shards = [(rank, *shard_row(shard)) for rank, shard in self.shards]
         schema = None if self.schema is None else self.schema.serialize().to_pybytes()
         sides = {name: schema.serialize().to_pybytes() for name, schema in self.sides.items()}
-        return _piece, (shards, self.attempt, schema, self.last, sides, self.given)
+        return _piece, (shards, self.attempt, schema, self.last, sides, self.given, self.asks, dict(self.over))
 
 
 def _piece(
@@ -225,10 +231,12 @@ def _piece(
     last: bool,
     sides: Mapping[str, bytes],
     given: tuple[Any, ...],
+    asks: bool,
+    over: Mapping[str, str],
 ) -> Piece:
     made = tuple((rank, Shard(*values)) for rank, *values in shards)
     held = {name: _schema(data) for name, data in sides.items()}
-    return Piece(made, attempt, None if schema is None else _schema(schema), last, held, given)
+    return Piece(made, attempt, None if schema is None else _schema(schema), last, held, given, asks, over)
 
 
 @lru_cache(maxsize=64)
@@ -247,6 +255,8 @@ class Probe:
     """Extra outputs whose schemas are asked for too."""
     given: Any = None
     """What the source of the rows gives for the shard, where there is one."""
+    whole: bool = False
+    """Whether all of the shard is looked at, and not a few batches, until all that is asked for is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +271,10 @@ class Probed:
     """Seconds after which to ask again, for something was not there that was needed; None: the answer is final."""
     sides: Mapping[str, Any] = field(default_factory=dict)
     """Schemas of extra outputs by name; None: no table of it was given."""
+    ended: bool = False
+    """Whether all of the shard was looked at, and to look again would tell no more."""
+    vacant: Probed | None = None
+    """What tables without rows say, which counts where no shard gives a row."""
 
     @property
     def known(self) -> bool:
@@ -322,6 +336,8 @@ class StageProgram:
     """How outputs are sorted that are run files."""
     budget_bytes: int | None = None
     """Bytes of batches that a task may have sent to a pool and not heard of."""
+    clock: Clock = field(default_factory=SystemClock)
+    """What a shard waits by."""
 
     def __post_init__(self) -> None:
         self._said: WorkerLog | None = None
@@ -343,8 +359,13 @@ class StageProgram:
         """Takes those pools."""
         self.operator.connect(pools)
 
+    @property
+    def _word_s(self) -> float:
+        """How often a shard that waits says so: well within its time limit."""
+        return WORD_S if self.task_timeout_s is None else min(WORD_S, self.task_timeout_s / 4)
+
     def run(self, payload: Piece | Probe) -> Iterator[Any]:
-        """Yields a `ShardRecord` for each shard, or a `Probed`."""
+        """Yields a `ShardRecord` for each shard, and a `ShardWaits` now and then while one waits; or a `Probed`."""
         try:
             if isinstance(payload, Probe):
                 with self._log().shard(payload.shard.id if payload.shard else "", 0):
@@ -352,13 +373,13 @@ class StageProgram:
                 yield answer
                 return
             for (index, shard), given in zip_longest(payload.shards, payload.given):
-                yield self._attempt(index, shard, given, payload)
+                yield (yield from self._attempt(index, shard, given, payload))
         finally:
             self._log().flush()
 
     # One shard
 
-    def _attempt(self, index: int, shard: Shard, given: Any, piece: Piece) -> ShardRecord:
+    def _attempt(self, index: int, shard: Shard, given: Any, piece: Piece) -> Generator[ShardWaits, None, ShardRecord]:
         started, setup_s = time.perf_counter(), self._setup_s
         before = self._calls()
         try:
@@ -366,7 +387,7 @@ class StageProgram:
                 log.bound(run=self.key, shard=shard.id, attempt=piece.attempt),
                 self._log().shard(shard.id, piece.attempt, self.task_timeout_s),
             ):
-                record = self._run_shard(index, shard, given, piece)
+                record = yield from self._run_shard(index, shard, given, piece)
         except Exception as error:  # noqa: BLE001 - whatever user code raises becomes a failure of this shard alone
             record = ShardRecord(index, 0.0, Raised.of(error).failure)
         return ShardRecord(
@@ -381,17 +402,20 @@ class StageProgram:
             record.different,
             self._calls().since(before),
             record.meters,
+            record.checksum,
         )
 
-    def _run_shard(self, index: int, shard: Shard, given: Any, piece: Piece) -> ShardRecord:
+    def _run_shard(
+        self, index: int, shard: Shard, given: Any, piece: Piece
+    ) -> Generator[ShardWaits, None, ShardRecord]:
         uri = f"{self.output}/{shard.id}{suffix(self.format, self.codec)}"
         out = self._store(self.output)
-        if piece.attempt > 1 and (done := self._existing(index, out, uri)) is not None:
+        if piece.attempt > 1 and (done := self._existing(index, out, uri, piece)) is not None:
             return done
         self._setup()
         replaced: dict[str, str] = {}
         for _ in range(MOST_RUNS):
-            done = self._write(index, shard, given, piece, out, uri, replaced)
+            done = yield from self._write(index, shard, given, piece, out, uri, replaced)
             if done is not None:
                 return done
         raise ForeignOutputError(
@@ -400,17 +424,16 @@ class StageProgram:
 
     def _write(
         self, index: int, shard: Shard, given: Any, piece: Piece, out: Store, uri: str, replaced: dict[str, str]
-    ) -> ShardRecord | None:
+    ) -> Generator[ShardWaits, None, ShardRecord | None]:
         """Runs a shard and publishes its outputs, in place of the extra ones in `replaced`: generations by URI.
 
         Returns None, without the main output, if others are to be replaced first, which are in `replaced` then.
         """
         tally = Tally(BadRowBudget(self.max_bad_rows))
         meters = Meters([pooled for _, pooled in self.operator.metered])
-        tables = self._tables(shard, given, tally, rank=index, errors=piece.last, meters=meters)
+        tables = self._tables(shard, given, tally, rank=index, errors=piece.last, meters=meters, asks=piece.asks)
         if piece.schema is None:
-            for _ in tables:
-                pass
+            yield from (one for one in tables if isinstance(one, ShardWaits))
             raise SchemaMismatch(
                 "no output schema could be derived: the first shards of the plan gave no rows or failed; "
                 "mend them, or declare output_schema in the job"
@@ -421,6 +444,9 @@ class StageProgram:
         # What an exchange reads is checked then, and made again where it is not what it was.
         with Outputs(out, uris, schemas, self._writer, durable=self.runs is None) as outputs:
             for table in tables:
+                if isinstance(table, ShardWaits):
+                    yield table
+                    continue
                 got(meters.write, table)
                 with at_work(meters.write):
                     tally.books.rows_out += outputs.write(table)
@@ -432,12 +458,12 @@ class StageProgram:
             tally.close()
             outputs.count(tally.books)
             with at_work(meters.write):
-                published = outputs.publish(self._record(shard, tally, out), replaced)
+                published = outputs.publish(self._record(shard, tally, out), replaced, piece.over)
             meters.write.bytes_out = outputs.bytes_out
         if isinstance(published, Taken):
-            return self._in_the_way(index, out, uri, published, replaced)
+            return self._in_the_way(index, out, uri, published, replaced, piece)
         if published.outcome is Outcome.DIFFERENT:
-            return self._other(index, out, uri)
+            return self._other(index, out, uri, piece)
         return ShardRecord(
             index,
             0.0,
@@ -445,6 +471,7 @@ class StageProgram:
             generation=published.object.generation,
             bytes_out=published.object.size,
             meters=meters.packed(write=True),
+            checksum=outputs.checksum,
         )
 
     def _writer(self, sink: Any, schema: Any) -> OutputWriter:
@@ -460,25 +487,29 @@ class StageProgram:
         shard: Shard,
         given: Any,
         tally: Tally,
-        most_batches: int | None = None,
+        numbers: Iterator[int] | None = None,
         *,
         rank: int = 0,
         errors: bool,
         hold: bool = True,
         meters: Meters | None = None,
+        stays: bool | None = None,
+        asks: bool = False,
     ) -> Iterator[Any]:
+        """Yields what a shard becomes, and `ShardWaits` while it waits for what is not there now."""
         meters = meters or Meters([pooled for _, pooled in self.operator.metered])
         if self.operator.reads_files:
             yield from reading(self._file_tables(shard, tally), meters.steps[0])
             return
         isolate = errors and self.quarantine_errors
-        numbers = count() if most_batches is None else range(most_batches)
-        left = iter(numbers)
+        left = count() if numbers is None else numbers
         for name, number, tables in self._parts(shard, given, rank, tally):
             how = Applying(name, number, errors=isolate, hold=hold, budget_bytes=self.budget_bytes)
             # The number first: what is not asked for any more is not read.
             batches = reading((table for _, table in zip(left, tables, strict=False)), meters.read)
             made = cast(RowOperator, self.operator).stream(batches, tally, how, meters.steps)
+            made = waited(made, tally, self.clock, rank, stays=stays, asks=asks, word_s=self._word_s)
+            asks = False
             # Extra outputs are those of the stage that ends the job.
             yield from made if self.runs is None else (one for one in made if not isinstance(one, SideTable))
 
@@ -528,11 +559,14 @@ class StageProgram:
             "quarantine": quarantine,
         }
 
-    def _existing(self, index: int, out: Store, uri: str) -> ShardRecord | None:
-        """Returns the record of the output if there is one; a foreign one is removed first, and there is none."""
+    def _existing(self, index: int, out: Store, uri: str, piece: Piece) -> ShardRecord | None:
+        """Returns the record of the output if there is one; a foreign one is removed first, and there is none. One that
+        is out of date is none."""
         try:
             found = out.stat(uri)
         except ObjectNotFound:
+            return None
+        if piece.over.get(uri) == found.generation:
             return None
         try:
             books = books_of(out, found, self.format, self.codec, self.fingerprint)
@@ -541,9 +575,9 @@ class StageProgram:
             return None
         return ShardRecord(index, 0.0, books=books, generation=found.generation, bytes_out=found.size, existed=True)
 
-    def _other(self, index: int, out: Store, uri: str) -> ShardRecord:
+    def _other(self, index: int, out: Store, uri: str, piece: Piece) -> ShardRecord:
         """Another attempt won with different bytes: its output counts, and the difference is reported."""
-        done = self._existing(index, out, uri)
+        done = self._existing(index, out, uri, piece)
         if done is None:
             raise ForeignOutputError(
                 f"{uri} held other bytes when it was published and is free now: an output of another identity was "
@@ -552,13 +586,13 @@ class StageProgram:
         return ShardRecord(index, 0.0, None, done.books, done.generation, done.bytes_out, existed=True, different=True)
 
     def _in_the_way(
-        self, index: int, out: Store, uri: str, taken: Taken, replaced: dict[str, str]
+        self, index: int, out: Store, uri: str, taken: Taken, replaced: dict[str, str], piece: Piece
     ) -> ShardRecord | None:
         """Returns the record of the main output if there is one; else None, with the extra ones in `replaced`.
 
         Raises ConfigError if one was not written by curate, or the output is another job's now.
         """
-        done = self._existing(index, out, uri)
+        done = self._existing(index, out, uri, piece)
         if done is not None:
             return replace(done, different=True)
         # The same order tells here as below: whoever overwrote the job did so before it published anything.
@@ -615,34 +649,48 @@ class StageProgram:
 
     def _probe(self, probe: Probe) -> Probed:
         tally = Tally(BadRowBudget("100%"))
-        answer = Probed(sides=dict.fromkeys(probe.sides))
+        answer = vacant = Probed(sides=dict.fromkeys(probe.sides))
+        ended = False
         try:
             self._setup()
             if probe.shard is not None:
+                numbers: Iterator[int] = count() if probe.whole else iter(range(PROBED_BATCHES))
+                most = math.inf if probe.whole else PROBED_TABLES * (1 + len(probe.sides))
                 tables: Iterable[Any] = self._tables(
-                    probe.shard, probe.given, tally, PROBED_BATCHES, errors=True, hold=False
+                    probe.shard, probe.given, tally, numbers, errors=True, hold=False, stays=False
                 )
             elif self.operator.reads_files or (self.rows is not None and not len(self.rows.schema)):
                 # No rows came out of the stage before, nor their columns: there is nothing to ask with.
                 return answer
             else:
+                numbers, most = iter(()), math.inf
                 schema = next(iter(self.input_schemas.values()))
                 tables = cast(RowOperator, self.operator).apply(empty(schema), tally)
-            for table in islice(tables, PROBED_TABLES * (1 + len(probe.sides))):
-                schema = table.schema.remove_metadata()
-                if not isinstance(table, SideTable):
-                    answer = answer.filled(Probed(schema))
-                elif table.side in probe.sides:
-                    answer = answer.filled(Probed(sides={table.side: schema}))
-                if answer.typed:
+            tables = (one for one in tables if not isinstance(one, ShardWaits))
+            looked, known = 0, 0
+            for table in tables:
+                name, rows = (table.side, table.table) if isinstance(table, SideTable) else (MAIN, table)
+                if name == MAIN or name in probe.sides:
+                    schema = rows.schema.remove_metadata()
+                    one = Probed(schema) if name == MAIN else Probed(sides={name: schema})
+                    # What no row was seen of may be called anything: numpy takes an empty list for floats.
+                    if rows.num_rows or probe.shard is None:
+                        answer = answer.filled(one)
+                    else:
+                        vacant = vacant.filled(one)
+                looked, known = looked + 1, known + answer.known
+                if answer.typed or looked >= most or known >= PROBED_TABLES:
                     break
+            else:
+                ended = self.operator.reads_files or next(numbers, None) is not None
         except Exception as raised:  # noqa: BLE001 - a shard that fails here fails again, and is booked, when it runs
             failure = Raised.of(raised).failure
             passing = failure.kind in (FailureKind.RETRY_LATER, FailureKind.THROTTLED)
             again_s = failure.after_s if passing else None
             error = failure.error if passing or not answer.known else ""
             answer = replace(answer, error=error, again_s=again_s)
-        return replace(answer, rows=tally.books.rows_in)
+        vacant = vacant if vacant.schema is not None or any(one is not None for one in vacant.sides.values()) else None
+        return replace(answer, rows=tally.books.rows_in, ended=ended, vacant=vacant)
 
     # What a worker process keeps
 

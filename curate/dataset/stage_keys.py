@@ -51,6 +51,14 @@ def stages_of(spec: StageSpec) -> Iterator[StageSpec]:
             yield before.spec
 
 
+def checkpoints_of(spec: StageSpec) -> Iterator[Before]:
+    """Yields the checkpoints that a stage is made of, in the order in which they are made."""
+    for before in spec.before:
+        yield from checkpoints_of(before.spec)
+        if before.path is not None:
+            yield before
+
+
 def planned(spec: StageSpec) -> tuple[StageReport, ...]:
     """Returns the job's stages, in the order in which they run, this one last; one that is read twice is there once."""
     found: dict[str, StageReport] = {}

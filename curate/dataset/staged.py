@@ -37,9 +37,19 @@ from curate.dataset.begin import (
     sweep,
     with_seed,
 )
+from curate.dataset.commit import refuse_links
 from curate.dataset.course import At, Course
 from curate.dataset.earlier import earlier_of
-from curate.dataset.places import SCRATCH, may_be_scratch, scratch_of, stages_root, stages_roots
+from curate.dataset.inputs import list_inputs, understand
+from curate.dataset.places import (
+    SCRATCH,
+    has_scratch,
+    make_scratch,
+    refuse_planted,
+    scratch_of,
+    stages_root,
+    stages_roots,
+)
 from curate.dataset.prepare import Prepared, Seen, Stores, resolve_output
 from curate.dataset.signals import Signals
 from curate.dataset.spec import RunOptions, StageSpec
@@ -131,6 +141,7 @@ def _of_stage(options: RunOptions, output: str) -> RunOptions:
         overwrite=False,
         retry_failed=False,
         redo_stale=False,
+        drop_removed=False,
         limit=None,
         sample=None,
     )
@@ -177,11 +188,18 @@ def run_staged(
                 sweep(job.stores.of(output), output, known=job.listing.stages)
             return ended
     refuse_mixed_keys(job)
+    if is_local(output):
+        refuse_links(output)
     try:
-        with _connected(options.backend, backend, signals) as alone:
+        with _connected(options.backend, backend, signals) as (alone, start_s):
+            if alone:
+                refuse_planted(output)
             job.spec, options = begin(job, options, clock)
             root = stages_root(output, alone=alone)
+            if root == scratch_of(output):
+                make_scratch(output)
             with Course(job.spec, options, job.ledger, clock, planned(job.spec), lambda: job.stores.calls) as course:
+                course.start_s = start_s
                 ended = _all(job.spec, replace(options, display=course.display), root, run_stage, signals, job, course)
                 ended = course.summary(ended)
     finally:
@@ -288,12 +306,27 @@ def _refuse_other_shards(spec: StageSpec, job: StagedJob) -> None:
     """Raises ConfigError if the last stage has other outputs than its plan says: outputs of both would be mixed."""
     if not len(job.plan):
         return
-    assert spec.rows is not None
+    if spec.rows is None:
+        _refuse_other_files(spec, job)
+        return
     now, then = set(spec.rows.inputs()["name"].to_pylist()), set(job.plan.ids.to_pylist())
     if now != then:
         raise ConfigError(
             f"{job.ledger.root} was planned as {len(then):,} outputs, and this curate makes other ones of the same "
             f"rows, {len(now):,} of them; go on with the version that began it, or start over with --overwrite"
+        )
+
+
+def _refuse_other_files(spec: StageSpec, job: StagedJob) -> None:
+    """Raises ConfigError if the checkpoint that the last stage reads has files that its plan does not know: the stages
+    before have not seen their rows, or have seen more rows than the outputs that are there."""
+    paths = [understand(before.path) for before in spec.before if before.path is not None]
+    then = set(job.plan.table["uri"].to_pylist())
+    if new := [uri for uri in list_inputs(paths, job.stores.of).table["uri"].to_pylist() if uri not in then]:
+        raise ConfigError(
+            f"the checkpoint {spec.before[0].path} has {len(new):,} files that {job.ledger.root} did not begin with, "
+            f"such as {new[0]}; another job has added to it. Give this job a checkpoint of its own, or start over with "
+            "--overwrite"
         )
 
 
@@ -329,14 +362,13 @@ def _existing(path: str) -> str:
 
 
 @contextmanager
-def _connected(name: str, given: Backend | None, signals: Signals) -> Iterator[bool]:
-    """Stays connected to where tasks run, so that the stages do not each begin with that; tells whether that is this
-    machine alone."""
+def _connected(name: str, given: Backend | None, signals: Signals) -> Iterator[tuple[bool, float]]:
+    """Stays connected to where tasks run; tells whether that is this machine alone, and the seconds that it took."""
     held = given or make_backend(name)
     try:
         with signals.starting(held):
-            held.start(Resources(num_cpus=0.0))
-        yield held.alone()
+            start_s = held.start(Resources(num_cpus=0.0))
+        yield held.alone(), start_s
     finally:
         if not signals.interrupts.terminated:
             held.close()
@@ -363,9 +395,8 @@ def dry_staged(
         return prepared, text
 
     # Where a run would have them it knows once it is connected; here, where they are.
-    alone = may_be_scratch(output) and os.path.isdir(scratch_of(output))  # noqa: PTH112
     try:
-        ready = run_before(spec, stages_root(output, alone=alone), options, unfinished)
+        ready = run_before(spec, stages_root(output, alone=has_scratch(output)), options, unfinished)
     except DamagedRun as error:
         raise ConfigError(f"{error}: run this without --dry-run") from error
     prepared, text = look(ready, options) if isinstance(ready, StageSpec) else ready

@@ -521,7 +521,8 @@ class _Stream:
 
     def _strike(self, piece: _Piece, failure: Failure, raised: Raised | None = None) -> None:
         kind = failure.kind
-        piece.strikes[kind] += 1
+        # A worker may have waited for what is not there now many times in a row.
+        piece.strikes[kind] += failure.tries
         tries = piece.strikes[kind]
         wanted = None
         if kind is FailureKind.OUT_OF_MEMORY:

@@ -71,6 +71,8 @@ class Tally:
         self.books = Books()
         self.quarantine: QuarantineWriter | None = None
         self._budget = budget
+        self.calls = 0
+        """Batches that were done: what is lost if the shard is begun again."""
         self._searched = 0
         self._before: tuple[dict[str, int], dict[str, Any], int] | None = None
         """What was dropped, counted and quarantined before the batch at hand."""
@@ -130,6 +132,7 @@ class Tally:
 
     def merge(self, booked: Booked) -> None:
         """Books what was booked elsewhere about rows of this shard. Raises TooManyBadRows over the budget."""
+        self.calls += booked.calls
         for reason, n in booked.dropped.items():
             self.drop(n, reason)
         for name, value in booked.counters.items():
@@ -200,6 +203,8 @@ class Booked:
     """Rows that were set aside, in order."""
     searched: int = 0
     """How many of them were found by processing parts of the batch."""
+    calls: int = 0
+    """Batches that were done."""
 
 
 class Notes(Tally):
@@ -217,4 +222,4 @@ class Notes(Tally):
 
     def booked(self) -> Booked:
         """Returns what was booked."""
-        return Booked(self.books.dropped, self.books.counters, tuple(self._rows), self._searched)
+        return Booked(self.books.dropped, self.books.counters, tuple(self._rows), self._searched, self.calls)

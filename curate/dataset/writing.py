@@ -8,6 +8,8 @@ by the same bytes is what this attempt, or another, has done already. Taken by o
                 attempt at work that will find ours: it is replaced, against the generation that was seen
 
 To replace, the shard is run again first: so the name is free only for the moment between a removal and a publish.
+
+Outputs of an input that changed are replaced only where that was asked for, when the new ones are whole, each at once.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
+
+import xxhash
 
 from curate.dataset.exchange.runs import RunWriter
 from curate.dataset.formats.output import OutputWriter
@@ -34,6 +38,41 @@ class Taken:
     objects: tuple[Object, ...]
 
 
+class Summed:
+    """A sink that sums what goes through it."""
+
+    def __init__(self, sink: Writer) -> None:
+        self._sink = sink
+        self._sum = xxhash.xxh3_128()
+
+    @property
+    def checksum(self) -> str:
+        """32 hex digits of the bytes so far."""
+        return self._sum.hexdigest()
+
+    def write(self, data: bytes | memoryview, /) -> int:
+        """Appends `data`."""
+        self._sum.update(data)
+        return self._sink.write(data)
+
+    def tell(self) -> int:
+        """Returns the number of bytes so far."""
+        return self._sink.tell()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the bytes were published or discarded."""
+        return self._sink.closed
+
+    def flush(self) -> None:
+        """Does nothing, as the sink beneath."""
+        self._sink.flush()
+
+    def close(self) -> None:
+        """Does nothing, as the sink beneath."""
+        self._sink.close()
+
+
 @dataclass(slots=True)
 class _One:
     """One object on its way."""
@@ -41,11 +80,12 @@ class _One:
     uri: str
     schema: Any
     sink: Writer
+    summed: Summed
     writer: OutputWriter
 
-    def publish(self, record: Mapping[str, Any]) -> Published:
+    def publish(self, record: Mapping[str, Any], over: str) -> Published:
         self.writer.close(record)
-        return self.sink.publish()
+        return self.sink.publish(over)
 
 
 class Outputs:
@@ -56,7 +96,7 @@ class Outputs:
         store: Store,
         uris: Mapping[str, str],
         schemas: Mapping[str, Any],
-        make_writer: Callable[[Writer, Any], OutputWriter],
+        make_writer: Callable[[Summed, Any], OutputWriter],
         *,
         durable: bool = True,
     ) -> None:
@@ -69,7 +109,8 @@ class Outputs:
         self._all = {}
         for name, uri in uris.items():
             sink = self._open.enter_context(store.writer(uri, durable=durable))
-            self._all[name] = _One(uri, schemas[name], sink, make_writer(sink, schemas[name]))
+            summed = Summed(sink)
+            self._all[name] = _One(uri, schemas[name], sink, summed, make_writer(summed, schemas[name]))
 
     def __enter__(self) -> Self:
         return self
@@ -78,6 +119,11 @@ class Outputs:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._open.close()
+
+    @property
+    def checksum(self) -> str:
+        """That of the bytes of the main output, once it is published."""
+        return self._all[MAIN].summed.checksum
 
     def write(self, table: Any) -> int:
         """Takes a table, or a `SideTable`; returns how many rows went to the main output. Raises SchemaMismatch."""
@@ -111,11 +157,14 @@ class Outputs:
                     )
                 books.counters[counter(name)] = one.writer.rows
 
-    def publish(self, record: Mapping[str, Any], replaced: Mapping[str, str]) -> Published | Taken:
+    def publish(
+        self, record: Mapping[str, Any], replaced: Mapping[str, str], over: Mapping[str, str]
+    ) -> Published | Taken:
         """Publishes all of it, each with the record of the shard, and returns what became of the main output.
 
-        `replaced` are generations of extra outputs to remove first, by URI. If others are in the way, those are
-        returned, and the main output is not published.
+        `replaced` are generations of extra outputs to remove first, by URI; `over` are those of outputs, extra ones and
+        the main one, whose places the new ones take. If others are in the way, those are returned, and the main output
+        is not published.
         """
         taken = []
         for name, one in self._all.items():
@@ -125,12 +174,13 @@ class Outputs:
                 # If it is another one by now, publishing finds that out.
                 with contextlib.suppress(GenerationMismatch):
                     self._store.delete(one.uri, replaced[one.uri])
-            published = one.publish({**record, RECORD_SIDE: name})
+            published = one.publish({**record, RECORD_SIDE: name}, over.get(one.uri, ""))
             self.bytes_out += published.object.size
             if published.outcome is Outcome.DIFFERENT:
                 taken.append(published.object)
         if taken:
             return Taken(tuple(taken))
-        published = self._all[MAIN].publish(record)
+        main = self._all[MAIN]
+        published = main.publish(record, over.get(main.uri, ""))
         self.bytes_out += published.object.size
         return published

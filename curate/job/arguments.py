@@ -131,6 +131,7 @@ def run_options() -> list[click.Option]:
         _flag("--allow-concurrent", "run although another driver is at work on this output, and help it"),
         _flag("--retry-failed", "run only the shards that failed before"),
         _flag("--redo-stale", "do shards again whose input changed since their output was made"),
+        _flag("--drop-removed", "remove shards whose input was removed, and all that was made of them"),
         _flag("--keep-stages", "keep what exchanges read, once the job is complete; the next run removes it"),
         click.Option(
             ["--target-task-seconds"],

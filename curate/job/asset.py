@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
 import shutil
-import tempfile
+import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+import xxhash
 
 from curate.errors import ConfigError, GenerationMismatch, ObjectNotFound, StorageError
-from curate.storage import is_local, normalise, open_store
+from curate.storage import is_local, normalise, open_store, private
 from curate.storage.protocol import Object, Store
 
 _BLOCK = 8 * 1024 * 1024
@@ -35,7 +38,7 @@ class Asset:
         try:
             self.object = store.stat(self.uri)
         except ObjectNotFound as error:
-            problem = "is a directory, expected one file" if _is_directory(self.uri) else "does not exist"
+            problem = "is no regular file, expected one" if _is_something(self.uri) else "does not exist"
             raise ConfigError(f"asset {self.uri!r} {problem}; check the path that the parameter gives") from error
 
     def identity(self) -> dict[str, Any]:
@@ -56,16 +59,17 @@ class Asset:
             self._check_unchanged(store)
             return self.uri
         key = hashlib.sha256(f"{self.uri}\n{self.object.generation}".encode()).hexdigest()[:16]
-        folder = cache_dir() / key
-        path = folder / self.uri.rsplit("/", 1)[1]
-        if path.exists():
-            return str(path)
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with Path(f"{folder}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not path.exists():
-                self._fetch(store, path)
-        return str(path)
+        folder = Path(private.private(f"{cache_dir()}/{key}", private.CACHE))
+        copy = _Copy(folder / self.uri.rsplit("/", 1)[1], folder.with_name(f"{key}.sum"), self.object.size)
+        if not copy.is_whole():
+            lock = private.open_lock(f"{folder}.lock")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if not copy.is_whole():
+                    self._fetch(store, copy)
+            finally:
+                os.close(lock)
+        return str(copy.path)
 
     def _check_unchanged(self, store: Store) -> None:
         assert self.object is not None
@@ -78,20 +82,22 @@ class Asset:
         if now.generation != self.object.generation:
             raise self._changed()
 
-    def _fetch(self, store: Store, path: Path) -> None:
+    def _fetch(self, store: Store, copy: _Copy) -> None:
         assert self.object is not None
-        # One name for all: who fetches holds the lock, and writes over what a kill left.
-        partial = path.with_name(f".{path.name}.partial")
+        # One name for all: who fetches holds the lock, and removes what a kill left.
+        partial = copy.path.with_name(f".{copy.path.name}.partial")
         try:
-            with store.open(self.object) as source, partial.open("wb") as sink:
-                shutil.copyfileobj(source, sink, _BLOCK)
+            with store.open(self.object) as source, _created(partial) as sink:
+                summed = _Summed(sink)
+                shutil.copyfileobj(source, summed, _BLOCK)
                 sink.flush()
                 # The name must not survive a crash of the node that the bytes do not.
                 os.fsync(sink.fileno())
-                size = sink.tell()
-            if size != self.object.size:
-                raise StorageError(f"asset {self.uri!r} gave {size} bytes, expected {self.object.size}; run again")
-            partial.replace(path)
+            if summed.size != self.object.size:
+                raise StorageError(
+                    f"asset {self.uri!r} gave {summed.size} bytes, expected {self.object.size}; run again"
+                )
+            copy.keep(partial, summed.digest)
         except (ObjectNotFound, GenerationMismatch) as error:
             raise self._changed() from error
         finally:
@@ -101,11 +107,88 @@ class Asset:
         return StorageError(f"asset {self.uri!r} changed after the job was started; start the job again")
 
 
-def _is_directory(uri: str) -> bool:
-    return is_local(uri) and Path(uri).is_dir()
+def _is_something(uri: str) -> bool:
+    return is_local(uri) and Path(uri).exists()
 
 
-def cache_dir() -> Path:
-    """Returns where assets are kept on this node: `$CURATE_CACHE`, else a directory among the temporaries."""
-    named = os.environ.get("CURATE_CACHE")
-    return Path(named) if named else Path(tempfile.gettempdir()) / f"curate-assets-{os.getuid()}"
+def cache_dir() -> str:
+    """Returns where assets are kept on this node: `$CURATE_CACHE`, else a folder of this user's for temporaries."""
+    return private.place(private.CACHE)
+
+
+class _Summed:
+    """A sink that knows the size and the checksum of what went into it."""
+
+    def __init__(self, sink: BinaryIO) -> None:
+        self._sink = sink
+        self._sum = xxhash.xxh3_128()
+        self.size = 0
+
+    @property
+    def digest(self) -> str:
+        return self._sum.hexdigest()
+
+    def write(self, data: bytes) -> int:
+        self._sum.update(data)
+        self.size += len(data)
+        return self._sink.write(data)
+
+
+class _Copy:
+    """A copy of an asset: used only if it is what was fetched, by size and checksum."""
+
+    def __init__(self, path: Path, checksum: Path, size: int) -> None:
+        """`checksum` is the file that holds its checksum."""
+        self.path = path
+        self._checksum = checksum
+        self._size = size
+
+    def is_whole(self) -> bool:
+        """Returns whether it is there and whole; it is read for that once in each process, and whenever it changed."""
+        try:
+            with _opened(self.path) as file:
+                status = os.fstat(file.fileno())
+                if status.st_size != self._size:
+                    return False
+                seen = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+                if _whole.get(str(self.path)) == seen:
+                    return True
+                with _opened(self._checksum) as held:
+                    expected = held.read(64).decode("ascii", "replace")
+                found = xxhash.xxh3_128()
+                while block := file.read(_BLOCK):
+                    found.update(block)
+        except OSError:
+            return False
+        if found.hexdigest() != expected:
+            return False
+        _whole[str(self.path)] = seen
+        return True
+
+    def keep(self, partial: Path, digest: str) -> None:
+        """Takes a file that was fetched for the copy. The checksum first: a copy without its own is fetched again."""
+        written = self._checksum.with_name(f".{self._checksum.name}.partial")
+        with _created(written) as sink:
+            sink.write(digest.encode())
+        written.replace(self._checksum)
+        partial.replace(self.path)
+
+
+_whole: dict[str, tuple[int, ...]] = {}
+"""Copies that this process has found whole, and what tells that they were not changed since."""
+
+
+def _created(path: Path) -> BinaryIO:
+    """Makes a file for its owner alone, in the place of what has its name."""
+    path.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.fdopen(os.open(path, flags, 0o600), "wb")
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Opens a regular file. Raises OSError if it is none, or a link."""
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "no regular file", str(path))
+    return file

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
-import orjson
 
 from curate import log
 from curate.errors import ConfigError, CurateError, ObjectNotFound, PermissionDenied, ShardError
@@ -18,7 +17,7 @@ from curate.job.options import run_options as checked_options
 from curate.job.render import render
 from curate.job.settings import TUNABLE
 from curate.tasks.progress import Display, LiveDisplay, LogDisplay
-from curate.units import harmless
+from curate.units import harmless, json_line
 
 if TYPE_CHECKING:
     from curate.dataset.spec import RunOptions, StageSpec
@@ -109,7 +108,7 @@ def _result(job: Job, options: RunOptions, *, as_json: bool, dry: bool) -> _Resu
     if dry:
         return _Result(_dry_run(job.spec(), options, as_json=as_json), EXIT_OK)
     summary = run(job.spec(), options)
-    return _Result(orjson.dumps(summary.as_dict()) if as_json else render(summary), summary.state.exit_code)
+    return _Result(json_line(summary.as_dict()) if as_json else render(summary), summary.state.exit_code)
 
 
 def _dry_run(spec: StageSpec, options: RunOptions, *, as_json: bool) -> str | bytes:
@@ -128,7 +127,7 @@ def _dry_run(spec: StageSpec, options: RunOptions, *, as_json: bool) -> str | by
         "shards": {"total": total, "skipped": total - run, "run": run, "stale": len(prepared.stale)},
         "remove": len(prepared.uncommitted.remove or ()),
     }
-    return orjson.dumps(value)
+    return json_line(value)
 
 
 def _parameters(cls: type[Job], values: dict[str, Any]) -> dict[str, Any]:

@@ -65,6 +65,7 @@ class Spread:
     tails: Mapping[str, Chain]
     """The steps that each output has for itself; none if there is one output."""
     sides: tuple[str, ...]
+    """Names of the extra outputs: those of tails, and those that steps have of their own."""
 
     @property
     def last(self) -> Part:
@@ -114,7 +115,8 @@ class Spread:
     def _operator(self, shared: Pipeline) -> stage.Operator:
         if not self.tails:
             return shared
-        return Branching(shared, Pipeline(self.tails[MAIN]), {name: Pipeline(self.tails[name]) for name in self.sides})
+        others = {name: Pipeline(tail) for name, tail in self.tails.items() if name != MAIN}
+        return Branching(shared, Pipeline(self.tails[MAIN]), others)
 
     def _resources(self, shared: Pipeline) -> Resources:
         own = (step for tail in self.tails.values() for step in tail)
@@ -150,9 +152,16 @@ def spread_of(job: Job, ds: Dataset, built: Any) -> Spread:
         base, steps = bases[MAIN]
         plan = _one_output(steps[shared - 1] if shared else base)
         tails = {name: without_sides(tail_of(owner, name, own[shared:])) for name, (_, own) in bases.items()}
+        own_sides = _sides_of_steps(plan)
+        if taken := sorted(own_sides & set(sides)):
+            raise ConfigError(
+                f"{owner} gave the output {taken[0]!r}, and a deduplication before it has an extra output of that "
+                "name; choose another one"
+            )
+        sides = tuple(sorted({*sides, *own_sides}))
     elif isinstance(built, Dataset):
         plan, tails = _one_output(built._plan, keep=True), {}
-        sides = tuple(sorted({name for one in below(plan)[1] for name in getattr(step_of(one), "sides", ())}))
+        sides = tuple(sorted(_sides_of_steps(plan)))
         if set(job.sides) - set(sides):
             raise no_sides(owner, tuple(sorted(job.sides)))
     else:
@@ -208,6 +217,11 @@ def below(plan: Plan) -> tuple[Plan, list[Apply | Marked]]:
 def step_of(node: Apply | Marked) -> Operator:
     """Returns what a node of a chain does."""
     return node.operator if isinstance(node, Apply) else node.step
+
+
+def _sides_of_steps(plan: Plan) -> set[str]:
+    """Returns the extra outputs that steps behind the last exchange have of their own."""
+    return {name for one in below(plan)[1] for name in getattr(step_of(one), "sides", ())}
 
 
 def _told(plan: Plan) -> str:

@@ -10,12 +10,13 @@ import pyarrow as pa
 
 from curate.dataset.formats import Encoding, detect, read, stem
 from curate.dataset.formats.hold import hold
-from curate.dataset.inputs import enclosing_ledgers, list_inputs, refuse_overlap, understand
+from curate.dataset.inputs import list_inputs, refuse_overlap, understand
 from curate.dataset.lazy.sources import FileShards, View
 from curate.dataset.pipeline import describe
-from curate.dataset.prepare import Stores, input_schemas, refuse_incomplete, resolve_output
+from curate.dataset.prepare import Stores, input_schemas, resolve_output
 from curate.dataset.spec import RunOptions, StageSpec
 from curate.dataset.tally import Tally, counted
+from curate.dataset.upstream import holes_in, refuse_holes
 from curate.errors import ConfigError
 from curate.storage import open_store
 from curate.storage.protocol import Object
@@ -75,7 +76,7 @@ def list_for(spec: StageSpec, options: RunOptions) -> JobFiles:
     """Lists the inputs of a run, and looks into the first of each format for their schema.
 
     `spec` says which columns are read. Raises ConfigError for inputs that are not there, lie in the output, are
-    those of an unfinished job, have one name, or are of several formats whose columns differ.
+    those of an job that is not complete, have one name, or are of several formats whose columns differ.
     """
     if not options.inputs:
         raise ConfigError("no input was given; add --input PATH_OR_GLOB (it can be repeated)")
@@ -83,11 +84,12 @@ def list_for(spec: StageSpec, options: RunOptions) -> JobFiles:
     refuse_overlap(patterns, resolve_output(options.output))
     stores = Stores("")
     inputs = list_inputs(patterns, stores.of)
+    holes = holes_in(patterns, inputs, stores.of)
     if not options.allow_incomplete_input:
-        refuse_incomplete([*inputs.incomplete, *enclosing_ledgers(patterns, stores.of)])
+        refuse_holes(holes, stores.of)
     _refuse_namesakes(inputs.table)
     schemas = input_schemas(spec, None, inputs, inputs.table["uri"].to_pylist(), stores)
-    found = JobFiles(schemas, listing=inputs.table, shard_bytes=spec.shard_bytes)
+    found = JobFiles(schemas, listing=inputs.table, shard_bytes=spec.shard_bytes, holes=tuple(holes))
     for format, schema in schemas.items():
         plain = pa.schema([one.with_nullable(True) for one in schema])
         if sorted(map(str, plain)) != sorted(map(str, found.found)):

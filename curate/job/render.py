@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from curate.tasks.stages import StageReport
-from curate.tasks.summary import Summary
+from curate.tasks.summary import Summary, told_incomplete, told_missing
 from curate.units import format_bytes, format_duration, plain, short
 
 SHOWN_CHARS = 400
@@ -28,7 +28,8 @@ def render(summary: Summary) -> str:
     rows = summary.books
     dropped = sum(rows.dropped.values())
     output = shlex.quote(plain(summary.output))
-    lines = [f"{plain(summary.job)}: {summary.state.value} in {format_duration(summary.seconds)}"]
+    started = f", {format_duration(summary.start_seconds)} of it to start Ray" if summary.start_seconds >= 0.5 else ""
+    lines = [f"{plain(summary.job)}: {summary.state.value} in {format_duration(summary.seconds)}{started}"]
     lines += map(_stage, summary.stages)
     lines += [
         f"  shards   {summary.done:,} of {summary.total:,} done"
@@ -44,6 +45,14 @@ def render(summary: Summary) -> str:
         f"  bytes    {format_bytes(summary.bytes_in)} in, {format_bytes(summary.bytes_out)} out",
         f"  output   {plain(summary.output)}",
     ]
+    if any(summary.missing):
+        lines.append(f"  missing  {told_missing(*summary.missing)}")
+    if summary.dropped:
+        shards = "1 shard" if summary.dropped == 1 else f"{summary.dropped:,} shards"
+        lines.append(
+            f"  dropped  {shards} taken out of this job with all that was made of them: their input was removed"
+        )
+    lines += [f"  input    {text}" for text in told_incomplete(summary.incomplete_input)]
     for group in summary.failures:
         lines.append(f"  failed   {group.count:,} x {short(group.error, SHOWN_CHARS)} (such as {plain(group.shard)})")
     if summary.failed:

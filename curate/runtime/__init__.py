@@ -15,7 +15,11 @@ def make_backend(name: str) -> Backend:
 
         return InlineBackend()
     if name == "ray":
-        from curate.runtime.ray import RayBackend
+        from curate.runtime.interrupts import uninterrupted
+
+        # Half imported, it could not be imported again.
+        with uninterrupted():
+            from curate.runtime.ray import RayBackend
 
         return RayBackend()
     raise ConfigError(f"no backend {name!r}{did_you_mean(name, BACKENDS)}; there are: {', '.join(BACKENDS)}")

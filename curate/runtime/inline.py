@@ -119,8 +119,10 @@ class InlineBackend:
         self._working = False
         self._cancelled: list[int] = []
 
-    def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> None:
-        """Does nothing: there is one process, and this is it."""
+    def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> float:
+        """Does nothing, in no time: there is one process, and this is it."""
+        del resources, pools
+        return 0.0
 
     def load(
         self, program: Program, pools: Sequence[PoolSpec] = (), *, stopped: Callable[[], bool] = lambda: False

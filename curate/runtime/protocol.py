@@ -206,8 +206,9 @@ class Backend(Protocol):
 
     name: str
 
-    def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> None:
-        """Gets ready for tasks that each hold `resources`, beside the smallest size of all pools.
+    def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> float:
+        """Gets ready for tasks that each hold `resources`, beside the smallest size of all pools; returns the seconds
+        that it took to start what runs them, 0 if that was there.
 
         Raises ConfigError if no node can ever hold one, or the pools would leave no room for one task.
         """
@@ -283,5 +284,5 @@ class Backend(Protocol):
         ...
 
     def close(self) -> None:
-        """Lets go of everything that `start` made."""
+        """Releases everything that was made since `start`. What runs tasks stays for the next run of this process."""
         ...

@@ -22,7 +22,6 @@ A task that waits for a pool lets go of its CPU, and the next one starts: so act
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import pickle
@@ -35,10 +34,10 @@ from typing import Any, cast
 import ray
 from ray import cloudpickle
 from ray import exceptions as ray_errors
-from ray.job_config import JobConfig
 
 from curate.errors import ConfigError
-from curate.runtime import code
+from curate.runtime import code, ray_session
+from curate.runtime.interrupts import uninterrupted
 from curate.runtime.protocol import (
     Block,
     BlockLostError,
@@ -57,9 +56,6 @@ from curate.runtime.protocol import (
 from curate.runtime.ray_calls import Address, CalledPool, TaskAtWork
 from curate.runtime.ray_cluster import (
     View,
-    cluster_address,
-    first_line,
-    hush,
     leaves,
     made_by_this_process,
 )
@@ -69,15 +65,12 @@ from curate.runtime.ray_versions import check_of_workers, refuse_other_code
 from curate.runtime.scaling import does_not_fit, fits, needs
 from curate.runtime.waiting import Want, Watch
 
-SETTINGS = {"RAY_free_objects_period_milliseconds": "50"}
-"""By itself Ray frees blocks that were consumed once a second: at a gigabyte a second, twice a budget of 512 MiB."""
 LOOK_S = 1.0
 """How often it is looked whether there is a place for what is to run."""
 STREAM_INTERVAL_S = 0.25
 """A bundle's messages are sent on at least this often, on a small cluster."""
 STREAM_ITEMS_PER_S = 2000
 """Items a second that all streams together send: a quarter of what one driver can take."""
-_AUTH_LOGGER = "ray._private.authentication.authentication_token_setup"
 
 _programs: dict[str, Program] = {}
 """The program that this worker process keeps, with whatever it has loaded, by its key."""
@@ -109,7 +102,7 @@ def _in_batches(items: Iterable[Any], interval_s: float) -> Iterator[bytes]:
     sent = time.monotonic()
     for item in items:
         batch.append(item)
-        if time.monotonic() - sent >= interval_s:
+        if getattr(item, "urgent", False) or time.monotonic() - sent >= interval_s:
             yield _packed(batch)
             batch, sent = [], time.monotonic()
     if batch:
@@ -135,13 +128,13 @@ class _Task:
 
 
 class RayBackend:
-    """A backend over the Ray cluster at `RAY_ADDRESS`, the one running here, or a local one made for this run."""
+    """A backend over the Ray cluster at `RAY_ADDRESS`, the one running here, or a local one made for this process."""
 
     name = "ray"
 
     def __init__(self) -> None:
-        self._connected = False
-        self._unhush: Callable[[], None] = lambda: None
+        self._session: ray_session.Session | None = None
+        """The connection to Ray, while it is used and was made here."""
         self._tasks: dict[Any, _Task] = {}
         self._view = View()
         self._pools: Pools | None = None
@@ -157,48 +150,16 @@ class RayBackend:
         self._watch = Watch()
         self._looked_s = -math.inf
 
-    def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> None:
-        """Connects to Ray if nothing is connected yet.
+    def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> float:
+        """Connects this process to Ray, unless it is connected; returns the seconds that this took.
 
-        Raises ConfigError if no cluster answers where one is said to be, or if one made by this process cannot hold a
-        task beside the pools. That of others may grow.
+        Raises ConfigError if no cluster answers where one is said to be, if Ray cannot be started, or if a cluster made
+        by this process cannot hold a task beside the pools. That of others may grow.
         """
-        if not ray.is_initialized():
-            address = cluster_address()
-            # Ray says in two lines that it asks for a token, which is safe and is its default for a cluster of its own.
-            authentication = logging.getLogger(_AUTH_LOGGER)
-            level = authentication.level
-            authentication.setLevel(logging.ERROR)
-            # Where the processes of a cluster that is made here look for them.
-            added = {
-                name: os.environ.setdefault(name, value) for name, value in SETTINGS.items() if name not in os.environ
-            }
-            try:
-                # What workers print stays in Ray's own log files: a million tasks must not talk through one driver.
-                ray.init(
-                    address or "local",
-                    include_dashboard=False,
-                    log_to_driver=False,
-                    logging_level="warning",
-                    configure_logging=False,
-                    # As if a job's file were the program: what it imports from beside it, workers find too.
-                    job_config=JobConfig(_py_driver_sys_path=list(code.FOLDERS)) if code.FOLDERS else None,
-                )
-            except (ConnectionError, ray_errors.AuthenticationError) as error:
-                raise ConfigError(f"cannot join the Ray cluster at {address}: {first_line(error)}") from error
-            except RuntimeError as error:
-                if "Version mismatch" not in str(error):
-                    raise
-                raise ConfigError(
-                    f"cannot join the Ray cluster at {address}: {' '.join(str(error).split())}; run the driver with "
-                    "the Ray and Python of the cluster, such as on its head (ray job submit)"
-                ) from error
-            finally:
-                authentication.setLevel(level)
-                for name in added:
-                    del os.environ[name]
-            self._connected = True
-            self._unhush = hush()
+        # Joined before the one before is left, so that nobody starts Ray in between.
+        before, (self._session, started_s) = self._session, ray_session.join()
+        if before is not None:
+            ray_session.leave(before)
         self._resources = resources
         self._options = {
             "num_cpus": resources.num_cpus,
@@ -218,6 +179,7 @@ class RayBackend:
             if missing:
                 self.close()
                 raise ConfigError(missing)
+        return started_s
 
     def load(
         self, program: Program, pools: Sequence[PoolSpec] = (), *, stopped: Callable[[], bool] = lambda: False
@@ -445,17 +407,24 @@ class RayBackend:
             self._tasks.clear()
 
     def close(self) -> None:
-        """Disconnects if it was `start` that connected, and so ends a cluster that was made for this run."""
-        self._tasks.clear()
-        self._functions.clear()
+        """Releases what was made on the cluster: tasks, pools, the program, blocks. The process stays connected."""
+        session, self._session = self._session, None
+        with uninterrupted():
+            try:
+                if ray.is_initialized():
+                    self._release()
+            finally:
+                self._tasks.clear()
+                self._functions.clear()
+                self._pools = None
+                if session is not None:
+                    ray_session.leave(session)
+
+    def _release(self) -> None:
+        if self._tasks:
+            self.cancel()
         if self._pools:
             self._pools.close()
-            self._pools = None
-        if self._connected:
-            self._connected = False
-            ray.shutdown()
-            # Last, because Ray says goodbye.
-            self._unhush()
 
 
 @dataclass(frozen=True, slots=True)

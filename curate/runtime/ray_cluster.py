@@ -128,13 +128,18 @@ def cluster_address() -> str | None:
     return address
 
 
+def node_here() -> Any:
+    """Returns what Ray knows of the node that this process is connected to, another object for each connection. None
+    without one; Ray has no public call for it."""
+    from ray._private import worker
+
+    return getattr(worker, "_global_node", None)
+
+
 def made_by_this_process() -> bool:
     """Returns whether the cluster is one of this process alone. `ray.init` may have joined another unasked."""
-    try:
-        from ray._private.worker import _global_node
-    except ImportError:
-        return False
-    return _global_node is not None and bool(_global_node.is_head())
+    node = node_here()
+    return node is not None and bool(node.is_head())
 
 
 def draining() -> frozenset[str]:

@@ -247,12 +247,13 @@ class GCSStore:
             return False
         return True
 
-    def _publish(self, uri: str, content: _Content) -> Published:
-        """Uploads create-only; compares checksums if the name is taken."""
-        for _ in range(_COMPARISONS):
-            created = self._upload(uri, content, create=True)
-            if created is not None:
-                return Published(Outcome.CREATED, created)
+    def _publish(self, uri: str, content: _Content, over: str = "") -> Published:
+        """Uploads create-only, or in place of the generation `over`; compares checksums if the name is taken."""
+        for number in range(_COMPARISONS):
+            if not over or number:
+                created = self._upload(uri, content, create=True)
+                if created is not None:
+                    return Published(Outcome.CREATED, created)
             try:
                 theirs = self._metadata(uri, "name,size,generation,md5Hash,crc32c")
             except ObjectNotFound:
@@ -261,16 +262,21 @@ class GCSStore:
             # Composed objects have no MD5; where there is one, 32 bits of CRC need not be enough.
             if same and "md5Hash" in theirs:
                 same = theirs["md5Hash"] == content.md5()
+            if not same and over and str(theirs["generation"]) == over:
+                created = self._upload(uri, content, create=True, over=over)
+                if created is not None:
+                    return Published(Outcome.CREATED, created)
+                continue  # it is another one by now, or gone
             return Published(Outcome.IDENTICAL if same else Outcome.DIFFERENT, _object(uri, theirs))
         raise StorageError(
             f"{uri} was refused as taken {_COMPARISONS} times and was gone each time it was looked at; "
             "something else creates and deletes it; find that, or choose another output"
         )
 
-    def _upload(self, uri: str, content: _Content, create: bool) -> Object | None:
-        """Returns the object as uploaded, or None if its name is taken."""
+    def _upload(self, uri: str, content: _Content, create: bool, over: str = "0") -> Object | None:
+        """Returns the object as uploaded, or None if its name is taken; by another generation than `over`."""
         if content.size > SIMPLE_BYTES:
-            return self._upload_resumable(uri, content, create)
+            return self._upload_resumable(uri, content, create, over)
         bucket, key = bucket_and_key(uri, "gs")
         boundary = secrets.token_hex(16)
         # In the metadata, the checksum is compared by GCS before the object becomes visible.
@@ -285,7 +291,7 @@ class GCSStore:
             "POST",
             "upload/b/{}/o",
             (bucket,),
-            {"uploadType": "multipart", "fields": "name,size,generation"} | _create_only(create),
+            {"uploadType": "multipart", "fields": "name,size,generation"} | _create_only(create, over),
             {"Content-Type": f'multipart/related; boundary="{boundary}"'},
             b"".join((head.encode(), content.bytes_at(0, content.size), f"\r\n--{boundary}--".encode())),
             frozenset({412}),
@@ -293,7 +299,7 @@ class GCSStore:
         response = self._ask(request)
         return None if response.status == 412 else _object(uri, response.json())
 
-    def _upload_resumable(self, uri: str, content: _Content, create: bool) -> Object | None:
+    def _upload_resumable(self, uri: str, content: _Content, create: bool, over: str) -> Object | None:
         """The same in chunks. The precondition is looked at when the upload starts and again when it is complete."""
         bucket, key = bucket_and_key(uri, "gs")
         start = _Request(
@@ -302,7 +308,7 @@ class GCSStore:
             "POST",
             "upload/b/{}/o",
             (bucket,),
-            {"uploadType": "resumable", "name": key, "fields": "name,size,generation"} | _create_only(create),
+            {"uploadType": "resumable", "name": key, "fields": "name,size,generation"} | _create_only(create, over),
             {
                 "Content-Type": "application/json; charset=UTF-8",
                 "X-Upload-Content-Type": "application/octet-stream",
@@ -430,10 +436,10 @@ class GCSWriter(BaseWriter):
         self._crc32c = google_crc32c.extend(self._crc32c, data)
         return len(data)
 
-    def _finish(self) -> Published:
+    def _finish(self, over: str) -> Published:
         with self._file as file:
             content = _Content(cast("IO[bytes]", file), None, self._size, _crc32c(self._crc32c))
-            return self._store._publish(self._uri, content)
+            return self._store._publish(self._uri, content, over)
 
     def _discard(self) -> None:
         self._file.close()
@@ -586,8 +592,8 @@ def _object(uri: str, metadata: Mapping[str, Any]) -> Object:
     return Object(uri, int(metadata["size"]), str(metadata["generation"]))
 
 
-def _create_only(create: bool) -> dict[str, str]:
-    return {"ifGenerationMatch": "0"} if create else {}
+def _create_only(create: bool, over: str) -> dict[str, str]:
+    return {"ifGenerationMatch": over} if create else {}
 
 
 def _crc32c(checksum: int) -> str:

@@ -5,11 +5,14 @@ that name exists. A `kill -9` at any point leaves the whole object or none; `syn
 loss. Where the system can (Linux, `O_TMPFILE`), the temporary has no name until it is linked: making and removing one
 took a third of a small publish, and the system itself frees what a kill leaves.
 
+Reading follows links; writing and removing never does below the root that a store writes to (see `beneath`). What is no
+regular file (a FIFO, a socket, a device) is no object: it is never opened for longer than it takes to see that.
+
 Generations are the modification time in nanoseconds and the size, so a copy that keeps times keeps generations.
 """
 
 # Paths are strings here: a Path for each of 200,000 files would take longer than listing them.
-# ruff: noqa: PTH103, PTH105, PTH108, PTH110, PTH112, PTH116, PTH120
+# ruff: noqa: PTH108, PTH110, PTH112, PTH116, PTH120
 
 from __future__ import annotations
 
@@ -18,18 +21,19 @@ import errno
 import fcntl
 import io
 import itertools
-import math
 import os
+import re
 import secrets
-import shutil
 import stat as stat_bits
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from curate.errors import ConfigError, DiskFull, ObjectNotFound, PermissionDenied, StorageError
-from curate.storage.protocol import LIST_PAGE, Calls, Object, Outcome, Published, clip, mismatch
+from curate.storage import beneath
+from curate.storage.private import is_scratch
+from curate.storage.protocol import LIST_PAGE, Calls, Object, Outcome, Published, Special, clip, mismatch
 from curate.storage.writer import BaseWriter
 
 WRITE_BUFFER_BYTES = 64 << 10
@@ -44,8 +48,25 @@ _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EX
 _LINK_ATTEMPTS = 20
 NAMELESS = hasattr(os, "O_TMPFILE") and os.path.isdir("/proc/self/fd")
 """Whether this system may be asked for files without a name, and can give them one."""
+TEMPORARY = r"[0-9a-f]{16}-[0-9]+-[0-9]+(-link)?"
+"""What temporaries with a name are called: see `_named`."""
+_PRIVATE_MODE = 0o600
 _process = secrets.token_hex(8)
-_temporaries = itertools.count()
+_numbers = itertools.count()
+
+
+def is_temporary(name: str) -> bool:
+    """Returns whether this is what a temporary in a scratch directory is called.
+
+    >>> is_temporary("0123456789abcdef-4711-0"), is_temporary("notes.txt")
+    (True, False)
+    """
+    return re.fullmatch(TEMPORARY, name) is not None
+
+
+def _named() -> str:
+    # The pid keeps the children of a fork apart, who share the other two.
+    return f"{_process}-{os.getpid()}-{next(_numbers)}"
 
 
 class _Temporary:
@@ -62,10 +83,10 @@ class _Temporary:
         """A path under which this process finds it while it is open."""
         return self.path or f"/proc/self/fd/{self.descriptor}"
 
-    def link(self, uri: str) -> None:
-        """Makes it visible under `uri`. Raises FileExistsError, FileNotFoundError."""
+    def link(self, name: str, folder: int) -> None:
+        """Makes it visible under `name` in a folder. Raises FileExistsError, FileNotFoundError."""
         # Given a directory, even where it does not matter, Python follows the link that /proc shows for the file.
-        os.link(self.source, uri, src_dir_fd=None if self.path else self.descriptor)
+        os.link(self.source, name, src_dir_fd=None if self.path else self.descriptor, dst_dir_fd=folder)
 
     def discard(self) -> None:
         """Closes and removes it. One that cannot be removed is left to the sweep: the outcome of its publish stands."""
@@ -75,6 +96,19 @@ class _Temporary:
             _unlink(self.path)
 
 
+class _Folder:
+    """A descriptor of a folder, closed when nobody uses it any more."""
+
+    __slots__ = ("descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self.descriptor)
+
+
 class LocalStore:
     """Files by absolute path. Without a `scratch` directory it can read and delete, but not write."""
 
@@ -82,6 +116,12 @@ class LocalStore:
         if scratch is not None:
             _path(scratch)
         self._scratch = scratch
+        self._root = None if scratch is None else beneath.root_of(scratch)
+        alone = scratch is not None and is_scratch(scratch)
+        # What lies where only this machine reads is its user's alone, whatever the umask.
+        self._file_mode, self._folder_mode = (_PRIVATE_MODE, 0o700) if alone else (0o666, 0o777)
+        self._temporaries: _Folder | None = None
+        """The scratch directory, once it was reached: each object that is written begins there."""
         self._nameless = NAMELESS
         """Whether the file system has not refused a file without a name so far."""
         self._calls = Calls()
@@ -116,8 +156,7 @@ class LocalStore:
             status = os.stat(_path(uri))
         except OSError as error:
             raise _translated(error, uri) from error
-        if stat_bits.S_ISDIR(status.st_mode):
-            raise ObjectNotFound(f"{uri} does not exist as an object: it is a directory")
+        _refuse_special(status, uri)
         return Object(uri, status.st_size, _generation(status))
 
     def read(self, uri: str, start: int = 0, stop: int | None = None) -> bytes:
@@ -140,6 +179,15 @@ class LocalStore:
     def writer(self, uri: str, *, durable: bool = True) -> LocalWriter:
         return LocalWriter(self, _path(uri), durable)
 
+    def root_of(self, uri: str) -> str:
+        """Returns the root below which nothing is written or removed through a link, to reach `uri`."""
+        if self._root is not None and uri.startswith(self._root.rstrip("/") + "/"):
+            return self._root
+        return beneath.root_of(uri)
+
+    def _folder(self, uri: str) -> contextlib.AbstractContextManager[int]:
+        return beneath.folder(self.root_of(uri), os.path.dirname(uri))
+
     def publish(self, uri: str, data: bytes) -> Published:
         temporary, status = self._written(_path(uri), data, nameless=True)
         return self._link(temporary, uri, status)
@@ -149,25 +197,37 @@ class LocalStore:
         temporary, status = self._written(_path(uri), data, nameless=False)
         try:
             try:
-                os.replace(temporary.source, uri)
+                self._rename(temporary, uri)
             except FileNotFoundError:
-                _make_parent(uri)
-                os.replace(temporary.source, uri)
+                self._make_parent(uri)
+                self._rename(temporary, uri)
         except OSError as error:
             raise _translated(error, uri) from error
         finally:
             temporary.discard()
         return Object(uri, status.st_size, _generation(status))
 
+    def _rename(self, temporary: _Temporary, uri: str) -> None:
+        above, _, name = uri.rpartition("/")
+        with self._folder(uri) as folder:
+            there = beneath.refuse_link(folder, name, above)
+            if there is not None and not stat_bits.S_ISREG(there.st_mode):
+                raise StorageError(f"{uri} cannot be written: {_kind(there)} has that name; move it away")
+            os.replace(temporary.source, name, dst_dir_fd=folder)
+
     def delete(self, uri: str, generation: str | None = None) -> bool:
         self._count("delete")
+        above, _, name = _path(uri).rpartition("/")
         try:
-            with _locked(os.path.dirname(_path(uri))):
-                if generation is not None and (found := _generation(os.stat(uri))) != generation:
+            with self._folder(uri) as folder, _locked(folder):
+                status = beneath.refuse_link(folder, name, above)
+                if status is None or not stat_bits.S_ISREG(status.st_mode):
+                    return False
+                if generation is not None and (found := _generation(status)) != generation:
                     self._count("get")
                     raise mismatch(uri, generation, found)
-                os.unlink(uri)
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                os.unlink(name, dir_fd=folder)
+        except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
             raise _translated(error, uri) from error
@@ -200,48 +260,62 @@ class LocalStore:
                 raise _translated(error, uri, len(data)) from error
             raise
 
-    def _temporary(self, uri: str, *, nameless: bool) -> _Temporary:
+    def _temporary(self, uri: str, *, nameless: bool, mode: int = 0o777) -> _Temporary:
         """Creates an empty file in the scratch directory, which is made if it is missing."""
-        if self._scratch is None:
+        if self._scratch is None or self._root is None:
             raise StorageError(
                 f"{uri} cannot be written: this store was opened for reading, without a scratch directory; "
                 "open it with open_store(uri, scratch='<output>/_curate/tmp/<attempt>')"
             )
         try:
+            mode &= self._file_mode
             try:
-                return self._created(self._scratch, nameless)
+                return self._created(self._reached(self._root, self._scratch, self._temporaries), nameless, mode)
             except FileNotFoundError:
-                os.makedirs(self._scratch, exist_ok=True)
-                return self._created(self._scratch, nameless)
+                with beneath.folder(self._root, self._scratch, make=self._folder_mode):
+                    return self._created(self._reached(self._root, self._scratch, None), nameless, mode)
         except OSError as error:
             raise _translated(error, self._scratch) from error
 
-    def _created(self, scratch: str, nameless: bool) -> _Temporary:
+    def _reached(self, root: str, scratch: str, known: _Folder | None) -> _Folder:
+        """Returns the scratch directory. Its descriptor stays good however its path changes, but for its removal."""
+        if known is None:
+            known = self._temporaries = _Folder(beneath.open_folder(root, scratch))
+        return known
+
+    def _created(self, folder: _Folder, nameless: bool, mode: int) -> _Temporary:
         if nameless and self._nameless:
             try:
-                return _Temporary(os.open(scratch, _NAMELESS, 0o666), None)
+                return _Temporary(os.open(".", _NAMELESS, mode, dir_fd=folder.descriptor), None)
             except OSError as error:
                 if error.errno not in _NO_NAMELESS:
                     raise
                 self._nameless = False
-        # The pid keeps the children of a fork apart, who share the other two.
-        path = f"{scratch}/{_process}-{os.getpid()}-{next(_temporaries)}"
-        return _Temporary(os.open(path, _NAMED, 0o666), path)
+        name = _named()
+        return _Temporary(os.open(name, _NAMED, mode, dir_fd=folder.descriptor), f"{self._scratch}/{name}")
 
-    def _link(self, temporary: _Temporary, uri: str, status: os.stat_result) -> Published:
-        """Makes the temporary visible under `uri` if that is free, compares if it is not, and removes the temporary."""
+    def _make_parent(self, uri: str) -> None:
+        with beneath.folder(self.root_of(uri), os.path.dirname(uri), make=self._folder_mode):
+            pass
+
+    def _link(self, temporary: _Temporary, uri: str, status: os.stat_result, over: str = "") -> Published:
+        """Makes the temporary visible under `uri` if that is free, or taken by the generation `over`; compares if it is
+        not, and removes the temporary."""
         self._count("put")
         try:
             for _ in range(_LINK_ATTEMPTS):
+                if over and (replaced := self._link_over(temporary, uri, status, over)) is not None:
+                    return replaced
                 try:
-                    temporary.link(uri)
+                    with self._folder(uri) as folder:
+                        temporary.link(uri.rpartition("/")[2], folder)
                 except FileNotFoundError:
                     if not os.path.exists(temporary.source):
                         raise StorageError(
                             f"{uri} was not published: its temporary {temporary.source} was removed while it was "
                             "written; nothing may sweep the scratch directory of a running attempt; run the shard again"
                         ) from None
-                    _make_parent(uri)
+                    self._make_parent(uri)
                 except FileExistsError:
                     compared = self._compare(temporary, uri)
                     if compared is not None:
@@ -257,26 +331,46 @@ class LocalStore:
         finally:
             temporary.discard()
 
+    def _link_over(self, temporary: _Temporary, uri: str, status: os.stat_result, over: str) -> Published | None:
+        """Compares, and puts the temporary in the place of what holds its name, if that is the generation `over` and
+        has other bytes; returns None if nothing is there.
+
+        Nobody else removes it meanwhile, nor replaces it: that takes the same lock. Nobody creates it: its name is
+        taken.
+        """
+        try:
+            with _locked(os.path.dirname(uri)):
+                found = self._compare(temporary, uri)
+                if found is None or found.outcome is Outcome.IDENTICAL or found.object.generation != over:
+                    return found
+                # A link to a name that is taken fails, and a rename takes a name: so it gets one first.
+                path = f"{self._scratch}/{_process}-{os.getpid()}-{next(_temporaries)}-over"
+                temporary.link(path)
+                os.replace(path, uri)
+                return Published(Outcome.CREATED, Object(uri, status.st_size, _generation(status)))
+        except FileNotFoundError:
+            return None
+
     def _compare(self, temporary: _Temporary, uri: str) -> Published | None:
         """Compares the temporary with what holds its name; returns None if that is gone by now."""
         self._count("get")
         try:
-            with open(uri, "rb", buffering=0) as theirs, open(temporary.source, "rb", buffering=0) as ours:
+            with _regular(uri) as theirs, open(temporary.source, "rb", buffering=0) as ours:
                 status = os.fstat(theirs.fileno())
                 same = status.st_size == os.fstat(ours.fileno()).st_size and _same_bytes(theirs, ours)
         except FileNotFoundError:
             return None
-        except IsADirectoryError as error:
-            raise StorageError(f"{uri} cannot be published: a directory has that name; move it away") from error
+        except _NotRegularError as error:
+            raise StorageError(f"{uri} cannot be published: {error} has that name; move it away") from error
         return Published(
             Outcome.IDENTICAL if same else Outcome.DIFFERENT, Object(uri, status.st_size, _generation(status))
         )
 
     def _opened(self, uri: str, buffering: int) -> BinaryIO:
         try:
-            return open(_path(uri), "rb", buffering=buffering)
-        except IsADirectoryError as error:
-            raise ObjectNotFound(f"{uri} does not exist as an object: it is a directory") from error
+            return _regular(_path(uri), buffering)
+        except _NotRegularError as error:
+            raise ObjectNotFound(f"{uri} does not exist as an object: it is {error}") from error
         except OSError as error:
             raise _translated(error, uri) from error
 
@@ -291,7 +385,8 @@ class LocalWriter(BaseWriter):
     def __init__(self, store: LocalStore, uri: str, durable: bool) -> None:
         self._store = store
         self._durable = durable
-        self._temporary = store._temporary(uri, nameless=True)
+        # What is not durable is an intermediate, which nobody else needs to read.
+        self._temporary = store._temporary(uri, nameless=True, mode=0o777 if durable else _PRIVATE_MODE)
         # Its descriptor outlives this buffer: a nameless file is linked through it.
         self._file = open(self._temporary.descriptor, "wb", buffering=WRITE_BUFFER_BYTES, closefd=False)  # noqa: SIM115
         super().__init__(uri)
@@ -302,7 +397,7 @@ class LocalWriter(BaseWriter):
         except OSError as error:
             raise _translated(error, self._uri, self._size + memoryview(data).nbytes) from error
 
-    def _finish(self) -> Published:
+    def _finish(self, over: str) -> Published:
         try:
             self._file.flush()
             status = _settled(self._temporary.descriptor, self._durable)
@@ -310,7 +405,7 @@ class LocalWriter(BaseWriter):
         except OSError as error:
             self._discard()
             raise _translated(error, self._uri, self._size) from error
-        return self._store._link(self._temporary, self._uri, status)
+        return self._store._link(self._temporary, self._uri, status, over)
 
     def _discard(self) -> None:
         # Closing flushes: on a full disk that fails again, and the bytes are unwanted anyway.
@@ -326,13 +421,17 @@ def probe_linking(scratch: str) -> None:
     """
     store = LocalStore(scratch)
     temporary = store._temporary(scratch, nameless=True)
-    target = f"{scratch}/{_process}-{os.getpid()}-{next(_temporaries)}-link"
+    target = f"{_named()}-link"
     try:
-        temporary.link(target)
-        try:
-            temporary.link(target)
-        except FileExistsError:
-            return
+        with beneath.folder(store.root_of(f"{scratch}/"), scratch) as folder:
+            try:
+                temporary.link(target, folder)
+                temporary.link(target, folder)
+            except FileExistsError:
+                return
+            finally:
+                with contextlib.suppress(OSError):
+                    os.unlink(target, dir_fd=folder)
         raise ConfigError(
             f"{scratch} is on a file system where a second link replaces the first, so outputs could be overwritten; "
             "choose an output on a local disk or gs://"
@@ -345,7 +444,6 @@ def probe_linking(scratch: str) -> None:
             "choose an output on another file system or gs://"
         ) from error
     finally:
-        _unlink(target)
         temporary.discard()
 
 
@@ -365,41 +463,56 @@ def sync_directories(root: str) -> int:
     return synced
 
 
-def sweep_scratch(parent: str, keep: str, now: float, older_than_s: float) -> int:
-    """Removes what is in `parent`, scratch directories and files, and was not written to for `older_than_s`.
+def sweep_scratch(
+    parent: str, keep: str, now: float, older_than_s: float, is_scratch: Callable[[str], bool] = lambda _: False
+) -> int:
+    """Removes temporaries of curate's in `parent`, and in the scratch directories there, that were not written to for
+    `older_than_s`, and those directories once they are empty; returns how many entries of `parent` it removed.
 
-    Returns how many it removed. `keep` is never removed. What a kill leaves there (temporaries with a name, of objects
+    Temporaries are told by their names, and so are scratch directories, by `is_scratch`: whatever else is there is
+    somebody else's and stays. `keep` is never removed. What a kill leaves there (temporaries with a name, of objects
     that are replaced or of file systems without nameless ones, and the link that a probe makes) is invisible to every
-    reader, and only takes space. Of a directory, the youngest file counts: a temporary may be written to for hours.
+    reader, and only takes space. Raises ConfigError if there is a link on the way to `parent`.
     """
-    removed = 0
-    with contextlib.suppress(FileNotFoundError), os.scandir(_path(parent)) as entries:
-        for entry in entries:
-            if entry.path == keep.rstrip("/") or now - _last_written(entry) < older_than_s:
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path, ignore_errors=True)
-            else:
-                _unlink(entry.path)
-            removed += not os.path.lexists(entry.path)
-    return removed
 
+    def is_ours(name: str) -> bool:
+        above, _, last = name.rstrip("/").rpartition("/")
+        return is_scratch(last) if name[-1] == "/" and not above else name[-1] != "/" and is_temporary(last)
 
-def _last_written(entry: os.DirEntry[str]) -> float:
-    """Returns the time of the last change to a file, or to a directory and the files in it; the end of time if gone."""
-    try:
-        latest = entry.stat(follow_symlinks=False).st_mtime
-        if entry.is_dir(follow_symlinks=False):
-            with os.scandir(entry.path) as inside:
-                return max([latest, *(file.stat(follow_symlinks=False).st_mtime for file in inside)])
-    except FileNotFoundError:
-        return math.inf
-    return latest
+    root = beneath.root_of(_path(parent))
+    kept = keep.rstrip("/").removeprefix(f"{parent.rstrip('/')}/")
+    return beneath.remove(root, parent, is_ours, keep=kept, before=now - older_than_s)
 
 
 def remove_scratch(scratch: str) -> None:
-    """Removes a scratch directory that no attempt writes to any more."""
-    shutil.rmtree(_path(scratch), ignore_errors=True)
+    """Removes a scratch directory that no attempt writes to any more; what is in it and no temporary of curate's stays,
+    and so does the directory then."""
+    above, _, name = _path(scratch).rstrip("/").rpartition("/")
+    with contextlib.suppress(OSError, ConfigError):
+        beneath.remove(
+            beneath.root_of(above),
+            above,
+            lambda one: one == f"{name}/" or (one.startswith(f"{name}/") and is_temporary(one[len(name) + 1 :])),
+        )
+
+
+def _regular(path: str, buffering: int = 0) -> BinaryIO:
+    """Opens a regular file, and never waits for one who writes to a FIFO. Raises OSError, _NotRegularError."""
+    try:
+        file = open(path, "rb", buffering=buffering, opener=_without_waiting)  # noqa: SIM115
+    except IsADirectoryError:
+        raise _NotRegularError("a directory") from None
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        raise _NotRegularError(_kind(os.stat(path))) from None
+    try:
+        if not stat_bits.S_ISREG(mode := os.fstat(file.fileno()).st_mode):
+            raise _NotRegularError(_kind_of(mode))
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
 def _walk(prefix: str) -> Iterator[Object]:
@@ -426,7 +539,10 @@ def _walk(prefix: str) -> Iterator[Object]:
                 if _is_gone(error):
                     continue
                 raise _translated(error, path) from error
-            yield Object(path, status.st_size, f"{status.st_mtime_ns}-{status.st_size}")
+            if stat_bits.S_ISREG(status.st_mode):
+                yield Object(path, status.st_size, f"{status.st_mtime_ns}-{status.st_size}")
+            else:
+                yield Special(path, 0, "", _kind(status))
         else:
             pending.pop()
 
@@ -473,6 +589,36 @@ def _path(uri: str) -> str:
     return uri
 
 
+class _NotRegularError(Exception):
+    """What has a name is no regular file; the message says what it is: "a FIFO"."""
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+
+
+_KINDS = {
+    stat_bits.S_IFDIR: "a directory",
+    stat_bits.S_IFIFO: "a FIFO",
+    stat_bits.S_IFSOCK: "a socket",
+    stat_bits.S_IFCHR: "a device",
+    stat_bits.S_IFBLK: "a device",
+}
+
+
+def _kind_of(mode: int) -> str:
+    return _KINDS.get(stat_bits.S_IFMT(mode), "no regular file")
+
+
+def _kind(status: os.stat_result) -> str:
+    return _kind_of(status.st_mode)
+
+
+def _refuse_special(status: os.stat_result, uri: str) -> None:
+    if not stat_bits.S_ISREG(status.st_mode):
+        raise ObjectNotFound(f"{uri} does not exist as an object: it is {_kind(status)}")
+
+
 def _generation(status: os.stat_result) -> str:
     return f"{status.st_mtime_ns}-{status.st_size}"
 
@@ -490,24 +636,20 @@ def _settled(descriptor: int, durable: bool = True) -> os.stat_result:
     return os.fstat(descriptor)
 
 
-def _make_parent(uri: str) -> None:
-    os.makedirs(os.path.dirname(uri), exist_ok=True)
-
-
 def _unlink(path: str) -> None:
     with contextlib.suppress(OSError):
         os.unlink(path)
 
 
 @contextlib.contextmanager
-def _locked(directory: str) -> Iterator[None]:
-    """Holds the lock of `directory` against other deletes.
+def _locked(folder: int) -> Iterator[None]:
+    """Holds the lock of a directory against other deletes.
 
     Between the look at a generation and the unlink, a name can only come to mean another object by being deleted and
     published again; so it is enough that deletes exclude each other. Where a network file system cannot lock a
     directory, that race of two operators stays open.
     """
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -67,11 +67,14 @@ class MemoryStore:
         return MemoryWriter(self, uri)
 
     def publish(self, uri: str, data: bytes) -> Published:
+        return self._publish(uri, data, "")
+
+    def _publish(self, uri: str, data: bytes, over: str) -> Published:
         bucket, key = bucket_and_key(uri, "memory")
         self._count("put")
         with _lock:
             taken = _buckets.setdefault(bucket, {}).get(key)
-            if taken is None:
+            if taken is None or (taken[1] == over and taken[0] != data):
                 return Published(Outcome.CREATED, _put(uri, data))
         self._count("get")
         content, generation = taken
@@ -127,8 +130,8 @@ class MemoryWriter(BaseWriter):
         self._chunks.append(bytes(data))
         return len(self._chunks[-1])
 
-    def _finish(self) -> Published:
-        return self._store.publish(self._uri, b"".join(self._chunks))
+    def _finish(self, over: str) -> Published:
+        return self._store._publish(self._uri, b"".join(self._chunks), over)
 
     def _discard(self) -> None:
         self._chunks.clear()

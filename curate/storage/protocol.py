@@ -34,6 +34,14 @@ class Object:
     """Changes whenever the content is replaced: GCS's generation; locally, inode time in ns and size."""
 
 
+@dataclass(frozen=True, slots=True)
+class Special(Object):
+    """What a listing of a local disk finds that is no object, and cannot be read as one: a FIFO, a socket, a device."""
+
+    kind: str
+    """What it is, with its article: "a FIFO"."""
+
+
 class Outcome(Enum):
     """How a create-only publish ended."""
 
@@ -107,8 +115,12 @@ class Writer(Protocol):
         """Does nothing: a library that closes its sink does not decide what becomes of the bytes; `publish` does."""
         ...
 
-    def publish(self) -> Published:
-        """Makes the object visible, whole, if and only if its name is free; compares contents if it is not."""
+    def publish(self, over: str = "") -> Published:
+        """Makes the object visible, whole, if and only if its name is free; compares contents if it is not.
+
+        With `over`, a generation, also if its name is taken by that one, whose place it takes at once: every reader
+        sees one or the other. If they have the same content, what is there stays.
+        """
         ...
 
     def __enter__(self) -> Self: ...
@@ -129,7 +141,8 @@ class Store(Protocol):
     def list(self, prefix: str) -> Iterator[Object]:
         """Yields every object whose URI starts with `prefix`, in code-point order, paged, never holding them all.
 
-        A prefix that matches nothing yields nothing. Raises PermissionDenied.
+        A prefix that matches nothing yields nothing. A local disk also yields what is no regular file, as `Special`.
+        Raises PermissionDenied.
         """
         ...
 
@@ -155,8 +168,8 @@ class Store(Protocol):
     def writer(self, uri: str, *, durable: bool = True) -> Writer:
         """Returns a writer whose `publish` is create-only.
 
-        What is not `durable` may be lost, or cut, when the machine crashes: for what is checked when it is read, and
-        can be made again.
+        What is not `durable` may be lost, or cut, when the machine crashes, and on a disk only its owner may read it:
+        for intermediates, which are checked when they are read, and can be made again.
         """
         ...
 

@@ -40,10 +40,10 @@ class BaseWriter(ABC):
     def close(self) -> None:  # noqa: B027
         """Does nothing; see `Writer.close`."""
 
-    def publish(self) -> Published:
+    def publish(self, over: str = "") -> Published:
         self._check("published")
         self._closed = True
-        return self._finish()
+        return self._finish(over)
 
     def __enter__(self) -> Self:
         return self
@@ -63,8 +63,9 @@ class BaseWriter(ABC):
         """Keeps the bytes; returns how many."""
 
     @abstractmethod
-    def _finish(self) -> Published:
-        """Publishes, and lets go of everything whether or not that succeeds."""
+    def _finish(self, over: str) -> Published:
+        """Publishes, unless that is empty in place of the generation `over`, and lets go of everything whether or not
+        that succeeds."""
 
     @abstractmethod
     def _discard(self) -> None:

@@ -6,13 +6,13 @@ One loop, one thread. All it keeps is what is in flight; nothing of what is over
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from curate.clock import Clock
 from curate.errors import StorageError
 from curate.runtime.protocol import Backend, End, Ended, Message, News, Started
-from curate.tasks.record import Failure, FailureKind, ShardRecord
+from curate.tasks.record import Failure, FailureKind, ShardRecord, ShardWaits
 from curate.tasks.scheduler import (
     Cancel,
     Event,
@@ -24,6 +24,7 @@ from curate.tasks.scheduler import (
     SchedulerState,
     ShardDone,
     ShardFailed,
+    ShardWaiting,
     SlotsChanged,
     Stop,
     TaskEnded,
@@ -35,6 +36,8 @@ POLL_S = 0.5
 """Longest wait for news: signals and deadlines are looked at this often."""
 GRACE_S = 30.0
 """How long running tasks may go on after the first interrupt."""
+LONG_S = 0.25
+"""What a shard that takes longer says at once, costs nothing beside it."""
 MAX_ERROR = 1000
 MAX_DETAIL = 8000
 """Characters of what is told about a task that died: it is kept for every shard that this counts against."""
@@ -49,6 +52,10 @@ class Observer(Protocol):
 
     def failed(self, launch: Launch, record: ShardRecord, outcome: Outcome) -> None:
         """A try of a shard failed; `outcome` says what becomes of the shard."""
+        ...
+
+    def waits(self, launch: Launch, word: ShardWaits) -> None:
+        """A shard waits, within its task, for what is not there now; or it no longer does."""
         ...
 
     def tick(self, slots: int) -> None:
@@ -86,6 +93,8 @@ class Dispatcher:
     """What the scheduler was last told of the cluster."""
     _grace_until_s: float | None = None
     _finished: SchedulerState | None = None
+    _long: bool = True
+    """Whether the last shard that ended took long; so may the first ones."""
 
     def run(self) -> bool:
         """Returns True when nothing is left to run, False if it was interrupted or aborted before."""
@@ -141,7 +150,11 @@ class Dispatcher:
             return
         if isinstance(news, Message):
             for record in news.items:
-                self._shard_ended(launch, record)
+                if isinstance(record, ShardWaits):
+                    self._handle(ShardWaiting(launch.task, record.index, record.wait_s > 0))
+                    self.observer.waits(launch, record)
+                else:
+                    self._shard_ended(launch, record)
         elif isinstance(news, Started):
             self._handle(TaskStarted(launch.task))
         elif isinstance(news, Ended):
@@ -154,7 +167,10 @@ class Dispatcher:
             size = self.size_of(record.index)
             event = ShardDone(launch.task, record.index, size, record.seconds, computed=not record.existed)
         else:
-            event = ShardFailed(launch.task, record.index, failure.kind, failure.after_s, failure.peak_bytes)
+            event = ShardFailed(
+                launch.task, record.index, failure.kind, failure.after_s, failure.peak_bytes, failure.tries
+            )
+        self._long = record.seconds >= LONG_S
         self._handle(event, lambda _: record)
 
     def _task_ended(self, launch: Launch, news: Ended) -> None:
@@ -196,8 +212,9 @@ class Dispatcher:
                     # Of thousands that a large cluster gets at once, each would take a moment.
                     continue
                 self._launches[action.task] = action
-                # Where it runs is of interest once something went wrong, and a time limit counts from its start.
-                announce = action.attempt > 1 or self.scheduler.policy.task_timeout_s is not None
+                # Where it runs is of interest once something went wrong, and a time limit counts from its start. What
+                # takes long may have to wait for something, and says so.
+                announce = action.attempt > 1 or self.scheduler.policy.task_timeout_s is not None or self._long
                 self.backend.launch(
                     action.task, self.payload(action), len(action.shards), memory=action.memory, announce=announce
                 )
@@ -208,6 +225,9 @@ class Dispatcher:
             else:
                 assert record_of is not None
                 launch, record = self._launches[action.task], record_of(action)
+                if action.outcome is Outcome.RETRY and record.failure is not None:
+                    failure = replace(record.failure, tries=action.tries, wait_s=action.wait_s)
+                    record = replace(record, failure=failure)
                 if action.outcome is Outcome.DONE:
                     self.observer.done(launch, record)
                 else:

@@ -16,13 +16,15 @@ tmp/<attempt>/                temporaries of a local store
 
 Stages are files that only this job reads, and that are removed when it is complete. They are kept where all of its
 tasks get at them, and the next run finds them: below the output, if that is local, or if there are several machines, or
-may be; else, for one in a bucket, in `$CURATE_SCRATCH/<hash of the output's URI>/<key>/`, by default below `curate` in
-the system's folder for temporaries, so that no row goes to the bucket and back.
+may be; else, for one in a bucket, in `$CURATE_SCRATCH/<hash of the output's URI>/<key>/`, by default in a folder
+of the user's own in the system's folder for temporaries, so that no row goes to the bucket and back.
 """
 
 from __future__ import annotations
 
 import re
+
+from curate.storage.local import TEMPORARY
 
 LEDGER = "_curate"
 JOB = f"{LEDGER}/job.json"
@@ -44,6 +46,28 @@ _EVENTS = re.compile(rf"{re.escape(RUNS)}[^/]+/events-\d+\.jsonl\.zst")
 _FAILURES = re.compile(rf"{re.escape(RUNS)}[^/]+/failures/\d+\.jsonl\.zst")
 _LOGS = re.compile(rf"{re.escape(RUNS)}[^/]+/logs/[^/]+-\d+\.jsonl\.zst")
 _RUN = re.compile(rf"{re.escape(RUNS)}([^/]+)/run\.json")
+_HASH = "[0-9a-f]{16}"
+_QUARANTINED = re.compile(rf"{re.escape(QUARANTINE)}{_HASH}\.jsonl\.zst")
+_SCRATCH = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}|begin-[0-9a-f]{8}")
+_KEY = re.compile(_HASH)
+_IN_STAGE = re.compile(rf"(map-{_HASH}|part-\d{{5,}}-of-\d{{5,}})\.run")
+_OWN = re.compile(
+    rf"""{LEDGER}/(
+        | job\.json | summary\.json
+        | plan/(\d{{5,}}\.parquet)?
+        | accepted/({_HASH})?
+        | schema/((input|side)-[\w-]+\.arrow | output\.arrow)?
+        | quarantine/({_HASH}\.jsonl\.zst)?
+        | inputs/({_HASH}\.parquet)?
+        | runs/([^/]+/(run\.json | heartbeat\.json | events-\d{{6,}}\.jsonl\.zst
+            | failures/(\d{{6,}}\.jsonl\.zst)? | logs/([^/]+-\d{{6,}}\.jsonl\.zst)?)?)?
+        | tmp/(({_SCRATCH.pattern})/({TEMPORARY})?)?
+        | stages/
+    )""",
+    re.VERBOSE,
+)
+"""Every name that curate gives below its folder of an output, but for those within a stage; those of folders end with a
+slash."""
 
 
 def plan_part(number: int) -> str:
@@ -130,6 +154,45 @@ def stage_of(name: str) -> str | None:
     ('0a1b', None)
     """
     return name[len(STAGES) :].partition("/")[0] if name.startswith(STAGES) else None
+
+
+def is_scratch(name: str) -> bool:
+    """Returns whether this is what a folder of temporaries is called, in `tmp/`."""
+    return _SCRATCH.fullmatch(name) is not None
+
+
+def is_key(name: str) -> bool:
+    """Returns whether this is what the folder of a stage is called."""
+    return _KEY.fullmatch(name) is not None
+
+
+def is_quarantined(name: str) -> bool:
+    """Returns whether `name` (relative to the output) is a file of rows that were set aside."""
+    return _QUARANTINED.fullmatch(name) is not None
+
+
+def is_own(name: str) -> bool:
+    """Returns whether a name below an output, relative to it, is one that curate gives in its own folder there; a
+    folder's ends with a slash. Only what has such a name is ever removed. Whoever adds a name adds it here.
+
+    >>> is_own("_curate/plan/00000.parquet"), is_own("_curate/plan/"), is_own("_curate/plan/notes.txt"), is_own("a")
+    (True, True, False, False)
+    >>> is_own("_curate/stages/0123456789abcdef/_curate/job.json"), is_own("_curate/stages/mine/_curate/job.json")
+    (True, False)
+    """
+    if name.startswith(STAGES) and name != STAGES:
+        return is_of_stage(name[len(STAGES) :])
+    return _OWN.fullmatch(name) is not None
+
+
+def is_of_stage(name: str) -> bool:
+    """Returns whether a name, relative to the folder of a job's stages, is one that curate gives there.
+
+    >>> is_of_stage("0123456789abcdef/"), is_of_stage("0123456789abcdef/part-00000-of-00002.run"), is_of_stage("a/")
+    (True, True, False)
+    """
+    key, _, own = name.partition("/")
+    return is_key(key) and (not own or _IN_STAGE.fullmatch(own) is not None or is_own(own))
 
 
 def in_stage(name: str) -> str:

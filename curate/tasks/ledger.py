@@ -22,7 +22,7 @@ from curate.log import get_logger
 from curate.storage.protocol import Outcome, Store
 from curate.tasks import layout, sense
 from curate.tasks.outputs import OutputListing, sort_listing
-from curate.tasks.plan import SCHEMA, Plan
+from curate.tasks.plan import REMOVED, SCHEMA, Plan
 from curate.tasks.shard import SliceKind
 
 READERS = 8
@@ -261,7 +261,7 @@ def _problem(table: Any) -> str:
             return f"column {name!r} has rows without a value"
     if (name := sense.escaping(table["id"])) is not None:
         return f"{name!r} cannot be the name of an output: it would not lie where outputs of a job do"
-    known = pc.is_in(table["kind"], value_set=pa.array([kind.value for kind in SliceKind]))
+    known = pc.is_in(table["kind"], value_set=pa.array([*(kind.value for kind in SliceKind), REMOVED]))
     if not pc.all(known).as_py() and len(table):
         return "column 'kind' has values that no plan has"
     for name in ("start", "stop", "size_bytes", "object_bytes"):

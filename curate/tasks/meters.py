@@ -189,6 +189,8 @@ class Measured:
     """Whether all of it runs in one thread of this process."""
     flow: Flow | None = None
     """None where rows are written, and nobody consumes them."""
+    start_s: float = 0.0
+    """Seconds that it took to start what runs tasks, before `elapsed_s`."""
 
     @property
     def several(self) -> bool:

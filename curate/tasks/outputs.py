@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.storage.protocol import Object
+from curate.errors import ConfigError
+from curate.storage.protocol import Object, Special
 from curate.tasks import layout
 from curate.tasks.columns import Columns
 from curate.tasks.plan import Plan
@@ -51,13 +52,19 @@ class OutputListing:
 
 
 def sort_listing(objects: Iterable[Object], root: str) -> OutputListing:
-    """Returns the objects of one listing of `root + "/"`, sorted into outputs and ledger."""
+    """Returns the objects of one listing of `root + "/"`, sorted into outputs and ledger.
+
+    Raises ConfigError if something of the ledger is no regular file. Anywhere else that is no output, and nobody's
+    business: a shard whose output's name it takes says so when it is published.
+    """
     outputs = Columns(SCHEMA)
     found = OutputListing(None, None, None)
     cut = len(root) + 1
     for item in objects:
         name = item.uri[cut:]
-        if not name.startswith("_curate/"):
+        if isinstance(item, Special):
+            refuse_special(item, name)
+        elif not name.startswith("_curate/"):
             outputs.add((name, item.size, item.generation))
         elif layout.plan_part_number(name) is not None:
             found.plan_parts.append(name)
@@ -67,7 +74,7 @@ def sort_listing(objects: Iterable[Object], root: str) -> OutputListing:
             found.failures.append(name)
         elif layout.is_log_segment(name):
             found.logs.append(name)
-        elif name.startswith(layout.QUARANTINE):
+        elif layout.is_quarantined(name):
             found.quarantine.append(name)
         elif run_id := layout.run_of(name):
             found.run_ids.append(run_id)
@@ -82,6 +89,15 @@ def sort_listing(objects: Iterable[Object], root: str) -> OutputListing:
     # A name that is no Unicode is there with its bytes escaped: no shard is named like it.
     found.names, found.sizes, found.generations = outputs.table().columns
     return found
+
+
+def refuse_special(item: Special, name: str) -> None:
+    """Raises ConfigError for what is no regular file, if `name`, relative to the output, is one of the ledger's."""
+    if name.startswith(f"{layout.LEDGER}/"):
+        raise ConfigError(
+            f"{item.uri} is {item.kind}, where only files of the ledger belong; the ledger was damaged from outside: "
+            "remove it, or choose another --output"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,16 @@
 """The plan: every shard of a job, as a table. Values in, values out; the ledger reads and writes it.
 
-A row's rank never changes: parts are only appended, and a later row with the id of an earlier one (its input was
-replaced before it was done) takes that one's place. Events name shards by rank. Kept as Arrow columns, a shard costs
-some 200 bytes of the driver's memory; `Shard` objects are made for what is launched.
+A row's number never changes: parts are only appended, and a later row with the id of an earlier one (its input was
+replaced before it was done) takes that one's place. A row of the kind `removed` takes the shard out of the job, for its
+input was removed; a later one with that id, of an input that came back, makes it part of the job again. Events name
+shards by number; their ranks are those among the shards that are part of the job, which is the same thing as long as
+none was taken out. Kept as Arrow columns, a shard costs some 200 bytes of the driver's memory; `Shard` objects are made
+for what is launched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -33,6 +36,10 @@ SCHEMA = pa.schema(
 )
 
 
+REMOVED = "removed"
+"""The kind of a row that takes a shard out of the job."""
+
+
 def shard_row(shard: Shard) -> tuple[Any, ...]:
     """Returns a shard as a row of `SCHEMA`."""
     return (
@@ -55,12 +62,19 @@ def shards_table(shards: Sequence[Shard]) -> Any:
     return rows.table()
 
 
+def removal(rows: Any) -> Any:
+    """Returns the part of a plan that takes these shards, rows of it, out of the job."""
+    return rows.set_column(SCHEMA.get_field_index("kind"), SCHEMA.field("kind"), pa.array([REMOVED] * len(rows)))
+
+
 @dataclass(frozen=True)
 class Plan:
     """All shards of a job, in the order of the plan."""
 
     table: Any
     """A table of `SCHEMA` with unique ids."""
+    written: Any = None
+    """The same with the shards that were taken out, where they were; None: none was."""
 
     @classmethod
     def of(cls, parts: Sequence[Any]) -> Plan:
@@ -71,7 +85,45 @@ class Plan:
             last = {shard_id: rank for rank, shard_id in enumerate(table["id"].to_pylist())}
             # A dict keeps the place of the first row and the value of the last: exactly the rule.
             table = table.take(pa.array(list(last.values())))
-        return cls(table)
+        taken_out = pc.equal(table["kind"], REMOVED)
+        return cls(table.filter(pc.invert(taken_out)), table) if pc.any(taken_out).as_py() else cls(table)
+
+    def plus(self, part: Any) -> Plan:
+        """Returns the plan with one more part."""
+        return Plan.of([self.table if self.written is None else self.written, part])
+
+    @property
+    def removed(self) -> Any:
+        """Ids of the shards that were taken out and have not come back, a chunked array of strings."""
+        if self.written is None:
+            return pa.chunked_array([], pa.string())
+        return self.written["id"].filter(pc.equal(self.written["kind"], REMOVED))
+
+    @cached_property
+    def _numbers(self) -> Any:
+        """The number of each shard."""
+        return np.flatnonzero(pc.not_equal(self.written["kind"], REMOVED).to_numpy())
+
+    @cached_property
+    def _ranks(self) -> Any:
+        """The rank of each shard that was ever planned, by its number; -1 of one that was taken out."""
+        ranks = np.full(len(self.written), -1, dtype=np.int64)
+        ranks[self._numbers] = np.arange(len(self))
+        return ranks
+
+    def number(self, rank: int) -> int:
+        """Returns the number of a shard, which is what events name it by."""
+        return rank if self.written is None else int(self._numbers[rank])
+
+    def ranked(self, events: Iterable[Mapping[str, Any]]) -> Iterator[Any]:
+        """Yields events about shards with their rank for their number, those left out that were taken out."""
+        if self.written is None:
+            yield from events
+            return
+        for event in events:
+            number = event.get("index")
+            if isinstance(number, int) and 0 <= number < len(self._ranks) and (rank := int(self._ranks[number])) >= 0:
+                yield {**event, "index": rank}
 
     def __len__(self) -> int:
         return len(self.table)

@@ -42,6 +42,8 @@ class Progress:
     """Which stage it is, of a job of several."""
     waits: str = ""
     """What there is no place for in the cluster; empty if there is one for everything."""
+    retrying: str = ""
+    """Which shards are tried again, and for what; empty if none is."""
 
     def text(self) -> str:
         """Returns the progress as one line.
@@ -220,7 +222,8 @@ class LogDisplay:
         """Logs the progress."""
         stage = {"stage": progress.stage.removeprefix("stage ")} if progress.stage else {}
         waits = {"waits": progress.waits} if progress.waits else {}
-        get_logger(job=progress.job).info("progress", **stage, shards=progress.text(), **waits)
+        retrying = {"retrying": progress.retrying} if progress.retrying else {}
+        get_logger(job=progress.job).info("progress", **stage, shards=progress.text(), **waits, **retrying)
 
     def close(self, last: Progress) -> None:
         """Does nothing."""
@@ -270,7 +273,7 @@ class LiveDisplay:
         self._bar.update(self._task, total=progress.total, shards=progress.shards(), **now)
         lines = [progress.stage] if progress.stage else []
         lines.append(progress.speed())
-        lines += [progress.waits] if progress.waits else []
+        lines += [line for line in (progress.waits, progress.retrying) if line]
         found = progress.measured
         if found is not None and found.several:
             lines += operator_lines(found, self._rates.look(time.monotonic(), found.operators))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import ClassVar
 
 from curate.log import redacted
 from curate.storage.protocol import Calls
@@ -58,11 +59,18 @@ class Failure:
     """Process of the worker there; 0 where it is not known."""
     peak_bytes: int = 0
     """Most memory that the worker had held by then; 0 where it is not known."""
+    reason: str = ""
+    """What user code said that it waits for; empty where it waits for nothing."""
+    tries: int = 1
+    """Tries in a row that ended like this: more than one where a worker made them without the driver."""
+    wait_s: float = 0.0
+    """Seconds until the shard is tried again; 0 where it is not, or at once."""
 
     def __post_init__(self) -> None:
         # Exceptions quote whatever they choked on: signed URLs and tokens too, which are to be in no ledger. What is
         # not Unicode would stop it, as it is JSON.
         object.__setattr__(self, "error", printable(redacted(self.error)))
+        object.__setattr__(self, "reason", printable(redacted(self.reason)))
         object.__setattr__(self, "traceback", printable(redacted(self.traceback)))
 
 
@@ -86,6 +94,27 @@ class ShardRecord:
     """Storage calls made for this shard."""
     meters: tuple[float, ...] = ()
     """What its operators measured, packed; empty where nothing was computed."""
+    checksum: str = ""
+    """That of the output's bytes; empty where nothing was computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardWaits:
+    """Word of a shard whose task goes on: a call of user code waits for what is not there now, or no longer does."""
+
+    index: int
+    """Rank of the shard in the plan."""
+    wait_s: float
+    """Seconds until the call is made again; 0: it was answered."""
+    reason: str = ""
+    """What user code said that it waits for."""
+    tries: int = 0
+    """Waits of this call in a row."""
+    urgent: ClassVar[bool] = True
+    """It is sent at once: what sends it stands still."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", printable(redacted(self.reason)))
 
 
 def printable(text: str) -> str:

@@ -17,6 +17,7 @@ from curate.errors import ConfigError, CurateError, ObjectNotFound
 from curate.log import get_logger
 from curate.storage import open_store
 from curate.storage.local import sweep_scratch
+from curate.storage.protocol import Special
 from curate.storage.uris import is_local, normalise
 
 READERS = 8
@@ -43,7 +44,7 @@ def remember(output: str, job: str, run_id: str, started: float) -> None:
         root = home()
         open_store(root, scratch=f"{root}/tmp").replace(f"{root}/jobs/{name}.json", orjson.dumps(entry))
         if is_local(root):
-            # What a kill in the middle of that left, of whatever job.
+            # What a kill in the middle of that left, of whatever job. No folder is curate's there.
             sweep_scratch(f"{root}/tmp", "", started, LEFTOVER_S)
     except CurateError as error:
         get_logger().warning(
@@ -66,7 +67,11 @@ def known() -> list[dict[str, Any]]:
             get_logger().warning("cannot read the note of a job; remove it", note=uri, error=repr(error))
             return None
 
-    uris = [item.uri for item in store.list(f"{root}/jobs/") if item.uri.endswith(".json")]
+    found = [item for item in store.list(f"{root}/jobs/") if item.uri.endswith(".json")]
+    for item in found:
+        if isinstance(item, Special):
+            get_logger().warning("cannot read the note of a job; remove it", note=item.uri, error=f"it is {item.kind}")
+    uris = [item.uri for item in found if not isinstance(item, Special)]
     with ThreadPoolExecutor(READERS) as pool:
         entries = [entry for entry in pool.map(read, uris) if entry is not None]
     return sorted(entries, key=lambda entry: (entry["started"], entry["output"]), reverse=True)

@@ -133,7 +133,7 @@ class Policy:
     throttle_limit: int = 20
     """Times a shard is tried again after the store failed for longer than a call's deadline."""
     retry_later_limit: int = 20
-    """Times a shard may ask to be run later."""
+    """Times in a row that a shard may ask to be run later without a batch of it done."""
     crash_limit: int = 3
     """Tries of a shard at which its worker may die before it is given up."""
     memory_limit: int = 3
@@ -232,6 +232,17 @@ class ShardFailed:
     """Seconds that user code asked to wait for."""
     peak_bytes: int = 0
     """Memory that its worker had held by then, as far as is known."""
+    tries: int = 1
+    """Tries in a row that ended like this, those included that its worker made by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardWaiting:
+    """A shard that runs waits for what is not there now, and then goes on where it is; or it no longer does."""
+
+    task: TaskId
+    shard: int
+    waits: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +268,7 @@ class Stop:
     """The user wants to stop: nothing is launched from now on."""
 
 
-Event = SlotsChanged | TaskStarted | ShardDone | ShardFailed | TaskEnded | Tick | Stop
+Event = SlotsChanged | TaskStarted | ShardDone | ShardFailed | ShardWaiting | TaskEnded | Tick | Stop
 
 # What is to be done
 
@@ -276,6 +287,8 @@ class Launch:
     """Bytes to ask for instead of what every task asks for."""
     copy_of: TaskId | None = None
     """The straggler that this is a speculative copy of."""
+    asks: bool = False
+    """Whether it is to say that a first batch is done: a service that the shards need was busy when it was launched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +318,10 @@ class Record:
     task: TaskId
     outcome: Outcome
     kind: FailureKind | None = None
+    tries: int = 0
+    """Tries of this kind so far, of a shard that is tried again."""
+    wait_s: float = 0.0
+    """Seconds until it is; 0: at once."""
 
 
 class SchedulerState(StrEnum):
@@ -347,6 +364,8 @@ class _Task:
     """The copy of it, or what it is a copy of, while both are in flight."""
     copied: bool = False
     """Whether it has, or had, a copy."""
+    waits: bool = False
+    """Whether the shard at hand waits for what is not there now."""
     cancelled: FailureKind | None = None
     """What its cancellation means for the shards that it leaves; None: it is not being cancelled."""
     dismissed: bool = False
@@ -385,6 +404,8 @@ class Scheduler:
         self._costs[self._order] = costs[by_size]
         self._states = bytearray(len(self._costs))
         self._cursor = 0
+        self._stop = self.total
+        """Shards of `_order` from the cursor to here are pending."""
         self._next_task = 0
         self._slots = 0
         self._largest_memory: int | None = None
@@ -397,6 +418,10 @@ class Scheduler:
         self._waiting: list[tuple[float, int]] = []
         self._told_to_wait = 0
         """Shards on the heap whose code asked for it."""
+        self._wait_in_place = 0
+        """Tasks whose shard at hand waits where it is."""
+        self._busy = False
+        """Whether the last word of what shards need was that it is not there now."""
         self._running: dict[TaskId, _Task] = {}
         self._strikes: dict[int, Counter[FailureKind]] = {}
         """Failed tries by kind, of shards that failed and are not done."""
@@ -412,9 +437,10 @@ class Scheduler:
             TaskStarted: self._task_started,
             ShardDone: self._shard_done,
             ShardFailed: self._shard_failed,
+            ShardWaiting: self._shard_waiting,
             TaskEnded: self._task_ended,
             Tick: self._tick,
-            Stop: self._stop,
+            Stop: self._wind_up,
         }
 
     # What there is to see
@@ -491,6 +517,7 @@ class Scheduler:
         self._strikes.pop(event.shard, None)
         self._memory.pop(event.shard, None)
         if event.computed:
+            self._busy = False
             cost, seconds = event.size_bytes + SHARD_OVERHEAD_BYTES, max(event.seconds, 1e-6)
             self._cost_seen = self._cost_seen * RATE_DECAY + cost
             self._seconds_seen = self._seconds_seen * RATE_DECAY + seconds
@@ -511,13 +538,29 @@ class Scheduler:
         if self._runs_elsewhere(record, event.shard):
             actions.append(Record(event.shard, event.task, Outcome.COPY_FAILED, event.kind))
             return
-        outcome = self._strike(event.shard, event.kind, now_s, after_s=event.after_s, peak_bytes=event.peak_bytes)
-        actions.append(Record(event.shard, event.task, outcome, event.kind))
+        outcome, tries, wait_s = self._strike(
+            event.shard, event.kind, now_s, after_s=event.after_s, peak_bytes=event.peak_bytes, tries=event.tries
+        )
+        actions.append(Record(event.shard, event.task, outcome, event.kind, tries, wait_s))
+
+    def _shard_waiting(self, event: ShardWaiting, now_s: float, actions: list[Action]) -> None:
+        del actions
+        record = self._running.get(event.task)
+        if record is None or event.shard not in record.left:
+            return
+        self._heard(event.task, record, now_s)
+        self._busy = event.waits
+        if not event.waits:
+            # A batch of it is done: only tries in a row count in which none was.
+            self._forgive(event.shard)
+        self._wait_in_place += event.waits - record.waits
+        record.waits = event.waits
 
     def _task_ended(self, event: TaskEnded, now_s: float, actions: list[Action]) -> None:
         record = self._running.pop(event.task, None)
         if record is None:
             return
+        self._wait_in_place -= record.waits
         kind = record.cancelled or event.kind
         if record.left and kind is None:
             raise ValueError(
@@ -543,7 +586,7 @@ class Scheduler:
         for shard in record.left:
             outcome = Outcome.COPY_FAILED
             if not self._runs_elsewhere(record, shard):
-                outcome = self._strike(shard, FailureKind.LOST, now_s, queue=False)
+                outcome, _, _ = self._strike(shard, FailureKind.LOST, now_s, queue=False)
             actions.append(Record(shard, task, outcome, FailureKind.LOST))
             if outcome is Outcome.RETRY:
                 again.append(shard)
@@ -565,10 +608,10 @@ class Scheduler:
         for shard in others:
             self._move(shard, Move.REQUEUE)
         self._ready.extend(_halves(others))
-        outcome = Outcome.COPY_FAILED
+        outcome, tries, wait_s = Outcome.COPY_FAILED, 0, 0.0
         if not self._runs_elsewhere(record, suspect):
-            outcome = self._strike(suspect, kind, now_s, peak_bytes=event.peak_bytes)
-        actions.append(Record(suspect, event.task, outcome, kind))
+            outcome, tries, wait_s = self._strike(suspect, kind, now_s, peak_bytes=event.peak_bytes)
+        actions.append(Record(suspect, event.task, outcome, kind, tries, wait_s))
 
     def _tick(self, event: Tick, now_s: float, actions: list[Action]) -> None:
         del event
@@ -594,7 +637,7 @@ class Scheduler:
         if self.policy.speculate:
             self._copy_stragglers(now_s, actions)
 
-    def _stop(self, event: Stop, now_s: float, actions: list[Action]) -> None:
+    def _wind_up(self, event: Stop, now_s: float, actions: list[Action]) -> None:
         del event, now_s, actions
         self.state = SchedulerState.STOPPING
 
@@ -612,17 +655,28 @@ class Scheduler:
         while len(self._running) < window:
             if self._ready:
                 actions.append(self._launch(self._next_ready(), now_s))
-            # A service that is down would be asked for every shard that there is.
-            elif self._cursor < self.total and self._told_to_wait < window and len(self._waiting) < MOST_WAITING:
-                actions.append(self._launch(self._bundle(), now_s))
+            elif self._cursor < self._stop and self._open(window) and len(self._waiting) < MOST_WAITING:
+                actions.append(self._launch(self._smallest() if self._busy else self._bundle(), now_s))
             else:
                 return
+
+    def _open(self, window: int) -> bool:
+        """Returns whether shards may be launched that never were.
+
+        A service that is down would be asked for every shard that there is. One that has answered since is asked again.
+        """
+        return not self._busy or self._told_to_wait + self._wait_in_place < window
+
+    def _smallest(self) -> tuple[int, ...]:
+        """Returns the smallest shard never launched, alone: it asks at least cost whether a service is there."""
+        self._stop -= 1
+        return (int(self._order[self._stop]),)
 
     def _next_ready(self) -> tuple[int, ...]:
         """Returns the next shards to run again; a part of them where that lets slots share them that would be idle."""
         shards = self._ready.popleft()
         spare = self._slots - len(self._running) - len(self._ready)
-        if spare > 1 and self._cursor == self.total:
+        if spare > 1 and self._cursor == self._stop:
             length = -(-len(shards) // spare)
             parts = [shards[start : start + length] for start in range(length, len(shards), length)]
             self._ready.extendleft(reversed(parts))
@@ -647,7 +701,8 @@ class Scheduler:
         self.launched += 1
         cost = float(self._costs[list(shards)].sum())
         self._running[task] = _Task(dict.fromkeys(shards), cost, cost, now_s, twin=copy_of)
-        return Launch(task, shards, attempt, errors >= self.policy.user_error_retries, memory, copy_of)
+        last = errors >= self.policy.user_error_retries
+        return Launch(task, shards, attempt, last, memory, copy_of, asks=self._busy)
 
     def _bundle(self) -> tuple[int, ...]:
         """Returns the next shards that were never launched: as many as fit into a task at the rate seen so far."""
@@ -655,11 +710,11 @@ class Scheduler:
         if self._seconds_seen > 0:
             rate = self._cost_seen / self._seconds_seen
             before = float(self._ends[start - 1]) if start else 0.0
-            share_s = (float(self._ends[-1]) - before) / rate / (2 * max(self._slots, 1))
+            share_s = (float(self._ends[self._stop - 1]) - before) / rate / (2 * max(self._slots, 1))
             shortest_s = max(SHORTEST_BUNDLE_S, self._slots / LAUNCHES_PER_S)
             budget = rate * min(self.policy.target_task_s, max(share_s, shortest_s))
             fitting = int(self._ends.searchsorted(before + budget, side="right"))
-            stop = max(stop, min(fitting, start + LARGEST_BUNDLE))
+            stop = max(stop, min(fitting, self._stop, start + LARGEST_BUNDLE))
         self._cursor = stop
         return tuple(self._order[start:stop].tolist())
 
@@ -677,7 +732,8 @@ class Scheduler:
         rate = self._cost_computed / self._seconds_computed
         slow: list[tuple[float, TaskId]] = []
         for task, record in self._running.items():
-            if record.left and record.twin is None and not record.copied and _undisturbed(record):
+            # A copy would wait for the same, and call again what is done.
+            if record.left and record.twin is None and not record.copied and not record.waits and _undisturbed(record):
                 # One of which nothing is known started by the time when every task had a slot.
                 started_s = max(record.launched_s, since_s) if record.started_s is None else record.started_s
                 took_s, through = now_s - started_s, record.cost - record.cost_left
@@ -710,6 +766,9 @@ class Scheduler:
         return record
 
     def _take_off(self, record: _Task, shard: int) -> None:
+        if shard == next(iter(record.left)):
+            self._wait_in_place -= record.waits
+            record.waits = False
         del record.left[shard]
         record.cost_left -= float(self._costs[shard])
 
@@ -738,9 +797,13 @@ class Scheduler:
         after_s: float = 0.0,
         peak_bytes: int = 0,
         queue: bool = True,
-    ) -> Outcome:
+        tries: int = 1,
+    ) -> tuple[Outcome, int, float]:
+        """Books a failed try, or several in a row; returns what becomes of the shard, its tries of this kind so far,
+        and the seconds until the next."""
+        self._busy |= kind is FailureKind.RETRY_LATER
         strikes = self._strikes.setdefault(shard, Counter())
-        strikes[kind] += 1
+        strikes[kind] += tries
         hopeless = kind is FailureKind.OUT_OF_MEMORY and not self._ask_for_more(shard, peak_bytes)
         if hopeless or strikes[kind] > self.policy.limit(kind):
             self._move(shard, Move.GIVE_UP)
@@ -748,17 +811,26 @@ class Scheduler:
             self.disk_full |= kind is FailureKind.DISK_FULL
             del self._strikes[shard]
             self._memory.pop(shard, None)
-            return Outcome.FAILED
+            return Outcome.FAILED, 0, 0.0
         if kind in _REQUEUED_AT_ONCE:
             self._move(shard, Move.REQUEUE)
             if queue:
                 self._ready.append((shard,))
-            return Outcome.RETRY
+            return Outcome.RETRY, strikes[kind], 0.0
         self._move(shard, Move.DELAY)
-        heapq.heappush(self._waiting, (now_s + self.policy.wait_s(kind, strikes[kind], after_s), shard))
+        wait_s = self.policy.wait_s(kind, strikes[kind], after_s)
+        heapq.heappush(self._waiting, (now_s + wait_s, shard))
         # Counted while it waits, as one that did so before: whatever it waits for this time.
         self._told_to_wait += strikes[FailureKind.RETRY_LATER] > 0
-        return Outcome.RETRY
+        return Outcome.RETRY, strikes[kind], wait_s
+
+    def _forgive(self, shard: int) -> None:
+        """Forgets how often a shard was run later: it got something done."""
+        strikes = self._strikes.get(shard)
+        if strikes is not None:
+            strikes.pop(FailureKind.RETRY_LATER, None)
+            if not strikes:
+                del self._strikes[shard]
 
     def _ask_for_more(self, shard: int, peak_bytes: int) -> bool:
         """Doubles what a shard asks for; False if it had the most that there is."""

@@ -126,14 +126,17 @@ _earlier = having(
         lambda one: isinstance(one, list) and len(one) == 2 and isinstance(one[0], str) and quarantine(one[1])
     ),
 )
+_incomplete = many(having(output=text, missing=count, planned=count))
 _side = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _suffix = re.compile(r"\.(parquet|jsonl|csv|run)(\.(gz|zst))?")
 
 JOB: Mapping[str, Check] = {
     "job": text,
     "fingerprint": text,
+    # Where a job that did not yet say them apart says its extra outputs.
     "identity": fields(sides=lambda value: mapping(value) and all(_side.fullmatch(name) for name in value)),
     "parameters": mapping,
+    "sides": many(lambda value: isinstance(value, str) and _side.fullmatch(value) is not None),
     "code_digest": text,
     "suffix": lambda value: isinstance(value, str) and _suffix.fullmatch(value) is not None,
     "format": lambda value: value in ("parquet", "jsonl", "csv", "run"),
@@ -151,6 +154,7 @@ SUMMARY: Mapping[str, Check] = {
     "bytes": each(whole),
     "earlier": maybe(_earlier),
     "stages": many(_stage),
+    "incomplete_input": _incomplete,
 }
 BEAT: Mapping[str, Check] = {
     "run_id": text,
@@ -171,7 +175,10 @@ BEAT: Mapping[str, Check] = {
     "eta_seconds": maybe(number),
     "eta_range_seconds": maybe(lambda value: many(number)(value) and len(value) == 2),
     "failures": many(_failed),
+    "retrying": many(_failed),
     "stages": many(_stage),
+    "incomplete_input": _incomplete,
+    "missing_inputs": lambda value: many(count)(value) and len(value) == 2,
 }
 RUN: Mapping[str, Check] = {
     **{name: BEAT[name] for name in ("run_id", "started", "host", "boot_id", "pid_space", "pid", "pid_started")},
@@ -202,6 +209,7 @@ EVENT: Mapping[str, Check] = {
     "seconds": number,
     "peak_bytes": whole,
     "generation": text,
+    "checksum": text,
     "rows": rows,
     "counters": counters,
 }

@@ -58,11 +58,17 @@ class JobStatus:
     """What each operator has done so far in the run at work, of a job of more than one step, or with a pool."""
     waits: str = ""
     """What the run at work finds no place for in its cluster."""
+    retrying: list[dict[str, Any]] = field(default_factory=list)
+    """Shards that the run at work tries again, by what they failed of or wait for."""
     stages: tuple[StageReport, ...] = ()
     """All stages of a job with exchanges, in order. Shards, rows, bytes, rate and time left are then those of the stage
     at work, or of the last one."""
     stage: str = LAST
     """Key of that stage."""
+    missing: tuple[int, int] = (0, 0)
+    """Inputs of earlier runs that the newest one was not given, and their shards, which are still part of the job."""
+    incomplete_input: tuple[Mapping[str, Any], ...] = ()
+    """Outputs of other jobs that were read and were not all there, which was allowed: output, job, missing, planned."""
 
     @property
     def pending(self) -> int:
@@ -98,6 +104,9 @@ class JobStatus:
                 for run in self.runs
             ],
             **({"waits": self.waits} if self.waits else {}),
+            **({"missing_inputs": {"inputs": self.missing[0], "shards": self.missing[1]}} if any(self.missing) else {}),
+            **({"incomplete_input": [dict(one) for one in self.incomplete_input]} if self.incomplete_input else {}),
+            **({"retrying": self.retrying} if self.retrying else {}),
             **({"stage": self.stage, **staged_as_dict(self.stages)} if self.stages else {}),
         }
 
@@ -184,7 +193,18 @@ def job_status(
         earlier_runs=earlier_runs,
         operators=_operators(newest) if live and newest else [],
         waits=_text(newest, "waits") if live and newest else "",
+        missing=_missing(newest),
+        incomplete_input=tuple(((summary if complete else newest) or {}).get("incomplete_input", ())),
+        retrying=list(newest.get("retrying", ())) if live and newest else [],
     )
+
+
+def _missing(heartbeat: Mapping[str, Any] | None) -> tuple[int, int]:
+    """Returns how many inputs of earlier runs a run was not given, and their shards, as its heartbeat says."""
+    match (heartbeat or {}).get("missing_inputs"):
+        case [int() as inputs, int() as shards]:
+            return inputs, shards
+    return 0, 0
 
 
 def with_stages(job: JobStatus, planned: Sequence[StageReport], seen: Mapping[str, JobStatus], beat: Any) -> JobStatus:
@@ -226,6 +246,8 @@ def with_stages(job: JobStatus, planned: Sequence[StageReport], seen: Mapping[st
         eta_range_s=there.eta_range_s if live else None,
         operators=there.operators if live else [],
         waits=job.waits,
+        incomplete_input=job.incomplete_input,
+        retrying=there.retrying if live else [],
         runs=job.runs,
         earlier_runs=job.earlier_runs,
         stages=tuple(reports),
@@ -264,6 +286,7 @@ def _as_told(job: JobStatus, at: StageReport, beat: Any) -> JobStatus:
         eta_range_s=_range(beat) if live and beat else None,
         failures=list(beat["failures"]) if beat else [],
         operators=_operators(beat) if live and beat else [],
+        retrying=list(beat.get("retrying", ())) if live and beat else [],
     )
 
 

@@ -360,6 +360,30 @@ class StoreContract:
         assert place.store.delete(uri, second.generation) is True
         assert place.store.delete(uri, second.generation) is False
 
+    @pytest.mark.parametrize("size", [3, len(_BIG)])
+    def test_publishing_over_a_generation_spares_another_object(self, place: StorePlace, size: int) -> None:
+        """It takes the place of the one that was seen, or of none; another object stays, and one of the same bytes."""
+        uri = f"{place.root}x"
+
+        def publish(data: bytes, over: str) -> Published:
+            with place.store.writer(uri) as writer:
+                writer.write(data)
+                return writer.publish(over)
+
+        one, two, three = (bytes([letter]) * size for letter in b"abc")
+        first = publish(one, "123")
+        assert first.outcome is Outcome.CREATED
+        assert publish(one, first.object.generation) == Published(Outcome.IDENTICAL, first.object)
+        second = publish(two, first.object.generation)
+        assert second.outcome is Outcome.CREATED
+        assert second.object == place.store.stat(uri) != first.object
+        assert publish(three, first.object.generation) == Published(Outcome.DIFFERENT, second.object)
+        assert place.store.read(uri) == two
+        assert publish(two, first.object.generation) == Published(Outcome.IDENTICAL, second.object)
+        place.store.delete(uri)
+        assert publish(three, second.object.generation).outcome is Outcome.CREATED
+        assert _names(place) == ["x"]
+
     def test_asking_for_leave_to_delete_removes_nothing(self, place: StorePlace) -> None:
         """An object may be deleted that was made here, and is still the same one; so may one that does not exist."""
         uri = f"{place.root}x"

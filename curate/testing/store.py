@@ -130,15 +130,15 @@ class _FaultyWriter(BaseWriter):
     def _append(self, data: bytes | memoryview) -> int:
         return self._inner.write(data)
 
-    def _finish(self) -> Published:
+    def _finish(self, over: str) -> Published:
         try:
-            return self._store._call("publish", self._uri, self._published)
+            return self._store._call("publish", self._uri, lambda: self._published(over))
         finally:
             self._discard()
 
-    def _published(self) -> Published:
+    def _published(self, over: str) -> Published:
         if self._done is None:
-            self._done = self._inner.publish()
+            self._done = self._inner.publish(over)
             return self._done
         # Published before, but the answer was lost: made again, it finds its own object.
         taken = self._done.outcome is Outcome.CREATED

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from curate.dataset import isolate
 from curate.dataset.isolate import applied, row_text
+from curate.dataset.patience import Busy
 from curate.dataset.tally import MOST_SEARCHED, BadRowBudget, Tally
 from curate.errors import BadRow, ConfigError, CorruptInput, PermissionDenied, RetryLater, TooManyBadRows
 from curate.tasks.ledger import decompress
@@ -249,15 +250,11 @@ class TestErrors:
             list(applied(operator, pa.table({"n": [1, 2]}), Tally(BadRowBudget("100%"))))
         assert len(operator.calls) == 1
 
-    @pytest.mark.parametrize(
-        "error", [RetryLater, PermissionDenied, MemoryError, CorruptInput, ConfigError, ConnectionError]
-    )
+    @pytest.mark.parametrize("error", [PermissionDenied, MemoryError, CorruptInput, ConfigError])
     def test_what_says_nothing_about_rows_is_not_searched(self, error: type[Exception]) -> None:
-        """A service that is down must not end in quarantine, however its error is wrapped; corrupt input is corrupt."""
+        """A store that refuses must not end in quarantine; corrupt input is corrupt."""
 
         def rule(_: list[int]) -> None:
-            if error is ConnectionError:
-                raise ConnectionError("503") from RetryLater(5)
             raise error("x")
 
         operator = Ruled(rule)
@@ -265,16 +262,29 @@ class TestErrors:
             list(applied(operator, pa.table({"n": [1, 2]}), Tally(BadRowBudget("100%")), errors=True))
         assert len(operator.calls) == 1
 
-    def test_a_service_that_goes_down_during_the_search_ends_it(self) -> None:
-        calls = iter(range(100))
+    @pytest.mark.parametrize("when", range(8))
+    @pytest.mark.parametrize("wrapped", [False, True])
+    def test_a_service_that_is_down_is_waited_for_and_no_row_is_to_blame(self, when: int, wrapped: bool) -> None:
+        """Whichever call runs into it, and whatever its error is called: that call alone is made again, the rows that
+        are found are those that would have been found."""
+        calls: list[list[int]] = []
 
         def rule(numbers: list[int]) -> None:
-            if next(calls) == 3:
-                raise RetryLater(7)
+            calls.append(numbers)
+            if len(calls) - 1 == when:
+                raise (ConnectionError("503") if wrapped else RetryLater(7)) from RetryLater(7) if wrapped else None
             poison(3)(numbers)
 
-        with pytest.raises(RetryLater):
-            do(rule, range(4), errors=True)
+        operator, tally = Ruled(rule), Tally(BadRowBudget("100%"))
+        given = list(applied(operator, pa.table({"n": range(4)}), tally, errors=True))
+        waits = [one for one in given if isinstance(one, Busy)]
+        undisturbed = [[0, 1, 2, 3], [0, 1], [2, 3], [2], [3], [3], [0, 1, 2]]
+        if when < len(undisturbed):
+            assert [(one.after_s, one.tries) for one in waits] == [(7.0, 1)]
+            undisturbed.insert(when, undisturbed[when])
+        assert calls == undisturbed
+        assert [n for one in given if not isinstance(one, Busy) for n in one["n"].to_pylist()] == [0, 1, 2]
+        assert (tally.books.quarantined, tally.books.dropped, tally.calls) == (2, {"seven": 1}, 1)
 
     def test_a_row_must_raise_twice(self) -> None:
         """What failed by chance, and does well alone, is no bad row: the error stands."""

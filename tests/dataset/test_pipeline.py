@@ -258,8 +258,9 @@ def test_what_waits_is_not_retried_as_an_error() -> None:
 
     answer = Pipeline((Waiting(compute=POOLED),)).pools[0].program
     answer.setup()
-    raised = answer.call((pa.table({"n": [1]}), 0, Applying("s")))
-    assert (raised.failure.kind, raised.failure.after_s) == (FailureKind.RETRY_LATER, 7)
+    refused = answer.call((pa.table({"n": [1]}), 0, Applying("s", tries=2)))
+    assert (refused.busy().after_s, refused.busy().tries, refused.batch) == (7, 3, pa.table({"n": [1]}))
+    assert refused.raised.failure.kind is FailureKind.RETRY_LATER
 
 
 def test_a_schema_that_changes_between_batches() -> None:

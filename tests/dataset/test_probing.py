@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.dataset.probing import _ask, _Asking
+from curate.dataset.probing import _Asking
 from curate.dataset.stage import Probe, Probed
 from curate.log import get_logger
 from curate.runtime.protocol import End, Ended, Message, Started
@@ -17,7 +17,7 @@ ANSWER = Probed(pa.schema([("a", pa.int64())]))
 
 
 def ask(backend: FakeBackend, clock: FakeClock, timeout_s: float | None) -> Probed | None:
-    return _ask(backend, -1, Probe(None), Interrupts(), clock, timeout_s)
+    return next(_Asking(backend, Interrupts(), clock, timeout_s, get_logger()).answers([Probe(None)]))
 
 
 def test_a_probe_that_hangs_is_cancelled() -> None:
@@ -62,7 +62,7 @@ def test_a_probe_whose_node_is_lost_is_asked_again() -> None:
 
     backend = FakeBackend(clock, answer)
     shard = Probe(None)
-    assert _Asking(backend, Interrupts(), clock, None, get_logger()).answer(shard) is ANSWER
+    assert next(_Asking(backend, Interrupts(), clock, None, get_logger()).answers([shard])) is ANSWER
     assert [payload for _, payload, _ in backend.launched] == [shard, shard]
 
 
@@ -85,5 +85,6 @@ def test_an_interrupt_ends_the_wait_for_what_is_not_there() -> None:
         (task,) = in_flight
         return [Message(task, [Probed(error="down", again_s=3600.0)]), Ended(task, End.RETURNED)]
 
-    assert _Asking(FakeBackend(clock, answer), interrupts, clock, None, get_logger()).answer(Probe(None)) is None
+    asking = _Asking(FakeBackend(clock, answer), interrupts, clock, None, get_logger())
+    assert next(asking.answers([Probe(None)])) is None
     assert clock.monotonic() - started_s <= 10.0 + 2 * POLL_S

@@ -403,7 +403,7 @@ class TestProbes:
 
     @pytest.mark.parametrize("data", [b"", b"\n\n"])
     def test_a_shard_without_rows_gives_none(self, data: bytes) -> None:
-        assert self.ask(program(), put("a.jsonl", data)) == Probed()
+        assert self.ask(program(), put("a.jsonl", data)) == Probed(ended=True)
 
     def test_an_error_is_told(self) -> None:
         operator = Doubling(fail={"r0": ValueError("not r0")})

@@ -755,6 +755,39 @@ class TestWhereStagesAre:
         assert (maps, self.stages(tmp_path)) == ([], [])
         bucket.check()
 
+    @pytest.mark.parametrize("root", ["scratch", "data/out/_curate/stages"])
+    def test_run_files_are_their_users_alone(self, root: str, bucket: Bench, tmp_path: Path) -> None:
+        """Whatever the umask; in scratch so is all else, and outputs are as the umask has them."""
+        local = Bench(str(tmp_path / "data"))
+        for number in range(MAPS):
+            local.put(number)
+        bench = bucket if root == "scratch" else local
+        before = os.umask(0)
+        try:
+            complete(bench.write(keep_stages=True))
+        finally:
+            os.umask(before)
+        below = [tmp_path / root, *(tmp_path / root).rglob("*")]
+        runs = [path for path in below if path.suffix == ".run"]
+        assert len(runs) == MAPS
+        assert [path for path in (below if root == "scratch" else runs) if path.stat().st_mode & 0o077] == []
+        assert {path.stat().st_mode & 0o777 for path in (tmp_path / "data").glob("out/*.*")} <= {0o666}
+
+    @pytest.mark.parametrize("planted", ["", "0123456789abcdef", "0123456789abcdef/_curate", "x"])
+    def test_a_link_in_scratch_is_refused(self, planted: str, bucket: Bench, tmp_path: Path) -> None:
+        """In the place of the job's folder there, of a stage's, or anywhere below: named, and nothing is changed."""
+        precious = tmp_path / "precious"
+        precious.mkdir()
+        (precious / "map-0123456789abcdef.run").write_bytes(b"mine")
+        link = Path(places.scratch_of("gs://bucket/data/out")) / planted
+        link.parent.mkdir(parents=True)
+        link.symlink_to(precious)
+        before = bucket.emulator.objects()  # type: ignore[attr-defined]
+        with pytest.raises(ConfigError, match=rf"{link} is a link"):
+            bucket.write()
+        assert [path.name for path in precious.iterdir()] == ["map-0123456789abcdef.run"]
+        assert bucket.emulator.objects() == before  # type: ignore[attr-defined]
+
     def test_of_a_bucket_on_several(self, bucket: Bench, tmp_path: Path) -> None:
         """Below the output, which all of them get at."""
 
@@ -783,8 +816,8 @@ class TestWhereStagesAre:
         """Below the system's folder for temporaries; it exists then."""
         monkeypatch.delenv("CURATE_SCRATCH", raising=False)
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-        assert places.scratch_root() == str(tmp_path / "curate")
-        assert (tmp_path / "curate").is_dir()
+        assert places.scratch_root() == str(tmp_path / f"curate-{os.geteuid()}")
+        assert (tmp_path / f"curate-{os.geteuid()}").is_dir()
         assert places.stages_root("/data/out", alone=True) == "/data/out/_curate/stages"
         assert places.stages_root("gs://b/out", alone=False) == "gs://b/out/_curate/stages"
 

@@ -12,7 +12,9 @@ import structlog
 
 from curate.dataset.driver import dry_run
 from curate.errors import ConfigError
+from curate.storage import open_store
 from curate.tasks.summary import RunState
+from curate.testing import Fault, faulty_stores
 from tests.e2e.harness import (
     CURATION,
     LENGTHS,
@@ -128,14 +130,43 @@ def test_what_another_driver_replaced_meanwhile_stays(bench: Bench) -> None:
 
 
 def test_an_input_that_changed_and_cannot_be_read(bench: Bench) -> None:
-    """Its shard fails, and the job is not complete; the next run does it once it is mended, without being asked."""
+    """Its shard fails, and its output stays as it was, and is said to be stale; it is replaced once its input is mended
+    and that is asked for again."""
     complete(bench.run())
+    before = outputs(bench.objects())
     bench.place.write("in", {CHANGED: FILES[CHANGED][:-20]})
     ended = bench.run(redo_stale=True)
     assert (ended.state, ended.failed, ended.done) == (RunState.FAILED, 1, len(FILES) - 1)
+    assert outputs(bench.objects()) == before
     assert "_curate/summary.json" not in bench.objects()
     bench.place.write("in", newer(CHANGED, 10))
-    assert complete(bench.run()).attempts == 1
+    ended = complete(bench.run(backend=NoBackend()))
+    assert (ended.attempts, ended.stale) == (0, 1)
+    assert outputs(bench.objects()) == before
+    assert complete(bench.run(redo_stale=True)).attempts == 1
+    check_same_as_fresh(bench)
+
+
+def test_an_output_is_there_at_all_times(bench: Bench) -> None:
+    """The new one takes the place of the old one at once: it is removed at no time, and nothing else is."""
+    complete(bench.run())
+    bench.place.write("in", newer(CHANGED, 10) | newer(OTHER, 20))
+    removed = Fault("delete", name=".parquet")
+    with faulty_stores(removed, retry=None):
+        complete(bench.run(redo_stale=True))
+    assert removed.matched == 0
+    check_same_as_fresh(bench)
+
+
+def test_the_same_bytes_stay_the_same_object(bench: Bench) -> None:
+    """An input that was written again, or changed where no row of the output is made of it: its output is not touched,
+    so that nothing that is made of that is stale."""
+    complete(bench.run())
+    before = {one.uri: one for one in open_store(bench.place.root).list(f"{bench.place.root}/out/20")}
+    bench.place.write("in", {OTHER: FILES[OTHER]})
+    ended = complete(bench.run(redo_stale=True))
+    assert (ended.attempts, ended.stale) == (1, 0)
+    assert {one.uri: one for one in open_store(bench.place.root).list(f"{bench.place.root}/out/20")} == before
     check_same_as_fresh(bench)
 
 

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 
 from curate import Asset, ConfigError, Job, RunState
 from curate.errors import StorageError
+from curate.job import asset as asset_module
 from curate.storage import open_store
 from curate.storage.memory import clear
 from tests.gcs_emulator import GcsEmulator
@@ -48,7 +49,9 @@ def put(uri: str, data: bytes) -> None:
 
 
 def files(cache: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in cache.rglob("*") if path.is_file() and path.suffix != ".lock"}
+    """What is in the cache beside locks and checksums."""
+    own = (".lock", ".sum")
+    return {path.name: path.read_bytes() for path in cache.rglob("*") if path.is_file() and path.suffix not in own}
 
 
 def test_a_local_asset_is_its_own_copy(tmp_path: Path, cache: Path) -> None:
@@ -70,9 +73,89 @@ def test_it_is_fetched_once_and_keeps_its_name(bucket: str, cache: Path) -> None
     asset = Asset(f"{bucket}/a/model.bin")
     first = asset.local()
     assert Path(first).name == "model.bin"
-    Path(first).write_bytes(b"touched, to see that nobody fetches again")
+    made = Path(first).stat()
     assert Asset(f"{bucket}/a/model.bin").local() == first
-    assert files(cache) == {"model.bin": b"touched, to see that nobody fetches again"}
+    assert Path(first).stat() == made, "nobody fetched it again"
+    assert files(cache) == {"model.bin": b"weights"}
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(b"wei")
+
+
+def _changed(path: Path) -> None:
+    before = path.stat()
+    path.write_bytes(b"WEIGHTS")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def _planted(path: Path) -> None:
+    path.unlink()
+    path.with_name("theirs").write_bytes(b"theirs!")
+    path.symlink_to("theirs")
+
+
+def _waits(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _without_its_sum(path: Path) -> None:
+    path.parent.with_suffix(".sum").unlink()
+
+
+@pytest.mark.parametrize("spoil", [_cut, _changed, _planted, _waits, _without_its_sum])
+@pytest.mark.parametrize("known", [True, False], ids=["used-before", "new-process"])
+def test_a_copy_is_used_only_if_it_is_what_was_fetched(
+    spoil: Callable[[Path], None], known: bool, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By size and checksum, and never through a link; else it is fetched again. By this process, which has used it
+    before, or by another."""
+    if known and spoil is _without_its_sum:
+        pytest.skip("what this process has seen whole, and nobody changed since, is whole")
+    put(f"{bucket}/model.bin", b"weights")
+    path = Path(Asset(f"{bucket}/model.bin").local())
+    if not known:
+        monkeypatch.setattr(asset_module, "_whole", {})
+    spoil(path)
+    assert Path(Asset(f"{bucket}/model.bin").local()) == path
+    assert path.read_bytes() == b"weights"
+    assert not path.is_symlink()
+    if spoil is _planted:
+        assert path.with_name("theirs").read_bytes() == b"theirs!"
+
+
+def test_a_cache_is_its_users_alone(bucket: str, cache: Path) -> None:
+    """Whatever the umask: the folder, the parents that had to be made for it, and the files."""
+    put(f"{bucket}/model.bin", b"weights")
+    before = os.umask(0)
+    try:
+        Asset(f"{bucket}/model.bin").local()
+    finally:
+        os.umask(before)
+    assert [path for path in (cache, *cache.rglob("*")) if path.stat().st_mode & 0o077] == []
+
+
+def test_a_lock_that_somebody_planted_is_neither_followed_nor_cut(bucket: str, cache: Path, tmp_path: Path) -> None:
+    """It is said which one it is; one that is a file is used as it is."""
+    put(f"{bucket}/model.bin", b"weights")
+    path = Path(Asset(f"{bucket}/model.bin").local())
+    lock = path.parent.with_suffix(".lock")
+    precious = tmp_path / "precious"
+    precious.write_bytes(b"mine")
+    for plant in (lambda: lock.symlink_to(precious), lambda: os.mkfifo(lock), lambda: lock.write_bytes(b"held")):
+        path.unlink()
+        lock.unlink()
+        plant()
+        if lock.is_file() and not lock.is_symlink():
+            assert Path(Asset(f"{bucket}/model.bin").local()).read_bytes() == b"weights"
+            assert lock.read_bytes() == b"held"
+        else:
+            with pytest.raises(ConfigError, match=rf"{lock.name} cannot be used as a lock.*remove it"):
+                Asset(f"{bucket}/model.bin").local()
+            path.touch()
+    assert precious.read_bytes() == b"mine"
+    assert list(files(cache)) == ["model.bin"]
 
 
 def test_another_generation_is_another_copy(bucket: str) -> None:

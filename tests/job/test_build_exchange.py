@@ -587,3 +587,29 @@ class Edited(Job):
     def build(self, ds):
         return super().build(ds).sort("n").map_batches(changed)
 """
+
+
+class Apart(Sorted):
+    """Numbers without copies of a key; those below ten are an output of their own."""
+
+    called: str = param("small")
+
+    def build(self, ds: Dataset) -> Any:
+        unique = ds.dedup_exact("n", id_column="n")
+        small = pc.field("n") < 10
+        return {"main": unique.filter(~small, reason="small"), self.called: unique.filter(small)}
+
+
+def test_a_deduplication_before_outputs_part_has_its_own(folder: Path, tmp_path: Path) -> None:
+    """What was dropped as a copy is told beside the extra outputs of the job, under a name that none of them may have;
+    of all of these `verify` knows."""
+    (folder / "3.jsonl").write_bytes(b'{"n": 3, "k": "a copy"}\n')
+    summary = run_job(Apart(), folder, tmp_path / "out")
+    assert (summary.state, summary.books.dropped) == (RunState.COMPLETE, {"duplicate": 1, "small": 10})
+    found = outputs(tmp_path / "out")
+    assert {name.rpartition("/")[0] for name in found} == {"", "_side/duplicates", "_side/small"}
+    assert [row["kept_id"] for name, one in found.items() if "duplicates" in name for row in one.to_pylist()] == [3]
+    assert sorted(n for name, one in found.items() if "small" in name for n in one["n"].to_pylist()) == [*range(10)]
+    assert verify(str(tmp_path / "out")).state == "ok"
+    with refusing("gave the output 'duplicates', and a deduplication before it has an extra output of that name"):
+        run_job(Apart(called="duplicates"), folder, tmp_path / "other")

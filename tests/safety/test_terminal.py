@@ -14,6 +14,7 @@ import pytest
 import structlog
 
 from curate import Job, log
+from curate.cli import main
 from curate.tasks.ledger import compress, decompress
 from tests.cli.running import Curate
 from tests.cli.running import curate as curate_
@@ -21,9 +22,12 @@ from tests.job.inline import run_job, write_jsonl
 
 __all__ = ["curate_"]
 
-EVIL = "\x1b]52;c;cm0gLXJmIC8=\x07\x1b[2J\x9b31m[bold red]x[/bold red]\u202egnp.exe\u2066\r\x00\x08"
+EVIL = (
+    "\x1b]52;c;cm0gLXJmIC8=\x07\x1b[2J\x9b31m[bold red]x[/bold red]\u202egnp.exe\u2066\u061c\u200b\u200f\x7f\x85\ufeff"
+    "\r\x00\x08"
+)
 """Fills the clipboard (OSC 52), clears the screen, colours by a C1 control, is markup of rich, and turns text round."""
-ACTING = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u200e\u200f]")
+ACTING = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 COMMANDS = ("status", "failures", "verify", "head", "quarantine", "logs")
 
 
@@ -67,6 +71,59 @@ def test_commands_show_it_harmless(
     text = re.sub("\x1b\\[[0-9;]*m", "", shown.out) + drawn
     assert not ACTING.search(text), ascii(text)
     assert "\\x1b" in text or name == "verify", "it is shown"
+
+
+AS_JSON = {
+    "status": ["status OUTPUT", "status"],
+    "failures": ["failures OUTPUT", "failures OUTPUT --all", "failures OUTPUT --shard bad"],
+    "retry": ["retry OUTPUT --backend inline", "retry OUTPUT --dry-run"],
+    "replay": ["replay OUTPUT --shard good", "replay OUTPUT --shard bad"],
+    "verify": ["verify OUTPUT"],
+    "head": ["head OUTPUT"],
+    "quarantine": ["quarantine OUTPUT"],
+    "logs": ["logs OUTPUT"],
+}
+"""Every command with --json, and ways to have it print."""
+
+
+def test_json_is_harmless_and_the_same(
+    place: Path, curate_: Curate, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of every command that has --json, a job's own too: nothing that acts is printed raw, and whoever parses it finds
+    what was there."""
+    assert set(AS_JSON) == {
+        name for name, one in main.cli.commands.items() if any("--json" in option.opts for option in one.params)
+    }
+    printed = {
+        way: curate_(*way.replace("OUTPUT", str(place)).split(), "--json").out
+        for ways in AS_JSON.values()
+        for way in ways
+    }
+    for flags in ([], ["--dry-run"]):
+        name = " ".join(["job", *flags])
+        where = ["--input", str(place.parent / "in"), "--output", str(place)]
+        monkeypatch.setattr(
+            "sys.argv", ["evil", *where, "--backend", "inline", "--max-bad-rows", "5", "--json", *flags]
+        )
+        with pytest.raises(SystemExit):
+            Evil.main()
+        printed[name] = capsys.readouterr().out
+    silent = ("status", "retry OUTPUT --dry-run", "verify OUTPUT", "job --dry-run")  # what they tell is nobody's text
+    for way, text in printed.items():
+        assert not ACTING.search(text), (way, ascii(text))
+        values = [orjson.loads(line) for line in text.splitlines()]
+        assert values, way
+        assert way in silent or EVIL in "".join(map(_joined, values)), way
+
+
+def _joined(value: Any) -> str:
+    """Returns all texts in a value."""
+    match value:
+        case dict():
+            return "".join(map(_joined, [*value.keys(), *value.values()]))
+        case list():
+            return "".join(map(_joined, value))
+    return value if isinstance(value, str) else ""
 
 
 @pytest.mark.parametrize("name", ["heartbeat.json", "job.json", "failures", "events"])

@@ -42,6 +42,7 @@ class Checkout:
         for name in ("venv.sh", "test", "demo"):
             shutil.copy(SCRIPTS / name, root / "scripts")
         (root / "requirements.lock").write_text("one==1\n")
+        (root / "requirements-extras.lock").write_text("one==1\n")
         for name in ("python3.11", "python3.12", "python3.13", "python3"):
             (root / "bin" / name).write_text(STAND_IN.replace("ROOT", str(root)).replace("PYTHON", sys.executable))
             (root / "bin" / name).chmod(0o755)
@@ -66,6 +67,11 @@ class Checkout:
     def calls(self) -> list[str]:
         """Returns what the stand-ins were called with, in order, without the making of the .venv."""
         return [call for call in self._all_calls() if " -m pip " not in call]
+
+    def installed(self) -> list[str]:
+        """Returns what was installed, as pip was told, call by call."""
+        calls = (call.partition(" -m pip install ")[2] for call in self._all_calls())
+        return [call.removeprefix("--disable-pip-version-check ") for call in calls if call]
 
     def venvs_made(self) -> int:
         """Returns how often a .venv was made: the lock file is installed once for each."""

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 from tests.scripts.checkout import Checkout
+
+ROOT = Path(__file__).parents[2]
 
 CHECKS = ["ruff check --quiet .", "ruff format --check .", "mypy ", "lint-imports "]
 
@@ -20,6 +26,47 @@ def test_slow_takes_all_tests(checkout: Checkout) -> None:
     """An empty -m overrides the one in pyproject.toml, which leaves the slow ones out."""
     checkout.run(f"{checkout.root}/scripts/test --slow -x")
     assert checkout.calls()[-1] == "python -m pytest -m  -x"
+
+
+def test_extras_are_tested_where_they_are_installed(checkout: Checkout) -> None:
+    """After the other tests, in an environment of their own; of all tests only those files that have some."""
+    (checkout.root / "tests" / "jobs").mkdir(parents=True)
+    (checkout.root / "tests" / "jobs" / "test_one.py").write_text("@pytest.mark.extras\n")
+    (checkout.root / "tests" / "test_two.py").write_text("@pytest.mark.slow\n")
+    code, out, err = checkout.run(f"{checkout.root}/scripts/test --slow --extras -x")
+    assert code == 0, err
+    own = "python -m pytest --extras -m extras tests/jobs/test_one.py -x"
+    assert checkout.calls() == [*CHECKS, "python -m pytest -m  -x", own]
+    assert (checkout.root / ".venv-extras" / "bin" / "python").exists()
+    checkout.fail("test_one.py")
+    code, out, _ = checkout.run(f"{checkout.root}/scripts/test --extras")
+    assert code == 1
+    assert out.endswith("Failed: pytest --extras\n")
+
+
+def test_extras_that_nobody_tests_fail(checkout: Checkout) -> None:
+    """All tests would run in their place."""
+    code, out, _ = checkout.run(f"{checkout.root}/scripts/test --extras")
+    assert code == 1
+    assert out.endswith("Failed: pytest --extras\n")
+    assert checkout.calls()[-1] == "python -m pytest"
+
+
+def test_extras_are_skipped_only_where_they_are_missing(tmp_path: Path) -> None:
+    """A test that is skipped where it must run has failed: nobody reads what CI skips."""
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n@pytest.mark.extras\ndef test_it():\n    pytest.skip('not here')\n"
+    )
+    base = [sys.executable, "-m", "pytest", "-c", "pyproject.toml", "-p", "tests.conftest", "-m", "extras"]
+    for given, code, says in (([], 0, "1 skipped"), (["--extras"], 1, "skipped, though all is there")):
+        ended = subprocess.run([*base, *given, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert (ended.returncode, says in ended.stdout) == (code, True), ended.stdout
+
+
+def test_what_continuous_integration_runs() -> None:
+    """Everything that there is, and what the README says."""
+    assert "exec scripts/test --slow --extras </dev/null" in (ROOT / ".ci" / "run").read_text()
+    assert "scripts/test --slow --extras" in (ROOT / "README.md").read_text()
 
 
 def test_a_failed_check_stops_nothing_and_fails_in_the_end(checkout: Checkout) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 
-from tests.scripts.checkout import Checkout
+from tests.scripts.checkout import SCRIPTS, Checkout
 
 
 def source(checkout: Checkout) -> str:
@@ -38,6 +39,46 @@ def test_a_moved_checkout_makes_it_anew(checkout: Checkout) -> None:
     shutil.copytree(checkout.root / ".venv", moved.root / ".venv")
     moved.run(source(moved))
     assert moved.venvs_made() == 1
+
+
+def test_one_for_extras(checkout: Checkout) -> None:
+    """Made when it is asked for, from a lock of its own. Torch comes first, of one version, so that nothing brings
+    another; all else is what the lock names, by hash."""
+    asked = f"{source(checkout)}; ensure_venv .venv-extras"
+    code, _, err = checkout.run(asked)
+    assert code == 0, err
+    assert "Making .venv-extras with Python 3.11.0" in err
+    root = checkout.root
+    assert checkout.installed() == [
+        f"--require-hashes -r {root}/requirements.lock",
+        f"--no-deps --no-build-isolation -e {root}",
+        "--no-deps torch==2.13.0",
+        f"--no-deps --require-hashes -r {root}/requirements-extras.lock",
+        f"--no-deps --no-build-isolation -e {root}",
+    ]
+    assert checkout.run(asked)[2] == ""
+    (root / "requirements-extras.lock").write_text("one==2\n")
+    assert "Making .venv-extras" in checkout.run(asked)[2]
+    assert checkout.venvs_made() == 1
+
+
+def test_no_lock_brings_torch() -> None:
+    """Its other builds are gigabytes."""
+    for name in ("requirements.lock", "requirements-extras.lock"):
+        lock = (SCRIPTS.parent / name).read_text()
+        assert not re.search(r"^(torch|nvidia|triton)", lock, re.MULTILINE)
+        assert "://" not in lock
+
+
+def test_both_locks_agree() -> None:
+    """What is in both is of one version: tests of extras run with what all other tests run with."""
+    versions = [
+        dict(re.findall(r"^([a-z0-9-]+(?:\[.*\])?)==(\S+)", (SCRIPTS.parent / name).read_text(), re.MULTILINE))
+        for name in ("requirements.lock", "requirements-extras.lock")
+    ]
+    shared = versions[0].keys() & versions[1].keys()
+    assert len(shared) > 50
+    assert {name: versions[0][name] for name in shared} == {name: versions[1][name] for name in shared}
 
 
 def test_a_failed_installation_shows_what_pip_said_and_is_redone(checkout: Checkout) -> None:

@@ -251,17 +251,23 @@ def test_a_sweep_under_a_running_writer_is_told(store: LocalStore, root: str, sc
 @pytest.mark.parametrize(("how", "step"), [("replace", "replace"), ("publish", "link"), ("writer", "link")])
 def test_what_a_kill_leaves_is_swept(tmp_path: Path, how: str, step: str) -> None:
     """Named temporaries of every kind of write, a probe's link, files of a scratch directory without folders; after a
-    day, by whoever comes next, and never one's own."""
+    day, by whoever comes next, and never one's own, nor what has another name."""
     tmp = tmp_path / "tmp"
     for scratch in ("of-a-run", "mine"):
         kill_child(how, step, "before", f"{tmp_path}/out", str(tmp / scratch), "named")
         assert len(list((tmp / scratch).iterdir())) == 1
-    (tmp / "of-a-run" / "x-1-2-link").write_bytes(b"")
-    (tmp / "x-1-2").write_bytes(b"half")
-    now = (tmp / "x-1-2").stat().st_mtime
-    assert sweep_scratch(str(tmp), f"{tmp}/mine/", now, 86_400) == 0
-    assert sweep_scratch(str(tmp), f"{tmp}/mine/", now + 86_401, 86_400) == 2
-    assert [path.name for path in tmp.iterdir()] == ["mine"]
+    (tmp / "of-a-run" / "0123456789abcdef-1-2-link").write_bytes(b"")
+    half, foreign = tmp / "0123456789abcdef-1-2", tmp / "notes-1-2"
+    for path in (half, foreign):
+        path.write_bytes(b"half")
+    now = half.stat().st_mtime
+
+    def sweep(now: float) -> int:
+        return sweep_scratch(str(tmp), f"{tmp}/mine/", now, 86_400, lambda name: name in ("of-a-run", "mine"))
+
+    assert sweep(now) == 0
+    assert sweep(now + 86_401) == 2
+    assert sorted(path.name for path in tmp.iterdir()) == ["mine", foreign.name]
     assert len(list((tmp / "mine").iterdir())) == 1
     assert sweep_scratch(f"{tmp_path}/nowhere", "", now, 0) == 0
 
@@ -274,7 +280,7 @@ def test_a_temporary_that_is_being_written_is_not_swept(
         for _ in range(3):
             writer.write(LARGE)
         os.utime(scratch, (1, 1))
-        swept = sweep_scratch(str(Path(scratch).parent), "", time.time() + 60, 3600)
+        swept = sweep_scratch(str(Path(scratch).parent), "", time.time() + 60, 3600, lambda name: name == "scratch")
         assert swept == (temporaries == "nameless")
         assert writer.publish().outcome is Outcome.CREATED
 
@@ -287,11 +293,11 @@ def test_a_file_system_without_nameless_files_gets_named_ones(
         pytest.skip("this system has no files without a name")
     real, asked = os.open, []
 
-    def without(path: str, flags: int, *rest: int) -> int:
+    def without(path: str, flags: int, *rest: int, **where: Any) -> int:
         if flags & os.O_TMPFILE == os.O_TMPFILE:
-            asked.append(path)
+            asked.append(os.readlink(f"/proc/self/fd/{where['dir_fd']}"))
             raise OSError(errno.EOPNOTSUPP, "Operation not supported")
-        return real(path, flags, *rest)
+        return real(path, flags, *rest, **where)
 
     monkeypatch.setattr(os, "open", without)
     store = LocalStore(scratch)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from curate.errors import StorageError
 from curate.runtime.protocol import End, Ended, Message, News, Started
 from curate.tasks.dispatcher import GRACE_S, POLL_S, Dispatcher, Interrupts
-from curate.tasks.record import Failure, FailureKind, ShardRecord
+from curate.tasks.record import Failure, FailureKind, ShardRecord, ShardWaits
 from curate.tasks.scheduler import Action, Event, Launch, Outcome, Policy, Scheduler, SlotsChanged
 from curate.units import GIB
 from tests.fakes import FakeBackend, FakeClock
@@ -37,6 +37,7 @@ class Watcher:
     """(shard, attempt)"""
     failed_: list[tuple[int, str, Outcome]] = field(default_factory=list)
     errors: list[Failure] = field(default_factory=list)
+    words: list[ShardWaits] = field(default_factory=list)
     slots: int | None = 4
     """What ticks have to say; None: anything."""
     ticks: int = 0
@@ -53,6 +54,10 @@ class Watcher:
         self.failed_.append((record.index, record.failure.kind.value, outcome))
         self.errors.append(record.failure)
         self.ends[record.index] += outcome is Outcome.FAILED
+
+    def waits(self, launch: Launch, word: ShardWaits) -> None:
+        assert word.index in launch.shards
+        self.words.append(word)
 
     def tick(self, slots: int) -> None:
         assert self.slots in (None, slots)
@@ -75,6 +80,8 @@ class Run:
         self.clock = FakeClock()
         self.script = {shard: list(steps) for shard, steps in (script or {}).items()}
         self.order = order
+        self.seconds = 1.0
+        """How long shards say that they took."""
         self.tried: Counter[int] = Counter()
         """Attempts at each shard that were begun, as a worker sees them."""
         self.begun_s: defaultdict[int, list[float]] = defaultdict(list)
@@ -127,7 +134,7 @@ class Run:
                 continue
             kind = USER if step == FAILED_TWICE else step
             failure = None if step in (OK, EXISTED, TWICE) else Failure(FailureKind(kind), "boom", "a traceback")
-            record = ShardRecord(shard, 1.0, failure, existed=step == EXISTED)
+            record = ShardRecord(shard, self.seconds, failure, existed=step == EXISTED)
             if failure is None:
                 self.outputs.add(shard)
             news.append(Message(task, [record, record] if step in (TWICE, FAILED_TWICE) else [record]))
@@ -212,7 +219,12 @@ def test_an_escaped_error_is_named_by_the_last_line_of_its_traceback() -> None:
     run = Run(1, {0: [RAISED]})
     run.run()
     assert run.watcher.errors == [
-        Failure(FailureKind.CRASHED, "raised: ValueError: last line", "Oh: shard 0\nsecond line\nValueError: last line")
+        Failure(
+            FailureKind.CRASHED,
+            "raised: ValueError: last line",
+            "Oh: shard 0\nsecond line\nValueError: last line",
+            wait_s=1.0,
+        )
     ]
 
 
@@ -220,7 +232,8 @@ def test_a_task_without_a_word_says_so() -> None:
     """A program, or a backend, that loses a record: what is known is that nothing was said."""
     run = Run(1, {0: [SILENT]})
     run.run()
-    assert run.watcher.errors == [Failure(FailureKind.CRASHED, "returned: the task ended without a word on this shard")]
+    error = "returned: the task ended without a word on this shard"
+    assert run.watcher.errors == [Failure(FailureKind.CRASHED, error, wait_s=1.0)]
 
 
 def test_a_record_that_comes_twice_is_booked_once() -> None:
@@ -473,11 +486,17 @@ def scripted(run: Run, *polls: Sequence[News]) -> None:
 def test_starts_are_announced_where_somebody_needs_to_know() -> None:
     """Of tasks that run again, whose failure should name a node; of all, where a time limit counts from their start.
     To tell costs a message, so tasks that never failed are not asked."""
-    run = Run(5, {2: [USER], 3: [LOST]})
+    run = Run(5, {2: [USER], 3: [LOST]}, max_in_flight=1)
+    run.seconds = 0.001
     run.run()
     again = {task for task, launch, _ in run.backend.launched if launch.attempt > 1}
     assert len(again) == 2
-    assert run.backend.announced == again
+    # Of the first one, nobody knew how long it would take.
+    assert run.backend.announced == again | {0}
+
+    run = Run(5, max_in_flight=1)
+    run.run()
+    assert run.backend.announced == {task for task, *_ in run.backend.launched}, "what takes long may have to wait"
 
     run = Run(5, {2: [USER], 3: [LOST]}, task_timeout_s=1e6)
     run.run()

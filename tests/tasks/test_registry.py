@@ -107,7 +107,7 @@ def test_no_home_at_all_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_a_kill_left_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the next job that is noted a day later; what is younger may be another's."""
     monkeypatch.setenv("CURATE_HOME", str(tmp_path))
-    left = tmp_path / "tmp" / "0123-45-6"
+    left = tmp_path / "tmp" / "0123456789abcdef-45-6"
     left.parent.mkdir()
     left.write_bytes(b'{"out')
     now = left.stat().st_mtime

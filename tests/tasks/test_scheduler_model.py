@@ -31,6 +31,7 @@ from curate.tasks.scheduler import (
     ShardDone,
     ShardFailed,
     ShardState,
+    ShardWaiting,
     SlotsChanged,
     Stop,
     TaskEnded,
@@ -63,6 +64,13 @@ class Task:
     cancelled: bool = False
     dismissed: bool = False
     copied: bool = False
+    waits: bool = False
+    """Its first shard waits where it is."""
+
+    def take(self, shard: int) -> None:
+        """Takes a shard off it."""
+        self.waits = self.waits and shard != self.left[0]
+        self.left.remove(shard)
 
 
 @dataclass
@@ -73,6 +81,7 @@ class Shard:
     due_s: float = 0.0
     memory: int | None = None
     launches: int = 0
+    wait_s: float = 0.0
     strikes: Counter[FailureKind] = field(default_factory=Counter)
 
 
@@ -111,7 +120,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.now_s = 1000.0
         self.looked_s = -math.inf
         self.attempts = 0
-        self.stopped = False
+        self.stopped = self.busy = False
         self.finished: SchedulerState | None = None
         self.slots, self.largest = slots, None
         self.slots_changed(slots, None)
@@ -138,11 +147,12 @@ class AnyOrder(RuleBasedStateMachine):
         booked = self._report(task, shard)
         records = []
         if booked:
+            self.busy = self.busy and not computed
             self.shards[shard].place = ShardState.DONE
             records = [Record(shard, task, Outcome.DONE)]
             twin = self._held(self.tasks[task].twin)
             if twin is not None and shard in twin.left:
-                twin.left.remove(shard)
+                twin.take(shard)
                 twin.dismissed = not twin.left
         self._tell(ShardDone(task, shard, self.size.get(shard, 0), seconds, computed), records)
 
@@ -151,14 +161,26 @@ class AnyOrder(RuleBasedStateMachine):
         nth=st.integers(0, 30),
         kind=st.sampled_from(SHARD_KINDS),
         after_s=st.sampled_from([0.0, 7.0]),
+        tries=st.sampled_from([1, 1, 1, 2]),
     )
-    def shard_failed(self, which: int, nth: int, kind: FailureKind, after_s: float) -> None:
+    def shard_failed(self, which: int, nth: int, kind: FailureKind, after_s: float, tries: int) -> None:
         task = self._task(which)
         shard = self._shard(task, nth)
         records = []
         if self._report(task, shard):
-            records = [Record(shard, task, self._strike(task, shard, kind, after_s), kind)]
-        self._tell(ShardFailed(task, shard, kind, after_s), records)
+            records = [self._struck(task, shard, kind, after_s, tries=tries)]
+        self._tell(ShardFailed(task, shard, kind, after_s, tries=tries), records)
+
+    @rule(which=st.integers(0, 30), nth=st.integers(0, 30), waits=st.booleans())
+    def shard_waits(self, which: int, nth: int, waits: bool) -> None:
+        task = self._task(which)
+        shard = self._shard(task, nth)
+        held = self._held(task)
+        if held is not None and shard in held.left:
+            held.heard_s, held.waits, self.busy = self.now_s, waits, waits
+            if not waits:
+                self.shards[shard].strikes[K.RETRY_LATER] = 0
+        self._tell(ShardWaiting(task, shard, waits), [])
 
     @rule(
         which=st.integers(0, 30),
@@ -180,8 +202,7 @@ class AnyOrder(RuleBasedStateMachine):
             self.attempts += len(held.left)
             for shard in held.left:
                 if shard in struck:
-                    outcome = self._strike(task, shard, kind, 0.0, peak)
-                    records.append(Record(shard, task, outcome, kind))
+                    records.append(self._struck(task, shard, kind, peak=peak))
                 elif not self._elsewhere(task, shard):
                     self.shards[shard].place = ShardState.READY
             if (twin := self._held(held.twin)) is not None:
@@ -223,7 +244,7 @@ class AnyOrder(RuleBasedStateMachine):
     def every_shard_is_in_one_place(self) -> None:
         """State bytes, queues and tasks say the same, and it is what the model says."""
         scheduler = self.scheduler
-        pending = scheduler._order[scheduler._cursor :].tolist()
+        pending = scheduler._order[scheduler._cursor : scheduler._stop].tolist()
         ready = [shard for bundle in scheduler._ready for shard in bundle]
         waiting = [shard for _, shard in scheduler._waiting]
         running = {shard for task in scheduler._running.values() for shard in task.left}
@@ -250,7 +271,7 @@ class AnyOrder(RuleBasedStateMachine):
             return
         places = {shard.place for shard in self.shards.values()}
         assert ShardState.READY not in places
-        assert ShardState.PENDING not in places or self._told_to_wait() >= self._window()
+        assert ShardState.PENDING not in places or not self._open()
 
     @invariant()
     def who_waits_is_not_due(self) -> None:
@@ -323,10 +344,11 @@ class AnyOrder(RuleBasedStateMachine):
             assert len(self.tasks) < self.slots
             left = {one.place for one in self.shards.values()}
             assert ShardState.READY not in left
-            assert ShardState.PENDING not in left or self._told_to_wait() >= self._window()
+            assert ShardState.PENDING not in left or not self._open()
             assert list(launch.shards) == source.left[::-1]
             assert not source.cancelled
             assert not source.copied
+            assert not source.waits
             assert source.twin is None
             assert self.now_s - source.launched_s > STRAGGLER_LEAST_S
             source.twin, source.copied = launch.task, True
@@ -335,7 +357,11 @@ class AnyOrder(RuleBasedStateMachine):
             assert places <= {ShardState.READY, ShardState.PENDING}
             if places == {ShardState.PENDING}:
                 assert all(one.place is not ShardState.READY for one in self.shards.values())
-                assert self._told_to_wait() < self._window()
+                assert self._open()
+                # The smallest one alone, where it is not known whether what it needs is there.
+                pending = [shard for shard, one in self.shards.items() if one.place is ShardState.PENDING]
+                assert not self.busy or launch.shards == (min(pending, key=lambda one: (self.size[one], -one)),)
+            assert launch.asks == self.busy
         new = all(shard.launches == 0 for shard in shards)
         assert new == (places == {ShardState.PENDING})
         assert launch.attempt == (1 if new else max(2, *(1 + shard.strikes.total() for shard in shards)))
@@ -375,15 +401,27 @@ class AnyOrder(RuleBasedStateMachine):
         held.heard_s, held.over_time = self.now_s, False
         if shard not in held.left:
             return False
-        held.left.remove(shard)
+        held.take(shard)
         self.attempts += 1
         return True
 
-    def _strike(self, task: TaskId, shard: int, kind: FailureKind, after_s: float, peak: int = 0) -> Outcome:
+    def _struck(
+        self, task: TaskId, shard: int, kind: FailureKind, after_s: float = 0.0, peak: int = 0, tries: int = 1
+    ) -> Record:
+        outcome = self._strike(task, shard, kind, after_s, peak, tries)
+        if outcome is not Outcome.RETRY or kind is K.LOST:
+            return Record(shard, task, outcome, kind)
+        one = self.shards[shard]
+        return Record(shard, task, outcome, kind, one.strikes[kind], 0.0 if kind in AT_ONCE else one.wait_s)
+
+    def _strike(
+        self, task: TaskId, shard: int, kind: FailureKind, after_s: float, peak: int = 0, tries: int = 1
+    ) -> Outcome:
         if self._elsewhere(task, shard):
             return Outcome.COPY_FAILED
+        self.busy = self.busy or kind is K.RETRY_LATER
         one = self.shards[shard]
-        one.strikes[kind] += 1
+        one.strikes[kind] += tries
         count = one.strikes[kind]
         had = max(one.memory or 0, self.policy.declared_memory or 0)
         final = count > self.policy.limit(kind)
@@ -395,7 +433,8 @@ class AnyOrder(RuleBasedStateMachine):
             one.place = ShardState.FAILED
             return Outcome.FAILED
         one.place = ShardState.READY if kind in AT_ONCE else ShardState.WAITING
-        one.due_s = self.now_s + max(after_s, min(60.0, 2.0 ** (count - 1)))
+        one.wait_s = max(after_s, min(60.0, 2.0 ** (count - 1)))
+        one.due_s = self.now_s + one.wait_s
         return Outcome.RETRY
 
     def _fall_due(self) -> None:
@@ -413,6 +452,10 @@ class AnyOrder(RuleBasedStateMachine):
 
     def _window(self) -> int:
         return self.policy.max_in_flight or max(16, 2 * self.slots)
+
+    def _open(self) -> bool:
+        in_place = sum(task.waits for task in self.tasks.values())
+        return not self.busy or self._told_to_wait() + in_place < self._window()
 
     def _told_to_wait(self) -> int:
         waiting = [one for one in self.shards.values() if one.place is ShardState.WAITING]

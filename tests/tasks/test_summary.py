@@ -41,6 +41,7 @@ def test_the_json_has_exactly_this_shape() -> None:
         "counters": {"a": 0.5, "words": 12},
         "bytes": {"in": 1000, "out": 400},
         "seconds": 1.235,
+        "start_seconds": 0.0,
         "storage_calls": {"list": 2, "get": 30, "put": 9, "delete": 1},
     }
     assert list(summary.as_dict()["rows"]["dropped"]) == ["empty", "z"]

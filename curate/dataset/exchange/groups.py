@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
+from curate.dataset.exchange.offsets import one_array
 from curate.dataset.exchange.order import Order
 from curate.errors import SumOverflow
 
@@ -190,7 +191,5 @@ def _teller(order: Order, table: pa.Table) -> Callable[[int], str]:
 
 
 def one_chunk(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """Returns a column as one array."""
-    if isinstance(column, pa.Array):
-        return column
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    """Returns a column as one array. Raises ShardError for one that is too large."""
+    return column if isinstance(column, pa.Array) else one_array(column)

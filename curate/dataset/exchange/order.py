@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from curate.dataset.exchange.offsets import taken
 from curate.dataset.exchange.sorting import arrow_is_faster, changes, keys_of, sorted_rows
 from curate.dataset.values import fitted
 from curate.errors import ConfigError, did_you_mean
@@ -213,18 +214,18 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def _take(column: pa.ChunkedArray, rows: pa.Array) -> pa.ChunkedArray:
     type = column.type
     if pt.is_run_end_encoded(type):
-        taken = _take(_plain(column), rows).combine_chunks()
-        return pa.chunked_array([pc.run_end_encode(taken, run_end_type=type.run_end_type)])
+        plain = _take(_plain(column), rows).combine_chunks()
+        return pa.chunked_array([pc.run_end_encode(plain, run_end_type=type.run_end_type)])
     if pt.is_string_view(type) or pt.is_binary_view(type):
         return _plain(column).take(rows).cast(type)
     try:
-        return column.take(rows)
+        return taken(column, rows)
     except pa.ArrowNotImplementedError:  # a view, or runs, inside
         values = column.to_pylist()
-        taken = fitted([None if one is None else values[one] for one in rows.to_pylist()], type)
-        if taken is None:
+        array = fitted([None if one is None else values[one] for one in rows.to_pylist()], type)
+        if array is None:
             raise
-        return pa.chunked_array([taken], type)
+        return pa.chunked_array([array], type)
 
 
 def _comparable(scalar: pa.Scalar, nulls: str) -> tuple[int, Any]:

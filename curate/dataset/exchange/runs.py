@@ -19,6 +19,7 @@ bytes a row, and two pages. While it is folded: the chunk twice, and what `fold`
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -426,6 +427,8 @@ def _check_index(index: pa.Table) -> None:
 
 def _mapped(store: Store, object: Object) -> Callable[[int, int], Any]:
     """Returns what gives bytes of a memory-mapped file."""
+    if not os.path.isfile(object.uri):  # noqa: PTH113 - a FIFO in its place would be waited for
+        raise DamagedRun(object.uri, "it is gone")
     try:
         # The file is mapped before it is looked at: what is looked at later is no older.
         with pa.memory_map(object.uri) as file:

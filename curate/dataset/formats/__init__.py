@@ -24,6 +24,7 @@ from curate.dataset.formats.fit import JSON_TEXT, readable
 from curate.dataset.formats.hold import hold
 from curate.dataset.formats.images import image_schema, read_image
 from curate.dataset.formats.infer import missing_column
+from curate.dataset.formats.json_array import stored_as_array
 from curate.dataset.formats.jsonl import read_jsonl, sample_jsonl
 from curate.dataset.formats.nulls import all_nullable
 from curate.dataset.formats.output import DEFAULT_CODEC, OutputWriter, make_writer, suffix
@@ -40,6 +41,7 @@ __all__ = [
     "DEFAULT_CODEC",
     "JSON_TEXT",
     "OFFERED",
+    "SAMPLED_FILES",
     "TEXT_SCHEMA",
     "BadRow",
     "Codec",
@@ -61,8 +63,12 @@ __all__ = [
     "row_groups",
     "sample_schema",
     "stem",
+    "stored_as_array",
     "suffix",
 ]
+
+SAMPLED_FILES = 256
+"""Files of a format, empty ones left out, that are looked into for its schema, until one has rows."""
 
 
 def sample_schema(
@@ -165,8 +171,8 @@ def read(
     """
     _check_slice(object, encoding, kind)
     how = encoding.how
-    if not len(schema):  # what sampling nothing but empty files gives
-        return iter(())
+    if not len(schema) and encoding.format not in (Format.JSONL, Format.CSV):
+        return iter(())  # what sampling nothing but empty files gives
     whole = kind is SliceKind.WHOLE
     begin, end = (0, None) if whole else (start, stop)
     match encoding.format:

@@ -18,4 +18,7 @@ class BadRow:
     """The line as it stands without its end; for CSV, the row's text or its columns that were read."""
 
 
+NO_COLUMNS = "no column is known: no row at the beginning of the files; declare schema="
+"""The reason for each row where nothing told which columns there are: without it, all would be lost without a word."""
+
 OnBadRow = Callable[[BadRow], None]

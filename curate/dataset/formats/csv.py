@@ -4,6 +4,10 @@ Values are read as bytes and cast afterwards, so that one bad value costs its ro
 by bisection. Blank lines are no rows. An empty value, quoted or not, and the spellings of "no value" (NA, NaN, null,
 ...) are null in every column but text and bytes, where they are what they are.
 
+A quote that is not closed would make one row of all that follows, which Arrow passes over in silence at the end of a
+file. So a row of ours is put behind the file: where it ends up tells whether a quote is open, and each line since that
+quote is a bad row.
+
 Arrow cannot report a row with too few fields that is not UTF-8. A file with such bytes anywhere is therefore read as
 Latin-1, which has a character for every byte, and its values are turned back into bytes.
 """
@@ -11,7 +15,9 @@ Latin-1, which has a character for every byte, and its values are turned back in
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator, Mapping
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +25,8 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.types as pt
 
-from curate.dataset.formats.badrow import BadRow, OnBadRow
+from curate.dataset.formats.badrow import NO_COLUMNS, BadRow, OnBadRow
+from curate.dataset.formats.charset import refuse_wide
 from curate.dataset.formats.encoding import Codec, ReadAs
 from curate.dataset.formats.hold import unify
 from curate.dataset.formats.infer import missing_column
@@ -29,6 +36,12 @@ from curate.errors import ConfigError, CorruptInput
 from curate.storage.protocol import Object, Store
 
 _LARGEST_ROW_BYTES = 1 << 28
+SAMPLED_BYTES = 64 << 20
+SAMPLED_ROWS = 250_000
+"""Of the beginning of a file, what is looked through at most for a row that tells the schema."""
+_END = b"curate:end-of-file:2f6d1c0e9b7a4583"
+"""Begins the row that is put behind a file. No row of the file has it, as far as anybody is concerned."""
+_OPEN = "inside a quote that is not closed"
 _NULLS = pa.array([text.encode() for text in pa_csv.ConvertOptions().null_values], pa.binary())
 _LEADING_ZERO = r"^[+-]?0[0-9]"
 """Digits such as 007 are a name, not a number: as one they would come out as 7."""
@@ -43,35 +56,41 @@ class _Parser:
     """
 
     def __init__(
-        self, store: Store, object: Object, codec: Codec | None, names: list[str] | None, delimiter: str = ","
+        self,
+        store: Store,
+        object: Object,
+        codec: Codec | None,
+        names: list[str] | None,
+        delimiter: str = ",",
+        sample: bool = False,
     ) -> None:
-        """Reads the columns `names`, or all."""
+        """Reads the columns `names`, or all; of a `sample` no more than the beginning of the file."""
         self._store = store
         self._object = object
         self._codec = codec
         self._names = names
         self._delimiter = delimiter
+        self._sample = sample
+        self._block_bytes = BLOCK_BYTES
         self._handed_out = 0
         self._latin1 = False
-        self.invalid: list[BadRow] = []
-        """Rows with the wrong number of fields, by row number; all that are before the rows handed out, or more."""
+        self._header: list[str] | None = None
+        self._numbers: list[int] = []
+        """Of the rows that cannot be read, all that are before the rows handed out, or more."""
+        self.invalid: deque[BadRow] = deque()
+        """Those of them that were not taken yet."""
 
     def row_number(self, index: int) -> int:
         """Returns the number of the valid row `index` (0-based) among all rows (1-based)."""
-        number = index + 1
-        for row in self.invalid:
-            if row.line > number:
-                break
-            number += 1
-        return number
+        numbers = self._numbers
+        return index + 1 + bisect_right(range(len(numbers)), index, key=lambda before: numbers[before] - before - 1)
 
     def batches(self) -> Iterator[pa.Table]:
         """Yields the valid rows, every column as binary. Raises CorruptInput; KeyError for a missing column."""
-        block_bytes = BLOCK_BYTES
         while True:
             skip = self._handed_out
             try:
-                for table in self._attempt(block_bytes):
+                for table in self._attempt():
                     if skip >= table.num_rows:
                         skip -= table.num_rows
                         continue
@@ -79,30 +98,40 @@ class _Parser:
                     self._handed_out += rest.num_rows
                     yield rest
                 return
-            except _NotUtf8:
-                self._latin1 = True
-            except _RowTooLong:
-                block_bytes *= 16
-                if block_bytes > _LARGEST_ROW_BYTES:
-                    raise CorruptInput(
-                        f"{self._object.uri}: a row of more than {_LARGEST_ROW_BYTES >> 20} MiB behind row "
-                        f"{self._handed_out}; is a quote not closed?"
-                    ) from None
+            except _EnoughError:
+                return
+            except (_NotUtf8, _RowTooLong) as error:
+                self._read_otherwise(error)
 
     def header(self) -> list[str]:
         """Returns the column names; none for an empty file. Raises CorruptInput."""
-        while True:
+        while self._header is None:
             try:
                 with Source(self._store, self._object, self._codec) as source:
-                    reader = self._open(source, BLOCK_BYTES, [])
-                    return [] if reader is None else [self._utf8(name) for name in reader.schema.names]
-            except _NotUtf8:
-                self._latin1 = True
+                    reader = self._open(source, [], is_header=True)
+                    self._header = [] if reader is None else [self._utf8(name) for name in reader.schema.names]
+            except _EnoughError:
+                return []
+            except (_NotUtf8, _RowTooLong) as error:
+                self._read_otherwise(error)
+        return self._header
 
-    def _attempt(self, block_bytes: int) -> Iterator[pa.Table]:
+    def _read_otherwise(self, error: Exception) -> None:
+        """Has the file read in larger blocks, or as Latin-1. Raises CorruptInput for a row that fits into none."""
+        if isinstance(error, _NotUtf8):
+            self._latin1 = True
+            return
+        self._block_bytes *= 16
+        if self._block_bytes > _LARGEST_ROW_BYTES:
+            raise CorruptInput(
+                f"{self._object.uri}: a row of more than {_LARGEST_ROW_BYTES >> 20} MiB behind row "
+                f"{self._handed_out}; is a quote not closed?"
+            ) from None
+
+    def _attempt(self) -> Iterator[pa.Table]:
         names = self.header() if self._names is None else self._names
         with Source(self._store, self._object, self._codec) as source:
-            reader = self._open(source, block_bytes, names)
+            reader = self._open(source, names)
             if reader is None:
                 return
             while True:
@@ -116,15 +145,26 @@ class _Parser:
                     table = pa.Table.from_batches([batch]).rename_columns(names)
                     yield _from_latin1(table) if self._latin1 else table
 
-    def _open(self, source: Source, block_bytes: int, names: list[str]) -> Any:
+    def _open(self, source: Source, names: list[str], *, is_header: bool = False) -> Any:
         if self._latin1:
             names = [name.encode().decode("latin-1") for name in names]
+
+        def end() -> bytes:
+            # Of more fields than rows have, so that Arrow tells of it.
+            return b"\n" + _END + b'"' + self._delimiter.encode() * len(self.header()) + b"\n"
+
+        def enough(read_bytes: int) -> bool:
+            return self._sample and (read_bytes >= SAMPLED_BYTES or len(self._numbers) >= SAMPLED_ROWS)
+
+        decoded = _Decoded(source, self._latin1, None if is_header else end, enough)
         try:
             return pa_csv.open_csv(
-                pa.PythonFile(_Decoded(source, self._latin1), mode="r"),
-                read_options=pa_csv.ReadOptions(use_threads=False, block_size=block_bytes),
+                pa.PythonFile(decoded, mode="r"),
+                read_options=pa_csv.ReadOptions(use_threads=False, block_size=self._block_bytes),
                 parse_options=pa_csv.ParseOptions(
-                    delimiter=self._delimiter, newlines_in_values=True, invalid_row_handler=self._skip
+                    delimiter=self._delimiter,
+                    newlines_in_values=True,
+                    invalid_row_handler=_passed_over if is_header else self._skip,
                 ),
                 convert_options=pa_csv.ConvertOptions(
                     include_columns=names, column_types=dict.fromkeys(names, pa.binary())
@@ -134,8 +174,26 @@ class _Parser:
             raise KeyError(str(error)) from error
         except pa.ArrowInvalid as error:
             if "Empty CSV" in str(error):
-                return None
+                return self._without_header(decoded)
             raise self._named(error) from error
+
+    def _without_header(self, decoded: _Decoded) -> None:
+        """Returns if a file has no rows. Arrow says the same of a first block in which the header does not end, or that
+        is blank. Raises _RowTooLong; CorruptInput for a header that does not end at all."""
+        if decoded.blocks > 1 or decoded.read(1):
+            raise _RowTooLong
+        if not decoded.head.strip() or b'"' not in decoded.head:
+            return
+        try:
+            pa_csv.open_csv(
+                pa.BufferReader(decoded.head + b"\n"),
+                parse_options=pa_csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
+                read_options=pa_csv.ReadOptions(use_threads=False, block_size=len(decoded.head) + 1),
+            )
+        except pa.ArrowInvalid as error:
+            raise CorruptInput(
+                f"{self._object.uri}: a quote in the header is not closed; close it, or remove it"
+            ) from error
 
     def _named(self, error: Exception) -> Exception:
         if "straddles two block boundaries" in str(error):
@@ -144,10 +202,20 @@ class _Parser:
 
     def _skip(self, row: Any) -> str:
         number = row.number - 1  # the header is Arrow's row 1
-        if not self.invalid or number > self.invalid[-1].line:
-            raw = row.text.encode("latin-1") if self._latin1 else row.text
-            self.invalid.append(BadRow(number, "wrong number of fields", raw))
+        if not self._numbers or number > self._numbers[-1]:
+            raw = row.text.encode("latin-1" if self._latin1 else "utf-8")
+            data, ended, _ = raw.rpartition(_END + b'"')
+            if not ended:
+                self._add(number, "wrong number of fields", raw if self._latin1 else row.text)
+            elif data:
+                lines = data.removesuffix(b"\n").split(b"\n")
+                for line, text in enumerate(lines[:-1] if not lines[-1] else lines):
+                    self._add(number + line, _OPEN, text)
         return "skip"
+
+    def _add(self, number: int, reason: str, raw: bytes | str) -> None:
+        self._numbers.append(number)
+        self.invalid.append(BadRow(number, reason, raw))
 
     def _utf8(self, name: str) -> str:
         if not self._latin1:
@@ -158,29 +226,65 @@ class _Parser:
             raise CorruptInput(f"{self._object.uri}: the header is not UTF-8") from None
 
 
+def _passed_over(row: Any) -> str:
+    del row
+    return "skip"
+
+
 class _Decoded:
-    """The source as Arrow may see it: all of it UTF-8, or else as Latin-1 turned into UTF-8."""
+    """The source as Arrow may see it: all of it UTF-8, or else as Latin-1 turned into UTF-8; if it has quotes, with a
+    row behind it."""
 
     closed = False
 
-    def __init__(self, source: Source, latin1: bool) -> None:
+    def __init__(
+        self, source: Source, latin1: bool, end: Callable[[], bytes] | None, enough: Callable[[int], bool]
+    ) -> None:
         self._source = source
         self._latin1 = latin1
+        self._end = end
+        self._enough = enough
+        self._read_bytes = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._at_start = True
+        self._quoted = False
+        self.head = b""
+        """The first block, until the second one is read."""
+        self.blocks = 0
 
     def read(self, size: int) -> bytes:
-        """Returns the next bytes. Raises _NotUtf8."""
+        """Returns the next bytes. Raises _NotUtf8; _EnoughError if there are more than are to be looked at."""
+        if self._enough(self._read_bytes):
+            raise _EnoughError
         data = self._source.read(size)
-        if self._latin1:
-            if self._at_start:
-                data, self._at_start = data.removeprefix(codecs.BOM_UTF8), False
-            return data.decode("latin-1").encode()
+        if self._at_start:
+            refuse_wide(self._source.uri, data)
+        if not self._latin1:
+            self._check(data)
+        elif self._at_start:
+            data = data.removeprefix(codecs.BOM_UTF8)
+        self._at_start = False
+        if not data:
+            end = self._end() if self._quoted and self._end is not None else b""
+            self._quoted = False
+            return end
+        self._quoted = self._quoted or b'"' in data
+        data = data.decode("latin-1").encode() if self._latin1 else data
+        self.head = b"" if self.blocks else data
+        self.blocks += 1
+        self._read_bytes += len(data)
+        return data
+
+    def _check(self, data: bytes) -> None:
+        view = memoryview(data)
         try:
-            self._decoder.decode(data, final=not data)
+            # Part by part: as text, a large block would take its memory twice.
+            for at in range(0, len(data), BLOCK_BYTES):
+                self._decoder.decode(view[at : at + BLOCK_BYTES])
+            if not data:
+                self._decoder.decode(b"", final=True)
         except UnicodeDecodeError:
             raise _NotUtf8 from None
-        return data
 
     def readable(self) -> bool:
         """Arrow asks."""
@@ -188,6 +292,10 @@ class _Decoded:
 
     def close(self) -> None:
         """The source is closed by who opened it."""
+
+
+class _EnoughError(Exception):
+    """As much was read as is to be looked at."""
 
 
 class _NotUtf8(Exception):
@@ -213,13 +321,13 @@ def sample_csv(
     wanted: Mapping[str, pa.DataType | None] | None,
     delimiter: str = ",",
 ) -> pa.Schema:
-    """Returns the schema of the first block of rows; an empty one if there are no rows.
+    """Returns the schema of the first block of rows; an empty one if there are no rows, as far as is looked.
 
     A column is int64, float64, bool or string, the first that all its values are; text that looks like a date, or like
     a number with leading zeros, is text.
     Raises CorruptInput; ConfigError for a wanted column that is missing, or a name that is there twice.
     """
-    parser = _Parser(store, object, codec, None, delimiter)
+    parser = _Parser(store, object, codec, None, delimiter, sample=True)
     names = parser.header()
     for name in names:
         if names.count(name) > 1:
@@ -272,7 +380,6 @@ def read_csv(
     """
     parser = _opened(store, object, codec, schema, how)
     done = 0  # valid rows
-    told = 0  # rows in parser.invalid
     batches = parser.batches()
     while True:
         try:
@@ -282,7 +389,7 @@ def read_csv(
             raise
         bad: list[BadRow] = []
         if table is not None:
-            held, misfits = _cast(_filled(table, schema), schema)
+            held, misfits = _cast(_filled(table, schema), schema) if len(schema) else _of_no_column(table)
             bad = [
                 BadRow(parser.row_number(done + index), reason, _csv_text(table, index))
                 for index, reason in misfits.items()
@@ -290,9 +397,8 @@ def read_csv(
             done += table.num_rows
         # Arrow may have parsed ahead of the rows it handed out; report in row order all the same.
         last = None if table is None else parser.row_number(done - 1)
-        while told < len(parser.invalid) and (last is None or parser.invalid[told].line < last):
-            bad.append(parser.invalid[told])
-            told += 1
+        while parser.invalid and (last is None or parser.invalid[0].line < last):
+            bad.append(parser.invalid.popleft())
         for row in sorted(bad, key=lambda row: row.line):
             on_bad_row(row)
         if table is None:
@@ -304,8 +410,10 @@ def read_csv(
 def _opened(store: Store, object: Object, codec: Codec | None, schema: pa.Schema, how: ReadAs | None) -> _Parser:
     """Returns a parser of the columns of the schema that are there. Raises SchemaMismatch."""
     if how is None:
-        return _Parser(store, object, codec, schema.names)
+        return _Parser(store, object, codec, schema.names or None)
     names = _Parser(store, object, codec, None, how.delimiter).header()
+    if not len(schema):
+        return _Parser(store, object, codec, names, how.delimiter)
     there = [name for name in schema.names if name in names]
     if names:
         unify(object.uri, _as_schema(names, schema), schema, how)
@@ -337,6 +445,11 @@ def _cast(table: pa.Table, schema: pa.Schema) -> tuple[pa.Table, dict[int, str]]
         table = table.filter(pa.array([index not in misfits for index in range(table.num_rows)]))
     columns = [_cast_column(table.column(field.name), field.type) for field in schema]
     return pa.Table.from_arrays(columns, schema=all_nullable(schema)), misfits
+
+
+def _of_no_column(table: pa.Table) -> tuple[pa.Table, dict[int, str]]:
+    """Returns what is held of rows of which no column is: nothing, and why."""
+    return table.select([]).slice(0, 0), dict.fromkeys(range(table.num_rows), NO_COLUMNS)
 
 
 def _nulls_seen(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:

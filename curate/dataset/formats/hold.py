@@ -8,6 +8,8 @@ import pyarrow.types as pt
 from curate.dataset.formats.encoding import ReadAs
 from curate.errors import SchemaMismatch, did_you_mean
 
+DECLARE = "Where no output_schema is declared, it is that of the first rows: declare one that holds all values"
+"""What to do about rows that do not have the schema that is held."""
 _UNITS = ["s", "ms", "us", "ns"]
 
 
@@ -148,5 +150,5 @@ def hold(table: pa.Table, schema: pa.Schema, what: str = "the output") -> pa.Tab
         if name not in schema.names:
             differences.append(f"{name!r} ({table.schema.field(names.index(name)).type}) is not expected")
     if differences:
-        raise SchemaMismatch(f"{what} does not have the schema that is held: " + "; ".join(differences))
+        raise SchemaMismatch(f"{what} does not have the schema that is held: {'; '.join(differences)}. {DECLARE}")
     return pa.Table.from_arrays([cast(what, table.column(field.name), field) for field in schema], schema=schema)

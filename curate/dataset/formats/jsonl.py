@@ -3,6 +3,8 @@
 Not Arrow's own JSON reader: with an explicit schema it crashes the process on a line that is `null`; it also reads
 date-like strings as timestamps, and takes two objects on a line, or one over several lines, for rows. orjson is strict,
 checks UTF-8 and says which line it was. A name that appears twice in an object has its last value.
+
+A file that is one JSON array has its elements for lines (see `json_array`).
 """
 
 from __future__ import annotations
@@ -13,13 +15,21 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from curate.dataset.formats.badrow import BadRow, OnBadRow
+from curate.dataset.formats.badrow import NO_COLUMNS, BadRow, OnBadRow
 from curate.dataset.formats.encoding import Codec
 from curate.dataset.formats.fit import columns_of
 from curate.dataset.formats.infer import infer_schema
-from curate.dataset.formats.lines import line_blocks
+from curate.dataset.formats.json_array import element_blocks, is_array
+from curate.dataset.formats.lines import lines_of
 from curate.dataset.formats.nulls import all_nullable, find_nulls
+from curate.dataset.formats.source import BLOCK_BYTES, Source
 from curate.storage.protocol import Object, Store
+
+SAMPLED_BYTES = 64 << 20
+SAMPLED_LINES = 250_000
+"""Of the beginning of a file, what is looked through at most for a row that tells the schema."""
+_UNFINISHED = "unexpected end of data"
+_CUT = "malformed JSON: not one JSON object per line; jq -c . FILE writes it so"
 
 
 def read_jsonl(
@@ -31,14 +41,24 @@ def read_jsonl(
     schema: pa.Schema,
     on_bad_row: OnBadRow,
 ) -> Iterator[pa.Table]:
-    """Yields the rows of the lines that begin in [start, stop), a block at a time. Raises CorruptInput."""
+    """Yields the rows of the lines that begin in [start, stop), a block at a time. Raises CorruptInput.
+
+    A schema without columns has no rows: each one that there is is bad.
+    """
     columns = columns_of(schema)
     nullable = all_nullable(schema)
     loads = orjson.loads
     seen = 0  # lines before this block
-    for lines in line_blocks(store, object, codec, start, stop):
+    for lines in _blocks(store, object, codec, start, stop):
         numbers = None
         bad: list[BadRow] = []
+        if not columns:
+            _, numbers = _sort_out(lines, seen, bad)
+            bad += [BadRow(seen + number + 1, NO_COLUMNS, lines[number].rstrip(b"\r")) for number in numbers]
+            for row in sorted(bad, key=_line):
+                on_bad_row(row)
+            seen += len(lines)
+            continue
         try:
             rows = [loads(line) for line in lines]
             values = [[row.get(column.name) for row in rows] for column in columns]
@@ -62,6 +82,25 @@ def read_jsonl(
         seen += len(lines)
 
 
+def _blocks(
+    store: Store, object: Object, codec: Codec | None, start: int = 0, stop: int | None = None
+) -> Iterator[list[bytes]]:
+    """Yields the lines that begin in [start, stop), or the elements of a file that is an array, which has no slices."""
+    if stop is not None and stop <= start:
+        return
+    with Source(store, object, codec, max(0, start - 1)) as source:
+        if start == 0 and stop is None:
+            while is_array(_head(source)):
+                yield from element_blocks(source, object.uri)
+        yield from lines_of(source, start, stop)
+
+
+def _head(source: Source) -> bytes:
+    head = source.read(BLOCK_BYTES)
+    source.unread(head)
+    return head
+
+
 def _line(row: BadRow) -> int:
     return row.line
 
@@ -75,6 +114,8 @@ def _parse(line: bytes) -> dict[str, Any] | str:
             line.decode()
         except UnicodeDecodeError:
             return "invalid UTF-8"
+        if error.msg.startswith(_UNFINISHED) and line.lstrip().startswith(b"{"):
+            return _CUT
         return f"malformed JSON: {error.msg}"
     return row if isinstance(row, dict) else "not an object"
 
@@ -98,8 +139,14 @@ def _sort_out(lines: list[bytes], seen: int, bad: list[BadRow]) -> tuple[list[di
 def sample_jsonl(
     store: Store, object: Object, codec: Codec | None, wanted: Mapping[str, pa.DataType | None] | None
 ) -> pa.Schema:
-    """Returns the schema of the first block of the file; an empty one if it has no readable row."""
-    for lines in line_blocks(store, object, codec):
+    """Returns the schema of the first block of the file that has a row; an empty one if there is none."""
+    looked_bytes = looked_lines = 0
+    for lines in _blocks(store, object, codec):
         rows, _ = _sort_out(lines, 0, [])
-        return infer_schema(object.uri, rows, wanted) if rows else pa.schema([])
+        if any(rows):
+            return infer_schema(object.uri, rows, wanted)
+        looked_bytes += sum(map(len, lines))
+        looked_lines += len(lines)
+        if looked_bytes >= SAMPLED_BYTES or looked_lines >= SAMPLED_LINES:
+            break
     return pa.schema([])

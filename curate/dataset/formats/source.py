@@ -101,6 +101,7 @@ class Source:
         self._codec = codec
         self._stored = Stored(store, object) if stored is None else stored
         self._left = object.size - start
+        self._unread = b""
         self._unpacked: Any = None
         if codec is not None:
             if start:
@@ -111,6 +112,9 @@ class Source:
 
     def read(self, size: int) -> bytes:
         """Returns up to `size` decompressed bytes; none at the end. Raises CorruptInput if the stream is broken."""
+        if self._unread:
+            back, self._unread = self._unread[:size], self._unread[size:]
+            return back
         if self._unpacked is None:
             # The listed size says where the end is, which saves the read that would return nothing.
             if self._left <= 0:
@@ -129,6 +133,10 @@ class Source:
                 f"{self.uri}: not a whole {self._codec} stream (truncated, or followed by something else): {error}"
             ) from error
         return unpacked
+
+    def unread(self, data: bytes) -> None:
+        """Takes bytes that were read back: they are read next."""
+        self._unread = data + self._unread
 
     # Arrow's CSV reader takes the source for a Python file.
     closed = False

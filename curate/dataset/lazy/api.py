@@ -25,6 +25,7 @@ from curate.dataset.lazy import consuming, convert, grouping, joining, rules
 from curate.dataset.lazy import distinct as distincts
 from curate.dataset.lazy import operators as ops
 from curate.dataset.lazy.consuming import check_rows as check_rows
+from curate.dataset.lazy.declared import check_declared
 from curate.dataset.lazy.durable import through_files
 from curate.dataset.lazy.execution import Options, blocks, connection, joined
 from curate.dataset.lazy.expressions import is_expression
@@ -40,18 +41,20 @@ from curate.dataset.lazy.plan import (
     Union,
     Zip,
     lines,
+    may_be_incomplete,
     rows_of,
     schema_of,
 )
 from curate.dataset.lazy.relay import Stopped, never
 from curate.dataset.lazy.sampling import RandomSample
+from curate.dataset.lazy.settling import blank_of
 from curate.dataset.lazy.shown import terminal_display, watched
 from curate.dataset.lazy.sinks import shuffled, stage_of
 from curate.dataset.lazy.sources import Tables
 from curate.dataset.lazy.splitting import DataIterator, Passes
 from curate.dataset.lazy.stats import Ran
 from curate.dataset.lazy.unifying import unified
-from curate.dataset.nulls import empty
+from curate.dataset.nulls import is_known
 from curate.dataset.pipeline import ActorPool
 from curate.dataset.spec import RunOptions
 from curate.errors import ConfigError, did_you_mean
@@ -91,12 +94,17 @@ class Dataset:
         num_gpus: float | None = None,
         memory: int | None = None,
         resources: Mapping[str, float] | None = None,
+        output_schema: pa.Schema | None = None,
     ) -> Dataset:
         """Replaces batches of rows by what `fn(batch, *fn_args, **fn_kwargs)` returns for them.
 
         A batch has at most `batch_size` rows (None: about 16,384) and never crosses shards; it is a pyarrow.Table, or
         as `batch_format` says a dictionary of arrays ("numpy") or a data frame ("pandas"). `fn` returns any of these,
         whatever it got, or an iterator of them, with any number of rows, and always the same columns.
+
+        `output_schema` declares what comes out. What `fn` returns is cast to it where every value stays what it is;
+        else SchemaMismatch names column, types and rows. Without it, types are those of the first rows, and a later
+        batch that they do not hold is refused, consumed or written.
 
         A function runs in the tasks that read. A class runs in a pool of actors: each makes an instance, with
         `fn_constructor_args` and `fn_constructor_kwargs`, keeps it, and calls it with batches. `compute` says how large
@@ -129,7 +137,9 @@ class Dataset:
         if batch_size is not None:
             check_rows("batch_size", batch_size, 1)
         where = ops.placement("map_batches", udf, compute, num_cpus, num_gpus, memory, resources)
-        return self._then(ops.MapBatches(udf, batch_size, batch_format, where))
+        return self._then(
+            ops.MapBatches(udf, batch_size, batch_format, where, check_declared("map_batches", output_schema))
+        )
 
     def map(
         self,
@@ -144,13 +154,14 @@ class Dataset:
         num_gpus: float | None = None,
         memory: int | None = None,
         resources: Mapping[str, float] | None = None,
+        output_schema: pa.Schema | None = None,
         isolate: bool = False,
         timeout_s: float | None = None,
     ) -> Dataset:
         """Replaces every row, a dictionary, by the dictionary that `fn(row)` returns; all must have the same keys.
 
-        Types of columns are inferred; one of nothing but None keeps the type that it had. Where `fn` runs, and with
-        which arguments, is as for `map_batches`.
+        Types of columns are inferred; one of nothing but None keeps the type that it had. Where `fn` runs, with which
+        arguments, and its `output_schema` are as for `map_batches`.
 
         With `isolate`, `fn` runs in a process of its own beside the worker, so that a crash, or a row that takes longer
         than `timeout_s` seconds, costs that row only: it is bad, and set aside in a write.
@@ -167,9 +178,10 @@ class Dataset:
             raise ConfigError(f"map(timeout_s={timeout_s!r}) needs isolate=True: only another process can be ended")
         if isolate and isinstance(fn, type):
             raise ConfigError("map(isolate=True) takes a function, which runs in a process of its own, not a class")
+        declared = check_declared("map", output_schema)
         if isolate:
-            return self._then(ops.MapIsolated(udf, timeout_s, where))
-        return self._then(ops.MapRows(udf, False, where))
+            return self._then(ops.MapIsolated(udf, timeout_s, where, declared))
+        return self._then(ops.MapRows(udf, False, where, declared))
 
     def flat_map(
         self,
@@ -184,10 +196,11 @@ class Dataset:
         num_gpus: float | None = None,
         memory: int | None = None,
         resources: Mapping[str, float] | None = None,
+        output_schema: pa.Schema | None = None,
     ) -> Dataset:
         """Replaces every row by the rows, dictionaries of the same keys, that `fn(row)` returns: none, or several.
 
-        Where `fn` runs, with which arguments, and what is refused is as for `map_batches`.
+        Where `fn` runs, with which arguments, its `output_schema`, and what is refused are as for `map_batches`.
 
         >>> curate.range(3).flat_map(lambda row: [row] * row["id"]).take_all()
         [{'id': 1}, {'id': 2}, {'id': 2}]
@@ -195,7 +208,7 @@ class Dataset:
         udf = ops.Udf(fn, *_given(fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs))
         ops.check_function("flat_map", udf)
         where = ops.placement("flat_map", udf, compute, num_cpus, num_gpus, memory, resources)
-        return self._then(ops.MapRows(udf, True, where))
+        return self._then(ops.MapRows(udf, True, where, check_declared("flat_map", output_schema)))
 
     def filter(
         self,
@@ -326,9 +339,10 @@ class Dataset:
         """Keeps about `fraction` of the rows (0 to 1), in their order.
 
         Which ones depends on `seed`, on what is read (a file, a table, a range) and on the place of the row in it:
-        with a seed it is the same rows each time, and a larger fraction keeps them all; without one, a seed is chosen
-        now. Behind a limit or a zip, a sample that is written is another one than that which is consumed. A write books
-        the others as dropped for "random_sample". Raises ConfigError for another fraction, or a seed below 0.
+        with a seed it is the same rows each time, consumed or written, and a larger fraction keeps them all; without
+        one, a seed is chosen now. Behind a limit or a zip, rows go through an exchange first, whether they are consumed
+        or written: there each has a place of its own. A write books the others as dropped for "random_sample". Raises
+        ConfigError for another fraction, or a seed below 0.
 
         >>> curate.range(1000).random_sample(0.01, seed=3).count()
         12
@@ -630,18 +644,28 @@ class Dataset:
     def schema(self) -> pa.Schema:
         """Returns the schema of the rows; without running anything where no function is in the way.
 
-        Behind a function it is that of the first rows; without columns if there are none.
+        Behind a function it is that of the first rows, wherever they are. If there are none, it is that which comes of
+        an empty table; without columns if nothing does.
 
         >>> curate.range(1).schema().names
         ['id']
         """
         found = schema_of(self._plan)
         if found is None:
-            stream = self._limited(1)._blocks()
-            first = next(stream, None)
-            stream.close()
-            found = pa.schema([]) if first is None else first.schema
+            # Not the first row alone: of what type the values of a batch are, all of them tell. Where they do not, the
+            # batches that follow do.
+            batch = self._first(rules.unpaced(rules.lower(Limit(self._plan, 1))))
+            if batch is None or not all(is_known(field.type) for field in batch.schema):
+                batch = self._first(rules.lower(self._plan))
+            found = (blank_of(self._plan) if batch is None else batch).schema
         return found
+
+    def _first(self, physical: rules.Physical) -> pa.Table | None:
+        """Returns the first block of what runs for this dataset; None if there are no rows."""
+        stream = self._run(physical)
+        first: pa.Table | None = next(stream, None)
+        stream.close()
+        return first
 
     def count(self) -> int:
         """Returns the number of rows; from the footers of Parquet files where every row is known to be kept.
@@ -746,7 +770,7 @@ class Dataset:
             local_shuffle_buffer_size=local_shuffle_buffer_size,
             local_shuffle_seed=local_shuffle_seed,
             form=consuming.in_format(batch_format),
-            around=partial(connection, self._how),
+            around=partial(connection, self._how, self._ran),
         )
 
     def iter_torch_batches(
@@ -786,7 +810,7 @@ class Dataset:
             local_shuffle_buffer_size=local_shuffle_buffer_size,
             local_shuffle_seed=local_shuffle_seed,
             pin_memory=pin_memory,
-            around=partial(connection, self._how),
+            around=partial(connection, self._how, self._ran),
         )
 
     def to_pandas(self, limit: int | None = None) -> Any:
@@ -868,8 +892,7 @@ class Dataset:
 
     def _tables(self) -> list[pa.Table]:
         """Returns all blocks; one without rows, of the schema as far as it is known, if there are none."""
-        known = schema_of(self._plan)
-        return list(self._blocks()) or [pa.table({}) if known is None else empty(known)]
+        return list(self._blocks()) or [blank_of(self._plan)]
 
     def _held(self, method: str, tables: Sequence[pa.Table], start: int, stop: int) -> Dataset:
         """Returns rows of tables as a dataset."""
@@ -905,6 +928,7 @@ class Dataset:
         backend: str | None = None,
         codec: str | None = None,
         keep_stages: bool = False,
+        drop_removed: bool = False,
     ) -> Summary:
         """Writes one Parquet file for each input shard below `path`, as a job, and returns the run's summary.
 
@@ -930,7 +954,7 @@ class Dataset:
         >>> curate.read_parquet(folder / "out").take_all()
         [{'n': 2}]
         """
-        return self._write(path, OutputFormat.PARQUET, backend, codec, keep_stages)
+        return self._write(path, OutputFormat.PARQUET, backend, codec, keep_stages, drop_removed)
 
     def write_json(
         self,
@@ -939,6 +963,7 @@ class Dataset:
         backend: str | None = None,
         codec: str | None = None,
         keep_stages: bool = False,
+        drop_removed: bool = False,
     ) -> Summary:
         """Writes one file of JSON lines for each input shard below `path`; all else is as for `write_parquet`.
 
@@ -951,7 +976,7 @@ class Dataset:
         >>> [path.name for path in (folder / "out").glob("in*")]
         ['in.jsonl.zst']
         """
-        return self._write(path, OutputFormat.JSONL, backend, codec, keep_stages)
+        return self._write(path, OutputFormat.JSONL, backend, codec, keep_stages, drop_removed)
 
     def write_csv(
         self,
@@ -960,6 +985,7 @@ class Dataset:
         backend: str | None = None,
         codec: str | None = None,
         keep_stages: bool = False,
+        drop_removed: bool = False,
     ) -> Summary:
         """Writes one CSV file with a header for each input shard below `path`; all else is as for `write_parquet`.
 
@@ -972,7 +998,7 @@ class Dataset:
         >>> gzip.open(folder / "out" / "in.csv.gz", "rt").read().split()
         ['"n"', '1']
         """
-        return self._write(path, OutputFormat.CSV, backend, codec, keep_stages)
+        return self._write(path, OutputFormat.CSV, backend, codec, keep_stages, drop_removed)
 
     # Looking
 
@@ -993,11 +1019,13 @@ class Dataset:
                 gives at most 1 rows of a piece; reads as many first, and more only if those are not enough
                 fused: filter((id > 2))
         """
-        told = ["logical", *lines(self._plan, 1), "physical", *rules.lines(rules.lower(self._plan), 1)]
+        consumed = list(rules.lines(rules.lower(self._plan), 1))
+        told = ["logical", *lines(self._plan, 1), "physical", *consumed]
         # What a write refuses is none of a consumer's business.
         with suppress(ConfigError):
-            if (written := through_files(self._plan)) is not None:
-                told += ["written", *rules.lines(rules.lower(written), 1)]
+            if (plan := through_files(self._plan)) is not None:
+                written = list(rules.lines(rules.lower(plan), 1))
+                told += ["written", *written] if written != consumed else []
         return "\n".join(told)
 
     def stats(self) -> str:
@@ -1037,8 +1065,11 @@ class Dataset:
         return self._part(self.limit(rows))
 
     def _blocks(self, stopped: Stopped = never) -> Any:
+        return self._run(rules.lower(self._plan), stopped)
+
+    def _run(self, physical: rules.Physical, stopped: Stopped = never) -> Any:
         run = self._ran.begin()
-        return watched(blocks(rules.lower(self._plan), self._how, stopped, run=run), run)
+        return watched(blocks(physical, self._how, stopped, run=run), run)
 
     def _write(
         self,
@@ -1047,6 +1078,7 @@ class Dataset:
         backend: str | None,
         codec: str | None,
         keep_stages: bool,
+        drop_removed: bool,
     ) -> Summary:
         from curate.dataset.driver import run
 
@@ -1060,6 +1092,8 @@ class Dataset:
                 output=os.fspath(path),
                 backend=backend or self._how.backend or "ray",
                 keep_stages=keep_stages,
+                drop_removed=drop_removed,
+                allow_incomplete_input=may_be_incomplete(self._plan),
                 display=self._ran.begin().write(terminal_display()),
             ),
         )

@@ -15,22 +15,30 @@ from typing import Any
 from curate.dataset.formats import stem
 from curate.dataset.lazy.ordering import Held
 from curate.dataset.lazy.plan import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Union, Zip
-from curate.dataset.lazy.rules import Fusion, Tasks, lower, within
+from curate.dataset.lazy.rules import Fusion, Tasks, lower, placed, read_alike, within
+from curate.dataset.lazy.sampling import RandomSample
 from curate.dataset.lazy.sources import Files
 from curate.dataset.lazy.zipping import Zipped
 
 
-def durable(plan: Plan, *, named: bool) -> Plan:
+def durable(plan: Plan, *, named: bool, sampled: bool = False) -> Plan:
     """Returns a plan of the same rows, in the same order, that a stage writes: its chain of operators begins with what
-    one reads. With `named`, its outputs are called after the files that it reads, if it reads files.
+    one reads. With `named`, its outputs are called after the files that it reads, if it reads files. `sampled`: a
+    random sample is drawn of it.
 
     Inputs of exchanges are left as they are, which stages of their own write.
     """
     match plan:
         case Apply(input, operator):
-            return Apply(durable(input, named=named), operator)
-        case Zip(inputs):
-            return Exchanged(inputs, Zipped(len(inputs)))
+            drawn = isinstance(operator, RandomSample)
+            if drawn and isinstance(base := _base(input), Union) and not _one_stage(base, named):
+                # Of each part where it is read: there a row's place is the one that it is consumed from.
+                return Exchanged((plan,), Held(called="union"))
+            return Apply(durable(input, named=named, sampled=sampled or drawn), operator)
+        case Zip():
+            return placed(plan)
+        case Limit() if sampled:
+            return placed(plan)
         case Union() if not _one_stage(plan, named):
             return Exchanged((plan,), Held(called="union"))
         case Limit(Limit(input, most), rows):
@@ -41,6 +49,10 @@ def durable(plan: Plan, *, named: bool) -> Plan:
         case Limit(input, rows) if not _one_stage(input, named):
             return first_of(input, rows)
     return plan
+
+
+def _base(plan: Plan) -> Plan:
+    return _base(plan.input) if isinstance(plan, Apply) else plan
 
 
 def through_files(plan: Plan) -> Plan | None:
@@ -106,16 +118,4 @@ def _all_differ(values: Sequence[str]) -> bool:
 def fusions(plan: Plan) -> tuple[Fusion, ...] | None:
     """Returns what reads the rows of a plan that is `alike`, several where it is a union; None of another one."""
     physical = lower(plan)
-    if not isinstance(physical, Tasks) or not all(_alike(one, physical.fusions[0]) for one in physical.fusions):
-        return None
-    return physical.fusions
-
-
-def _alike(one: Fusion, other: Fusion) -> bool:
-    if one is other:
-        return True
-    if one.source.found is None or other.source.found is None:
-        return False
-    kinds = [source.how.identity() if isinstance(source, Files) else None for source in (one.source, other.source)]
-    asked = [[operator.identity() for operator in fusion.operators] for fusion in (one, other)]
-    return kinds[0] == kinds[1] and one.source.found.equals(other.source.found) and asked[0] == asked[1]
+    return physical.fusions if isinstance(physical, Tasks) and read_alike([physical]) else None

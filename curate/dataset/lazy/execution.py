@@ -5,16 +5,17 @@ from __future__ import annotations
 import secrets
 import time
 import uuid
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 
+from curate.clock import SystemClock
 from curate.dataset.formats import Format, OutputFormat
-from curate.dataset.lazy.plan import Plan, rows_of
+from curate.dataset.lazy.plan import Plan, may_be_incomplete, rows_of
 from curate.dataset.lazy.relay import Stopped, never
 from curate.dataset.lazy.rules import (
     First,
@@ -27,15 +28,18 @@ from curate.dataset.lazy.rules import (
     Tasks,
     Told,
     Zipped,
+    are_alike,
     cpus_of,
     fuse,
 )
+from curate.dataset.lazy.settling import named, settled, told_by, unnamed
 from curate.dataset.lazy.shards import Names, SourceRows
 from curate.dataset.lazy.sinks import stage_of
 from curate.dataset.lazy.sources import View, files
-from curate.dataset.lazy.stats import Run
+from curate.dataset.lazy.stats import Ran, Run
 from curate.dataset.lazy.zipping import unequal, zipped_names
 from curate.dataset.metering import Meters, reading
+from curate.dataset.patience import waited
 from curate.dataset.pipeline import Applying, Pipeline, in_order, read_rows
 from curate.dataset.places import scratch_root
 from curate.dataset.sides import SideTable
@@ -49,6 +53,7 @@ from curate.runtime import BACKENDS, make_backend
 from curate.runtime.protocol import Pool, PoolSpec, Resources
 from curate.tasks.meters import Word
 from curate.tasks.progress import NoDisplay
+from curate.tasks.record import ShardWaits
 from curate.tasks.summary import RunState, Summary
 from curate.units import format_bytes
 
@@ -97,6 +102,8 @@ class Reading:
         self._fusions = tuple(replace(one, source=one.source.bare()) for one in fusions)
         self._pipelines = [Pipeline(one.operators) for one in fusions]
         self._names = [one.source.name for one in fusions]
+        self._told = [told_by(one) is not None for one in fusions]
+        """Whether the plan knows what is given: else the first rows tell, and blocks say what they were read from."""
         self._block_bytes = block_bytes
         self.budget_bytes: int | None = None
         """Bytes of batches that a task may have sent to a pool and not heard of."""
@@ -131,7 +138,7 @@ class Reading:
             self._ready.add(number)
         fusion, pipeline = self._fusions[number], self._pipelines[number]
         meters = Meters([pooled for _, pooled in pipeline.metered])
-        tables = self._tables(fusion, pipeline, rank, zip(bundle, names, strict=True), meters)
+        tables = self._tables(fusion, pipeline, rank, zip(bundle, names, strict=True), meters, self._told[number])
         for block in sized(first_rows(tables, fusion.give_most), self._block_bytes):
             # Before the block: who wants no more than that hears no more.
             if time.monotonic() - self._told_s >= WORD_S:
@@ -146,17 +153,17 @@ class Reading:
         yield Word(number, meters.packed(write=False))
 
     def _tables(
-        self, fusion: Fusion, pipeline: Pipeline, rank: int, named: Iterable[tuple[Any, str]], meters: Meters
+        self, fusion: Fusion, pipeline: Pipeline, rank: int, each: Iterable[tuple[Any, str]], meters: Meters, told: bool
     ) -> Iterator[pa.Table]:
         given = 0
-        for number, (piece, name) in enumerate(named):
+        for number, (piece, name) in enumerate(each):
             step = None if fusion.read_step is None else max(1, fusion.read_step - given)
             applying = Applying(name, rank + number, budget_bytes=self.budget_bytes, ahead=step is None)
             for table in self._of_piece(fusion, pipeline, piece, applying, step, meters):
                 # Extra outputs are for who writes.
                 if not isinstance(table, SideTable):
                     given += table.num_rows
-                    yield table
+                    yield table if told else named(table, fusion.source.label(piece))
 
     def _of_piece(
         self, fusion: Fusion, pipeline: Pipeline, piece: Any, how: Applying, step: int | None, meters: Meters
@@ -165,7 +172,8 @@ class Reading:
         batches = source.read(piece, fusion.view, read_rows(fusion.operators), tally)
         try:
             read = reading(paced(batches, step), meters.read)
-            yield from pipeline.stream(read, tally, how, meters.steps)
+            made = waited(pipeline.stream(read, tally, how, meters.steps), tally, SystemClock())
+            yield from (one for one in made if not isinstance(one, ShardWaits))
             tally.close()
         except Exception as error:
             error.add_note(f"while {source.label(piece)} was read")
@@ -184,11 +192,15 @@ def sized(tables: Iterator[pa.Table], block_bytes: int) -> Iterator[pa.Table]:
     """Yields the rows in blocks that reach a size: `FIRST_BLOCK_BYTES` for the first, twice that for the next, and so
     on to `block_bytes`.
 
-    So the first rows are there soon, and most blocks are large. Which rows a block has depends on nothing else.
+    So the first rows are there soon, and most blocks are large. Which rows a block has depends on nothing else but
+    their schema, which all of them have.
     """
     gathered: list[pa.Table] = []
     size, enough = 0, min(FIRST_BLOCK_BYTES, block_bytes)
     for table in _cut(tables, block_bytes):
+        if gathered and not table.schema.equals(gathered[0].schema):
+            yield joined(gathered)
+            gathered, size = [], 0
         gathered.append(table)
         size += table.nbytes
         if size >= enough:
@@ -231,12 +243,12 @@ def blocks(
                 program = Reading(fusions, how.block_bytes)
                 cpus = cpus_of(fusions)
                 # Tasks that stand still keep their CPUs: those of one stream must leave some to the others, always.
-                backend.start(Resources(cpus / share), program.pools)
+                run.started(backend.start(Resources(cpus / share), program.pools))
                 slots = max(1, backend.slots())
                 most = max(1, slots // share) if share > 1 else None
                 budget = max(1, (how.memory_budget or MEMORY_BUDGET) // share)
                 program.budget_bytes = max(1, budget // slots)
-                made = stream_blocks(
+                stream = stream_blocks(
                     program,
                     ranked(fusions),
                     backend,
@@ -245,8 +257,9 @@ def blocks(
                     stopped=stopped,
                     gauges=run.stream(program.chains(), inline=backend.name == "inline"),
                 )
-                with closing(cast(Generator[pa.Table], made)):
-                    yield from map(in_one_order(), made)
+                with closing(stream):
+                    ordered = map(in_one_order(), stream)
+                    yield from settled(ordered) if _settles(fusions) else unnamed(ordered)
             finally:
                 backend.close()
         case First(input, most_rows):
@@ -257,8 +270,10 @@ def blocks(
             # What follows a limit is one shard: there are few rows, and they come in order.
             meters = run.local(pipeline)
             below = blocks(input, how, stopped, share, run)
-            made = pipeline.stream(below, Tally(BadRowBudget()), Applying("limited"), meters.steps)
-            yield from (table for table in made if table.num_rows)
+            tally = Tally(BadRowBudget())
+            made = pipeline.stream(below, tally, Applying("limited"), meters.steps)
+            made = waited(made, tally, SystemClock(), stays=True)
+            yield from (table for table in made if not isinstance(table, ShardWaits) and table.num_rows)
         case Joined(inputs):
             for one in inputs:
                 if not stopped():
@@ -268,30 +283,39 @@ def blocks(
             source = files("read_parquet", Format.PARQUET, [path])
             yield from blocks(Tasks((fuse(source, operators),)), how, stopped, share, run)
         case Spread(exchanged, operators):
-            with connection(how), TemporaryDirectory(prefix="curate-", dir=scratch_root()) as root:
+            with connection(how, run), TemporaryDirectory(prefix="curate-", dir=scratch_root()) as root:
                 rows, _ = stages_run(exchanged, root, how, run)
                 yield from blocks(Tasks((fuse(rows.sources[0], operators),)), how, stopped, share, run)
         case Told(marked, operators):
-            with connection(how), TemporaryDirectory(prefix="curate-", dir=scratch_root()) as root:
+            with connection(how, run), TemporaryDirectory(prefix="curate-", dir=scratch_root()) as root:
                 rows, steps = stages_run(marked, root, how, run)
                 pairs = zip(rows.sources, rows.views, strict=True)
                 fused = tuple(Fusion(source, view, (*steps, *operators)) for source, view in pairs)
                 yield from blocks(Tasks(fused), how, stopped, share, run)
         case Zipped(inputs, plans):
-            # What connects first disconnects last: not the stream that ends first.
             streams = [blocks(one, how, stopped, share * len(inputs), run) for one in inputs]
-            with connection(how), ExitStack() as stack:
+            with connection(how, run), ExitStack() as stack:
                 for stream in streams:
                     stack.callback(stream.close)  # type: ignore[attr-defined]
                 yield from side_by_side(streams, lambda number: rows_of(plans[number]))
 
 
+def _settles(fusions: Sequence[Fusion]) -> bool:
+    """Returns whether the first rows of these tell what all of them are, as they do where one stage writes them.
+
+    Rows of a limit are made a few at a time: what a function gives for one of them says nothing about the next.
+    """
+    if any(one.read_step is not None for one in fusions) or all(told_by(one) is not None for one in fusions):
+        return False
+    return len(fusions) == 1 or all(are_alike(one, fusions[0]) for one in fusions)
+
+
 @contextmanager
-def connection(how: Options) -> Iterator[None]:
-    """Stays connected to where tasks run: streams within it neither connect nor disconnect."""
+def connection(how: Options, run: Run | Ran) -> Iterator[None]:
+    """Stays connected to where tasks run: all streams within it use the same."""
     backend = make_backend(how.backend or "inline")
     try:
-        backend.start(Resources(num_cpus=0.0))
+        run.started(backend.start(Resources(num_cpus=0.0)))
         yield
     finally:
         backend.close()
@@ -303,7 +327,13 @@ def keep(plan: Plan, path: str, how: Options, run: Run) -> None:
 
     spec, inputs = stage_of(plan, OutputFormat.PARQUET, None)
     display = run.write(NoDisplay())
-    options = RunOptions(inputs=tuple(inputs), output=path, backend=how.backend or "inline", display=display)
+    options = RunOptions(
+        inputs=tuple(inputs),
+        output=path,
+        backend=how.backend or "inline",
+        allow_incomplete_input=may_be_incomplete(plan),
+        display=display,
+    )
     ended = driver.run(spec, options)
     if ended.state is not RunState.COMPLETE:
         raise CheckpointFailed(
@@ -315,8 +345,10 @@ def keep(plan: Plan, path: str, how: Options, run: Run) -> None:
 def ranked(fusions: Sequence[Fusion]) -> Iterator[tuple[int, int, tuple[Any, ...], tuple[str, ...]]]:
     """Yields bundles of pieces, each with the number of its source, how many pieces there are before, and what they
     are called."""
-    rank, names = 0, Names()
+    rank, names, part = 0, Names(), 0
     for number, one in enumerate(fusions):
+        if one.part != part:
+            names, part = Names(), one.part
         for bundle in one.source.bundles():
             yield number, rank, bundle, tuple(names.of(one.source.shard(piece)) for piece in bundle)
             rank += len(bundle)
@@ -338,7 +370,10 @@ def stages_run(plan: Plan, root: str, how: Options, run: Run) -> tuple[SourceRow
         ended = driver.run_stage(stage, replace(options, display=run.write(NoDisplay(), stage.name)))
         return None if ended.state is RunState.COMPLETE else ended
 
-    ready = run_before(spec, root, RunOptions(inputs=(), output=root, backend=how.backend or "inline"), write)
+    options = RunOptions(
+        inputs=(), output=root, backend=how.backend or "inline", allow_incomplete_input=may_be_incomplete(plan)
+    )
+    ready = run_before(spec, root, options, write)
     if not isinstance(ready, StageSpec):
         failed = "; ".join(group.error for group in ready.failures)
         raise ExchangeFailed(

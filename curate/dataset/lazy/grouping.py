@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,8 +13,10 @@ import pyarrow as pa
 from curate.dataset.exchange.aggregate import Aggregate, Listed, begun, make, output_name, value_type
 from curate.dataset.exchange.groups import groups_of, groups_of_sorted, one_chunk
 from curate.dataset.exchange.how import GROUPED, Part, Usual
+from curate.dataset.exchange.offsets import packed, unpacked
 from curate.dataset.exchange.order import Order, SortKey
 from curate.dataset.lazy.convert import check_format, formatted, to_table
+from curate.dataset.lazy.declared import check_declared, identity_of
 from curate.dataset.lazy.expressions import unknown_column
 from curate.dataset.lazy.operators import (
     Called,
@@ -23,6 +26,7 @@ from curate.dataset.lazy.operators import (
     check_function,
     placement,
 )
+from curate.dataset.patience import Busy, patiently
 from curate.dataset.pipeline import READ_ROWS, ActorPool, Place
 from curate.dataset.tally import Tally
 from curate.errors import BadRow, ConfigError
@@ -244,8 +248,7 @@ class GroupRows(Regrouping):
         tally.drop(table.num_rows - len(starts), GROUPED)
         for rows in slices(starts, table, READ_ROWS):
             offsets = np.append(order.starts(rows), rows.num_rows)
-            structs = pa.StructArray.from_arrays([*map(one_chunk, rows.columns)], fields=list(rows.schema))
-            yield pa.table({GROUP: pa.LargeListArray.from_arrays(pa.array(offsets), structs)})
+            yield pa.table({GROUP: pa.LargeListArray.from_arrays(pa.array(offsets), packed(rows))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +258,7 @@ class MapGroups(Called):
     fn: Udf
     batch_format: str
     placement: Placement = field(default_factory=Placement)
+    output_schema: pa.Schema | None = None
     keeps_rows = False
 
     @property
@@ -263,21 +267,30 @@ class MapGroups(Called):
 
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         del found
-        return None
+        return self.output_schema
 
     def identity(self) -> Any:
-        return ["map_groups", *self.fn.identity(self.name), self.batch_format]
+        return ["map_groups", *self.fn.identity(self.name), self.batch_format, *identity_of(self.output_schema)]
 
     def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
-        del tally, place
+        del tally
         groups = one_chunk(table.column(GROUP))
-        rows = pa.RecordBatch.from_struct_array(groups.flatten())
+        rows = groups.flatten()
         ends = np.cumsum(groups.value_lengths().to_numpy())
         pending: list[pa.Table] = []
         pending_rows = 0
         start = 0
         for position, end in enumerate(ends.tolist()):
-            for made in self._of(pa.Table.from_batches([rows.slice(start, end - start)]), position):
+            group = unpacked(rows.slice(start, end - start))
+            tables: list[pa.Table] = []
+            for answer in patiently(
+                partial(self._of, group, position, place), kept=position > 0, tries=0 if position else place.tries
+            ):
+                if isinstance(answer, Busy):
+                    yield answer
+                else:
+                    tables = answer.value
+            for made in tables:
                 # Tables of their own if they differ: whoever takes them says how.
                 if pending and (pending_rows >= READ_ROWS or not made.schema.equals(pending[0].schema)):
                     yield pa.concat_tables(pending)
@@ -288,12 +301,13 @@ class MapGroups(Called):
         if pending:
             yield pa.concat_tables(pending)
 
-    def _of(self, group: pa.Table, position: int) -> Iterator[pa.Table]:
-        """Yields what a group becomes. A BadRow is about the whole of it."""
+    def _of(self, group: pa.Table, position: int, place: Place) -> list[pa.Table]:
+        """Returns what a group becomes. A BadRow is about the whole of it."""
+        at = replace(place, row=place.row + position)
         try:
             result = self.fn(formatted(group, self.batch_format))
-            for one in result if isinstance(result, Iterator) else [result]:
-                yield to_table(self.name, one, group)
+            tables = [to_table(self.name, one, group) for one in (result if isinstance(result, Iterator) else [result])]
+            return [self.declared(one, group, at) for one in tables]
         except BadRow as error:
             raise BadRow(error.reason, position) from error
 
@@ -427,12 +441,13 @@ class GroupedData:
         num_gpus: float | None = None,
         memory: int | None = None,
         resources: Mapping[str, float] | None = None,
+        output_schema: pa.Schema | None = None,
     ) -> Dataset:
         """Replaces every group by what `fn(group, *fn_args, **fn_kwargs)` returns for it.
 
-        A group is a batch of all its rows, in the order of the input; formats, what `fn` returns, where it runs, and
-        what is refused are as for `map_batches`. A group has to fit into the memory of one task. BadRow sets the whole
-        group aside.
+        A group is a batch of all its rows, in the order of the input; formats, what `fn` returns, its `output_schema`,
+        where it runs, and what is refused are as for `map_batches`. A group has to fit into the memory of one task.
+        BadRow sets the whole group aside.
 
         >>> ds = curate.from_items([{"k": 1, "n": 5}, {"k": 0, "n": 1}, {"k": 1, "n": 2}])
         >>> ds.groupby("k").map_groups(lambda group: {"n": [group["n"].to_pylist()]}).take_all()
@@ -444,7 +459,7 @@ class GroupedData:
         check_format(batch_format)
         where = placement("map_groups", udf, compute, num_cpus, num_gpus, memory, resources)
         grouped = self._dataset._exchanged(GroupRows(self._name, self._keys))
-        return grouped._then(MapGroups(udf, batch_format, where))
+        return grouped._then(MapGroups(udf, batch_format, where, check_declared("map_groups", output_schema)))
 
     @property
     def _name(self) -> str:

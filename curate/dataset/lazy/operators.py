@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -19,7 +20,9 @@ from curate.dataset.exchange.order import rows_where
 from curate.dataset.formats import BadRow as BadLine
 from curate.dataset.isolate import row_text
 from curate.dataset.lazy.convert import formatted, gathered, rows, to_table
+from curate.dataset.lazy.declared import as_declared, identity_of
 from curate.dataset.lazy.expressions import columns_of, expression_text, keep, project, type_of, unknown_column
+from curate.dataset.patience import Busy, busy, is_busy, patiently
 from curate.dataset.pipeline import ActorPool, Compute, Place, Step
 from curate.dataset.tally import Tally
 from curate.errors import BadRow, ConfigError
@@ -194,6 +197,8 @@ class Called(Plain):
     __slots__ = ()
     fn: Udf
     placement: Placement
+    output_schema: pa.Schema | None = None
+    """What it was declared to give; None: only running it tells."""
 
     @property
     def compute(self) -> Compute | None:  # type: ignore[override]
@@ -209,6 +214,13 @@ class Called(Plain):
         """Returns the operator with an instance, if it calls a class."""
         return replace(self, fn=self.fn.opened())  # type: ignore[type-var]
 
+    def declared(self, made: pa.Table, given: pa.Table, place: Place) -> pa.Table:
+        """Returns what it made of the rows that it was given as it was declared to be. Raises SchemaMismatch."""
+        if self.output_schema is None:
+            return made
+        rows = f"the rows {place.row} to {place.row + given.num_rows - 1} that it got of {place.shard or 'nothing'}"
+        return as_declared(made, self.output_schema, self.name, rows)  # type: ignore[attr-defined]
+
 
 @dataclass(frozen=True, slots=True)
 class MapBatches(Called):
@@ -218,6 +230,7 @@ class MapBatches(Called):
     batch_size: int | None
     batch_format: str
     placement: Placement = field(default_factory=Placement)
+    output_schema: pa.Schema | None = None
     keeps_rows = False
 
     @property
@@ -230,16 +243,17 @@ class MapBatches(Called):
 
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         del found
-        return None
+        return self.output_schema
 
     def identity(self) -> Any:
-        return ["map_batches", *self.fn.identity(self.name), self.batch_size, self.batch_format]
+        told = identity_of(self.output_schema)
+        return ["map_batches", *self.fn.identity(self.name), self.batch_size, self.batch_format, *told]
 
     def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
-        del tally, place
+        del tally
         result = self.fn(formatted(table.combine_chunks(), self.batch_format))
         for one in result if isinstance(result, Iterator) else [result]:
-            yield to_table(self.name, one, table)
+            yield self.declared(to_table(self.name, one, table), table, place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +263,7 @@ class MapRows(Called):
     fn: Udf
     flat: bool
     placement: Placement = field(default_factory=Placement)
+    output_schema: pa.Schema | None = None
     # BadRow may leave any of them out.
     keeps_rows = False
 
@@ -258,23 +273,30 @@ class MapRows(Called):
 
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         del found
-        return None
+        return self.output_schema
 
     def identity(self) -> Any:
-        return ["flat_map" if self.flat else "map", *self.fn.identity(self.name)]
+        return ["flat_map" if self.flat else "map", *self.fn.identity(self.name), *identity_of(self.output_schema)]
 
     def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
-        del tally, place
+        del tally
         made: list[Mapping[str, Any]] = []
-        for result in each(self.fn, table):
-            if not self.flat:
-                made.append(self._row(result))
-                continue
-            if isinstance(result, Mapping | str | bytes) or not isinstance(result, Iterable):
-                raise TypeError(f"{self.name} gave {type(result).__name__}, expected a list of dictionaries")
-            made += map(self._row, result)
+        for result in each(self._rows_of, table, place.tries):
+            if isinstance(result, Busy):
+                yield result
+            else:
+                made += result
         if made:
-            yield gathered(self.name, made, table.schema)
+            yield self.declared(gathered(self.name, made, self.output_schema or table.schema), table, place)
+
+    def _rows_of(self, row: dict[str, Any]) -> list[Mapping[str, Any]]:
+        result = self.fn(row)
+        if not self.flat:
+            return [self._row(result)]
+        if isinstance(result, Mapping | str | bytes) or not isinstance(result, Iterable):
+            raise TypeError(f"{self.name} gave {type(result).__name__}, expected a list of dictionaries")
+        # Here, for it may be a generator, whose rows are part of the call.
+        return list(map(self._row, result))
 
     def _row(self, value: Any) -> Mapping[str, Any]:
         if not isinstance(value, Mapping):
@@ -289,6 +311,7 @@ class MapIsolated(Called):
     fn: Udf
     timeout_s: float | None
     placement: Placement = field(default_factory=Placement)
+    output_schema: pa.Schema | None = None
     keeps_rows = False
     confined: Any = None
     """The `Confined` that it runs in, once it was made."""
@@ -305,18 +328,33 @@ class MapIsolated(Called):
 
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         del found
-        return None
+        return self.output_schema
 
     def identity(self) -> Any:
-        return ["map", *self.fn.identity(self.name), "isolate", self.timeout_s]
+        return ["map", *self.fn.identity(self.name), "isolate", self.timeout_s, *identity_of(self.output_schema)]
+
+    def _results(self, rows: list[dict[str, Any]], tries: int) -> Iterator[tuple[dict[str, Any], Any]]:
+        """Yields each row with what the function returned or the BadRow, or a `Busy` before the row is run again."""
+        done = 0
+        while done < len(rows):
+            try:
+                for result in self.confined.results(rows[done:]):
+                    yield rows[done], result
+                    done, tries = done + 1, 0
+            except Exception as error:
+                if not is_busy(error):
+                    raise
+                tries += 1
+                yield rows[done], busy(error, tries, kept=done > 0)
 
     def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
-        del place
         assert self.confined is not None
         given = rows(table)
         made: list[Mapping[str, Any]] = []
-        for row, result in zip(given, self.confined.results(given), strict=True):
-            if isinstance(result, BadRow):
+        for row, result in self._results(given, place.tries):
+            if isinstance(result, Busy):
+                yield result
+            elif isinstance(result, BadRow):
                 # Not raised: a search for it would run into it again.
                 tally.set_aside(BadLine(0, result.reason, row_text(row)))
             elif isinstance(result, Mapping):
@@ -324,14 +362,17 @@ class MapIsolated(Called):
             else:
                 raise TypeError(f"{self.name} gave {type(result).__name__}, expected a dictionary, a row")
         if made:
-            yield gathered(self.name, made, table.schema)
+            gave = gathered(self.name, made, self.output_schema or table.schema)
+            yield self.declared(gave, table, place)
 
 
-def each(fn: Callable[[dict[str, Any]], Any], table: pa.Table) -> Iterator[Any]:
-    """Yields what a function returns for each row. A BadRow that it raises says which row it was."""
+def each(fn: Callable[[dict[str, Any]], Any], table: pa.Table, tries: int = 0) -> Iterator[Any]:
+    """Yields what a function returns for each row, and `Busy` each time that it is to be called again for a row, since
+    it raised RetryLater: `tries` times before for the first one. A BadRow that it raises says which row it was."""
     for position, row in enumerate(rows(table)):
         try:
-            yield fn(row)
+            for answer in patiently(partial(fn, row), kept=position > 0, tries=0 if position else tries):
+                yield answer if isinstance(answer, Busy) else answer.value
         except BadRow as error:
             if error.row is None:
                 raise BadRow(error.reason, position) from error
@@ -358,8 +399,13 @@ class FilterRows(Called):
         return ["filter", *self.fn.identity(self.name), self.reason]
 
     def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
-        del place
-        kept = rows_where(table, np.array([bool(keep) for keep in each(self.fn, table)], bool))
+        keeps = []
+        for answer in each(self.fn, table, place.tries):
+            if isinstance(answer, Busy):
+                yield answer
+            else:
+                keeps.append(bool(answer))
+        kept = rows_where(table, np.array(keeps, bool))
         tally.drop(table.num_rows - kept.num_rows, self.reason)
         yield kept
 

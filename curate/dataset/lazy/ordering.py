@@ -230,7 +230,7 @@ class Shuffled(Limitable):
         tally.books.rows_in -= len(order) - len(own)
         plain = rows.drop_columns([BUCKET])
         for start in range(0, len(own), SLICE_ROWS):
-            yield plain.take(pa.array(own[start : start + SLICE_ROWS]))
+            yield take(plain, pa.array(own[start : start + SLICE_ROWS]))
 
 
 SLICE_ROWS = 1 << 16

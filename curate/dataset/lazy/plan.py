@@ -104,6 +104,26 @@ def schema_of(plan: Plan) -> pa.Schema | None:
             return zipped_schema(list(map(schema_of, inputs)))
 
 
+def sources_of(plan: Plan) -> Iterator[Source]:
+    """Yields where the rows of a plan come from, in order."""
+    match plan:
+        case Scan(source):
+            yield source
+        case Apply(input, _) | Limit(input, _) | Checkpoint(input, _):
+            yield from sources_of(input)
+        case Marked(input, _, marks):
+            yield from sources_of(input)
+            yield from sources_of(marks)
+        case Union(inputs) | Zip(inputs) | Exchanged(inputs, _):
+            for one in inputs:
+                yield from sources_of(one)
+
+
+def may_be_incomplete(plan: Plan) -> bool:
+    """Returns whether a plan may read the output of a job that is not all there, as one of its `read_...` was told."""
+    return any(getattr(source, "allow_incomplete_input", False) for source in sources_of(plan))
+
+
 def rows_of(plan: Plan) -> int | None:
     """Returns how many rows a plan gives where its sources know; None where rows have to be looked at."""
     match plan:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from curate.dataset.exchange.cuts import Cut, cuts, place
 from curate.dataset.exchange.even import Even, Reads, by_part, evenly, rows_of
 from curate.dataset.exchange.how import LIMIT, Exchange, Part
-from curate.dataset.exchange.order import Order
+from curate.dataset.exchange.order import Order, take
 from curate.dataset.exchange.runs import RunFile, Segment
 from curate.dataset.exchange.settle import given, given_schema
 from curate.dataset.exchange.skew import heaviest, refusal
@@ -222,7 +222,7 @@ def _sorted(rows: pa.Table, order: Any, runs: int, most: int) -> Iterator[pa.Tab
     rows = rows.combine_chunks()
     indices = order.indices(rows).slice(0, most)
     for start in range(0, len(indices), SLICE_ROWS):
-        yield rows.take(indices.slice(start, SLICE_ROWS))
+        yield take(rows, indices.slice(start, SLICE_ROWS))
 
 
 def ranges_of(how: Exchange, schema: pa.Schema | None, sides: Sequence[Sequence[Object]], budget_bytes: int) -> Ranges:

@@ -42,16 +42,19 @@ def read_parquet(
     filter: Any = None,
     schema: pa.Schema | None = None,
     num_cpus: float | None = None,
+    allow_incomplete_input: bool = False,
 ) -> Dataset:
     """Returns the rows of Parquet files, directories or globs, in the order of the paths and of the names below them.
 
     Lists them and reads one footer, whose schema holds for all files, unless `schema` says which columns there are, of
     which types. `columns` are those to keep, `filter` is an expression that rows must fulfil; both are pushed into the
     read. Files that differ are unified as far as Arrow can: a column that a file lacks is null, a narrower number is
-    widened. `num_cpus` is what a task holds that reads (default 1).
+    widened. `num_cpus` is what a task holds that reads (default 1). The output of a job is read if it is all there, or
+    with `allow_incomplete_input`.
 
-    Raises ConfigError for a path that matches nothing, files of another format, an unknown column, or a schema that the
-    first file cannot be read as. Reading raises SchemaMismatch, with both schemas, for a file that cannot be unified.
+    Raises ConfigError for a path that matches nothing, a job's output that is not all there, files of another format,
+    an unknown column, or a schema that the first file cannot be read as. Reading raises SchemaMismatch, with both
+    schemas, for a file that cannot be unified.
 
     >>> import pyarrow.compute as pc
     >>> import tempfile, pathlib, pyarrow as pa, pyarrow.parquet as pq
@@ -61,13 +64,19 @@ def read_parquet(
     [{'text': 'b'}]
     """
     how = ReadAs(Format.PARQUET, schema)
-    found = Dataset(Scan(files("read_parquet", Format.PARQUET, _paths(paths), how, num_cpus)))
+    found = _files("read_parquet", Format.PARQUET, paths, how, num_cpus, allow_incomplete_input)
     if filter is not None:
         found = found.filter(filter)
     return found if columns is None else found.select_columns(columns)
 
 
-def read_json(paths: Paths, *, schema: pa.Schema | None = None, num_cpus: float | None = None) -> Dataset:
+def read_json(
+    paths: Paths,
+    *,
+    schema: pa.Schema | None = None,
+    num_cpus: float | None = None,
+    allow_incomplete_input: bool = False,
+) -> Dataset:
     """Returns the rows of files of JSON lines, plain or compressed (gz, zst).
 
     The schema is sampled from the first file with rows, unless `schema` declares it; keys that it does not have are
@@ -81,11 +90,16 @@ def read_json(paths: Paths, *, schema: pa.Schema | None = None, num_cpus: float 
     [{'n': 1}, {'n': None}]
     """
     how = ReadAs(Format.JSONL, schema)
-    return Dataset(Scan(files("read_json", Format.JSONL, _paths(paths), how, num_cpus)))
+    return _files("read_json", Format.JSONL, paths, how, num_cpus, allow_incomplete_input)
 
 
 def read_csv(
-    paths: Paths, *, delimiter: str = ",", schema: pa.Schema | None = None, num_cpus: float | None = None
+    paths: Paths,
+    *,
+    delimiter: str = ",",
+    schema: pa.Schema | None = None,
+    num_cpus: float | None = None,
+    allow_incomplete_input: bool = False,
 ) -> Dataset:
     """Returns the rows of CSV files with a header, plain or compressed; files called `.tsv` are taken, too.
 
@@ -101,11 +115,16 @@ def read_csv(
     if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n' or ord(delimiter) > 127:
         raise ConfigError(f"read_csv(delimiter={delimiter!r}): expected one character of ASCII, no quote or line end")
     how = ReadAs(Format.CSV, schema, delimiter=delimiter)
-    return Dataset(Scan(files("read_csv", Format.CSV, _paths(paths), how, num_cpus)))
+    return _files("read_csv", Format.CSV, paths, how, num_cpus, allow_incomplete_input)
 
 
 def read_text(
-    paths: Paths, *, encoding: str = "utf-8", drop_empty_lines: bool = True, num_cpus: float | None = None
+    paths: Paths,
+    *,
+    encoding: str = "utf-8",
+    drop_empty_lines: bool = True,
+    num_cpus: float | None = None,
+    allow_incomplete_input: bool = False,
 ) -> Dataset:
     """Returns the lines of text files, plain or compressed, as the column `text`, without their line ends.
 
@@ -128,10 +147,16 @@ def read_text(
             f"read_text(encoding={encoding!r}): expected one of Python's such as 'latin-1': {error}"
         ) from error
     how = ReadAs(Format.TEXT, text_encoding=codecs.lookup(encoding).name, drop_empty_lines=bool(drop_empty_lines))
-    return Dataset(Scan(files("read_text", Format.TEXT, _paths(paths), how, num_cpus)))
+    return _files("read_text", Format.TEXT, paths, how, num_cpus, allow_incomplete_input)
 
 
-def read_binary_files(paths: Paths, *, include_paths: bool = False, num_cpus: float | None = None) -> Dataset:
+def read_binary_files(
+    paths: Paths,
+    *,
+    include_paths: bool = False,
+    num_cpus: float | None = None,
+    allow_incomplete_input: bool = False,
+) -> Dataset:
     """Returns a row for each file, whatever it is called: its bytes as they are stored, as the column `bytes`.
 
     With `include_paths`, also where it lies, as the column `path`. A file is a shard: a batch has one row, and a write
@@ -145,7 +170,7 @@ def read_binary_files(paths: Paths, *, include_paths: bool = False, num_cpus: fl
     [{'bytes': b'\\x00\\x01'}]
     """
     how = ReadAs(Format.BINARY, include_paths=bool(include_paths))
-    return Dataset(Scan(files("read_binary_files", Format.BINARY, _paths(paths), how, num_cpus)))
+    return _files("read_binary_files", Format.BINARY, paths, how, num_cpus, allow_incomplete_input)
 
 
 def read_images(
@@ -155,6 +180,7 @@ def read_images(
     mode: str = "RGB",
     include_paths: bool = False,
     num_cpus: float | None = None,
+    allow_incomplete_input: bool = False,
 ) -> Dataset:
     """Returns a row for each image (png, jpg, gif, bmp, tiff, webp), as the column `image`: numbers from 0 to 255.
 
@@ -178,7 +204,7 @@ def read_images(
     check_image(size, mode)
     shape = None if size is None else (int(size[0]), int(size[1]))
     how = ReadAs(Format.IMAGE, image_size=shape, image_mode=mode, include_paths=bool(include_paths))
-    return Dataset(Scan(files("read_images", Format.IMAGE, _paths(paths), how, num_cpus)))
+    return _files("read_images", Format.IMAGE, paths, how, num_cpus, allow_incomplete_input)
 
 
 def from_items(items: Sequence[Any]) -> Dataset:
@@ -261,6 +287,12 @@ def range(n: int) -> Dataset:
     """
     check_rows("range", n, 0)
     return Dataset(Scan(Range(n)))
+
+
+def _files(
+    method: str, format: Format, paths: Paths, how: ReadAs, num_cpus: float | None, allow_incomplete_input: bool
+) -> Dataset:
+    return Dataset(Scan(files(method, format, _paths(paths), how, num_cpus, allow_incomplete_input)))
 
 
 def _of_tables(method: str, given: tuple[Any, ...]) -> Dataset:

@@ -27,11 +27,12 @@ from curate.dataset.lazy.operators import (
     Select,
     WithColumn,
 )
-from curate.dataset.lazy.ordering import Limitable
+from curate.dataset.lazy.ordering import Held, Limitable
 from curate.dataset.lazy.plan import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip
 from curate.dataset.lazy.sampling import RandomSample
 from curate.dataset.lazy.sources import Files, Source, View
 from curate.dataset.lazy.unifying import Unify
+from curate.dataset.lazy.zipping import Zipped as SideBySide
 from curate.dataset.pipeline import Compute, task_cpus
 from curate.units import format_bytes
 
@@ -51,6 +52,9 @@ class Fusion:
     read_step: int | None = None
     """Rows of a piece that are read first, and as many as there were so far after that: no more are made than will be
     given, if all are kept. None: batches as they come."""
+    part: int = 0
+    """The part of a union that it is of, where a write has a stage for each: pieces of one name in two parts are called
+    alike, as they are in those stages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,8 @@ def lower(plan: Plan, operators: tuple[Operator, ...] = ()) -> Physical:
             return Tasks((fuse(source, operators),))
         case Apply(input, operator):
             return lower(input, (operator, *operators))
+        case Limit() | Zip() if any(isinstance(one, RandomSample) for one in operators):
+            return lower(placed(plan), operators)
         case Limit(input, rows):
             input = within(input, rows) or input
             first = First(_limited(lower(input), rows), rows)
@@ -142,13 +148,44 @@ def lower(plan: Plan, operators: tuple[Operator, ...] = ()) -> Physical:
             return Local(zipped, operators) if operators else zipped
         case Union(inputs):
             parts = [lower(one, operators) for one in inputs]
+            # By the parts themselves: which columns are read of them goes by what follows.
+            apart = not read_alike([lower(one) for one in inputs] if operators else parts)
             merged: list[Physical] = []
             for part in parts:
                 if merged and isinstance(part, Tasks) and isinstance(before := merged[-1], Tasks):
-                    merged[-1] = Tasks((*before.fusions, *part.fusions))
+                    following = before.fusions[-1].part + 1 if apart else 0
+                    further = (replace(one, part=one.part + following) for one in part.fusions)
+                    merged[-1] = Tasks((*before.fusions, *further))
                 else:
                     merged.append(part)
             return merged[0] if len(merged) == 1 else Joined(tuple(merged))
+
+
+def read_alike(parts: Sequence[Physical]) -> bool:
+    """Returns whether all of these are read of files, or of rows in memory, and the same is done with all of it."""
+    fusions = [one for part in parts if isinstance(part, Tasks) for one in part.fusions]
+    return all(isinstance(part, Tasks) for part in parts) and all(are_alike(one, fusions[0]) for one in fusions)
+
+
+def are_alike(one: Fusion, other: Fusion) -> bool:
+    """Returns whether two are read and processed in the same way, so that one stage writes both."""
+    if one is other:
+        return True
+    if one.source.found is None or other.source.found is None:
+        return False
+    kinds = [source.how.identity() if isinstance(source, Files) else None for source in (one.source, other.source)]
+    asked = [[operator.identity() for operator in fusion.operators] for fusion in (one, other)]
+    return kinds[0] == kinds[1] and one.source.found.equals(other.source.found) and asked[0] == asked[1]
+
+
+def placed(plan: Limit | Zip) -> Plan:
+    """Returns the first rows of a plan, or rows side by side, as what an exchange gives: there each row has a place, by
+    which a sample goes, that is the same whether they are consumed or written."""
+    match plan:
+        case Limit(input, rows):
+            return within(input, rows) or Exchanged((plan,), Held())
+        case Zip(inputs):
+            return Exchanged(inputs, SideBySide(len(inputs)))
 
 
 def within(plan: Plan, rows: int) -> Plan | None:
@@ -184,6 +221,22 @@ def at_most(fusion: Fusion, rows: int) -> Fusion:
     # Functions of batches see the same ones, however many rows are asked for.
     by_row = all(operator.keeps_rows or isinstance(operator, BY_ROW) for operator in fusion.operators)
     return replace(fusion, give_most=rows, read_step=rows if by_row else None)
+
+
+def unpaced(physical: Physical) -> Physical:
+    """Returns what runs with batches as they come, however few rows of them are asked for."""
+    match physical:
+        case Tasks(fusions):
+            return Tasks(tuple(replace(one, read_step=None) for one in fusions))
+        case First(input, rows):
+            return First(unpaced(input), rows)
+        case Local(input, operators):
+            return Local(unpaced(input), operators)
+        case Joined(inputs):
+            return Joined(tuple(map(unpaced, inputs)))
+        case Zipped(inputs, plans):
+            return Zipped(tuple(map(unpaced, inputs)), plans)
+    return physical
 
 
 def fuse(source: Source, operators: tuple[Operator, ...]) -> Fusion:

@@ -15,7 +15,19 @@ from curate.dataset.lazy.durable import alike, durable, fusions
 from curate.dataset.lazy.merging import merge_stage
 from curate.dataset.lazy.operators import Operator
 from curate.dataset.lazy.ordering import Bucketed, Repartitioned, Shuffled, buckets_for
-from curate.dataset.lazy.plan import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip, schema_of
+from curate.dataset.lazy.plan import (
+    Apply,
+    Checkpoint,
+    Exchanged,
+    Limit,
+    Marked,
+    Plan,
+    Scan,
+    Union,
+    Zip,
+    schema_of,
+    sources_of,
+)
 from curate.dataset.lazy.ranges import COPIES, LEAST_BYTES, MOST_BYTES, PARTS, ranges_of
 from curate.dataset.lazy.rules import Fusion, Spread, Tasks, lower
 from curate.dataset.lazy.sampling import RandomSample
@@ -116,6 +128,7 @@ def stage_of(
         before=read.before,
         bind=partial(_bound, read.exchange, read.sides, read.marks) if isinstance(base, Exchanged) or marked else None,
         seeded=partial(_seeded, plan, format, codec, owner) if _lacks_seed(plan) else None,
+        holes=tuple(one.as_dict() for source in sources_of(plan) for one in getattr(source, "holes", ())),
     )
     found = {name: None for step in read.operators for name in getattr(step, "sides", ())}
     if format is not OutputFormat.RUN and found:

@@ -16,9 +16,11 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from curate.dataset.formats import (
+    SAMPLED_FILES,
     BadRow,
     Encoding,
     Format,
@@ -31,6 +33,7 @@ from curate.dataset.formats import (
     rechunk,
     row_groups,
     sample_schema,
+    stored_as_array,
 )
 from curate.dataset.formats.hold import plain, unify, widens
 from curate.dataset.inputs import SCHEMA, list_inputs, understand
@@ -38,6 +41,7 @@ from curate.dataset.lazy.footers import refuse_other_types
 from curate.dataset.nulls import empty
 from curate.dataset.split import SHARD_BYTES, bundled, shards_of
 from curate.dataset.tally import Tally, counted
+from curate.dataset.upstream import Hole, holes_in, refuse_holes, warn_of_holes
 from curate.errors import ConfigError, CorruptInput, SchemaMismatch
 from curate.storage import open_store
 from curate.storage.protocol import Object, Store
@@ -45,8 +49,6 @@ from curate.tasks.columns import BLOCK_ROWS
 from curate.tasks.shard import Shard, SliceKind
 from curate.units import MIB, format_bytes
 
-SAMPLED = 8
-"""Files that are looked into for the schema, until one has rows."""
 READERS = 8
 """Footers that are read at once."""
 RANGE_ROWS = 1 << 20
@@ -139,6 +141,8 @@ class Listed:
     shard_bytes: int = SHARD_BYTES
     """Stored bytes of a piece, at most, where a file can be split."""
 
+    holes: tuple[Hole, ...] = ()
+    """What was missing of the files when they were listed, which may be incomplete."""
     pinned: bool = False
     """Whether it is cut into the same pieces whatever reads it: rows are told apart by piece and number."""
 
@@ -210,11 +214,12 @@ class FileShards(Listed):
 
     def _shards(self, named: tuple[Object, str]) -> list[Shard]:
         item, name = named
-        return list(shards_of(item, name, self.encoding(item.uri), self.shard_bytes, _groups_of))
+        return list(shards_of(item, name, self.encoding(item.uri), self.shard_bytes, _groups_of, _is_array))
 
     def _may_be_cut(self, named: tuple[Object, str]) -> bool:
-        # The footers of large Parquet files are read for that.
-        return named[0].size > self.shard_bytes and self.encoding(named[0].uri).format is Format.PARQUET
+        # The footers of large Parquet files are read for that, and the beginning of large ones of JSON.
+        formats = (Format.PARQUET, Format.JSONL)
+        return named[0].size > self.shard_bytes and self.encoding(named[0].uri).format in formats
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +232,8 @@ class Files(FileShards):
     how: ReadAs
     schema: pa.Schema
     num_cpus: float | None = None
+    allow_incomplete_input: bool = False
+    """Whether to read the output of a job that is not all there."""
 
     @property
     def name(self) -> str:
@@ -430,10 +437,12 @@ def files(
     paths: Sequence[str],
     how: ReadAs | None = None,
     num_cpus: float | None = None,
+    allow_incomplete_input: bool = False,
 ) -> Files:
     """Lists files and finds their schema: as it was declared, else that of the first that has rows.
 
-    Raises ConfigError for a path that matches nothing, a file of another format, or a declared schema that the first
+    Raises ConfigError for a path that matches nothing, for the output of a job that is not complete, or not all there,
+    unless that is allowed, for a file of another format, or a declared schema that the first
     Parquet file cannot be read as; CorruptInput if the files that are looked at cannot be read.
     """
     if not paths:
@@ -443,13 +452,24 @@ def files(
     how = how or ReadAs(format)
     if how.schema is not None:
         how = replace(how, schema=check_declared(method, format, how.schema))
-    listing = list_inputs([understand(path) for path in paths], open_store).table
+    patterns = [understand(path) for path in paths]
+    inputs = list_inputs(patterns, open_store)
+    holes = holes_in(patterns, inputs, open_store)
+    if allow_incomplete_input:
+        warn_of_holes(holes, method)
+    else:
+        refuse_holes(holes, open_store, f"{method}(..., allow_incomplete_input=True)")
+    listing = inputs.table
     for uri in listing["uri"].to_pylist():
         try:
             detect(uri, how)
         except ConfigError as error:
             raise ConfigError(f"{method} was given {uri!r}: {error}") from error
-    found = Files(method, tuple(paths), how, pa.schema([]), num_cpus, listing=listing)
+    found = Files(
+        *(method, tuple(paths), how, pa.schema([]), num_cpus, allow_incomplete_input),
+        listing=listing,
+        holes=tuple(holes),
+    )
     schema, first = _sampled(found)
     return replace(found, schema=schema, how=how if how.schema is not None else replace(how, first=first))
 
@@ -496,7 +516,9 @@ def _sampled(source: Files) -> tuple[pa.Schema, str]:
         return known, ""
     problem: CorruptInput | None = None
     schema, first = pa.schema([]), ""
-    for block in source.listing.slice(0, SAMPLED).to_pylist():
+    listing = source.listing
+    filled = listing.filter(pc.greater(listing["size"], 0)).slice(0, SAMPLED_FILES)
+    for block in (filled if len(filled) else listing.slice(0, 1)).to_pylist():
         one = Object(block["uri"], block["size"], block["generation"])
         try:
             schema = sample_schema(open_store(one.uri), one, detect(one.uri, replace(how, schema=None)))
@@ -524,6 +546,10 @@ def _groups_of(item: Object) -> list[int] | None:
     except CorruptInput:
         # Reading it as a whole says what is wrong.
         return None
+
+
+def _is_array(item: Object) -> bool:
+    return stored_as_array(open_store(item.uri), item)
 
 
 def _rows_in_footer(object: Object) -> int:

@@ -113,6 +113,11 @@ class Run:
     def __init__(self) -> None:
         self._parts: list[StreamPart | WritePart] = []
         self._behind: list[LocalPart] = []
+        self._start_s = 0.0
+
+    def started(self, seconds: float) -> None:
+        """Adds the time that it took to start what runs tasks."""
+        self._start_s += seconds
 
     def stream(self, chains: Sequence[tuple[str, Pipeline]], *, inline: bool) -> Gauges:
         """Adds tasks that make blocks; returns what says how they are doing."""
@@ -136,7 +141,7 @@ class Run:
         """Returns what all of it has done so far."""
         found = _all_of([part.measured() for part in list(self._parts)])
         behind = [one for part in list(self._behind) for one in part.operators()]
-        return replace(found, operators=(*found.operators, *behind))
+        return replace(found, operators=(*found.operators, *behind), start_s=found.start_s + self._start_s)
 
 
 class Ran:
@@ -144,10 +149,18 @@ class Ran:
 
     def __init__(self, last: Run | None = None) -> None:
         self.last = last
+        self._start_s = 0.0
+        """Seconds that it took to start what runs tasks, for the run that begins next."""
+
+    def started(self, seconds: float) -> None:
+        """Adds such seconds."""
+        self._start_s += seconds
 
     def begin(self) -> Run:
         """Returns what is to be filled by a run that begins now."""
         self.last = Run()
+        self.last.started(self._start_s)
+        self._start_s = 0.0
         return self.last
 
     def told(self) -> str:
@@ -168,6 +181,7 @@ def _all_of(parts: Sequence[Measured]) -> Measured:
         running=sum(part.running for part in parts),
         inline=all(part.inline for part in parts),
         flow=_together(flows) if flows else None,
+        start_s=sum(part.start_s for part in parts),
     )
 
 
@@ -191,7 +205,8 @@ def stats(found: Measured) -> str:
     lines += ["", *_table([_TIMES, *_by_stage(there, _times)]), ""]
     if found.flow is not None:
         lines.append(_flow(found.flow))
-    lines.append(f"took {_time(found.elapsed_s)}; {limit_of(found)}")
+    started = f", after {_time(found.start_s)} to start Ray" if found.start_s else ""
+    lines.append(f"took {_time(found.elapsed_s)}{started}; {limit_of(found)}")
     return "\n".join(lines)
 
 

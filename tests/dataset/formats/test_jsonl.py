@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from curate.dataset.formats import JSON_TEXT, detect, lines, read, sample_schema
@@ -48,6 +48,7 @@ def rows_of(data: bytes, schema: pa.Schema = SCHEMA, name: str = "a.jsonl", **op
 @given(st.lists(GOOD | st.sampled_from([*BAD, b"", b"  \r"]), max_size=30), st.integers(1, 40), st.booleans())
 def test_a_bad_row_costs_itself_alone(content: list[bytes], block: int, last_end: bool) -> None:
     """Good rows are the same with and without bad neighbours; each bad one is told with its line and one reason."""
+    assume([line for line in content if line.strip()] != [b"[1]"])  # which is a file that is one array
     data = b"\n".join(content) + (b"\n" if last_end else b"")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lines, "BLOCK_BYTES", block)
@@ -62,6 +63,7 @@ def test_a_bad_row_costs_itself_alone(content: list[bytes], block: int, last_end
 @given(st.lists(GOOD | st.sampled_from([*BAD, b""]), max_size=20), st.lists(st.integers(0, 500), max_size=4))
 def test_slices_give_the_rows_of_the_whole_in_order(content: list[bytes], cuts: list[int]) -> None:
     """Reading [0,a) [a,b) [b,end) one after the other is reading the file, bad rows included."""
+    assume([line for line in content if line.strip()] != [b"[1]"])
     data = b"\n".join(content)
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     whole, whole_bad = rows_of(data)
@@ -326,7 +328,7 @@ def test_a_value_nested_very_deeply_is_json_text_or_a_bad_row(depth: int) -> Non
 @given(st.lists(st.text('{}[]",:\\utfn0123456789.e- \x00é', max_size=12).map(str.encode), max_size=20))
 def test_reasons_are_few(content: list[bytes]) -> None:
     """They are grouped and counted, so they hold neither data nor positions."""
-    _, bad = rows_of(b"\n".join(content))
+    _, bad = rows_of(b"\n".join([b"\xef\xbb\xbf{}", *content]))  # which is UTF-8, and no array
     assert all(not any(mark.isdigit() for mark in row.reason) for row in bad)
     assert all(len(row.reason) < 80 for row in bad)
 

@@ -405,6 +405,65 @@ def test_a_sample_is_the_same_in_every_plan(sampled: Callable[[Path], Dataset], 
     assert curate.read_parquet(tmp_path / "out").take_all() == expected
 
 
+@pytest.mark.parametrize(
+    "sampled",
+    [
+        lambda at: parquet(at).union(lines(at)).random_sample(0.5, seed=1),
+        lambda at: (
+            parquet(at).union(curate.from_items([{"n": -n, "k": n} for n in range(9)])).random_sample(0.5, seed=1)
+        ),
+        lambda at: parquet(at).union(lines(at)).map(half).random_sample(0.5, seed=1).filter(is_even),
+        lambda at: curate.range(40).union(lines(at), curate.range(40)).random_sample(0.5, seed=1),
+        lambda at: curate.read_parquet(at / "x").union(renamed(at / "y"), lines(at)).random_sample(0.5, seed=1),
+        lambda at: (
+            curate.read_parquet(at / "x").union(curate.read_parquet(at / "y")).union(renamed(at / "y"))
+        ).random_sample(0.5, seed=1),
+        lambda at: parquet(at).limit(25).random_sample(0.5, seed=1),
+        lambda at: parquet(at).limit(33).limit(25).map(half).random_sample(0.5, seed=1),
+        lambda at: parquet(at).union(lines(at)).limit(49).random_sample(0.5, seed=1),
+        lambda at: parquet(at).sort("k").random_sample(0.5, seed=1),
+        lambda at: parquet(at).sort("k").limit(25).random_sample(0.5, seed=1),
+        lambda at: parquet(at).sort("k").select_columns(["n", "k"]).limit(25).map(half).random_sample(0.5, seed=1),
+        lambda at: parquet(at).sort("k").filter(is_even).limit(15).random_sample(0.5, seed=1),
+        lambda at: parquet(at).random_shuffle(seed=2).limit(25).random_sample(0.5, seed=1),
+        lambda at: parquet(at).zip(curate.range(40)).drop_columns("id").random_sample(0.5, seed=1),
+        lambda at: parquet(at).limit(25).zip(curate.range(25)).drop_columns("id").random_sample(0.5, seed=1),
+        lambda at: parquet(at).zip(curate.range(40)).drop_columns("id").limit(25).random_sample(0.5, seed=1),
+        lambda at: parquet(at).limit(25).random_sample(0.7, seed=1).limit(13).random_sample(0.7, seed=2),
+        lambda at: parquet(at).limit(25).random_sample(0.7, seed=1).union(lines(at)).random_sample(0.7, seed=2),
+        lambda at: parquet(at).dedup_exact("k").random_sample(0.5, seed=1),
+        lambda at: parquet(at).union(lines(at)).dedup_exact("k").random_sample(0.5, seed=1),
+        lambda at: parquet(at).dedup_exact("k").limit(12).random_sample(0.5, seed=1),
+        lambda at: parquet(at).checkpoint(at / "kept").random_sample(0.5, seed=1),
+        lambda at: parquet(at).union(lines(at)).checkpoint(at / "kept").limit(45).random_sample(0.5, seed=1),
+        lambda at: parquet(at).repartition(3).random_sample(0.5, seed=1),
+        lambda at: parquet(at).groupby("k").count().limit(15).random_sample(0.5, seed=1),
+    ],
+)
+def test_a_sample_that_is_written_is_the_one_that_is_consumed(
+    sampled: Callable[[Path], Dataset], folder: Path, tmp_path: Path
+) -> None:
+    """Whatever it is drawn of: which row is in it goes by where the row was read, or by its place behind an exchange,
+    and both are the same on every path."""
+    ds = sampled(folder).using(backend="inline")
+    expected = ds.take_all()
+    assert expected
+    assert ds.repartition(2).take_all() == expected
+    ended = ds.write_parquet(tmp_path / "out")
+    assert (ended.state, ended.books.balanced()) == ("complete", True)
+    found = [pq.read_table(path) for path in sorted((tmp_path / "out").glob("*.parquet"))]
+    assert [row for one in found if one.num_columns for row in one.to_pylist()] == expected
+
+
+def half(row: Row) -> Row:
+    return {"n": row["n"], "k": row["k"] // 2}
+
+
+def renamed(path: Path) -> Dataset:
+    """Returns what is read otherwise than its neighbours, of files of the same names."""
+    return curate.read_parquet(path).with_column("k", pc.field("k") + 1)
+
+
 def test_a_dry_run_writes_nothing(folder: Path, tmp_path: Path) -> None:
     """Also where a stage has to come first."""
     spec, inputs = stage_of(parquet(folder).zip(curate.range(40))._plan, OutputFormat.PARQUET, None)

@@ -1,0 +1,140 @@
+"""The schema of rows that only user functions know, as they are consumed: what a write would hold them to.
+
+That of the first rows holds for all. Later ones are widened to it, or refused with the error that a write ends with.
+Where no row is there to tell, an empty table is asked, as a write asks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+
+from curate.dataset.formats.hold import hold
+from curate.dataset.lazy.operators import Operator
+from curate.dataset.lazy.plan import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip, schema_of
+from curate.dataset.lazy.rules import Fusion
+from curate.dataset.lazy.unifying import unify
+from curate.dataset.lazy.zipping import zipped_schema
+from curate.dataset.nulls import empty, filled, is_known
+from curate.dataset.pipeline import Pipeline
+from curate.dataset.probing import TYPE_PROBES
+from curate.dataset.tally import BadRowBudget, Tally
+from curate.errors import SchemaMismatch
+
+PIECE = b"curate.piece"
+"""Under which a block says what its first rows were read from."""
+HELD_BYTES = 64 << 20
+"""Bytes of blocks that are held back, at most, until the type is known of a column that was null in all rows so far."""
+
+
+def told_by(fusion: Fusion) -> pa.Schema | None:
+    """Returns the schema of what a source and its operators give; None if only running user code tells."""
+    found, columns = fusion.source.found, fusion.view.columns
+    schema = found if found is None or columns is None else pa.schema([found.field(name) for name in columns])
+    if schema is not None and not len(schema):
+        # No rows came out of an exchange, nor their columns.
+        return None
+    for operator in fusion.operators:
+        schema = operator.schema(schema)
+    return schema
+
+
+def named(table: pa.Table, piece: str) -> pa.Table:
+    """Returns a table that says what it was read from."""
+    return table.replace_schema_metadata({PIECE: piece.encode(errors="replace")})
+
+
+def settled(blocks: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """Yields blocks of one schema: that of the first one, columns of nothing but nulls typed as in those that follow it
+    soon. Raises SchemaMismatch, which notes what was read, for one that it does not hold."""
+    schema: pa.Schema | None = None
+    pending: list[pa.Table] = []
+    pieces: set[bytes] = set()
+    size = 0
+    for block in blocks:
+        if schema is not None:
+            yield _held(block, schema)
+            continue
+        pending.append(block)
+        pieces.add((block.schema.metadata or {}).get(PIECE, b""))
+        size += block.nbytes
+        found = _typed(pending)
+        if len(pieces) > TYPE_PROBES or size >= HELD_BYTES or all(is_known(field.type) for field in found):
+            schema = found
+            yield from (_held(one, schema) for one in pending)
+            pending.clear()
+    if pending:
+        schema = _typed(pending)
+        yield from (_held(one, schema) for one in pending)
+
+
+def _typed(blocks: Sequence[pa.Table]) -> pa.Schema:
+    """Returns the schema of the first block, types that it does not tell taken from the others."""
+    first = blocks[0].schema.remove_metadata()
+    for other in blocks[1:]:
+        types = {field.name: field.type for field in other.schema}
+        first = pa.schema([one.with_type(filled(one.type, types.get(one.name, one.type))) for one in first])
+    return first
+
+
+def _held(block: pa.Table, schema: pa.Schema) -> pa.Table:
+    piece = (block.schema.metadata or {}).get(PIECE, b"").decode(errors="replace")
+    try:
+        return hold(block.replace_schema_metadata(None), schema)
+    except SchemaMismatch as error:
+        if piece:
+            error.add_note(f"while {piece} was read")
+        raise
+
+
+def unnamed(blocks: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """Yields blocks that do not say any more what they were read from."""
+    for block in blocks:
+        metadata = block.schema.metadata
+        yield block.replace_schema_metadata(None) if metadata and PIECE in metadata else block
+
+
+# Where there is no row
+
+
+def blank_of(plan: Plan) -> pa.Table:
+    """Returns a table without rows, of the columns that a plan's rows would have, as far as an empty table tells."""
+    with suppress(Exception):  # what user code makes of an empty table says nothing about what it makes of others
+        return _blank(plan)
+    return pa.table({})
+
+
+def _blank(plan: Plan) -> pa.Table:
+    known = schema_of(plan)
+    if known is not None:
+        return empty(known)
+    match plan:
+        case Apply() | Marked():
+            base, steps = _chain(plan)
+            pipeline = Pipeline(tuple(steps))
+            pipeline.setup()
+            made = next(iter(pipeline.apply(_blank(base), Tally(BadRowBudget()))), pa.table({}))
+            return made.slice(0, 0).replace_schema_metadata(None)
+        case Limit(input, _) | Checkpoint(input, _):
+            return _blank(input)
+        case Union(inputs):
+            return empty(unify("union", [_blank(one).schema for one in inputs]))
+        case Zip(inputs):
+            zipped = zipped_schema([_blank(one).schema for one in inputs])
+            return pa.table({}) if zipped is None else empty(zipped)
+        case Exchanged(inputs, how):
+            made = how.schema([_blank(one).schema for one in inputs])
+            return pa.table({}) if made is None else empty(made)
+        case Scan():
+            return pa.table({})
+
+
+def _chain(plan: Plan) -> tuple[Plan, list[Operator]]:
+    steps: list[Any] = []
+    while isinstance(plan, Apply | Marked):
+        steps.insert(0, plan.operator if isinstance(plan, Apply) else plan.step)
+        plan = plan.input
+    return plan, steps

@@ -1,0 +1,65 @@
+"""Shards whose inputs were removed are taken out, wherever a kill hits."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from curate.dataset.verify import verify
+from tests.e2e.harness import CURATION, LENGTHS, Place, Zygote, corpus, job_summary, outputs, strangers, totals
+
+FILES = corpus(sizes=(60, 3, 40, 0))
+REMOVED = ("2020/RC-00.jsonl.gz", "2021/RC-01.jsonl")
+
+
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("job", [CURATION, LENGTHS])
+def test_killed_at_every_operation(local: Place, tmp_path: Path, step: int, job: str) -> None:
+    """The next run ends complete, asked for the removal or not: with the shard and all that was made of it, if the kill
+    hit before the plan says that it is out, or with nothing of it. Asked for it again, nothing of it is left, and all
+    is as if the inputs had never been there; when they come back, as if they had never been gone."""
+    root = Path(local.root)
+    source = local.write("in", FILES)
+    common = (job, "--backend", "inline", "--json", "--input", source, "--output")
+    with Zygote(tmp_path / "zygote") as zygote:
+        old = zygote.run(*common, f"{root}/old")
+        assert old.code == 0, old.err
+        for name in REMOVED:
+            local.delete(f"{source}/{name}")
+        whole = zygote.run(*common, f"{root}/whole")
+        expected, before = local.objects("whole"), local.objects("old")
+        shutil.copytree(root / "old", root / "count")
+        operations = zygote.operations(*common, f"{root}/count", "--drop-removed")
+        assert outputs(local.objects("count")) == outputs(expected)
+        for number in range(0, operations, step):
+            out, where = root / f"killed-{number}", f"before operation {number} of {operations}"
+            shutil.copytree(root / "old", out)
+            killed = zygote.run(*common, str(out), "--drop-removed", kill_operation=number, kill_when="before")
+            assert killed.code == -9, f"{where}: {killed.code} {killed.err}"
+            plain = zygote.run(*common, str(out))
+            assert plain.code == 0, f"{where}: {plain.err}"
+            assert outputs(local.objects(out.name)) in (outputs(before), outputs(expected)), where
+            assert verify(str(out)).state == "ok", where
+            ended = zygote.run(*common, str(out), "--drop-removed")
+            assert ended.code == 0, f"{where}: {ended.err}"
+            found = local.objects(out.name)
+            assert outputs(found) == outputs(expected), where
+            assert totals(ended.json) == totals(whole.json), where
+            assert job_summary(found) == job_summary(expected), where
+            assert not strangers(found), where
+            shutil.rmtree(out)
+        for number in range(0, operations, 4 * step):
+            out, where = root / f"back-{number}", f"before operation {number} of {operations}"
+            shutil.copytree(root / "old", out)
+            assert zygote.run(*common, str(out), "--drop-removed", kill_operation=number, kill_when="before").code == -9
+            local.write("in", {name: FILES[name] for name in REMOVED})
+            ended = zygote.run(*common, str(out))
+            assert ended.code == 0, f"{where}: {ended.err}"
+            assert outputs(local.objects(out.name)) == outputs(before), where
+            assert totals(ended.json) == totals(old.json), where
+            assert verify(str(out)).state == "ok", where
+            for name in REMOVED:
+                local.delete(f"{source}/{name}")
+            shutil.rmtree(out)

@@ -1,0 +1,306 @@
+"""RetryLater: the call of user code that raised is made again, no other one, and nothing else shows that it waited."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from curate import ActorPool, Dataset, Job, RetryLater, RunState, param
+from curate.clock import SystemClock
+from curate.dataset.look import look
+from curate.dataset.patience import MOST_TRIES, wait_s
+from tests.fakes import FakeClock
+from tests.job.inline import everything, numbered, run_job, write_jsonl
+
+ROWS = 6
+"""Of each input."""
+UNITS = {"process": 3, "map_batches": 3, "pool": 3, "map": 6, "flat_map": 6, "filter": 6, "map pool": 6}
+"""Calls that are needed for an input, by what makes them: batches of two rows, or rows."""
+
+
+class Service:
+    """Answers, or says that it is busy, by a script; writes down every call."""
+
+    def __init__(self) -> None:
+        self.busy: Counter[int] = Counter()
+        """How often each call is refused before it is answered, by the first row that it is about."""
+        self.after_s = 0.0
+        self.calls: list[int] = []
+        self.served: Counter[int] = Counter()
+
+    def ask(self, n: int) -> None:
+        """Raises while the service is busy for this row."""
+        self.calls.append(n)
+        if self.busy[n] > 0:
+            self.busy[n] -= 1
+            raise RetryLater(self.after_s, "HTTP 429")
+        self.served[n] += 1
+
+
+SERVICE, CLOCK = Service(), FakeClock()
+
+
+@pytest.fixture(autouse=True)
+def service(monkeypatch: pytest.MonkeyPatch) -> Service:
+    """A service of its own for each test."""
+    fresh = Service()
+    monkeypatch.setitem(globals(), "SERVICE", fresh)
+    return fresh
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    """Time that passes by sleeping alone, wherever somebody waits."""
+    fake = FakeClock()
+    monkeypatch.setitem(globals(), "CLOCK", fake)
+    for name in ("now", "monotonic", "sleep"):
+        monkeypatch.setattr(SystemClock, name, lambda _, *given, name=name: getattr(fake, name)(*given))
+    return fake
+
+
+def one_row(row: dict[str, Any]) -> dict[str, Any]:
+    SERVICE.ask(row["n"])
+    return row
+
+
+def twice(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield row
+    SERVICE.ask(row["n"])
+    yield row
+
+
+def keeps(row: dict[str, Any]) -> bool:
+    SERVICE.ask(row["n"])
+    return bool(row["n"] % 2)
+
+
+def one_batch(batch: pa.Table) -> pa.Table:
+    SERVICE.ask(batch["n"][0].as_py())
+    return batch
+
+
+class Batches:
+    """Made once in each actor."""
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        return one_batch(batch)
+
+
+class Rows:
+    """Made once in each actor."""
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        return one_row(row)
+
+
+class Calling(Job):
+    """Calls the service for each batch, or each row."""
+
+    version = "1"
+    batch_size = 2
+    max_bad_rows = "100%"
+    output_schema = pa.schema([("id", pa.string()), ("n", pa.int64()), ("text", pa.string())])
+    how: str = param("process", help="what makes the calls")
+
+    def build(self, ds: Dataset) -> Dataset:
+        match self.how:
+            case "process":
+                return super().build(ds)
+            case "map_batches":
+                return ds.map_batches(one_batch, batch_size=2)
+            case "pool":
+                return ds.map_batches(Batches, batch_size=2, compute=ActorPool(size=1))
+            case "map":
+                return ds.map(one_row)
+            case "flat_map":
+                return ds.flat_map(twice)
+            case "filter":
+                return ds.filter(keeps, reason="even")
+            case "map pool":
+                return ds.map(Rows, compute=ActorPool(size=1))
+        raise AssertionError(self.how)
+
+    def process(self, batch: pa.Table) -> Iterator[pa.Table]:
+        """Has given and booked something of the batch by the time that it calls."""
+        self.count("batches")
+        self.quarantine({"n": batch["n"][0].as_py()}, "the first of two")
+        self.drop(1, "the second of two")
+        yield batch.slice(0, 0)
+        SERVICE.ask(batch["n"][0].as_py())
+
+
+def inputs(folder: Path, shards: int = 1) -> Path:
+    for shard in range(shards):
+        write_jsonl(folder / "in" / f"{shard}.jsonl", numbered(ROWS * shard, ROWS * (shard + 1)))
+    return folder / "in"
+
+
+def do(folder: Path, how: str, shards: int = 1, **options: Any) -> Any:
+    return run_job(Calling(how=how), inputs(folder, shards), folder / "out", clock=CLOCK, **options)
+
+
+def logged(logs: list[Any]) -> list[str]:
+    """Returns what was said of a service."""
+    return [entry["event"] for entry in logs if "service" in entry["event"]]
+
+
+@pytest.mark.parametrize("how", UNITS)
+@given(busy=st.lists(st.sampled_from([0, 0, 0, 1, 2, 5]), min_size=2 * ROWS, max_size=2 * ROWS))
+@settings(
+    max_examples=4,
+    deadline=None,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+def test_the_call_that_was_refused_is_made_again_and_no_other(
+    how: str, busy: list[int], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Each unit is served once, and called once more for each refusal, in order; outputs, books and quarantine are
+    those of a service that is never busy; short waits are no tries of a shard."""
+    world = SERVICE
+    world.__init__()  # type: ignore[misc]
+    calm = do(tmp_path_factory.mktemp("calm"), how, 2)
+    units = list(world.calls)
+    assert len(units) == 2 * UNITS[how]
+    world.__init__()  # type: ignore[misc]
+    world.busy.update({n: times for n, times in enumerate(busy) if n in units})
+    refused = Counter(world.busy)
+    ended = do(tmp_path_factory.mktemp("busy"), how, 2)
+    assert world.calls == [n for n in units for _ in range(1 + refused[n])]
+    assert world.served == dict.fromkeys(units, 1)
+    assert (ended.state, ended.attempts, ended.books.rows()) == (RunState.COMPLETE, 2, calm.books.rows())
+    assert ended.books.counters == calm.books.counters
+    told, quiet = Path(ended.output), Path(calm.output)
+    names = [name for name in everything(told) if name.endswith((".parquet", "quarantine")) and "plan" not in name]
+    assert names
+    for name in names:
+        assert (told / name).read_bytes() == (quiet / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("how", UNITS)
+def test_short_waits_grow_from_what_was_asked_for(how: str, service: Service, clock: FakeClock, tmp_path: Path) -> None:
+    """Those of a call that is refused again and again; the next call begins anew. Nobody is told."""
+    service.after_s = 0.01
+    service.busy.update({2: 5, 4: 1})
+    with capture_logs() as logs:
+        ended = do(tmp_path, how)
+    assert (ended.state, ended.attempts) == (RunState.COMPLETE, 1), ended.failures
+    assert clock.sleeps == [0.01, 0.01, 0.02, 0.04, 0.08, 0.01]
+    assert not logged(logs)
+
+
+@pytest.mark.parametrize("how", UNITS)
+def test_a_long_wait_is_waited_where_something_is_done(
+    how: str, service: Service, clock: FakeClock, tmp_path: Path
+) -> None:
+    """As long as it was asked to, in its task; it is told when it begins, with the try, and is no try of the shard."""
+    service.after_s = 60.0
+    service.busy[2] = 2
+    with capture_logs() as logs:
+        ended = do(tmp_path, how)
+    assert (ended.state, ended.attempts) == (RunState.COMPLETE, 1), ended.failures
+    assert service.served == dict.fromkeys(service.served, 1)
+    assert sum(clock.sleeps) == pytest.approx(120.0)
+    if how != "map pool":  # in the middle of a batch the actor waits
+        said = "service busy (HTTP 429); next try of its batch in 60 s"
+        assert logged(logs) == [f"{said} (1 of 20)", f"{said} (2 of 20)"]
+        assert max(clock.sleeps) <= 5.0, "a time limit counts from the last word"
+
+
+@pytest.mark.parametrize("how", UNITS)
+def test_a_long_wait_before_anything_is_done_hands_the_shard_back(how: str, service: Service, tmp_path: Path) -> None:
+    """The slot is free, and nothing is lost."""
+    service.after_s = 60.0
+    service.busy[0] = 3
+    with capture_logs() as logs:
+        ended = do(tmp_path, how)
+    assert (ended.state, ended.attempts) == (RunState.COMPLETE, 4)
+    assert service.served == dict.fromkeys(service.served, 1)
+    said = "service busy (HTTP 429); next try of this shard in 60 s"
+    assert logged(logs) == [f"{said} (1 of 20)", f"{said} (2 of 20)", f"{said} (3 of 20)"]
+
+
+@pytest.mark.parametrize("how", UNITS)
+def test_only_tries_in_a_row_count_in_which_nothing_was_done(how: str, service: Service, tmp_path: Path) -> None:
+    """As many as are allowed, for one call after the other: the shard is done. One more, and it is given up, whether
+    it waits in its task or was handed back."""
+    service.after_s = 60.0
+    service.busy.update({0: MOST_TRIES, 2: MOST_TRIES, 4: MOST_TRIES})
+    ended = do(tmp_path / "all", how)
+    assert (ended.state, ended.attempts) == (RunState.COMPLETE, 1 + MOST_TRIES)
+    for first in (0, 4):
+        service.__init__()  # type: ignore[misc]
+        service.after_s = 60.0
+        service.busy[first] = MOST_TRIES + 1
+        with capture_logs() as logs:
+            ended = do(tmp_path / str(first), how)
+        assert (ended.state, ended.failed) == (RunState.FAILED, 1)
+        assert service.calls.count(first) == MOST_TRIES + 1
+        assert all(service.calls.count(n) == 1 for n in service.served)
+        assert logged(logs)[-1] == "shard failed: the service was busy 21 times in a row"
+
+
+def test_a_stream_of_rows_waits_as_a_job_does(service: Service, clock: FakeClock) -> None:
+    """Rows that are consumed: those before are not asked for again."""
+    import curate
+
+    service.after_s = 60.0
+    service.busy[3] = 2
+    rows = curate.from_items([{"n": n} for n in range(6)]).map(one_row).take_all()
+    assert [row["n"] for row in rows] == list(range(6))
+    assert service.calls == [0, 1, 2, 3, 3, 3, 4, 5]
+    assert sum(clock.sleeps) == pytest.approx(120.0)
+
+
+def test_groups_that_are_done_stay_done(service: Service) -> None:
+    """`map_groups`: the group that was refused is asked for again."""
+    import curate
+
+    service.busy.update({1: 2, 4: 1})
+    rows = curate.from_items([{"n": n} for n in (0, 0, 1, 1, 2, 3, 4)]).groupby("n").map_groups(one_batch).take_all()
+    assert [row["n"] for row in rows] == [0, 0, 1, 1, 2, 3, 4]
+    assert service.calls == [0, 1, 1, 1, 2, 3, 4, 4]
+
+
+def test_who_looks_is_told_what_a_shard_waits_for(service: Service, tmp_path: Path) -> None:
+    """While the run goes on: how many shards are tried again, and for what; no shard has failed."""
+    service.after_s = 60.0
+    service.busy[2] = 2
+    job = Calling()
+    account: list[Any] = []
+    from curate.dataset import account as module
+
+    original = module.Account.waits
+
+    def waits(self: Any, launch: Any, word: Any) -> None:
+        original(self, launch, word)
+        account.append((word.wait_s, self.heartbeat().get("retrying"), self.progress().retrying))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module.Account, "waits", waits)
+        ended = run_job(job, inputs(tmp_path), tmp_path / "out", clock=CLOCK)
+    assert ended.state is RunState.COMPLETE
+    reason = "service busy (HTTP 429)"
+    assert account[0] == (
+        60.0,
+        [{"error": reason, "count": 1, "shard": "0"}],
+        f"1 shard is being retried: {reason}; next try in 1 min 0 s",
+    )
+    assert account[-1] == (0.0, None, "")
+    assert look(str(tmp_path / "out"), CLOCK.now()).retrying == []
+
+
+def test_waits_end_at_a_minute_unless_more_is_asked_for() -> None:
+    """A service that is up again is not left alone for long; one that says when it will be is taken at its word."""
+    waits = [wait_s(tries, 0.0) for tries in range(1, 100)]
+    assert waits == sorted(waits)
+    assert (waits[0], waits[-1]) == (0.005, 60.0)
+    assert {wait_s(tries, 3600.0) for tries in range(1, 100)} == {3600.0}
