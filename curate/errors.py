@@ -62,10 +62,15 @@ class JobReplacedError(CurateError):
 
 
 class RetryLater(CurateError):
-    """Raised by user code: what it needs is not there now (a service is down); run this shard again later.
+    """Raised by user code: what it needs is not there now (a service is down); make this call again later.
 
-    Never taken for bad data: no row is quarantined for it. A shard waits at least `after_s` seconds, and may do so 20
-    times before it fails.
+    The call of user code that raised is made again after at least `after_s` seconds: that of a batch (`process`,
+    `map_batches`), of a row (`map`, `flat_map`, `filter`) or of a group (`map_groups`). Calls that are done are not
+    made again. A shard of which no call is done yet is handed back for a wait of a second or more, and others run
+    meanwhile. A call may ask for 20 such waits in a row before its shard fails. Never taken for bad data: no row is
+    quarantined.
+
+    `process_file` is one call for a whole file, whose tables cannot be taken back: its shard is run again.
     """
 
     def __init__(self, after_s: float = 30.0, reason: str = "") -> None:
@@ -141,7 +146,10 @@ class TooManyBadRows(ShardError):
 
 
 class SchemaMismatch(ShardError):
-    """A table does not have the schema that the job holds all its outputs to."""
+    """A table does not have the schema that it is held to: an input, or what user code returned."""
+
+    returned = False
+    """Whether user code returned it: then it is that code's fault, and the shard is tried again as for any other."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

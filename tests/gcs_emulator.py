@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import gzip
 import hashlib
 import itertools
 import json
@@ -32,6 +33,7 @@ from base64 import b64encode
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import IO, Any, Literal, Self
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
@@ -48,6 +50,46 @@ _OBJECT = re.compile(r"(?:/download)?/storage/v1/b/([^/]+)/o/([^/]+)")
 _UPLOAD = re.compile(r"/upload/storage/v1/b/([^/]+)/o")
 
 
+class Cut(StrEnum):
+    """What is wrong with an answer whose status, and whose length, say that all is well: what a proxy makes of it."""
+
+    HALF = "half"
+    """Half of its body came."""
+    EMPTY = "empty"
+    """Nothing came but the status."""
+    CHANGED = "changed"
+    """A byte of its body is another one."""
+    BARE = "bare"
+    """The headers are lost that say what it is of: session, range."""
+    PROXY = "proxy"
+    """Something else came in its place."""
+    PACKED = "packed"
+    """It came packed, and half of that."""
+
+
+def cut_off(answer: _Answer, cut: Cut) -> _Answer:
+    """Returns an answer with the same status that is not whole."""
+    body, headers = answer.body, dict(answer.headers)
+    if answer.status == 204:
+        # It has no body, and none can be made up for it.
+        return answer
+    match cut:
+        case Cut.HALF:
+            body = body[: len(body) // 2]
+        case Cut.EMPTY:
+            body = b""
+        case Cut.CHANGED:
+            # No digit: a JSON answer does not carry its own checksum, and would be another one that is whole.
+            body = bytes([body[0] ^ 0x80]) + body[1:] if body else b""
+        case Cut.BARE:
+            headers = {name: value for name, value in headers.items() if name not in ("Location", "Content-Range")}
+        case Cut.PROXY:
+            body = b"<html>one moment, please</html>"
+        case Cut.PACKED:
+            body, headers["Content-Encoding"] = gzip.compress(body)[:-6], "gzip"
+    return _Answer(answer.status, body, headers)
+
+
 @dataclass(slots=True)
 class Fault:
     """A failure that happens to the requests that match, from the `nth` on, `times` times."""
@@ -61,6 +103,7 @@ class Fault:
     when: Literal["before", "after"]
     reset: bool
     truncate: bool
+    cut: Cut | None
     slow_s: float
     drip_s: float
     matched: int = 0
@@ -185,6 +228,7 @@ class GcsEmulator:
         when: Literal["before", "after"] = "before",
         reset: bool = False,
         truncate: bool = False,
+        cut: Cut | None = None,
         slow_s: float = 0.0,
         drip_s: float = 0.0,
     ) -> Fault:
@@ -193,9 +237,9 @@ class GcsEmulator:
         `name` is part of an object's name, for listings of the prefix. `when="after"`: the effect happens, the answer
         is lost. `reset` closes the connection instead of answering, `truncate` in the middle of the answer's body;
         `slow_s` waits first (with `status=None`, the answer is then the true one), and with `drip_s` its body
-        comes byte by byte, each after that time.
+        comes byte by byte, each after that time. `cut` leaves the status as it is and spoils the rest: see `Cut`.
         """
-        fault = Fault(operation, method, name, nth, times, status, when, reset, truncate, slow_s, drip_s)
+        fault = Fault(operation, method, name, nth, times, status, when, reset, truncate, cut, slow_s, drip_s)
         with self._lock:
             self._faults.append(fault)
         return fault
@@ -310,13 +354,15 @@ class GcsEmulator:
         fault = self._fault(asked)
         if fault and fault.slow_s:
             self._stopped.wait(fault.slow_s)
-        failure = _refusal(fault.status, "scripted fault") if fault and fault.status else None
+        failure = _refusal(fault.status, "scripted fault") if fault and fault.status and not fault.cut else None
         broken = fault is not None and (fault.reset or fault.truncate or failure is not None)
         answer: _Answer | None = None
         if fault is None or not broken or fault.when == "after" or fault.truncate:
             answer = self._effect(asked)
         if fault is not None and fault.reset:
             answer = None
+        elif fault is not None and fault.cut and answer is not None:
+            answer = cut_off(answer, fault.cut)
         elif fault is not None and not fault.truncate and failure is not None:
             answer = failure
         query = f"?{'&'.join(f'{k}={v}' for k, v in asked.query.items())}" if asked.query else ""
@@ -349,7 +395,7 @@ class GcsEmulator:
                 chance, rate, status, operations = self._random
                 if asked.operation in operations and chance.random() < rate:
                     when: Literal["before", "after"] = "before" if chance.random() < 0.5 else "after"
-                    return Fault(None, None, None, 1, 1, status, when, chance.random() < 0.25, False, 0.0, 0.0)
+                    return Fault(None, None, None, 1, 1, status, when, chance.random() < 0.25, False, None, 0.0, 0.0)
         return None
 
     def _effect(self, asked: _Asked) -> _Answer:

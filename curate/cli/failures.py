@@ -11,13 +11,17 @@ from rich.console import Console
 from rich.text import Text
 
 from curate.cli.terminal import line, moment
+from curate.clock import SystemClock
 from curate.dataset.failures import JobFailures, StageFailures, read_all_failures, read_shard
+from curate.dataset.look import look
 from curate.storage import normalise
 from curate.tasks.failures import FAILED, RETRY, Group
+from curate.tasks.retrying import shards_text
 from curate.tasks.shard import Shard, SliceKind
 from curate.units import format_bytes, format_duration, json_line, plain, short
 
 SHOWN_GROUPS = 20
+SHOWN_REASONS = 3
 SHOWN_CHARS = 400
 """Characters of an error, which may quote whatever it choked on."""
 INDENT = "  "
@@ -37,7 +41,8 @@ def show_failures(output: str, *, everything: bool, as_json: bool) -> int:
         return 0
     console = Console(highlight=False)
     line(console, Text.assemble((plain(found.job["job"]), "bold"), "  ", plain(root)))
-    for one in _heading(failed, groups, everything=everything):
+    retrying = look(output, SystemClock().now()).retrying
+    for one in _heading(failed, groups, retrying, everything=everything):
         line(console, Text(one, "red" if failed else ""))
     for stage, group in pairs[:SHOWN_GROUPS]:
         line(console, Text())
@@ -60,15 +65,23 @@ def _group_as_dict(output: str, stage: StageFailures, group: Group) -> dict[str,
     return group.as_dict() | told | {"replay": _replay(output, shard)}
 
 
-def _heading(failed: int, groups: list[Group], *, everything: bool) -> Iterator[str]:
+def _heading(failed: int, groups: list[Group], retrying: list[dict[str, Any]], *, everything: bool) -> Iterator[str]:
     shards = "1 shard has failed" if failed == 1 else f"{failed:,} shards have failed"
     if everything:
         tries = sum(group.attempts for group in groups)
         yield f"{shards}; {tries:,} tries failed in all, {_in_groups(groups)}" if groups else "no try has failed"
     elif failed:
         yield f"{shards}, {_in_groups(groups)}"
-    else:
+    elif not retrying:
         yield "no shard has failed"
+    if retrying:
+        shards = "" if failed or everything else "no shard has failed for good; "
+        yield f"{shards}{shards_text(sum(one['count'] for one in retrying))} {_reasons(retrying)}"
+
+
+def _reasons(retrying: list[dict[str, Any]]) -> str:
+    more = f", and {len(retrying) - SHOWN_REASONS:,} other reasons" if len(retrying) > SHOWN_REASONS else ""
+    return ", ".join(short(one["error"], SHOWN_CHARS) for one in retrying[:SHOWN_REASONS]) + more
 
 
 def _in_groups(groups: list[Group]) -> str:

@@ -151,6 +151,7 @@ def _facts(status: JobStatus) -> Iterator[tuple[str, str]]:
         if one.rows_in != one.rows_out:
             yield "unequal", f"{plain(one.name)}: {one.rows_in:,} rows went in, {one.rows_out:,} came out"
     yield from _listed("counters", (f"{plain(k)} = {_number(v)}" for k, v in status.counters.items()), SHOWN_COUNTERS)
+    yield from _listed("metrics", (f"{plain(k)} = {_number(v)}" for k, v in status.metrics.items()), SHOWN_COUNTERS)
     yield "input", f"{format_bytes(status.bytes_done)} of {format_bytes(status.bytes_total)}"
     if any(status.missing):
         yield "", told_missing(*status.missing)

@@ -20,7 +20,15 @@ from functools import cache
 from pathlib import Path
 from types import CodeType, TracebackType
 
-from curate.errors import ConfigError, DiskFull, RetryLater, ShardError, StorageError, TransientStorageError
+from curate.errors import (
+    ConfigError,
+    DiskFull,
+    RetryLater,
+    SchemaMismatch,
+    ShardError,
+    StorageError,
+    TransientStorageError,
+)
 from curate.log import redacted
 from curate.tasks.record import Failure, FailureKind
 
@@ -105,6 +113,8 @@ def _own_kind(error: BaseException) -> FailureKind:
     if isinstance(error, BaseExceptionGroup):
         kinds = {kind_of(one) for one in error.exceptions}
         return kinds.pop() if len(kinds) == 1 else FailureKind.USER_ERROR
+    if isinstance(error, SchemaMismatch) and error.returned:
+        return FailureKind.USER_ERROR
     # From the special to the general.
     for type_, kind in (
         (RetryLater, FailureKind.RETRY_LATER),

@@ -86,7 +86,7 @@ class Branching:
                 for made in pipeline.stream(iter([table]), aside, apart, own, seen):
                     yield made if isinstance(made, Busy) else SideTable(name, made)
         for _, _, aside, _, _ in sides:
-            tally.merge(Booked(counters=aside.books.counters))
+            tally.merge(Booked(counters=aside.books.counters, metrics=aside.books.metrics))
 
     def apply(self, batch: pa.Table, tally: Tally) -> Iterator[Any]:
         """Yields what an empty table becomes."""

@@ -27,7 +27,7 @@ def earlier_of(spec: StageSpec, place_of: Callable[[StageSpec], str], ledger: Le
     for stage in stages:
         place = place_of(stage)
         summary = Ledger(Stores("").of(place), place).read_json(layout.SUMMARY)
-        own = Books.parse(summary["rows"], summary["counters"])
+        own = Books.parse(summary["rows"], summary["counters"], summary.get("metrics"))
         if (inner := earlier_of(stage, place_of, ledger)) is not None:
             own = own.after(inner.books)
             files += inner.quarantine

@@ -74,7 +74,7 @@ def _summarised(
         return None  # it says nothing that the outputs do not
     if summary["fingerprint"] != spec.fingerprint or summary["shards"].get("total") != len(plan):
         return None
-    books = Books.parse(summary["rows"], summary["counters"])
+    books = Books.parse(summary["rows"], summary["counters"], summary.get("metrics"))
     return History(
         books,
         summarised=True,
@@ -90,7 +90,7 @@ def _recovered(spec: StageSpec, ledger: Ledger, listing: OutputListing, plan: Pl
     for rank, event in done_events(ledger, listing, plan, matched):
         if not counted[rank]:
             counted[rank] = True
-            history.add(rank, Books.parse(event["rows"], event["counters"]))
+            history.add(rank, Books.parse(event["rows"], event["counters"], event.get("metrics")))
 
     def read(rank: int) -> tuple[int, Books | None]:
         found = object_at(ledger, listing, int(matched.position[rank]))

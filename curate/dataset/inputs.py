@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from curate.dataset.patterns import InputPattern, PatternKind, could_match, refuse_overlap, understand
 from curate.errors import ConfigError, ObjectNotFound, PermissionDenied, did_you_mean
+from curate.log import get_logger
 from curate.storage import is_local
 from curate.storage.protocol import LIST_PAGE, Object, Special, Store
 from curate.tasks import layout
@@ -59,16 +60,20 @@ def list_inputs(patterns: Sequence[InputPattern], store_of: Callable[[str], Stor
     columns = Columns(SCHEMA)
     ledgers: dict[str, bool] = {}
     searches: list[Search] = []
+    again = 0
     for pattern in patterns:
         search = Search(pattern, store_of(pattern.prefix), ledgers)
         for item, name in search.found():
             if seen is not None:
                 if item.uri in seen:
+                    again += 1
                     continue
                 seen.add(item.uri)
             columns.add((item.uri, name, item.size, item.generation))
         if search.listed is not None:
             searches.append(search)
+    if again:
+        get_logger().warning("some files are named by two inputs; each is read once", files=again)
     table = columns.table()
     if columns.broken is not None:
         raise ConfigError(

@@ -410,6 +410,8 @@ def _applied(step: Step, batch: pa.Table, tally: Tally, how: Applying, row: int)
                 item.error.add_note(where)
             yield item
     except Exception as error:
+        if isinstance(error, SchemaMismatch):
+            error.returned = True
         error.add_note(where)
         raise
 
@@ -465,10 +467,12 @@ def agreed(name: str, before: pa.Schema | None, found: pa.Schema) -> pa.Schema:
             return pa.unify_schemas([before, found], promote_options="permissive")
         except (pa.ArrowInvalid, pa.ArrowTypeError):
             pass
-    raise SchemaMismatch(
+    error = SchemaMismatch(
         f"{name} gave a batch with ({describe(found)}) after batches with ({describe(before)}); every batch must have "
         "the same columns, of one type"
     )
+    error.returned = True
+    raise error
 
 
 def describe(schema: pa.Schema) -> str:

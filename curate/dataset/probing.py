@@ -136,7 +136,7 @@ class _Walk:
         if not self._known.known:
             # There is no row. That an empty table is too much for it says nothing about what it makes of others.
             answer = self._one(Probe(None, self._unknown))
-            for one in (answer, self._vacant):
+            for one in (self._vacant, answer):
                 self._known = self._known.filled(replace(one, error=""))
         if self._problem and not self._known.known and (self._known.schema is None or not self._answered):
             raise _NoSchemaError(self._problem)

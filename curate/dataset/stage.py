@@ -517,6 +517,9 @@ class StageProgram:
         file = InputFile(shard.uri, shard.object_bytes, shard.generation, self._store(shard.uri))
         try:
             yield from cast(FileOperator, self.operator).apply_file(file, tally)
+        except SchemaMismatch as error:
+            error.returned = True
+            raise
         except BadRow as error:
             raise ConfigError(
                 f"BadRow({error.reason!r}) was raised about a file, which has no rows that curate could set aside; "

@@ -111,6 +111,12 @@ class Tally:
         self.books.counters[name] = self.books.counters.get(name, 0) + value
         self._bound(self.books.counters, "counters")
 
+    def metric(self, name: str, n: int | float) -> None:
+        """Adds `n` to the metric `name`. Not taken back with a batch that failed: it says what happened."""
+        value = n.item() if hasattr(n, "item") else n
+        self.books.metrics[name] = self.books.metrics.get(name, 0) + value
+        self._bound(self.books.metrics, "metrics")
+
     def set_aside(self, row: BadRow) -> None:
         """Quarantines a row. Raises TooManyBadRows when the budget cannot hold any more."""
         if self._before is not None:
@@ -137,6 +143,8 @@ class Tally:
             self.drop(n, reason)
         for name, value in booked.counters.items():
             self.count(name, value)
+        for name, value in booked.metrics.items():
+            self.metric(name, value)
         self._searched += booked.searched
         for row in booked.rows:
             self.set_aside(row)
@@ -205,6 +213,7 @@ class Booked:
     """How many of them were found by processing parts of the batch."""
     calls: int = 0
     """Batches that were done."""
+    metrics: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Notes(Tally):
@@ -222,4 +231,5 @@ class Notes(Tally):
 
     def booked(self) -> Booked:
         """Returns what was booked."""
-        return Booked(self.books.dropped, self.books.counters, tuple(self._rows), self._searched, self.calls)
+        books = self.books
+        return Booked(books.dropped, books.counters, tuple(self._rows), self._searched, self.calls, books.metrics)

@@ -135,7 +135,12 @@ class Outputs:
                 f"this shard gives a table{'' if name == MAIN else f' for {name!r}'}, and the first shards of the plan "
                 f"gave none: outputs have no columns; declare {declare} in the job"
             )
-        one.writer.write(rows)
+        try:
+            one.writer.write(rows)
+        except SchemaMismatch as error:
+            # Inputs are held to their schema when they are read: this is what was made of them.
+            error.returned = True
+            raise
         return int(rows.num_rows) if name == MAIN else 0
 
     def settle(self, rows: int) -> int:

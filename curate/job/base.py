@@ -144,10 +144,12 @@ class Job:
         those of the main output: rows that go to another one alone are dropped. How many each extra output gets is
         counted under "side NAME".
 
-        Raise BadRow for a row that is bad, RetryLater where a service is down, CorruptInput to give the shard up. After
-        a BadRow, and where the job has `quarantine_errors`, it is called again with parts of the batch, whose results
-        and bookings go nowhere, and at last with all rows but the bad ones: keep no state from call to call that this
-        would spoil.
+        Raise BadRow for a row that is bad, RetryLater where a service is down, CorruptInput to give the shard up.
+
+        After RetryLater it is called again with the same batch, once the time is over that was asked for; what it
+        booked of the batch is taken back, and batches that are done stay done. After a BadRow, and where the job has
+        `quarantine_errors`, it is called again with parts of the batch, whose results and bookings go nowhere, and at
+        last with all rows but the bad ones: keep no state from call to call that this would spoil.
         """
         raise NotImplementedError
 
@@ -201,9 +203,25 @@ class Job:
         self._booking("quarantine").set_aside(BadRow(0, reason, self._hidden.hide(row_json(row))))
 
     def count(self, name: str, n: int | float = 1) -> None:
-        """Adds to a counter that travels with the output: exact whatever was killed and run again."""
+        """Adds `n` to a counter, which is part of the output.
+
+        It is written into the output's own record, so it is exact whatever was killed and run again, and it is part of
+        the output's bytes: count only what depends on the rows and the parameters. What differs from run to run (times,
+        retries of a service, hits of a cache) makes the output non-deterministic, which is reported; see `metric`.
+        What a call of `process` counted that then raised BadRow or RetryLater is taken back.
+        """
         call = f"count({name!r}, {n!r})"
         self._booking("count").count(self._named(name, call), check_count(n, call, whole=False))
+
+    def metric(self, name: str, value: int | float) -> None:
+        """Adds `value` to a metric, which is no part of the output: the place for what differs from run to run.
+
+        Summed over shards, and shown by `curate status`, the summary and the ledger's events: each shard that is done
+        counts once, with all calls of `process` that the try made which published it, also those that raised
+        RetryLater. A rerun goes on with what earlier runs wrote down; what a killed run had not is not known.
+        """
+        call = f"metric({name!r}, {value!r})"
+        self._booking("metric").metric(self._named(name, call), check_count(value, call, whole=False))
 
     def _booking(self, method: str) -> Tally:
         if self._tally is None:

@@ -41,6 +41,8 @@ def render(summary: Summary) -> str:
     ]
     lines += [f"             {n:,} dropped: {plain(reason)}" for reason, n in sorted(rows.dropped.items())]
     lines += [f"  counter  {plain(name)} = {value:,}" for name, value in rows.sorted_counters().items()]
+    metrics = rows.sorted_metrics().get("metrics", {})
+    lines += [f"  metric   {plain(name)} = {value:,}" for name, value in metrics.items()]
     lines += [
         f"  bytes    {format_bytes(summary.bytes_in)} in, {format_bytes(summary.bytes_out)} out",
         f"  output   {plain(summary.output)}",

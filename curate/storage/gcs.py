@@ -16,13 +16,15 @@ import gzip
 import hashlib
 import json
 import os
+import re
 import secrets
 import ssl
 import tempfile
+import zlib
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import IO, Any, BinaryIO, Literal, cast
+from typing import IO, Any, BinaryIO, Literal, TypeVar, cast
 
 # Read when gcsfs is imported: with it, every bucket is first asked over gRPC what kind it is.
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
@@ -53,9 +55,11 @@ _COMPARISONS = 5
 _CONNECT_S = 20.0
 _PIECE_BYTES = 256 << 10
 """What is sent between two looks at how fast it goes."""
-_TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
+_TRANSIENT = frozenset({408, 409, 429, 500, 502, 503, 504})
+"""409: a call of others is under way there; as an answer to a create it may be of our own, see `_taken`."""
 _THROTTLED = ("rateLimitExceeded", "userRateLimitExceeded")
 
+T = TypeVar("T")
 _Kind = Literal["list", "get", "put", "delete"]
 
 _limiters: dict[tuple[int, str], Limiter] = {}
@@ -87,8 +91,20 @@ class _Response:
     headers: Mapping[str, str]
     body: bytes
 
-    def json(self) -> dict[str, Any]:
-        return cast("dict[str, Any]", json.loads(_plain(self.headers, self.body)))
+    def json(self, **fields: Callable[[Any], object]) -> dict[str, Any]:
+        """Returns the body, an object with these fields, each of which its function takes.
+
+        Raises TransientStorageError for any other: a 200 may be cut on its way, or be a proxy's own.
+        """
+        try:
+            value = json.loads(_plain(self.headers, self.body))
+            if not isinstance(value, dict):
+                raise ValueError(f"{type(value).__name__} instead of an object")
+            for name, takes in fields.items():
+                takes(value[name])
+        except (ValueError, TypeError, LookupError, OSError, EOFError, zlib.error) as error:
+            raise _cut(f"no whole answer in {len(self.body)} bytes: {type(error).__name__}: {error}") from error
+        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +176,9 @@ class GCSStore:
             }
             if page:
                 params["pageToken"] = page
-            found = self._ask(_Request(f"list {prefix}", "list", "GET", "b/{}/o", (bucket,), params)).json()
-            for item in found.get("items", ()):
-                yield Object(f"gs://{bucket}/{item['name']}", int(item["size"]), item["generation"])
-            page = found.get("nextPageToken")
+            found, page = self._ask(_Request(f"list {prefix}", "list", "GET", "b/{}/o", (bucket,), params), _page)
+            for item in found:
+                yield Object(f"gs://{bucket}/{item['name']}", int(item["size"]), str(item["generation"]))
 
     def stat(self, uri: str) -> Object:
         return _object(uri, self._metadata(uri, "name,size,generation"))
@@ -184,15 +199,23 @@ class GCSStore:
             {} if start == 0 and stop is None else {"Range": ranges},
             answers=frozenset({416}),
         )
-        response = self._ask(request, _whole_body)
-        if response.status == 416:
-            return b""
-        if response.status == 206:
-            first, size = _content_range(response)
-            begin, end = clip(start, stop, size)
-            return response.body if end - begin == len(response.body) else response.body[begin - first : end - first]
-        begin, end = clip(start, stop, len(response.body))
-        return response.body[begin:end]
+
+        def parse(response: _Response) -> bytes:
+            if response.status == 416:
+                return b""
+            if response.status == 206:
+                first, size = _content_range(response)
+                begin, end = clip(start, stop, size)
+                if first > begin or first + len(response.body) < end:
+                    raise _cut(f"bytes {first} to {first + len(response.body)} came, {begin} to {end} were asked for")
+                return (
+                    response.body if end - begin == len(response.body) else response.body[begin - first : end - first]
+                )
+            body = _whole_body(response)
+            begin, end = clip(start, stop, len(body))
+            return body[begin:end]
+
+        return self._ask(request, parse)
 
     def open(self, object: Object) -> BinaryIO:
         return range_stream(lambda start, stop: self._read_generation(object, start, stop), object.size)
@@ -221,7 +244,17 @@ class GCSStore:
             {} if generation is None else {"ifGenerationMatch": generation},
             answers=frozenset({404, 412}),
         )
-        status = self._ask(request).status
+        tries = 0
+
+        def attempt() -> int:
+            nonlocal tries
+            tries += 1
+            return self._once(request).status
+
+        status = self._retry.call(request.what, attempt)
+        if tries > 1 and status in (404, 412):
+            # The answer of an earlier try was lost, and what was to go is gone, by it or by others.
+            return True
         if status == 412:
             try:
                 raise mismatch(uri, str(generation), self.stat(uri).generation)
@@ -242,7 +275,7 @@ class GCSStore:
             answers=frozenset({404, 412}),
         )
         try:
-            self._ask(request)
+            self._ask(request, _status)
         except PermissionDenied:
             return False
         return True
@@ -294,10 +327,25 @@ class GCSStore:
             {"uploadType": "multipart", "fields": "name,size,generation"} | _create_only(create, over),
             {"Content-Type": f'multipart/related; boundary="{boundary}"'},
             b"".join((head.encode(), content.bytes_at(0, content.size), f"\r\n--{boundary}--".encode())),
-            frozenset({412}),
+            frozenset({409, 412}),
         )
-        response = self._ask(request)
-        return None if response.status == 412 else _object(uri, response.json())
+
+        def parse(response: _Response) -> Object | None:
+            return None if self._taken(uri, response, create) else _uploaded(uri, response, content.size)
+
+        return self._ask(request, parse)
+
+    def _taken(self, uri: str, response: _Response, create: bool) -> bool:
+        """Returns whether an upload was refused because its name is taken, by whomever: it may be by an earlier try
+        whose answer was lost. Raises TransientStorageError for a conflict with what goes on there."""
+        if response.status == 409:
+            try:
+                if create and self.stat(uri):
+                    return True
+            except ObjectNotFound:
+                pass
+            raise TransientStorageError("GCS answered 409: a conflict with another call")
+        return response.status == 412
 
     def _upload_resumable(self, uri: str, content: _Content, create: bool, over: str) -> Object | None:
         """The same in chunks. The precondition is looked at when the upload starts and again when it is complete."""
@@ -315,17 +363,21 @@ class GCSStore:
                 "X-Upload-Content-Length": str(content.size),
             },
             json.dumps({"name": key, "crc32c": content.crc32c}).encode(),
-            frozenset({412}),
+            frozenset({409, 412}),
         )
+
+        def parse(response: _Response) -> str | None:
+            return None if self._taken(uri, response, create) else _session(response)
+
         for _ in range(_SESSIONS):
-            response = self._ask(start)
-            if response.status == 412:
+            session = self._ask(start, parse)
+            if session is None:
                 return None
-            response = self._send_chunks(uri, content, response.headers["Location"])
+            response = self._send_chunks(uri, content, session)
             if response.status == 412:
                 return None
             if response.status < 300:
-                return _object(uri, response.json())
+                return _uploaded(uri, response, content.size)
         raise StorageError(
             f"{uri}: GCS forgot {_SESSIONS} resumable uploads of {content.size:,} bytes before they were complete; "
             "run the shard again, and look at the status of Google Cloud if it happens again"
@@ -345,23 +397,31 @@ class GCSStore:
                     _Request(f"look at the upload of {uri}", None, "PUT", session, headers=headers, answers=answers)
                 )
                 if response.status != 308:
-                    return response
-                offset = _received(response)
+                    return whole(response)
+                offset = _received(response, content.size)
             begin, offset = offset, None
             end = min(content.size, begin + CHUNK_BYTES)
             headers = {"Content-Range": f"bytes {begin}-{end - 1}/{content.size}"}
             data = content.bytes_at(begin, end)
-            return self._once(
+            response = self._once(
                 _Request(
                     f"upload bytes {begin} to {end} of {uri}", None, "PUT", session, (), {}, headers, data, answers
                 )
             )
+            if response.status == 308:
+                offset = _received(response, content.size)
+            return whole(response)
+
+        def whole(response: _Response) -> _Response:
+            if response.status < 300:
+                # That of a last chunk; cut, or not its own, it is looked at again.
+                _uploaded(uri, response, content.size)
+            return response
 
         while True:
             response = self._retry.call(f"upload {uri}", attempt)
             if response.status != 308:
                 return response
-            offset = _received(response)
 
     def _read_generation(self, object: Object, start: int, stop: int) -> bytes:
         """Returns exactly these bytes of exactly this generation."""
@@ -377,29 +437,38 @@ class GCSStore:
             answers=frozenset({404}),
         )
 
-        def complete(response: _Response) -> None:
-            if response.status == 206 and len(response.body) != stop - start:
-                raise TransientStorageError(f"{len(response.body)} bytes came, {stop - start} were asked for")
+        def parse(response: _Response) -> bytes | None:
+            if response.status == 404:
+                return None
+            if response.status == 206:
+                if _content_range(response)[0] != start:
+                    raise _cut(f"the range {response.headers['Content-Range']} came, {start} to {stop} was asked for")
+                body = response.body
+            else:
+                body = _whole_body(response)[start:stop]
+            if len(body) != stop - start:
+                raise _cut(f"{len(body)} bytes came, {stop - start} were asked for")
+            if len(body) == object.size:
+                # The checksum is that of the whole object; of a part there is none.
+                _compare_checksum(response, body)
+            return body
 
-        response = self._ask(request, complete)
-        if response.status == 404:
+        found = self._ask(request, parse)
+        if found is None:
             raise mismatch(uri, object.generation, self.stat(uri).generation)
-        return response.body if response.status == 206 else response.body[start:stop]
+        return found
 
     def _metadata(self, uri: str, fields: str) -> dict[str, Any]:
         args = bucket_and_key(uri, "gs")
-        return self._ask(_Request(f"stat {uri}", "get", "GET", "b/{}/o/{}", args, {"fields": fields})).json()
+        # All that an object has, but for the MD5, which one that was composed lacks.
+        named = {name: _FIELDS[name] for name in fields.split(",") if name != "md5Hash"}
+        request = _Request(f"stat {uri}", "get", "GET", "b/{}/o/{}", args, {"fields": fields})
+        return self._ask(request, lambda response: response.json(**named))
 
-    def _ask(self, request: _Request, check: Callable[[_Response], None] | None = None) -> _Response:
-        """Makes the request until it is answered; `check` may find an answer incomplete by TransientStorageError."""
-
-        def attempt() -> _Response:
-            response = self._once(request)
-            if check:
-                check(response)
-            return response
-
-        return self._retry.call(request.what, attempt)
+    def _ask(self, request: _Request, parse: Callable[[_Response], T]) -> T:
+        """Returns what `parse` makes of the answer. Makes the request until it is answered in whole: `parse` raises
+        TransientStorageError for an answer that is cut, whatever its status."""
+        return self._retry.call(request.what, lambda: parse(self._once(request)))
 
     def _once(self, request: _Request) -> _Response:
         """Makes the request, once."""
@@ -490,7 +559,7 @@ class _Client(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
             raise TransientStorageError(f"credentials could not be refreshed: {error}") from error
         except (GoogleAuthError, NonRetryableError) as error:
             raise _denied(request.what, str(error)) from error
-        except (aiohttp.ClientError, OSError) as error:
+        except (aiohttp.ClientError, OSError, EOFError) as error:
             # A TimeoutError, which is an OSError, comes without a message when the whole took too long.
             error = (
                 error if str(error) else TimeoutError(f"slower than {self._retry.slow_bytes_per_s:,} bytes a second")
@@ -578,7 +647,7 @@ def _reason(response: _Response) -> tuple[str, str]:
         text = _plain(response.headers, response.body).decode(errors="replace")
         error = json.loads(text)["error"]
         return str(error["message"]), str(error.get("errors", [{}])[0].get("reason", ""))
-    except (OSError, EOFError):
+    except (OSError, EOFError, zlib.error):
         return "", ""
     except (ValueError, LookupError, TypeError, AttributeError):
         return text.strip()[:200], ""
@@ -592,6 +661,62 @@ def _object(uri: str, metadata: Mapping[str, Any]) -> Object:
     return Object(uri, int(metadata["size"]), str(metadata["generation"]))
 
 
+def _page(response: _Response) -> tuple[list[dict[str, Any]], str | None]:
+    """Returns the items of a page of a listing, and the token of the next one."""
+    found = response.json()
+    items, token = found.get("items", []), found.get("nextPageToken")
+    named = ("name", "size", "generation")
+    whole = isinstance(items, list) and all(isinstance(item, dict) for item in items)
+    if not whole or not isinstance(token, str | None):
+        raise _cut("a page of a listing came whose items make no sense")
+    for item in items:
+        for name in named:
+            try:
+                _FIELDS[name](item[name])
+            except (LookupError, ValueError, TypeError) as error:
+                raise _cut(f"a page of a listing came with an item without its {name}") from error
+    return items, token
+
+
+def _uploaded(uri: str, response: _Response, size: int) -> Object:
+    """Returns the object that an upload says it made."""
+    made = _object(uri, response.json(size=int, generation=_text))
+    if made.size != size:
+        raise _cut(f"an upload of {size:,} bytes was answered with an object of {made.size:,}")
+    return made
+
+
+def _session(response: _Response) -> str:
+    session = response.headers.get("Location")
+    if not session:
+        raise _cut("the start of an upload was answered without its session")
+    return session
+
+
+def _status(response: _Response) -> int:
+    return response.status
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+        raise TypeError(f"expected text, found {value!r}")
+    return str(value)
+
+
+_FIELDS: Mapping[str, Callable[[Any], object]] = {
+    "name": _text,
+    "size": int,
+    "generation": _text,
+    "crc32c": _text,
+}
+"""What takes the fields of an object's metadata."""
+
+
+def _cut(problem: str) -> TransientStorageError:
+    """Returns the error of an answer that did not come in whole, though its status says that all is well."""
+    return TransientStorageError(f"GCS answered, and the answer was cut on its way: {problem}")
+
+
 def _create_only(create: bool, over: str) -> dict[str, str]:
     return {"ifGenerationMatch": over} if create else {}
 
@@ -601,23 +726,41 @@ def _crc32c(checksum: int) -> str:
     return b64encode(checksum.to_bytes(4, "big")).decode()
 
 
-def _whole_body(response: _Response) -> None:
-    """Compares a whole object with the checksum that comes with it."""
-    if response.status != 200:
-        return
+def _whole_body(response: _Response) -> bytes:
+    """Returns a whole object. Raises TransientStorageError if it is not that which its length and checksum tell of."""
+    stored = response.headers.get("x-goog-stored-content-length", "")
+    if stored.isdigit() and int(stored) != len(response.body):
+        raise _cut(f"{len(response.body)} bytes came, the object has {stored}")
+    _compare_checksum(response, response.body)
+    return response.body
+
+
+def _compare_checksum(response: _Response, body: bytes) -> None:
     for part in response.headers.get("x-goog-hash", "").split(","):
         name, _, expected = part.strip().partition("=")
-        if name == "crc32c" and (found := _crc32c(google_crc32c.value(response.body))) != expected:
-            raise TransientStorageError(f"the bytes that came have the CRC-32C {found}, expected {expected}")
+        if name == "crc32c" and (found := _crc32c(google_crc32c.value(body))) != expected:
+            raise _cut(f"the bytes that came have the CRC-32C {found}, expected {expected}")
 
 
 def _content_range(response: _Response) -> tuple[int, int]:
     """Returns the first byte's position and the object's size from `Content-Range: bytes 0-9/100`."""
-    ranges, _, size = response.headers["Content-Range"].removeprefix("bytes ").partition("/")
-    return int(ranges.partition("-")[0]), int(size)
+    found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", response.headers.get("Content-Range", ""))
+    if found is None:
+        raise _cut(
+            f"a part of an object came without saying which (Content-Range {response.headers.get('Content-Range')!r})"
+        )
+    first, last, size = map(int, found.groups())
+    if len(response.body) != last + 1 - first:
+        raise _cut(f"{len(response.body)} bytes came of the range {found.group()}")
+    return first, size
 
 
-def _received(response: _Response) -> int:
-    """Returns how many bytes an upload session holds, from `Range: bytes=0-9`."""
+def _received(response: _Response, size: int) -> int:
+    """Returns how many of `size` bytes an upload session holds, from `Range: bytes=0-9`."""
     ranges = response.headers.get("Range")
-    return int(ranges.rpartition("-")[2]) + 1 if ranges else 0
+    if ranges is None:
+        return 0
+    found = re.fullmatch(r"bytes=0-(\d+)", ranges)
+    if found is None or int(found.group(1)) >= size:
+        raise _cut(f"a session of {size:,} bytes said that it holds {ranges!r}")
+    return int(found.group(1)) + 1

@@ -48,7 +48,7 @@ _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EX
 _LINK_ATTEMPTS = 20
 NAMELESS = hasattr(os, "O_TMPFILE") and os.path.isdir("/proc/self/fd")
 """Whether this system may be asked for files without a name, and can give them one."""
-TEMPORARY = r"[0-9a-f]{16}-[0-9]+-[0-9]+(-link)?"
+TEMPORARY = r"[0-9a-f]{16}-[0-9]+-[0-9]+(-link|-over)?"
 """What temporaries with a name are called: see `_named`."""
 _PRIVATE_MODE = 0o600
 _process = secrets.token_hex(8)
@@ -338,15 +338,20 @@ class LocalStore:
         Nobody else removes it meanwhile, nor replaces it: that takes the same lock. Nobody creates it: its name is
         taken.
         """
+        assert self._root is not None
+        assert self._scratch is not None
+        above, _, name = uri.rpartition("/")
         try:
-            with _locked(os.path.dirname(uri)):
+            with self._folder(uri) as folder, _locked(folder):
+                beneath.refuse_link(folder, name, above)
                 found = self._compare(temporary, uri)
                 if found is None or found.outcome is Outcome.IDENTICAL or found.object.generation != over:
                     return found
                 # A link to a name that is taken fails, and a rename takes a name: so it gets one first.
-                path = f"{self._scratch}/{_process}-{os.getpid()}-{next(_temporaries)}-over"
-                temporary.link(path)
-                os.replace(path, uri)
+                scratch = self._reached(self._root, self._scratch, self._temporaries).descriptor
+                own = f"{_named()}-over"
+                temporary.link(own, scratch)
+                os.replace(own, name, src_dir_fd=scratch, dst_dir_fd=folder)
                 return Published(Outcome.CREATED, Object(uri, status.st_size, _generation(status)))
         except FileNotFoundError:
             return None

@@ -182,9 +182,10 @@ class Store(Protocol):
         ...
 
     def delete(self, uri: str, generation: str | None = None) -> bool:
-        """Removes the object; returns False if it was gone already (or by this call's own first try, retried).
+        """Removes the object; returns False if it was gone already. One whose own first answer was lost removed it.
 
-        With `generation`, only that one: raises GenerationMismatch if the object is another by now.
+        With `generation`, only that one: raises GenerationMismatch if the object is another by now, unless an answer
+        was lost: then what was to go is gone, whoever removed it.
         """
         ...
 

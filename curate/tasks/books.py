@@ -26,6 +26,8 @@ class Books:
     quarantined: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
     counters: dict[str, int | float | Fraction] = field(default_factory=dict)
+    metrics: dict[str, int | float | Fraction] = field(default_factory=dict)
+    """Sums that are in no output's record: events, heartbeats and summaries alone have them."""
 
     def settle(self) -> None:
         """Books the difference: rows missing without a reason as `dropped: unspecified`, surplus rows as created."""
@@ -49,6 +51,8 @@ class Books:
             self.dropped[reason] = self.dropped.get(reason, 0) + n
         for name, value in other.counters.items():
             self.counters[name] = _sum(self.counters.get(name, 0), value)
+        for name, value in other.metrics.items():
+            self.metrics[name] = _sum(self.metrics.get(name, 0), value)
 
     def after(self, earlier: Books) -> Books:
         """Returns the books of both, where these go on with the rows that came out there.
@@ -77,9 +81,16 @@ class Books:
         """Returns the counters, sorted by name."""
         return {name: _rounded(value) for name, value in sorted(self.counters.items())}
 
+    def sorted_metrics(self) -> dict[str, dict[str, int | float]]:
+        """Returns the metrics, sorted by name, as a field of events, heartbeats and summaries; nothing without any."""
+        found = {name: _rounded(value) for name, value in sorted(self.metrics.items())}
+        return {"metrics": found} if found else {}
+
     @classmethod
-    def parse(cls, rows: Mapping[str, Any], counters: Mapping[str, Any]) -> Books:
-        """Returns the books that `rows()` and `sorted_counters()` wrote."""
+    def parse(
+        cls, rows: Mapping[str, Any], counters: Mapping[str, Any], metrics: Mapping[str, Any] | None = None
+    ) -> Books:
+        """Returns the books that `rows()`, `sorted_counters()` and `sorted_metrics()` wrote."""
         return cls(
             rows["in"],
             rows["created"],
@@ -88,6 +99,7 @@ class Books:
             dict(rows["dropped"]),
             # JSON has no word for what is not a number, or infinite.
             {name: math.nan if value is None else value for name, value in counters.items()},
+            {name: math.nan if value is None else value for name, value in (metrics or {}).items()},
         )
 
 
@@ -104,6 +116,7 @@ class Earlier:
         return {
             "rows": self.books.rows(),
             "counters": self.books.sorted_counters(),
+            **self.books.sorted_metrics(),
             "quarantine": [list(one) for one in self.quarantine],
         }
 
@@ -114,7 +127,7 @@ class Earlier:
         if found is None:
             return None
         quarantine = tuple((shard, name) for shard, name in found["quarantine"])
-        return cls(Books.parse(found["rows"], found["counters"]), quarantine)
+        return cls(Books.parse(found["rows"], found["counters"], found.get("metrics")), quarantine)
 
 
 def _sum(*values: float | Fraction) -> float | Fraction:

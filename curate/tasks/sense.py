@@ -119,7 +119,7 @@ _stage = lambda value: (  # noqa: E731 - one of the shapes
         seconds=maybe(number),
     )(value)
 )
-_earlier = having(
+_earlier_books = having(
     rows=rows,
     counters=counters,
     quarantine=many(
@@ -127,6 +127,7 @@ _earlier = having(
     ),
 )
 _incomplete = many(having(output=text, missing=count, planned=count))
+_earlier = lambda value: _earlier_books(value) and fields(metrics=counters)(value)  # noqa: E731 - one of the shapes
 _side = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _suffix = re.compile(r"\.(parquet|jsonl|csv|run)(\.(gz|zst))?")
 
@@ -151,6 +152,7 @@ SUMMARY: Mapping[str, Check] = {
     "shards": _shards,
     "rows": rows,
     "counters": counters,
+    "metrics": counters,
     "bytes": each(whole),
     "earlier": maybe(_earlier),
     "stages": many(_stage),
@@ -170,6 +172,7 @@ BEAT: Mapping[str, Check] = {
     "shards": _shards,
     "rows": rows,
     "counters": counters,
+    "metrics": counters,
     "bytes": each(whole),
     "rate": having(shards_per_s=number, rows_per_s=number, bytes_per_s=number),
     "eta_seconds": maybe(number),
@@ -212,6 +215,7 @@ EVENT: Mapping[str, Check] = {
     "checksum": text,
     "rows": rows,
     "counters": counters,
+    "metrics": counters,
 }
 RECORD: Mapping[str, Check] = {
     "job": text,
@@ -232,7 +236,7 @@ def outcome(value: Any) -> bool:
 def done(value: Any) -> bool:
     """Returns whether a line of a segment of events tells of a shard that was done."""
     tells = having(index=count, outcome=text, generation=text, rows=rows, counters=counters)
-    return tells(value) and bool(value["outcome"] == "done")
+    return tells(value) and fields(metrics=counters)(value) and bool(value["outcome"] == "done")
 
 
 def failure(value: Any) -> bool:

@@ -60,6 +60,8 @@ class JobStatus:
     """What the run at work finds no place for in its cluster."""
     retrying: list[dict[str, Any]] = field(default_factory=list)
     """Shards that the run at work tries again, by what they failed of or wait for."""
+    metrics: dict[str, Any] = field(default_factory=dict)
+    """Sums that are in no output."""
     stages: tuple[StageReport, ...] = ()
     """All stages of a job with exchanges, in order. Shards, rows, bytes, rate and time left are then those of the stage
     at work, or of the last one."""
@@ -107,6 +109,7 @@ class JobStatus:
             **({"missing_inputs": {"inputs": self.missing[0], "shards": self.missing[1]}} if any(self.missing) else {}),
             **({"incomplete_input": [dict(one) for one in self.incomplete_input]} if self.incomplete_input else {}),
             **({"retrying": self.retrying} if self.retrying else {}),
+            **({"metrics": self.metrics} if self.metrics else {}),
             **({"stage": self.stage, **staged_as_dict(self.stages)} if self.stages else {}),
         }
 
@@ -164,13 +167,15 @@ def job_status(
         state = runs[chosen].state
     live = state == RUNNING and newest is not None
     failed = 0 if complete or newest is None else min(int(newest["shards"]["failed"]), total - done)
+    metrics: Mapping[str, Any] = {}
     if summary is not None and complete:
-        rows, counters = summary["rows"], summary["counters"]
+        rows, counters, metrics = summary["rows"], summary["counters"], summary.get("metrics", {})
         if (earlier := Earlier.of(summary)) is not None:
-            whole = Books.parse(rows, counters).after(earlier.books)
+            whole = Books.parse(rows, counters, metrics).after(earlier.books)
             rows, counters = whole.rows(), whole.sorted_counters()
+            metrics = whole.sorted_metrics().get("metrics", {})
     elif newest is not None:
-        rows, counters = newest["rows"], newest["counters"]
+        rows, counters, metrics = newest["rows"], newest["counters"], newest.get("metrics", {})
     else:
         rows, counters = Books().rows(), {}
     return JobStatus(
@@ -184,6 +189,7 @@ def job_status(
         stale=int(newest["shards"]["stale"]) if newest else 0,
         rows=dict(rows),
         counters=dict(counters),
+        metrics=dict(metrics),
         bytes_total=bytes_total,
         bytes_done=bytes_done,
         rate=dict(newest["rate"]) if live and newest else dict(NO_RATE),

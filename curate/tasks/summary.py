@@ -96,6 +96,7 @@ class Summary:
             "tasks": {"dispatched": self.dispatched, "attempts": self.attempts},
             "rows": self.books.rows(),
             "counters": self.books.sorted_counters(),
+            **self.books.sorted_metrics(),
             "bytes": {"in": self.bytes_in, "out": self.bytes_out},
             "seconds": round(self.seconds, 3),
             "start_seconds": round(self.start_seconds, 3),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from curate import ActorPool, Dataset, Job, RetryLater, RunState, param
+from curate.cli.failures import _heading
 from curate.clock import SystemClock
 from curate.dataset.look import look
 from curate.dataset.patience import MOST_TRIES, wait_s
@@ -276,13 +277,17 @@ def test_who_looks_is_told_what_a_shard_waits_for(service: Service, tmp_path: Pa
     service.busy[2] = 2
     job = Calling()
     account: list[Any] = []
+    shown: list[str] = []
     from curate.dataset import account as module
 
     original = module.Account.waits
 
     def waits(self: Any, launch: Any, word: Any) -> None:
         original(self, launch, word)
-        account.append((word.wait_s, self.heartbeat().get("retrying"), self.progress().retrying))
+        retrying = self.heartbeat().get("retrying")
+        account.append((word.wait_s, retrying, self.progress().retrying))
+        if word.wait_s == 60.0:
+            shown.extend(_heading(0, [], retrying, everything=False))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module.Account, "waits", waits)
@@ -292,9 +297,10 @@ def test_who_looks_is_told_what_a_shard_waits_for(service: Service, tmp_path: Pa
     assert account[0] == (
         60.0,
         [{"error": reason, "count": 1, "shard": "0"}],
-        f"1 shard is being retried: {reason}; next try in 1 min 0 s",
+        f"1 shard is being retried: {reason}; next try in 1 min",
     )
     assert account[-1] == (0.0, None, "")
+    assert shown == ["no shard has failed for good; 1 shard is being retried: service busy (HTTP 429)"] * 2
     assert look(str(tmp_path / "out"), CLOCK.now()).retrying == []
 
 
@@ -304,3 +310,53 @@ def test_waits_end_at_a_minute_unless_more_is_asked_for() -> None:
     assert waits == sorted(waits)
     assert (waits[0], waits[-1]) == (0.005, 60.0)
     assert {wait_s(tries, 3600.0) for tries in range(1, 100)} == {3600.0}
+
+
+# Counters and metrics
+
+
+class Measured(Calling):
+    """Measures what differs from run to run, and, if it is told to, counts it."""
+
+    name = "measured"
+    counted: bool = param(False, help="count it", identity=False)
+
+    def process(self, batch: pa.Table) -> pa.Table:
+        CLOCK.advance(1)
+        self.metric("asked at", int(CLOCK.now()))
+        self.metric("batches", 1)
+        if self.counted:
+            self.count("asked at", int(CLOCK.now()))
+        SERVICE.ask(batch["n"][0].as_py())
+        return batch
+
+
+def files_of(output: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in output.glob("*.parquet")}
+
+
+def test_a_metric_is_no_part_of_the_output_and_a_counter_is(clock: FakeClock, tmp_path: Path) -> None:
+    """What differs from run to run leaves the bytes as they are where it is measured, not where it is counted."""
+    made = {}
+    for counted in (False, True):
+        for run in range(2):
+            output = tmp_path / f"{counted} {run}"
+            run_job(Measured(counted=counted), inputs(tmp_path), output, clock=clock)
+            made[counted, run] = files_of(output)
+    assert made[False, 0] == made[False, 1]
+    assert made[True, 0] != made[True, 1]
+
+
+def test_metrics_are_summed_and_a_rerun_goes_on_with_them(service: Service, clock: FakeClock, tmp_path: Path) -> None:
+    """Of each shard that is done, once: the calls of the try that made its output, those included that were refused.
+    Shown by the summary, the ledger and the status; known to a run that does the rest, and to one that does nothing."""
+    service.busy.update({2: 2, 8: 1})
+    source, output = inputs(tmp_path, 3), tmp_path / "out"
+    first = run_job(Measured(), source, output, clock=clock, limit=2)
+    assert first.books.sorted_metrics()["metrics"]["batches"] == 2 * 3 + 3
+    last = run_job(Measured(), source, output, clock=clock)
+    again = run_job(Measured(), source, output, clock=clock)
+    told = look(str(output), clock.now())
+    for metrics in (last.as_dict()["metrics"], again.as_dict()["metrics"], told.metrics, told.as_dict()["metrics"]):
+        assert metrics["batches"] == 3 * 3 + 3
+    assert "metrics" not in run_job(Calling(), source, tmp_path / "none", clock=clock).as_dict()

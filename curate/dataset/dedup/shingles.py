@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from curate.dataset.dedup.normalise import normalised, worded
 from curate.dataset.exchange.hashing import Words, hash_bytes, hash_words
+from curate.dataset.exchange.offsets import is_over, wide_type
 
 VERSION = 1
 """Goes into the identity of what depends on these hashes. Another way to make them is another version."""
@@ -65,7 +66,9 @@ def shingles(texts: pa.Array | pa.ChunkedArray, ngram: int = 5, unit: str = "wor
     >>> sorted(found.of(0)) == sorted([found.of(1)[0], found.of(2)[0]])
     True
     """
-    whole = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
+    if isinstance(texts, pa.ChunkedArray):
+        texts = (texts.cast(wide_type(texts.type)) if is_over(texts) else texts).combine_chunks()
+    whole = texts
     tokens = _words(whole) if unit == "word" else _characters(whole)
     return _ngrams(tokens, ngram)
 

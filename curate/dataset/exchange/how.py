@@ -102,6 +102,11 @@ class Exchange(Protocol):
         """
         ...
 
+    def made(self, prepared: Sequence[pa.Schema]) -> pa.Schema | None:
+        """Returns the schema of its rows from those that rows of its inputs have once they are prepared; None if
+        unknown. It is asked where there is no row."""
+        ...
+
     def prepare(self, side: int) -> tuple[Any, ...]:
         """Returns what is done to rows of an input before they are sorted: key columns of its own, partial groups.
 
@@ -142,6 +147,13 @@ class Usual:
     @property
     def reason(self) -> str:
         return GROUPED if self.first is None else LIMIT
+
+    def schema(self, found: Sequence[pa.Schema | None]) -> pa.Schema | None:
+        del found
+        return None
+
+    def made(self, prepared: Sequence[pa.Schema]) -> pa.Schema | None:
+        return self.schema(prepared)
 
     def prepare(self, side: int) -> tuple[Any, ...]:
         del side

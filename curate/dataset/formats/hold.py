@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.types as pt
 
-from curate.dataset.formats.encoding import ReadAs
+from curate.dataset.formats.encoding import Format, ReadAs
 from curate.errors import SchemaMismatch, did_you_mean
 
 DECLARE = "Where no output_schema is declared, it is that of the first rows: declare one that holds all values"
@@ -115,7 +115,7 @@ def unify(uri: str, found: pa.Schema, held: pa.Schema, how: ReadAs | None) -> No
         other = f"{how.first} has" if how.first else "declared is"
         raise SchemaMismatch(
             f"{uri}: {'; '.join(problems)}. This file has ({told(found)}), and {other} ({told(held)}); declare all "
-            "columns with schema=, or name those to keep with columns="
+            f"columns with schema={', or name those to keep with columns=' if how.format is Format.PARQUET else ''}"
         )
 
 

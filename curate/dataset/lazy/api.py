@@ -657,7 +657,7 @@ class Dataset:
             batch = self._first(rules.unpaced(rules.lower(Limit(self._plan, 1))))
             if batch is None or not all(is_known(field.type) for field in batch.schema):
                 batch = self._first(rules.lower(self._plan))
-            found = (blank_of(self._plan) if batch is None else batch).schema
+            found = (self._blank() if batch is None else batch).schema
         return found
 
     def _first(self, physical: rules.Physical) -> pa.Table | None:
@@ -892,7 +892,11 @@ class Dataset:
 
     def _tables(self) -> list[pa.Table]:
         """Returns all blocks; one without rows, of the schema as far as it is known, if there are none."""
-        return list(self._blocks()) or [blank_of(self._plan)]
+        return list(self._blocks()) or [self._blank()]
+
+    def _blank(self) -> pa.Table:
+        """Returns a table without rows, once it was run and there were none."""
+        return blank_of(self._plan, rules.lower(self._plan), self._ran.last)
 
     def _held(self, method: str, tables: Sequence[pa.Table], start: int, stop: int) -> Dataset:
         """Returns rows of tables as a dataset."""

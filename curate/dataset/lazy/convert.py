@@ -226,7 +226,7 @@ def _of_objects(values: Sequence[Any]) -> np.ndarray[Any, Any]:
 
 def to_pandas(table: pa.Table) -> Any:
     """Returns a data frame whose columns are those of the table, not copies: of pandas.ArrowDtype, so that numbers stay
-    what they are beside nulls. Dictionaries of texts and numbers become categories, runs are values; extension types,
+    what they are beside nulls. Runs are values, dictionaries of texts and numbers become categories; extension types,
     tensors among them, and columns of nothing but nulls are objects, as in `rows`."""
     import pandas as pd
 

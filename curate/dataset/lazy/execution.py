@@ -5,11 +5,11 @@ from __future__ import annotations
 import secrets
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -32,7 +32,7 @@ from curate.dataset.lazy.rules import (
     cpus_of,
     fuse,
 )
-from curate.dataset.lazy.settling import named, settled, told_by, unnamed
+from curate.dataset.lazy.settling import Vacant, named, settled, told_by, typed_as, unnamed
 from curate.dataset.lazy.shards import Names, SourceRows
 from curate.dataset.lazy.sinks import stage_of
 from curate.dataset.lazy.sources import View, files
@@ -139,7 +139,9 @@ class Reading:
         fusion, pipeline = self._fusions[number], self._pipelines[number]
         meters = Meters([pooled for _, pooled in pipeline.metered])
         tables = self._tables(fusion, pipeline, rank, zip(bundle, names, strict=True), meters, self._told[number])
-        for block in sized(first_rows(tables, fusion.give_most), self._block_bytes):
+        vacant = Vacant()
+        blocks = sized(first_rows(vacant.seen(tables), fusion.give_most), self._block_bytes)
+        for block in blocks if self._told[number] else vacant.after(blocks):
             # Before the block: who wants no more than that hears no more.
             if time.monotonic() - self._told_s >= WORD_S:
                 self._told_s = time.monotonic()
@@ -239,6 +241,7 @@ def blocks(
     match physical:
         case Tasks(fusions):
             backend = make_backend(how.backend or "inline")
+            run.fusions = fusions
             try:
                 program = Reading(fusions, how.block_bytes)
                 cpus = cpus_of(fusions)
@@ -257,9 +260,9 @@ def blocks(
                     stopped=stopped,
                     gauges=run.stream(program.chains(), inline=backend.name == "inline"),
                 )
-                with closing(stream):
-                    ordered = map(in_one_order(), stream)
-                    yield from settled(ordered) if _settles(fusions) else unnamed(ordered)
+                with closing(cast(Generator[pa.Table], stream)):
+                    there = map(in_one_order(), with_rows(stream, run))
+                    yield from settled(there) if _settles(fusions) else unnamed(there)
             finally:
                 backend.close()
         case First(input, most_rows):
@@ -298,6 +301,15 @@ def blocks(
                 for stream in streams:
                     stack.callback(stream.close)  # type: ignore[attr-defined]
                 yield from side_by_side(streams, lambda number: rows_of(plans[number]))
+
+
+def with_rows(blocks: Iterator[pa.Table], run: Run) -> Iterator[pa.Table]:
+    """Yields blocks that have rows; the run keeps what the first others would have been."""
+    for block in blocks:
+        if block.num_rows:
+            yield block
+        else:
+            run.vacant = block.schema.remove_metadata() if run.vacant is None else typed_as(run.vacant, block.schema)
 
 
 def _settles(fusions: Sequence[Fusion]) -> bool:

@@ -166,6 +166,9 @@ class Grouped(Regrouping):
             [*keys, *(pa.field(output_name(one), one.result(type_of(one, rows))) for one in self.aggregates)]
         )
 
+    def made(self, prepared: Sequence[pa.Schema]) -> pa.Schema | None:
+        return self.finished(prepared[0].empty_table()).schema
+
     def prepare(self, side: int) -> tuple[Partials, ...]:
         del side
         return (self._partials,)

@@ -205,6 +205,10 @@ class Shuffled(Limitable):
     def identity(self) -> Any:
         return self._identity("random_shuffle", self.seed, self.count, self.buckets)
 
+    def made(self, prepared: Sequence[pa.Schema]) -> pa.Schema | None:
+        [found] = prepared
+        return self.schema([pa.schema([field for field in found if field.name != BUCKET])])
+
     def prepare(self, side: int) -> tuple[Any, ...]:
         del side
         return (Bucketed(self.seed, self.buckets),)

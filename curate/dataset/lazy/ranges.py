@@ -26,7 +26,7 @@ from curate.dataset.lazy.sources import View
 from curate.dataset.lazy.unifying import brought, unify
 from curate.dataset.lazy.zipping import unequal
 from curate.dataset.nulls import empty, is_blank
-from curate.dataset.tally import BadRowBudget, Tally
+from curate.dataset.tally import Tally
 from curate.errors import ConfigError, CurateError, DamagedRun
 from curate.storage.protocol import Object
 from curate.units import GIB, MIB
@@ -289,8 +289,8 @@ def _made_of(how: Exchange, sides: Sequence[pa.Schema | None]) -> pa.Schema:
         return tables[0].schema
     if any(map(is_blank, tables)):
         return pa.schema([])
-    made = next(how.combine(tables, Tally(BadRowBudget()), Part(0, 1)), None)
-    return pa.schema([]) if made is None else made.schema
+    made = how.made([table.schema for table in tables])
+    return pa.schema([]) if made is None else made
 
 
 def _given_of(how: Exchange, sides: Sequence[pa.Schema | None]) -> pa.Schema:

@@ -7,7 +7,9 @@ it when it is read: a column that it lacks is null, integers and floats are wide
 any type. What cannot be held is refused then, with both schemas and both files: another type, and a column that only
 this file has, where all columns are read. `schema=` says in advance what is to come.
 
-Large files are split, at row groups or lines, into shards of at most 256 MiB; small ones share a task.
+Large files are split, at row groups or lines, into shards of at most 256 MiB; small ones share a task. A file that two
+paths name (`[d, d]`, or a directory and a glob of its files) is read once, and a warning says so; for its rows twice,
+union the dataset with itself. A link to a file is another file.
 """
 
 from __future__ import annotations
@@ -77,11 +79,12 @@ def read_json(
     num_cpus: float | None = None,
     allow_incomplete_input: bool = False,
 ) -> Dataset:
-    """Returns the rows of files of JSON lines, plain or compressed (gz, zst).
+    """Returns the rows of files of JSON lines, or of one JSON array of objects each, plain or compressed (gz, zst).
 
     The schema is sampled from the first file with rows, unless `schema` declares it; keys that it does not have are
-    left out, those that a row lacks are null. A line that does not fit is a bad row, of which 0.1 % of a file (at least
-    10) are left out with a warning, or set aside by a write. `num_cpus`, and what is raised, is as for `read_parquet`.
+    left out, those that a row lacks are null. A line, or an element of an array, that does not fit is a bad row, of
+    which 0.1 % of a file (at least 10) are left out with a warning, or set aside by a write. An array is one shard,
+    however large. `num_cpus`, and what is raised, is as for `read_parquet`.
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.jsonl"

@@ -247,7 +247,18 @@ def fuse(source: Source, operators: tuple[Operator, ...]) -> Fusion:
     predicate = None
     for expression in _predicates(source.schema, operators):
         predicate = expression if predicate is None else predicate & expression
-    return Fusion(source, View(columns if len(columns) < len(source.schema) else None, predicate), left)
+    chosen = len(columns) < len(source.schema) or _selects(source.schema, operators)
+    return Fusion(source, View(columns if chosen else None, predicate), left)
+
+
+def _selects(schema: pa.Schema, operators: Sequence[Operator]) -> bool:
+    """Returns whether only columns that were named are asked for, be it all of them: a file that has others may."""
+    for operator in operators:
+        if isinstance(operator, Select):
+            return True
+        if not isinstance(operator, FilterExpression | WithColumn | Rename | Drop) or operator.schema(schema) is None:
+            return False
+    return False
 
 
 def _pruned(schema: pa.Schema, operators: Sequence[Operator]) -> tuple[tuple[str, ...], tuple[Operator, ...]]:

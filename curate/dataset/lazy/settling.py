@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +16,8 @@ import pyarrow as pa
 from curate.dataset.formats.hold import hold
 from curate.dataset.lazy.operators import Operator
 from curate.dataset.lazy.plan import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip, schema_of
-from curate.dataset.lazy.rules import Fusion
+from curate.dataset.lazy.rules import Fusion, Joined, Local, Physical, Zipped
+from curate.dataset.lazy.stats import Run
 from curate.dataset.lazy.unifying import unify
 from curate.dataset.lazy.zipping import zipped_schema
 from curate.dataset.nulls import empty, filled, is_known
@@ -71,13 +73,15 @@ def settled(blocks: Iterator[pa.Table]) -> Iterator[pa.Table]:
         yield from (_held(one, schema) for one in pending)
 
 
+def typed_as(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
+    """Returns a schema, types that it does not tell taken from another one."""
+    types = {field.name: field.type for field in other}
+    return pa.schema([one.with_type(filled(one.type, types.get(one.name, one.type))) for one in schema])
+
+
 def _typed(blocks: Sequence[pa.Table]) -> pa.Schema:
     """Returns the schema of the first block, types that it does not tell taken from the others."""
-    first = blocks[0].schema.remove_metadata()
-    for other in blocks[1:]:
-        types = {field.name: field.type for field in other.schema}
-        first = pa.schema([one.with_type(filled(one.type, types.get(one.name, one.type))) for one in first])
-    return first
+    return reduce(typed_as, (block.schema for block in blocks[1:]), blocks[0].schema.remove_metadata())
 
 
 def _held(block: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -100,11 +104,55 @@ def unnamed(blocks: Iterator[pa.Table]) -> Iterator[pa.Table]:
 # Where there is no row
 
 
-def blank_of(plan: Plan) -> pa.Table:
-    """Returns a table without rows, of the columns that a plan's rows would have, as far as an empty table tells."""
+class Vacant:
+    """Tables without rows among those that pieces give: they tell a schema where there is no row at all."""
+
+    def __init__(self) -> None:
+        self._schema: pa.Schema | None = None
+        self._rows = False
+
+    def seen(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        """Yields tables, and looks at them."""
+        for table in tables:
+            if table.num_rows:
+                self._rows = True
+            elif not self._rows:
+                schema = table.schema.remove_metadata()
+                self._schema = schema if self._schema is None else typed_as(self._schema, schema)
+            yield table
+
+    def after(self, blocks: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        """Yields blocks; after none, one without rows, if tables without rows were seen."""
+        yield from blocks
+        if not self._rows and self._schema is not None:
+            yield self._schema.empty_table()
+
+
+def blank_of(plan: Plan, physical: Physical, run: Run | None) -> pa.Table:
+    """Returns a table without rows, of the columns that rows of a plan would have, of which a run gave none: as tables
+    without rows tell it that tasks gave, or else an empty table."""
+    if (known := schema_of(plan)) is not None:
+        return known.empty_table()
     with suppress(Exception):  # what user code makes of an empty table says nothing about what it makes of others
-        return _blank(plan)
+        if run is None or not run.fusions or isinstance(physical, Local | Joined | Zipped):
+            return _blank(plan)
+        if run.vacant is not None:
+            return run.vacant.empty_table()
+        # What was written before is there by now, and knows its columns.
+        fusion: Fusion = run.fusions[0]
+        found, columns = fusion.source.found, fusion.view.columns
+        return _asked(found if columns is None else pa.schema([found.field(one) for one in columns]), fusion.operators)
     return pa.table({})
+
+
+def _asked(schema: pa.Schema, steps: Sequence[Operator]) -> pa.Table:
+    """Returns what steps make of a table without rows."""
+    if not len(schema):
+        return pa.table({})
+    pipeline = Pipeline(tuple(steps))
+    pipeline.setup()
+    made = next(iter(pipeline.apply(schema.empty_table(), Tally(BadRowBudget()))), pa.table({}))
+    return made.slice(0, 0).replace_schema_metadata(None)
 
 
 def _blank(plan: Plan) -> pa.Table:
@@ -114,10 +162,7 @@ def _blank(plan: Plan) -> pa.Table:
     match plan:
         case Apply() | Marked():
             base, steps = _chain(plan)
-            pipeline = Pipeline(tuple(steps))
-            pipeline.setup()
-            made = next(iter(pipeline.apply(_blank(base), Tally(BadRowBudget()))), pa.table({}))
-            return made.slice(0, 0).replace_schema_metadata(None)
+            return _asked(_blank(base).schema, steps)
         case Limit(input, _) | Checkpoint(input, _):
             return _blank(input)
         case Union(inputs):

@@ -114,6 +114,10 @@ class Run:
         self._parts: list[StreamPart | WritePart] = []
         self._behind: list[LocalPart] = []
         self._start_s = 0.0
+        self.vacant: Any = None
+        """The schema of tables without rows that tasks gave, where no block has rows to tell it by."""
+        self.fusions: Sequence[Any] = ()
+        """What the tasks did that ran last."""
 
     def started(self, seconds: float) -> None:
         """Adds the time that it took to start what runs tasks."""

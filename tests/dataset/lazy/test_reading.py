@@ -472,3 +472,44 @@ class TestRefused:
             curate.read_parquet(tmp_path / "a.parquet", filter=pc.field("txt") == "x")
         with pytest.raises(ConfigError, match="no column 'txt'; did you mean 'text'"):
             curate.read_json(tmp_path / "a.jsonl").select_columns(["txt"])
+
+
+class TestNamedTwice:
+    """A file that two paths name is read once, consumed and written, and that is said."""
+
+    @pytest.mark.parametrize("again", ["{}", "{}/", "{}/*.parquet", "{}/a.parquet", "{}/../in"])
+    def test_it_is_read_once(self, tmp_path: Path, again: str, capsys: pytest.CaptureFixture[str]) -> None:
+        (tmp_path / "in").mkdir()
+        pq.write_table(pa.table({"n": [1, 2]}), tmp_path / "in" / "a.parquet")
+        found = curate.read_parquet([tmp_path / "in", again.format(tmp_path / "in")])
+        assert "some files are named by two inputs; each is read once" in "".join(capsys.readouterr())
+        assert found.count() == len(found.take_all()) == 2
+        assert found.write_parquet(tmp_path / "out", backend="inline").books.rows_out == 2
+
+
+class TestColumnsThatAreNamed:
+    """`columns=` selects, be it all columns of the first file: what others have more is nobody's business."""
+
+    @pytest.mark.parametrize("columns", [["a"], ["c"], ["a", "c"], ["c", "a"]])
+    def test_a_file_with_more_columns_is_read(self, tmp_path: Path, columns: list[str]) -> None:
+        (tmp_path / "in").mkdir()
+        pq.write_table(pa.table({"a": [1], "c": [1]}), tmp_path / "in" / "0.parquet")
+        pq.write_table(pa.table({"a": [2], "b": [3], "c": [4]}), tmp_path / "in" / "1.parquet")
+        found = curate.read_parquet(tmp_path / "in", columns=columns)
+        rows = [{name: row[name] for name in columns} for row in ({"a": 1, "c": 1}, {"a": 2, "c": 4})]
+        assert found.take_all() == rows
+        assert [list(row) for row in found.take_all()] == [columns] * 2
+        assert found.count() == 2
+        assert found.write_parquet(tmp_path / "out", backend="inline").books.rows_out == 2
+        assert curate.read_parquet(tmp_path / "out").take_all() == rows
+        assert found.filter(lambda row: row[columns[0]] > 1).take_all() == rows[1:]
+        with pytest.raises(SchemaMismatch, match="'b' is in this file only"):
+            curate.read_parquet(tmp_path / "in").take_all()
+
+    def test_what_is_no_remedy_is_not_offered(self, tmp_path: Path) -> None:
+        """`read_csv` has no columns= to name some with."""
+        (tmp_path / "0.csv").write_text("a\n1\n")
+        (tmp_path / "1.csv").write_text("a,b\n1,2\n")
+        with pytest.raises(SchemaMismatch, match=r"declare all columns with schema=\n"):
+            curate.read_csv(tmp_path).take_all()
+        assert curate.read_csv(tmp_path, schema=pa.schema([("a", pa.int64())])).count() == 2
