@@ -185,7 +185,8 @@ class TestDataFrames:
     def test_that_cannot_be(self) -> None:
         """The operator is named."""
         found = curate.range(2).map_batches(lambda _: pd.DataFrame({"a": [1, "b"]}))
-        with pytest.raises(curate.CurateError, match=r"map_batches\(<lambda>\) gave column 'a' values that no type holds: 1 .*'b'"):
+        told = r"map_batches\(<lambda>\) gave column 'a' values that no type holds: 1 .*'b'"
+        with pytest.raises(curate.CurateError, match=told):
             found.take_all()
 
     def test_a_limit_that_is_exceeded(self) -> None:
