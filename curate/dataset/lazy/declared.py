@@ -151,6 +151,11 @@ def _alike(found: pa.DataType, declared: pa.DataType) -> bool:
     kinds = [next((name for name, is_one in _KINDS if is_one(type)), None) for type in (found, declared)]
     if kinds[0] is None or kinds[0] != kinds[1]:
         return False
+    if kinds[0] == "number":
+        # 0.1 is no tenth.
+        return not any(
+            pt.is_floating(one) and pt.is_decimal(two) for one, two in ((found, declared), (declared, found))
+        )
     if kinds[0] == "list":
         return _alike(found.value_type, declared.value_type)
     if kinds[0] == "map":

@@ -151,6 +151,6 @@ def test_what_is_no_schema_is_refused() -> None:
 
 def test_a_null_where_none_is_declared() -> None:
     schema = pa.schema([pa.field("x", pa.int64(), nullable=False)])
-    assert curate.range(2).map(lambda _: {"x": row["id"]}, output_schema=schema).schema().equals(schema)
+    assert curate.range(2).map(lambda row: {"x": row["id"]}, output_schema=schema).schema().equals(schema)
     with pytest.raises(SchemaMismatch, match="declared to have none"):
         curate.range(2).map(lambda _: {"x": None}, output_schema=schema).take_all()
