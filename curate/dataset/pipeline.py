@@ -26,7 +26,7 @@ from curate.dataset.patience import Busy, Refused, waited_here
 from curate.dataset.raised import Raised, RaisedElsewhere
 from curate.dataset.sides import SideTable
 from curate.dataset.tally import Booked, Notes, Tally
-from curate.errors import SchemaMismatch
+from curate.errors import CurateError, SchemaMismatch
 from curate.runtime.protocol import Call, Pool, PoolSpec, Resources
 from curate.tasks.meters import Meter
 
@@ -246,12 +246,23 @@ class Pipeline:
 
 
 def _empties(step: Step, tables: Iterator[pa.Table], tally: Tally) -> Iterator[pa.Table]:
-    tell: Callable[[pa.Schema], pa.Schema | None] = getattr(step, "schema", lambda _: None)
     for table in tables:
         made = list(step.apply(table, tally, Place("", 0)))
         # What gives no table where nothing matches may know all the same of which columns it would be.
-        known = None if made or isinstance(table, SideTable) else tell(table.schema)
-        yield from made if known is None else [known.empty_table()]
+        yield from made or _vacant(step, table)
+
+
+def _vacant(step: Step, table: Any) -> list[pa.Table]:
+    """Returns what a step would make of rows of a table without any, if it knows that without running."""
+    tell: Callable[[pa.Schema], pa.Schema | None] | None = getattr(step, "schema", None)
+    if tell is None or isinstance(table, SideTable) or not table.num_columns:
+        return []
+    try:
+        known = tell(table.schema)
+    except CurateError:
+        # Rows will say so.
+        return []
+    return [] if known is None else [known.empty_table()]
 
 
 def _asked(pool: Pool, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
@@ -267,7 +278,7 @@ def _here(
 ) -> Iterator[pa.Table]:
     """Yields what a step makes of tables, in this process."""
     for batch in _batches(step, tables):
-        if isinstance(batch, SideTable | Busy):
+        if isinstance(batch, SideTable | Busy) or not batch.num_rows:
             yield batch
             continue
         got(meter, batch)
@@ -324,7 +335,7 @@ def _there(
             yield _given(step, table, seen, meter)
 
     for batch in _batches(step, tables):
-        if isinstance(batch, SideTable | Busy):
+        if isinstance(batch, SideTable | Busy) or not batch.num_rows:
             yield batch
             continue
         size = batch.nbytes
@@ -417,14 +428,19 @@ def _applied(step: Step, batch: pa.Table, tally: Tally, how: Applying, row: int)
 
 
 def _batches(step: Step, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Yields what a step is given at a time; never nothing, and never rows of two tables."""
+    """Yields what a step is given at a time, never rows of two tables; and once, where a table has no rows, what the
+    step would make of it, which is not given to it."""
     rows = step.batch_rows
+    told = False
     for table in tables:
         if isinstance(table, SideTable | Busy):
             # An extra output's, or no table at all: no step that follows has to do with it.
             yield table
         elif table.num_rows:
             yield from [table] if rows is None or table.num_rows <= rows else rechunk(iter([table]), rows)
+        elif not told:
+            told = True
+            yield from _vacant(step, table)
 
 
 def _given(step: Step, table: pa.Table, seen: Seen, meter: Meter) -> pa.Table:

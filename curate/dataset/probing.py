@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from curate.clock import Clock
-from curate.dataset.formats import all_nullable
+from curate.dataset.formats.nulls import all_nullable
 from curate.dataset.pipeline import Pipeline
 from curate.dataset.prepare import Prepared
 from curate.dataset.sides import schema_name

@@ -692,8 +692,8 @@ class StageProgram:
             again_s = failure.after_s if passing else None
             error = failure.error if passing or not answer.known else ""
             answer = replace(answer, error=error, again_s=again_s)
-        vacant = vacant if vacant.schema is not None or any(one is not None for one in vacant.sides.values()) else None
-        return replace(answer, rows=tally.books.rows_in, ended=ended, vacant=vacant)
+        told = vacant.schema is not None or any(one is not None for one in vacant.sides.values())
+        return replace(answer, rows=tally.books.rows_in, ended=ended, vacant=vacant if told else None)
 
     # What a worker process keeps
 
