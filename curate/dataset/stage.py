@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import count, islice, zip_longest
@@ -48,6 +49,7 @@ from curate.errors import (
     ObjectNotFound,
     SchemaMismatch,
 )
+from curate.runtime.kept import Guard, Kept, ProcessSpoiltError, leave_if_copy, spoilt
 from curate.runtime.protocol import Pool, PoolSpec
 from curate.storage import open_store
 from curate.storage.protocol import Calls, Object, Outcome, Store
@@ -330,9 +332,18 @@ class StageProgram:
         """Why the operator cannot be set up, if it said that it never can."""
         self._setup_s = 0.0
         self._stores: dict[str, Store] = {}
+        self._kept: Kept | None = None
+        """The process as it was when the operator was set up."""
+        self._guard = Guard()
+        """What is around the shard at hand."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_said": None, "_ready": False, "_refused": "", "_setup_s": 0.0, "_stores": {}}
+        own = {"_said", "_ready", "_refused", "_setup_s", "_stores", "_kept", "_guard"}
+        return {name: value for name, value in self.__dict__.items() if name not in own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__post_init__()
 
     @property
     def pools(self) -> tuple[PoolSpec, ...]:
@@ -347,11 +358,13 @@ class StageProgram:
         """Yields a `ShardRecord` for each shard, or a `Probed`."""
         try:
             if isinstance(payload, Probe):
-                with self._log().shard(payload.shard.id if payload.shard else "", 0):
+                with self._guarded(""), self._log().shard(payload.shard.id if payload.shard else "", 0):
                     answer = self._probe(payload)
                 yield answer
                 return
-            for (index, shard), given in zip_longest(payload.shards, payload.given):
+            for number, ((index, shard), given) in enumerate(zip_longest(payload.shards, payload.given)):
+                if number and (why := spoilt()):
+                    raise ProcessSpoiltError(why)
                 yield self._attempt(index, shard, given, payload)
         finally:
             self._log().flush()
@@ -363,6 +376,7 @@ class StageProgram:
         before = self._calls()
         try:
             with (
+                self._guarded(shard.id),
                 log.bound(run=self.key, shard=shard.id, attempt=piece.attempt),
                 self._log().shard(shard.id, piece.attempt, self.task_timeout_s),
             ):
@@ -421,6 +435,7 @@ class StageProgram:
         # What an exchange reads is checked then, and made again where it is not what it was.
         with Outputs(out, uris, schemas, self._writer, durable=self.runs is None) as outputs:
             for table in tables:
+                leave_if_copy()
                 got(meters.write, table)
                 with at_work(meters.write):
                     tally.books.rows_out += outputs.write(table)
@@ -431,6 +446,7 @@ class StageProgram:
                 tally.drop(folded, self.runs.reason)
             tally.close()
             outputs.count(tally.books)
+            self._guard.check()
             with at_work(meters.write):
                 published = outputs.publish(self._record(shard, tally, out), replaced)
             meters.write.bytes_out = outputs.bytes_out
@@ -660,6 +676,20 @@ class StageProgram:
             finally:
                 self._setup_s += time.perf_counter() - started
             self._ready = True
+        # What it changed is to stay.
+        self._guard.kept = self._kept = self._kept or Kept()
+
+    @contextmanager
+    def _guarded(self, shard: str) -> Iterator[None]:
+        """Runs a shard in its block, and gives the process back as it was: what a shard changes fails no other."""
+        with Guard(self._kept) as self._guard:
+            yield
+        if self._guard.changed:
+            log.get_logger().warning(
+                "user code changed the process that it runs in; that was set back, as other shards run there",
+                shard=shard,
+                changed=self._guard.changed,
+            )
 
     def _log(self) -> WorkerLog:
         if self._said is None:

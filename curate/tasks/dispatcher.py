@@ -199,7 +199,12 @@ class Dispatcher:
                 # Where it runs is of interest once something went wrong, and a time limit counts from its start.
                 announce = action.attempt > 1 or self.scheduler.policy.task_timeout_s is not None
                 self.backend.launch(
-                    action.task, self.payload(action), len(action.shards), memory=action.memory, announce=announce
+                    action.task,
+                    self.payload(action),
+                    len(action.shards),
+                    memory=action.memory,
+                    announce=announce,
+                    fresh=action.fresh,
                 )
             elif isinstance(action, Cancel):
                 self.backend.cancel(action.task)

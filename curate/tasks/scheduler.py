@@ -276,6 +276,9 @@ class Launch:
     """Bytes to ask for instead of what every task asks for."""
     copy_of: TaskId | None = None
     """The straggler that this is a speculative copy of."""
+    fresh: bool = False
+    """Whether to run them in a process that has run nothing: a worker has died of one of them, or of what a shard that
+    ran there before had left behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -647,7 +650,8 @@ class Scheduler:
         self.launched += 1
         cost = float(self._costs[list(shards)].sum())
         self._running[task] = _Task(dict.fromkeys(shards), cost, cost, now_s, twin=copy_of)
-        return Launch(task, shards, attempt, errors >= self.policy.user_error_retries, memory, copy_of)
+        fresh = any(one[FailureKind.CRASHED] for one in tries)
+        return Launch(task, shards, attempt, errors >= self.policy.user_error_retries, memory, copy_of, fresh)
 
     def _bundle(self) -> tuple[int, ...]:
         """Returns the next shards that were never launched: as many as fit into a task at the rate seen so far."""
