@@ -28,6 +28,7 @@ from curate.tasks import layout, registry
 from curate.tasks.dispatcher import Dispatcher
 from curate.tasks.runlog import new_run_id
 from curate.tasks.scheduler import LEAST_WINDOW, Launch, Policy, Scheduler, max_failed_shards
+from curate.tasks.setup import SetupWatch
 from curate.tasks.summary import RunState, Summary, together
 
 LEFTOVER_S = 86_400.0
@@ -298,7 +299,8 @@ class _Run:
             return bool(interrupts.interrupts or interrupts.terminated)
 
         backend.load(program, program.pools, stopped=stopped)
-        schemas = output_schemas(self.prepared, backend, interrupts, self.clock, lambda: account.wait(backend))
+        setup = SetupWatch(self.clock, self.prepared.spec.task_timeout_s)
+        schemas = output_schemas(self.prepared, backend, interrupts, self.clock, lambda: account.wait(backend), setup)
         if (runs := self.prepared.spec.runs) is not None and schemas.main is not None and len(schemas.main):
             # What user functions give is known only now; not if they gave no row.
             runs.order.check(self.prepared.spec.name, schemas.main)
@@ -306,7 +308,7 @@ class _Run:
         def payload(launch: Launch) -> Piece:
             shards = tuple(zip(launch.shards, plan.shards(launch.shards), strict=True))
             given = () if rows is None else tuple(rows.given(shard.uri) for _, shard in shards)
-            return Piece(shards, launch.attempt, schemas.main, launch.last, schemas.sides, given)
+            return Piece(shards, launch.attempt, schemas.main, launch.last, schemas.sides, given, not setup.done)
 
         def size_of(rank: int) -> int:
             return int(plan.sizes[rank])
@@ -320,7 +322,7 @@ class _Run:
             return True
 
         dispatcher = Dispatcher(
-            account.scheduler, backend, payload, size_of, has_output, account, self.clock, interrupts
+            account.scheduler, backend, payload, size_of, has_output, account, self.clock, interrupts, setup
         )
         account.begin(backend)
         over = dispatcher.run()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -15,9 +15,10 @@ from curate.dataset.prepare import Prepared
 from curate.dataset.sides import schema_name
 from curate.dataset.stage import Probe, Probed
 from curate.log import get_logger
-from curate.runtime.protocol import Backend, End, Ended, Message
+from curate.runtime.protocol import Backend, End, Ended, Message, Started
 from curate.tasks.dispatcher import POLL_S, Interrupts
 from curate.tasks.scheduler import LONGEST_BACKOFF_S
+from curate.tasks.setup import SetUp, SetupWatch
 
 PROBES = 32
 """Shards that are asked for their output's schema, in plan order, before the run goes on without."""
@@ -44,6 +45,7 @@ def output_schemas(
     interrupts: Interrupts,
     clock: Clock,
     idle: Callable[[], None] = lambda: None,
+    setup: SetupWatch | None = None,
 ) -> Schemas:
     """Returns the schemas of all outputs: as declared, as stored, else asked for and stored; none if no shard tells.
 
@@ -54,12 +56,12 @@ def output_schemas(
     raised RetryLater, the store throttles, its node was lost) is asked again: were the next one asked instead, a
     service that is down for a minute would decide the schema, or fail the job for want of one.
 
-    `idle` is called every half second while a shard is asked.
+    `idle` is called every half second while a shard is asked. `setup` hears of the workers that are set up for it.
     """
     spec, ledger = prepared.spec, prepared.ledger
     problem = ""
     log = get_logger(job=spec.name, run=prepared.run_id)
-    asking = _Asking(backend, interrupts, clock, spec.task_timeout_s, log, idle)
+    asking = _Asking(backend, interrupts, clock, spec.task_timeout_s, log, idle, setup)
     unknown = tuple(sorted(name for name, schema in spec.sides.items() if schema is None))
 
     @cache
@@ -129,7 +131,9 @@ class _Asking:
         timeout_s: float | None,
         log: Any,
         idle: Callable[[], None] = lambda: None,
+        setup: SetupWatch | None = None,
     ) -> None:
+        self._setup = setup
         self._backend = backend
         self._interrupts = interrupts
         self._clock = clock
@@ -143,9 +147,8 @@ class _Asking:
         """Returns what a shard tells when all is there that it needs, or in the end; None if the run is to stop."""
         while True:
             self._asked += 1
-            answer = _ask(
-                self._backend, -self._asked, probe, self._interrupts, self._clock, self._timeout_s, self._idle
-            )
+            clock, interrupts, timeout_s = self._clock, self._interrupts, self._timeout_s
+            answer = _ask(self._backend, -self._asked, probe, interrupts, clock, timeout_s, self._idle, self._setup)
             if answer is None or answer.again_s is None or self._waits >= MOST_WAITS:
                 return answer
             wait_s = max(answer.again_s, min(2.0**self._waits, LONGEST_BACKOFF_S))
@@ -168,22 +171,33 @@ def _ask(
     clock: Clock,
     timeout_s: float | None,
     idle: Callable[[], None] = lambda: None,
+    setup: SetupWatch | None = None,
 ) -> Probed | None:
     """Runs one probe as a task of its own and returns its answer, None if the run is to stop."""
+    setup = setup or SetupWatch(clock, done=True)
     answer = Probed(error="the worker died")
     until_s = math.inf
     if not _stopped(interrupts):
-        backend.launch(task, probe, 1, announce=timeout_s is not None)
+        asked = replace(probe, says_ready=not setup.done)
+        backend.launch(task, asked, 1, announce=timeout_s is not None or not setup.done)
     while not _stopped(interrupts):
         idle()
+        setup.look()
         for news in backend.poll(POLL_S):
             if isinstance(news, Message):
-                answer = news.items[0]
+                for item in news.items:
+                    if isinstance(item, SetUp):
+                        setup.told(item)
+                    else:
+                        answer = item
             elif isinstance(news, Ended):
-                lost = news.end is End.LOST
-                return answer if not news.detail else Probed(error=news.detail, again_s=0.0 if lost else None)
-            elif timeout_s is not None:
-                until_s = clock.monotonic() + timeout_s
+                ended = setup.ended(task, news)
+                lost = ended.end is End.LOST
+                return answer if not ended.detail else Probed(error=ended.detail, again_s=0.0 if lost else None)
+            elif isinstance(news, Started):
+                setup.started(task, f"in process {news.pid} on {news.node}")
+                if timeout_s is not None:
+                    until_s = clock.monotonic() + timeout_s
         if clock.monotonic() > until_s:
             until_s = math.inf
             backend.cancel(task)

@@ -48,6 +48,7 @@ from curate.errors import (
     GenerationMismatch,
     ObjectNotFound,
     SchemaMismatch,
+    SetupFailed,
 )
 from curate.runtime.kept import Guard, Kept, ProcessSpoiltError, leave_if_copy, spoilt
 from curate.runtime.protocol import Pool, PoolSpec
@@ -59,6 +60,7 @@ from curate.tasks.ledger import Ledger
 from curate.tasks.meters import Meter
 from curate.tasks.plan import shard_row
 from curate.tasks.record import FailureKind, ShardRecord
+from curate.tasks.setup import ENDED, SetUp
 from curate.tasks.shard import Shard
 
 PROBED_BATCHES = 16
@@ -210,6 +212,8 @@ class Piece:
     """The schemas of extra outputs, by name, in the order in which they are published."""
     given: tuple[Any, ...] = ()
     """What the source of the rows gives for each shard, where there is one."""
+    says_ready: bool = False
+    """Whether to say first that the operator is set up."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Plain tuples and bytes: a frozen dataclass with slots is pickled by Python code, which took longer than all
@@ -217,7 +221,7 @@ class Piece:
         shards = [(rank, *shard_row(shard)) for rank, shard in self.shards]
         schema = None if self.schema is None else self.schema.serialize().to_pybytes()
         sides = {name: schema.serialize().to_pybytes() for name, schema in self.sides.items()}
-        return _piece, (shards, self.attempt, schema, self.last, sides, self.given)
+        return _piece, (shards, self.attempt, schema, self.last, sides, self.given, self.says_ready)
 
 
 def _piece(
@@ -227,10 +231,11 @@ def _piece(
     last: bool,
     sides: Mapping[str, bytes],
     given: tuple[Any, ...],
+    says_ready: bool,
 ) -> Piece:
     made = tuple((rank, Shard(*values)) for rank, *values in shards)
     held = {name: _schema(data) for name, data in sides.items()}
-    return Piece(made, attempt, None if schema is None else _schema(schema), last, held, given)
+    return Piece(made, attempt, None if schema is None else _schema(schema), last, held, given, says_ready)
 
 
 @lru_cache(maxsize=64)
@@ -249,6 +254,8 @@ class Probe:
     """Extra outputs whose schemas are asked for too."""
     given: Any = None
     """What the source of the rows gives for the shard, where there is one."""
+    says_ready: bool = False
+    """Whether to say first that the operator is set up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,13 +339,15 @@ class StageProgram:
         """Why the operator cannot be set up, if it said that it never can."""
         self._setup_s = 0.0
         self._stores: dict[str, Store] = {}
+        self._unsaid: Exception | None = None
+        """What the operator's `setup` raised, for the shard that comes next."""
         self._kept: Kept | None = None
         """The process as it was when the operator was set up."""
         self._guard = Guard()
         """What is around the shard at hand."""
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {"_said", "_ready", "_refused", "_setup_s", "_stores", "_kept", "_guard"}
+        own = {"_said", "_ready", "_refused", "_setup_s", "_stores", "_unsaid", "_kept", "_guard"}
         return {name: value for name, value in self.__dict__.items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -355,8 +364,10 @@ class StageProgram:
         self.operator.connect(pools)
 
     def run(self, payload: Piece | Probe) -> Iterator[Any]:
-        """Yields a `ShardRecord` for each shard, or a `Probed`."""
+        """Yields a `ShardRecord` for each shard, or a `Probed`; before that `SetUp`, if it was asked for."""
         try:
+            if payload.says_ready:
+                yield self._said_ready(payload)
             if isinstance(payload, Probe):
                 with self._guarded(""), self._log().shard(payload.shard.id if payload.shard else "", 0):
                     answer = self._probe(payload)
@@ -368,6 +379,18 @@ class StageProgram:
                 yield self._attempt(index, shard, given, payload)
         finally:
             self._log().flush()
+
+    def _said_ready(self, payload: Piece | Probe) -> SetUp:
+        shard, attempt = (payload.shard, 0) if isinstance(payload, Probe) else (payload.shards[0][1], payload.attempt)
+        name = "" if shard is None else shard.id
+        try:
+            with log.bound(run=self.key, shard=name, attempt=attempt), self._log().shard(name, attempt):
+                self._setup()
+        except SetupFailed as error:
+            return SetUp(str(error))
+        except Exception as error:  # noqa: BLE001 - the shards that need it say so, the first one without a second try
+            self._unsaid = error
+        return SetUp()
 
     # One shard
 
@@ -665,6 +688,9 @@ class StageProgram:
     def _setup(self) -> None:
         if self._refused:
             raise ConfigError(self._refused)
+        if (error := self._unsaid) is not None:
+            self._unsaid = None
+            raise error
         if not self._ready:
             started = time.perf_counter()
             try:
@@ -673,6 +699,9 @@ class StageProgram:
                 # The next shard would load the same model to learn the same.
                 self._refused = str(error)
                 raise
+            except SystemExit as error:
+                # As such it would end the worker without a word of why.
+                raise SetupFailed(f"{ENDED}: SystemExit: {error}") from error
             finally:
                 self._setup_s += time.perf_counter() - started
             self._ready = True

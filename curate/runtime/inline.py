@@ -248,7 +248,7 @@ def _actor_of(spec: PoolSpec) -> PoolProgram:
     actor = copy.copy(spec.program)
     try:
         actor.setup()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PoolFailed(f"{spec.name}: an actor cannot be set up\n{traceback.format_exc()}") from error
     return actor
 
