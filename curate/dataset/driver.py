@@ -33,6 +33,7 @@ from curate.tasks.ledger import Ledger
 from curate.tasks.outputs import match
 from curate.tasks.runlog import new_run_id
 from curate.tasks.scheduler import LEAST_WINDOW, Launch, Policy, Scheduler, max_failed_shards
+from curate.tasks.setup import SetupWatch
 from curate.tasks.shard import Shard
 from curate.tasks.summary import RunState, Summary, together
 
@@ -330,7 +331,8 @@ class _Run:
             return bool(interrupts.interrupts or interrupts.terminated)
 
         backend.load(program, program.pools, stopped=stopped)
-        schemas = output_schemas(self.prepared, backend, interrupts, self.clock, lambda: account.wait(backend))
+        setup = SetupWatch(self.clock, self.prepared.spec.task_timeout_s)
+        schemas = output_schemas(self.prepared, backend, interrupts, self.clock, lambda: account.wait(backend), setup)
         if (runs := self.prepared.spec.runs) is not None and schemas.main is not None and len(schemas.main):
             # What user functions give is known only now; not if they gave no row.
             runs.order.check(self.prepared.spec.name, schemas.main)
@@ -341,7 +343,17 @@ class _Run:
             shards = tuple(zip(launch.shards, plan.shards(launch.shards), strict=True))
             given = () if rows is None else tuple(rows.given(shard.uri) for _, shard in shards)
             own = self._replaced_by(shards, schemas.sides) if over else {}
-            return Piece(shards, launch.attempt, schemas.main, launch.last, schemas.sides, given, launch.asks, own)
+            return Piece(
+                shards,
+                launch.attempt,
+                schemas.main,
+                launch.last,
+                schemas.sides,
+                given,
+                asks=launch.asks,
+                over=own,
+                says_ready=not setup.done,
+            )
 
         def size_of(rank: int) -> int:
             return int(plan.sizes[rank])
@@ -355,7 +367,7 @@ class _Run:
                 return False
 
         dispatcher = Dispatcher(
-            account.scheduler, backend, payload, size_of, has_output, account, self.clock, interrupts
+            account.scheduler, backend, payload, size_of, has_output, account, self.clock, interrupts, setup
         )
         account.begin(backend)
         ended = dispatcher.run()

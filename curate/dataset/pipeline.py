@@ -27,6 +27,7 @@ from curate.dataset.raised import Raised, RaisedElsewhere
 from curate.dataset.sides import SideTable
 from curate.dataset.tally import Booked, Notes, Tally
 from curate.errors import CurateError, SchemaMismatch
+from curate.runtime.kept import Guard, Kept, leave_if_copy
 from curate.runtime.protocol import Call, Pool, PoolSpec, Resources
 from curate.tasks.meters import Meter
 
@@ -288,6 +289,7 @@ def _here(
             try:
                 table = next(made, None)
             finally:
+                leave_if_copy()
                 meter.wall_s += time.perf_counter() - wall_s
                 meter.cpu_s += time.thread_time() - cpu_s
             if table is None:
@@ -372,6 +374,8 @@ class _Actor:
     step: Step
     clock: Clock = field(default_factory=SystemClock)
     _opened: Step | None = None
+    _kept: Kept | None = None
+    """The process as it was when the step was set up."""
 
     def setup(self) -> None:
         log.ensure_configured()
@@ -382,15 +386,18 @@ class _Actor:
         assert self._opened is not None
         notes = Notes()
         wall_s, cpu_s = time.perf_counter(), time.thread_time()
+        self._kept = self._kept or Kept()
         try:
             tables = []
-            for item in _applied(self._opened, batch, notes, how, row):
-                if not isinstance(item, Busy):
-                    tables.append(item)
-                elif item.short or item.kept:
-                    waited_here(item, self.clock)
-                else:
-                    return Refused(Raised.of(item.error), batch, item.tries)
+            with Guard(self._kept) as guard:
+                for item in _applied(self._opened, batch, notes, how, row):
+                    if not isinstance(item, Busy):
+                        tables.append(item)
+                    elif item.short or item.kept:
+                        waited_here(item, self.clock)
+                    else:
+                        return Refused(Raised.of(item.error), batch, item.tries)
+                guard.check()
         except Exception as error:  # noqa: BLE001 - whatever user code raises is part of the answer
             return Raised.of(error)
         took_s, on_cpu_s = time.perf_counter() - wall_s, time.thread_time() - cpu_s

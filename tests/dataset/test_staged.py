@@ -722,9 +722,9 @@ class TestFullDisk:
 
         publish = LocalWriter._finish
 
-        def counted(writer: LocalWriter) -> Any:
+        def counted(writer: LocalWriter, over: str = "") -> Any:
             room[0] -= "/map-" in writer._uri
-            return publish(writer)
+            return publish(writer, over)
 
         with monkeypatch.context() as patch, capture_logs() as said:
             patch.setattr(LocalWriter, "_append", fills_up)

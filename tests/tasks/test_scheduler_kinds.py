@@ -139,6 +139,17 @@ def test_each_kind_has_its_own_count() -> None:
 
 
 @pytest.mark.parametrize("kind", FailureKind)
+def test_after_a_crash_it_runs_where_nothing_has_run(kind: FailureKind) -> None:
+    """What a worker died of may be what another shard had left behind there. No other failure costs a new process."""
+    driven = make(1, task_timeout_s=100.0)
+    (launch,) = driven.flying.values()
+    assert not launch.fresh
+    fail(driven, launch, kind)
+    driven.pass_(2.0)
+    assert [one.fresh for one in driven.flying.values()] == ([] if TABLE[kind].tries == 1 else [kind is K.CRASHED])
+
+
+@pytest.mark.parametrize("kind", FailureKind)
 def test_failures_of_another_kind_leave_a_budget_as_it_is(kind: FailureKind) -> None:
     """They neither use it up nor add to it."""
     driven = make(1, task_timeout_s=100.0)
