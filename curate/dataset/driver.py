@@ -11,6 +11,7 @@ from curate.dataset.account import Account
 from curate.dataset.commit import LostRaceError, commit
 from curate.dataset.conclude import last_look, late_outputs, publish_summary, sweep_quarantine
 from curate.dataset.course import At
+from curate.dataset.formats import refuse_unwritable
 from curate.dataset.prepare import Prepared, Seen, describe, prepare
 from curate.dataset.probing import output_schemas
 from curate.dataset.rivals import at_work, describe_rivals, refuse_rivals
@@ -301,6 +302,9 @@ class _Run:
         if (runs := self.prepared.spec.runs) is not None and schemas.main is not None and len(schemas.main):
             # What user functions give is known only now; not if they gave no row.
             runs.order.check(self.prepared.spec.name, schemas.main)
+        for schema in (schemas.main, *schemas.sides.values()):
+            if schema is not None:
+                refuse_unwritable(schema, self.prepared.spec.format, self.prepared.spec.codec)
 
         def payload(launch: Launch) -> Piece:
             shards = tuple(zip(launch.shards, plan.shards(launch.shards), strict=True))
