@@ -12,6 +12,7 @@ from curate.dataset.account import Account
 from curate.dataset.commit import LostRaceError, commit, renew
 from curate.dataset.conclude import last_look, late_outputs, publish_summary, sweep_quarantine
 from curate.dataset.course import At
+from curate.dataset.formats import refuse_unwritable
 from curate.dataset.prepare import Prepared, Seen, Stores, describe, prepare, resolve_output
 from curate.dataset.probing import output_schemas
 from curate.dataset.rivals import at_work, describe_rivals, refuse_rivals
@@ -336,6 +337,9 @@ class _Run:
         if (runs := self.prepared.spec.runs) is not None and schemas.main is not None and len(schemas.main):
             # What user functions give is known only now; not if they gave no row.
             runs.order.check(self.prepared.spec.name, schemas.main)
+        for schema in (schemas.main, *schemas.sides.values()):
+            if schema is not None:
+                refuse_unwritable(schema, self.prepared.spec.format, self.prepared.spec.codec)
 
         over = self.prepared.over
 

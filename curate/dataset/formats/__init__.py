@@ -28,7 +28,7 @@ from curate.dataset.formats.infer import missing_column
 from curate.dataset.formats.json_array import stored_as_array
 from curate.dataset.formats.jsonl import read_jsonl, sample_jsonl
 from curate.dataset.formats.nulls import all_nullable
-from curate.dataset.formats.output import DEFAULT_CODEC, OutputWriter, make_writer, suffix
+from curate.dataset.formats.output import DEFAULT_CODEC, OutputWriter, make_writer, refuse_unwritable, suffix
 from curate.dataset.formats.parquet import read_parquet, row_groups, sample_parquet
 from curate.dataset.formats.quarantine import QuarantineWriter
 from curate.dataset.formats.rechunk import rechunk
@@ -61,6 +61,7 @@ __all__ = [
     "read",
     "read_record",
     "rechunk",
+    "refuse_unwritable",
     "row_groups",
     "sample_schema",
     "stem",

@@ -234,6 +234,9 @@ def row_bytes(table: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 def _sizes(array: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
     type = array.type
+    if pt.is_dictionary(type):
+        sizes = np.append(_sizes(array.dictionary), 0)  # nulls have none
+        return np.asarray(sizes[pc.fill_null(array.indices.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)])
     if isinstance(type, pa.BaseExtensionType):
         return _sizes(array.storage)
     if pt.is_fixed_size_list(type):
