@@ -503,9 +503,9 @@ def describe(prepared: Prepared, rivals: str = "") -> str:
     if len(prepared.todo) > EXAMPLES:
         lines.append(f"         ... and {len(prepared.todo) - EXAMPLES:,} more")
     if prepared.uncommitted.dropped is not None:
+        shards, objects = len(prepared.uncommitted.dropped), len(prepared.uncommitted.dropped_outputs)
         lines.append(
-            f"drop     {len(prepared.uncommitted.dropped):,} shards whose input was removed, and "
-            f"{len(prepared.uncommitted.dropped_outputs):,} objects made of them (--drop-removed)"
+            f"drop     {shards:,}: their input was removed; with {objects:,} objects made of them (--drop-removed)"
         )
     if any(prepared.missing_inputs):
         lines.append(f"missing  {told_missing(*prepared.missing_inputs)}")

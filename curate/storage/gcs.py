@@ -509,10 +509,10 @@ class GCSWriter(BaseWriter):
         self._crc32c = google_crc32c.extend(self._crc32c, data)
         return len(data)
 
-    def _finish(self, over: str) -> Published:
+    def _finish(self) -> Published:
         with self._file as file:
             content = _Content(cast("IO[bytes]", file), None, self._size, _crc32c(self._crc32c))
-            return self._store._publish(self._uri, content, over)
+            return self._store._publish(self._uri, content, self._over)
 
     def _discard(self) -> None:
         self._file.close()

@@ -402,7 +402,7 @@ class LocalWriter(BaseWriter):
         except OSError as error:
             raise _translated(error, self._uri, self._size + memoryview(data).nbytes) from error
 
-    def _finish(self, over: str) -> Published:
+    def _finish(self) -> Published:
         try:
             self._file.flush()
             status = _settled(self._temporary.descriptor, self._durable)
@@ -410,7 +410,7 @@ class LocalWriter(BaseWriter):
         except OSError as error:
             self._discard()
             raise _translated(error, self._uri, self._size) from error
-        return self._store._link(self._temporary, self._uri, status, over)
+        return self._store._link(self._temporary, self._uri, status, self._over)
 
     def _discard(self) -> None:
         # Closing flushes: on a full disk that fails again, and the bytes are unwanted anyway.

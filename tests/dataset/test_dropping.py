@@ -277,7 +277,9 @@ def test_a_dry_run_says_what_would_go(source: Path, out: Path) -> None:
         return dry_run(Parted().spec(), given)[1]
 
     assert f"missing  {SENTENCE}" in words()
-    assert "drop     1 shards whose input was removed, and 3 objects made of them" in words(drop_removed=True)
+    assert "drop     1: their input was removed; with 3 objects made of them (--drop-removed)" in words(
+        drop_removed=True
+    )
     assert everything(out) == before
 
 
