@@ -160,7 +160,7 @@ def _table(batch: pa.RecordBatch) -> pa.Table:
 def _repeated(metadata: pq.FileMetaData) -> list[str]:
     """Returns the paths of the columns of texts that are dictionaries for the most part: what they take is not known
     from what is stored. They cost nothing more to be read as such; others would, several times."""
-    found = {}
+    found: dict[str, None] = {}
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         for index in range(group.num_columns):
