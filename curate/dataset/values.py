@@ -192,7 +192,7 @@ _FAMILIES: tuple[tuple[str, tuple[type, ...]], ...] = (
 def _plain(values: Values) -> tuple[list[Any], set[str]]:
     """Returns values, those that are missing as None, and the families of the others."""
     found: list[Any] = values if isinstance(values, list) else list(values)
-    kinds = set(map(type, found))
+    kinds: set[Any] = set(map(type, found))
     families = {_family(kind) for kind in kinds}
     if "scalar" in families or np.ndarray in kinds:
         found = [_bare(value) for value in found]

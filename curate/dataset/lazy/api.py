@@ -102,6 +102,10 @@ class Dataset:
         as `batch_format` says a dictionary of arrays ("numpy") or a data frame ("pandas"). `fn` returns any of these,
         whatever it got, or an iterator of them, with any number of rows, and always the same columns.
 
+        A column that comes back as the type that it was given as has the type that it had, whatever that is to numpy or
+        pandas. Numbers that are null are NaN in numpy, and null again when they come back, also computed with; whole
+        numbers beside nulls are floats, and whole again when all are (objects, where a float would round one).
+
         `output_schema` declares what comes out. What `fn` returns is cast to it where every value stays what it is;
         else SchemaMismatch names column, types and rows. Without it, types are those of the first rows, and a later
         batch that they do not hold is refused, consumed or written.
@@ -160,8 +164,10 @@ class Dataset:
     ) -> Dataset:
         """Replaces every row, a dictionary, by the dictionary that `fn(row)` returns; all must have the same keys.
 
-        Types of columns are inferred; one of nothing but None keeps the type that it had. Where `fn` runs, with which
-        arguments, and its `output_schema` are as for `map_batches`.
+        A column that the row had keeps its type as long as that holds every value of a batch exactly; types of others
+        are inferred, and values that no type holds are refused. Tensors are arrays of their shape, nulls None, and keys
+        come in the order of the first row. Where `fn` runs, with which arguments, and its `output_schema` are as for
+        `map_batches`; with it, floats become the nearest of the declared type.
 
         With `isolate`, `fn` runs in a process of its own beside the worker, so that a crash, or a row that takes longer
         than `timeout_s` seconds, costs that row only: it is bad, and set aside in a write.

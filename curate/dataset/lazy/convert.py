@@ -37,6 +37,7 @@ from curate.dataset.values import (
     is_list,
     is_text,
     recast,
+    rounded,
     tensor_shape,
 )
 from curate.errors import ConfigError, SchemaMismatch, did_you_mean
@@ -279,8 +280,14 @@ def to_table(where: str, value: Any, before: pa.Table | None = None) -> pa.Table
     return value.replace_schema_metadata(None)
 
 
-def gathered(where: str, rows: Sequence[Mapping[str, Any]], before: pa.Schema | None = None) -> pa.Table:
-    """Returns rows as a table; `before` is the schema of the rows that they were made of.
+def gathered(
+    where: str,
+    rows: Sequence[Mapping[str, Any]],
+    before: pa.Schema | None = None,
+    declared: pa.Schema | None = None,
+) -> pa.Table:
+    """Returns rows as a table; `before` is the schema of the rows that they were made of, `declared` that which they
+    are to have: floats of Python become the nearest of its floats.
 
     Columns come in the order of the first row. Raises SchemaMismatch for rows of other keys, or of none, a key that is
     no text, and values without a common type.
@@ -296,7 +303,12 @@ def gathered(where: str, rows: Sequence[Mapping[str, Any]], before: pa.Schema | 
         raise SchemaMismatch(f"{where} gave a row without a key, and rows of no column cannot be told; give it one")
     _check_names(where, names)
     types = {} if before is None else {field.name: field.type for field in before}
-    columns = [column_of(where, name, [row[name] for row in rows], types.get(name)) for name in names]
+    wanted = {} if declared is None else {field.name: field.type for field in declared}
+    columns = []
+    for name in names:
+        values = [row[name] for row in rows]
+        column = rounded(values, wanted[name]) if name in wanted else None
+        columns.append(column_of(where, name, values, types.get(name)) if column is None else column)
     return pa.table(columns, names=names)
 
 
@@ -332,9 +344,7 @@ def _clash(values: list[Any], reason: str) -> str:
 def _check_names(where: str, names: Iterable[Any]) -> None:
     for name in names:
         if not isinstance(name, str):
-            raise SchemaMismatch(
-                f"{where} gave the key {name!r}, which is no text; columns are called by text: str(key)"
-            )
+            raise SchemaMismatch(f"{where} gave the key {name!r}, which is no text; name columns by text: str(key)")
 
 
 def from_columns(where: str, columns: Mapping[str, Any], before: pa.Table | None = None) -> pa.Table:

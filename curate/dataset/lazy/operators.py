@@ -287,7 +287,7 @@ class MapRows(Called):
             else:
                 made += result
         if made:
-            yield self.declared(gathered(self.name, made, self.output_schema or table.schema), table, place)
+            yield self.declared(gathered(self.name, made, table.schema, self.output_schema), table, place)
 
     def _rows_of(self, row: dict[str, Any]) -> list[Mapping[str, Any]]:
         result = self.fn(row)
@@ -362,7 +362,7 @@ class MapIsolated(Called):
             else:
                 raise TypeError(f"{self.name} gave {type(result).__name__}, expected a dictionary, a row")
         if made:
-            gave = gathered(self.name, made, self.output_schema or table.schema)
+            gave = gathered(self.name, made, table.schema, self.output_schema)
             yield self.declared(gave, table, place)
 
 

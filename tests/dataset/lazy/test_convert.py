@@ -21,6 +21,7 @@ from curate import Dataset
 from curate.dataset.lazy.convert import from_columns, gathered, rows, to_numpy
 from curate.dataset.values import Misfit, fitted, inferred
 from curate.errors import SchemaMismatch
+from curate.testing import run_local
 
 D = decimal.Decimal
 BIG = 2**53 + 1
@@ -344,16 +345,16 @@ class TestFileJobs:
     """What a file job yields is held to its output_schema: rounded to its floats, and nothing else changed."""
 
     @pytest.mark.parametrize("value", [0.5, "abc", [0.5], True, 2**40])
-    def test_a_value_that_does_not_fit(self, value: Any, tmp_path: Path) -> None:
-        summary = self.run(value, pa.int8(), tmp_path)
+    def test_a_value_that_does_not_fit(self, value: Any) -> None:
+        summary = self.run(value, pa.int8())
         assert summary.state == "failed"
         assert "for 'v', which does not fit its type in output_schema, int8" in summary.failures[0].error
 
-    def test_numbers_become_the_nearest_float(self, tmp_path: Path) -> None:
-        assert self.run(0.1, pa.float32(), tmp_path).state == "complete"
+    def test_numbers_become_the_nearest_float(self) -> None:
+        assert self.run(0.1, pa.float32()).state == "complete"
 
     @staticmethod
-    def run(value: Any, type: pa.DataType, folder: Path) -> Any:
+    def run(value: Any, type: pa.DataType) -> Any:
         class Given(curate.FileJob):
             version = "1"
             output_schema = pa.schema([("v", type)])
@@ -362,6 +363,13 @@ class TestFileJobs:
                 del file
                 yield {"v": value}
 
-        (folder / "in").mkdir()
-        (folder / "in" / "a.bin").write_bytes(b"")
-        return Given().run(input=folder / "in", output=folder / "out", backend="inline")
+        return run_local(Given, files={"a.bin": b""}).summary
+
+
+def test_floats_of_rows_become_those_of_a_declared_schema() -> None:
+    """The nearest: Python has but one kind of them. Nothing else is rounded."""
+    ds = curate.range(2)
+    found = ds.map(lambda _: {"v": [0.1]}, output_schema=pa.schema([("v", pa.list_(pa.float32()))])).to_arrow()
+    assert found["v"].to_pylist() == [[np.float32(0.1)]] * 2
+    with pytest.raises(curate.CurateError, match="'v'"):
+        ds.map(lambda _: {"v": 0.1}, output_schema=pa.schema([("v", pa.int64())])).to_arrow()
