@@ -100,8 +100,9 @@ def test_consumed_is_written_whichever_shard_has_rows(chain: str, where: int, in
     assert made().checkpoint(tmp_path / "kept").to_arrow().equals(consumed)
     if not len(consumed.schema):
         return
-    sorted_ = made().sort("x").to_arrow()
-    assert sorted_.equals(consumed)
+    assert made().sort("x").to_arrow().equals(consumed)
+    assert made().dedup_exact("x").count() == bool(consumed.num_rows)
+    assert made().distinct("x").to_arrow().schema.equals(consumed.schema)
     complete(made().sort("x").write_parquet(tmp_path / "sorted", backend="inline"))
     assert all(table.schema.equals(consumed.schema) for table in outputs(tmp_path / "sorted").values())
     groups = made().groupby("x").count().to_arrow()
