@@ -132,8 +132,8 @@ class Kept:
                 os.chdir(self._folder)
             except OSError as error:
                 _spoilt.append(f"its working directory: {error}")
-        if (umask := _umask()) != self._umask:
-            os.umask(self._umask)
+        # Set, and not only asked for: that takes two calls, and files that others make in between get the wrong mode.
+        if (umask := os.umask(self._umask)) != self._umask:
             changed.append(f"umask ({umask:03o})")
         for limit, before in zip(LIMITS, self._limits, strict=True):
             if resource.getrlimit(limit) != before:
