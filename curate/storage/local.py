@@ -288,6 +288,9 @@ class LocalStore:
             try:
                 return _Temporary(os.open(".", _NAMELESS, mode, dir_fd=folder.descriptor), None)
             except OSError as error:
+                if not os.fstat(folder.descriptor).st_nlink:
+                    # A folder that was removed: Linux says that this is not permitted, and not that it is gone.
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._scratch) from error
                 if error.errno not in _NO_NAMELESS:
                     raise
                 self._nameless = False
