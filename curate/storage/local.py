@@ -269,19 +269,22 @@ class LocalStore:
             )
         try:
             mode &= self._file_mode
+            if (known := self._temporaries) is not None:
+                # Removed meanwhile, systems say different things of it: whatever it was, it is reached again.
+                with contextlib.suppress(OSError):
+                    return self._created(known, nameless, mode)
             try:
-                return self._created(self._reached(self._root, self._scratch, self._temporaries), nameless, mode)
+                return self._created(self._reached(self._root, self._scratch), nameless, mode)
             except FileNotFoundError:
                 with beneath.folder(self._root, self._scratch, make=self._folder_mode):
-                    return self._created(self._reached(self._root, self._scratch, None), nameless, mode)
+                    return self._created(self._reached(self._root, self._scratch), nameless, mode)
         except OSError as error:
             raise _translated(error, self._scratch) from error
 
-    def _reached(self, root: str, scratch: str, known: _Folder | None) -> _Folder:
-        """Returns the scratch directory. Its descriptor stays good however its path changes, but for its removal."""
-        if known is None:
-            known = self._temporaries = _Folder(beneath.open_folder(root, scratch))
-        return known
+    def _reached(self, root: str, scratch: str) -> _Folder:
+        """Opens the scratch directory. Its descriptor stays good however its path changes, but for its removal."""
+        found = self._temporaries = _Folder(beneath.open_folder(root, scratch))
+        return found
 
     def _created(self, folder: _Folder, nameless: bool, mode: int) -> _Temporary:
         if nameless and self._nameless:

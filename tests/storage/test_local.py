@@ -272,6 +272,16 @@ def test_what_a_kill_leaves_is_swept(tmp_path: Path, how: str, step: str) -> Non
     assert sweep_scratch(f"{tmp_path}/nowhere", "", now, 0) == 0
 
 
+def test_a_scratch_directory_that_was_removed_is_made_again(store: LocalStore, root: str, scratch: str) -> None:
+    """By the same store, which had written there: another run may have swept it."""
+    for name in "abc":
+        assert store.publish(f"{root}/{name}", SMALL).outcome is Outcome.CREATED
+        with store.writer(f"{root}/{name}-written") as writer:
+            writer.write(SMALL)
+            writer.publish()
+        os.rmdir(scratch)
+
+
 def test_a_temporary_that_is_being_written_is_not_swept(
     store: LocalStore, root: str, scratch: str, temporaries: str
 ) -> None:
