@@ -199,7 +199,8 @@ def _plain(values: Values) -> tuple[list[Any], set[str]]:
         kinds = set(map(type, found))
         families = {_family(kind) for kind in kinds}
     if len([kind for kind in kinds if _family(kind) == "none"]) > 1 or ("none" in families and type(None) not in kinds):
-        found = [None if _family(type(value)) == "none" else value for value in found]
+        missing = {kind for kind in kinds if _family(kind) == "none"}
+        found = [None if type(value) in missing else value for value in found]
     return found, families - {"none"}
 
 
