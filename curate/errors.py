@@ -113,6 +113,10 @@ class PoolFailed(CurateError):
     """A pool of actors cannot be: what its actors run cannot be set up. The message has the traceback."""
 
 
+class SetupFailed(CurateError):
+    """No worker can be made ready for a job: its `setup` ends the process, or does not return."""
+
+
 class ShardError(CurateError):
     """One shard cannot be finished; the others go on. Never retried: trying again would give the same."""
 

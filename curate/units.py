@@ -105,7 +105,7 @@ def harmless(text: str) -> str:
 
 
 def json_line(value: Any, default: Callable[[Any], Any] | None = None) -> bytes:
-    """Returns a value as one line of JSON that cannot do anything to a terminal: what is not printable is escaped.
+    r"""Returns a value as one line of JSON that cannot do anything to a terminal: what is not printable is escaped.
 
     `default` makes JSON values of others, as for `orjson.dumps`.
 

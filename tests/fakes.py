@@ -39,6 +39,8 @@ class FakeBackend:
     largest: int | None = None
     memory: dict[int, int | None] = field(default_factory=dict)
     """Memory asked for by each launch."""
+    fresh: set[int] = field(default_factory=set)
+    """Tasks that were to run where nothing had run before."""
     announced: set[int] = field(default_factory=set)
     """Tasks whose start was to be told."""
     end_of: Callable[[int], Ended] = lambda task: Ended(task, End.CANCELLED)
@@ -65,9 +67,18 @@ class FakeBackend:
         return self.largest
 
     def launch(
-        self, task: int, payload: Any, pieces: int, *, memory: int | None = None, announce: bool = False
+        self,
+        task: int,
+        payload: Any,
+        pieces: int,
+        *,
+        memory: int | None = None,
+        announce: bool = False,
+        fresh: bool = False,
     ) -> None:
         assert task not in self.in_flight
+        if fresh:
+            self.fresh.add(task)
         if announce:
             self.announced.add(task)
         self.launched.append((task, payload, pieces))

@@ -80,8 +80,6 @@ def commit(prepared: Prepared, options: RunOptions) -> None:
     if is_local(prepared.output):
         from curate.storage.local import probe_linking
 
-        folders = pc.unique(pc.replace_substring_regex(prepared.plan.ids, r"/?[^/]*$", "")).to_pylist()
-        refuse_links(prepared.output, (f"{prepared.output}/{folder}" for folder in folders if folder))
         probe_linking(prepared.stores.scratch)
     if todo.remove is not None:
         remove_job(ledger, prepared.spec.name, prepared.run_ids, todo.remove, options)

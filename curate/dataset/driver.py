@@ -12,6 +12,7 @@ from curate.dataset.account import Account
 from curate.dataset.commit import LostRaceError, commit, renew
 from curate.dataset.conclude import last_look, late_outputs, publish_summary, sweep_quarantine
 from curate.dataset.course import At
+from curate.dataset.formats import refuse_unwritable
 from curate.dataset.prepare import Prepared, Seen, Stores, describe, prepare, resolve_output
 from curate.dataset.probing import output_schemas
 from curate.dataset.rivals import at_work, describe_rivals, refuse_rivals
@@ -33,6 +34,7 @@ from curate.tasks.ledger import Ledger
 from curate.tasks.outputs import match
 from curate.tasks.runlog import new_run_id
 from curate.tasks.scheduler import LEAST_WINDOW, Launch, Policy, Scheduler, max_failed_shards
+from curate.tasks.setup import SetupWatch
 from curate.tasks.shard import Shard
 from curate.tasks.summary import RunState, Summary, together
 
@@ -330,10 +332,14 @@ class _Run:
             return bool(interrupts.interrupts or interrupts.terminated)
 
         backend.load(program, program.pools, stopped=stopped)
-        schemas = output_schemas(self.prepared, backend, interrupts, self.clock, lambda: account.wait(backend))
+        setup = SetupWatch(self.clock, self.prepared.spec.task_timeout_s)
+        schemas = output_schemas(self.prepared, backend, interrupts, self.clock, lambda: account.wait(backend), setup)
         if (runs := self.prepared.spec.runs) is not None and schemas.main is not None and len(schemas.main):
             # What user functions give is known only now; not if they gave no row.
             runs.order.check(self.prepared.spec.name, schemas.main)
+        for schema in (schemas.main, *schemas.sides.values()):
+            if schema is not None:
+                refuse_unwritable(schema, self.prepared.spec.format, self.prepared.spec.codec)
 
         over = self.prepared.over
 
@@ -341,7 +347,17 @@ class _Run:
             shards = tuple(zip(launch.shards, plan.shards(launch.shards), strict=True))
             given = () if rows is None else tuple(rows.given(shard.uri) for _, shard in shards)
             own = self._replaced_by(shards, schemas.sides) if over else {}
-            return Piece(shards, launch.attempt, schemas.main, launch.last, schemas.sides, given, launch.asks, own)
+            return Piece(
+                shards,
+                launch.attempt,
+                schemas.main,
+                launch.last,
+                schemas.sides,
+                given,
+                asks=launch.asks,
+                over=own,
+                says_ready=not setup.done,
+            )
 
         def size_of(rank: int) -> int:
             return int(plan.sizes[rank])
@@ -355,7 +371,7 @@ class _Run:
                 return False
 
         dispatcher = Dispatcher(
-            account.scheduler, backend, payload, size_of, has_output, account, self.clock, interrupts
+            account.scheduler, backend, payload, size_of, has_output, account, self.clock, interrupts, setup
         )
         account.begin(backend)
         ended = dispatcher.run()

@@ -178,6 +178,11 @@ class Search:
 
     def _nothing(self) -> str:
         pattern = self._pattern
+        if ledgers := sorted(root for root in self._ledgers if f"{root}/".startswith(pattern.root)):
+            return (
+                f"no input: {pattern.text!r} matches no object, and {ledgers[0]!r} is the output of a job of which no "
+                f"such output is there; run that job first (curate status {ledgers[0]}), or check the path"
+            )
         if self._hidden:
             return (
                 f"no input: {pattern.text!r} matches only names that begin with '_' or '.', such as {self._hidden!r}, "

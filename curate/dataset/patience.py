@@ -16,7 +16,10 @@ record of what is done, for each writer and step. A slot that waits costs less t
 the job would wait for the same service in it.
 
 In an actor of a pool a short wait is waited there. A long one goes back to the task that sent the batch, which waits
-and sends it again; only in the middle of a batch's rows the actor itself waits, for those before are done.
+and sends it again; only in the middle of a batch's rows the actor itself waits, for those before are done. That wait
+is told to nobody, and counts as work: a job with `task_timeout_s` gives it more time than its service is ever down.
+
+`process_file` is one call for a whole file, whose tables are written as they come: its shard is handed back.
 """
 
 from __future__ import annotations

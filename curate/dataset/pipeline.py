@@ -26,7 +26,8 @@ from curate.dataset.patience import Busy, Refused, waited_here
 from curate.dataset.raised import Raised, RaisedElsewhere
 from curate.dataset.sides import SideTable
 from curate.dataset.tally import Booked, Notes, Tally
-from curate.errors import SchemaMismatch
+from curate.errors import CurateError, SchemaMismatch
+from curate.runtime.kept import Guard, Kept, leave_if_copy
 from curate.runtime.protocol import Call, Pool, PoolSpec, Resources
 from curate.tasks.meters import Meter
 
@@ -246,12 +247,23 @@ class Pipeline:
 
 
 def _empties(step: Step, tables: Iterator[pa.Table], tally: Tally) -> Iterator[pa.Table]:
-    tell: Callable[[pa.Schema], pa.Schema | None] = getattr(step, "schema", lambda _: None)
     for table in tables:
         made = list(step.apply(table, tally, Place("", 0)))
         # What gives no table where nothing matches may know all the same of which columns it would be.
-        known = None if made or isinstance(table, SideTable) else tell(table.schema)
-        yield from made if known is None else [known.empty_table()]
+        yield from made or _vacant(step, table)
+
+
+def _vacant(step: Step, table: Any) -> list[pa.Table]:
+    """Returns what a step would make of rows of a table without any, if it knows that without running."""
+    tell: Callable[[pa.Schema], pa.Schema | None] | None = getattr(step, "schema", None)
+    if tell is None or isinstance(table, SideTable) or not table.num_columns:
+        return []
+    try:
+        known = tell(table.schema)
+    except CurateError:
+        # Rows will say so.
+        return []
+    return [] if known is None else [known.empty_table()]
 
 
 def _asked(pool: Pool, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
@@ -267,7 +279,7 @@ def _here(
 ) -> Iterator[pa.Table]:
     """Yields what a step makes of tables, in this process."""
     for batch in _batches(step, tables):
-        if isinstance(batch, SideTable | Busy):
+        if isinstance(batch, SideTable | Busy) or not batch.num_rows:
             yield batch
             continue
         got(meter, batch)
@@ -277,6 +289,7 @@ def _here(
             try:
                 table = next(made, None)
             finally:
+                leave_if_copy()
                 meter.wall_s += time.perf_counter() - wall_s
                 meter.cpu_s += time.thread_time() - cpu_s
             if table is None:
@@ -324,7 +337,7 @@ def _there(
             yield _given(step, table, seen, meter)
 
     for batch in _batches(step, tables):
-        if isinstance(batch, SideTable | Busy):
+        if isinstance(batch, SideTable | Busy) or not batch.num_rows:
             yield batch
             continue
         size = batch.nbytes
@@ -361,6 +374,8 @@ class _Actor:
     step: Step
     clock: Clock = field(default_factory=SystemClock)
     _opened: Step | None = None
+    _kept: Kept | None = None
+    """The process as it was when the step was set up."""
 
     def setup(self) -> None:
         log.ensure_configured()
@@ -371,15 +386,18 @@ class _Actor:
         assert self._opened is not None
         notes = Notes()
         wall_s, cpu_s = time.perf_counter(), time.thread_time()
+        self._kept = self._kept or Kept()
         try:
             tables = []
-            for item in _applied(self._opened, batch, notes, how, row):
-                if not isinstance(item, Busy):
-                    tables.append(item)
-                elif item.short or item.kept:
-                    waited_here(item, self.clock)
-                else:
-                    return Refused(Raised.of(item.error), batch, item.tries)
+            with Guard(self._kept) as guard:
+                for item in _applied(self._opened, batch, notes, how, row):
+                    if not isinstance(item, Busy):
+                        tables.append(item)
+                    elif item.short or item.kept:
+                        waited_here(item, self.clock)
+                    else:
+                        return Refused(Raised.of(item.error), batch, item.tries)
+                guard.check()
         except Exception as error:  # noqa: BLE001 - whatever user code raises is part of the answer
             return Raised.of(error)
         took_s, on_cpu_s = time.perf_counter() - wall_s, time.thread_time() - cpu_s
@@ -417,14 +435,19 @@ def _applied(step: Step, batch: pa.Table, tally: Tally, how: Applying, row: int)
 
 
 def _batches(step: Step, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Yields what a step is given at a time; never nothing, and never rows of two tables."""
+    """Yields what a step is given at a time, never rows of two tables; and once, where a table has no rows, what the
+    step would make of it, which is not given to it."""
     rows = step.batch_rows
+    told = False
     for table in tables:
         if isinstance(table, SideTable | Busy):
             # An extra output's, or no table at all: no step that follows has to do with it.
             yield table
         elif table.num_rows:
             yield from [table] if rows is None or table.num_rows <= rows else rechunk(iter([table]), rows)
+        elif not told:
+            told = True
+            yield from _vacant(step, table)
 
 
 def _given(step: Step, table: pa.Table, seen: Seen, meter: Meter) -> pa.Table:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.clock import Clock, SystemClock
-from curate.dataset.commit import Uncommitted, refuse_other_job
+from curate.dataset.commit import Uncommitted, refuse_links, refuse_other_job
 from curate.dataset.deleting import refuse_undeletable
 from curate.dataset.dropping import drop, left_behind
 from curate.dataset.failures import failed_now
@@ -32,7 +32,7 @@ from curate.dataset.spec import RunOptions, StageSpec
 from curate.dataset.upstream import Hole, holes_in, refuse_holes, warn_of_holes
 from curate.errors import ConfigError, CorruptInput
 from curate.log import get_logger
-from curate.storage import normalise, open_store
+from curate.storage import is_local, normalise, open_store
 from curate.storage.protocol import Calls, Object, Store
 from curate.tasks import layout
 from curate.tasks.ledger import Ledger
@@ -229,8 +229,18 @@ def prepare(
         *(spec, output, run_id, stores, ledger, listing, inputs, plan, matched, growth, history, scope, schemas),
         *(owned, run_ids, todo, holes),
     )
+    if is_local(output) and (len(prepared.todo) or todo):
+        _refuse_links(prepared)
     _warn(prepared, options)
     return prepared
+
+
+def _refuse_links(prepared: Prepared) -> None:
+    """Raises ConfigError if a run would write, or remove, through a link below its output."""
+    output, todo = prepared.output, prepared.uncommitted
+    folders = pc.unique(pc.replace_substring_regex(prepared.plan.ids, r"/?[^/]*$", "")).to_pylist()
+    removed = (*(todo.remove or ()), *todo.foreign, *todo.stale, *todo.stale_sides)
+    refuse_links(output, [*(f"{output}/{name}" for name in folders if name), *(item.uri for item in removed)])
 
 
 def _within(plan: Plan, inputs: Inputs) -> Inputs:
@@ -493,9 +503,9 @@ def describe(prepared: Prepared, rivals: str = "") -> str:
     if len(prepared.todo) > EXAMPLES:
         lines.append(f"         ... and {len(prepared.todo) - EXAMPLES:,} more")
     if prepared.uncommitted.dropped is not None:
+        shards, objects = len(prepared.uncommitted.dropped), len(prepared.uncommitted.dropped_outputs)
         lines.append(
-            f"drop     {len(prepared.uncommitted.dropped):,} shards whose input was removed, and "
-            f"{len(prepared.uncommitted.dropped_outputs):,} objects made of them (--drop-removed)"
+            f"drop     {shards:,}: their input was removed; with {objects:,} objects made of them (--drop-removed)"
         )
     if any(prepared.missing_inputs):
         lines.append(f"missing  {told_missing(*prepared.missing_inputs)}")

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from curate.clock import Clock
-from curate.dataset.formats import all_nullable
+from curate.dataset.formats.nulls import all_nullable
 from curate.dataset.pipeline import Pipeline
 from curate.dataset.prepare import Prepared
 from curate.dataset.sides import schema_name
@@ -28,6 +28,7 @@ from curate.log import get_logger
 from curate.runtime.protocol import Backend, End, Ended, Message, Started
 from curate.tasks.dispatcher import POLL_S, Interrupts
 from curate.tasks.scheduler import LONGEST_BACKOFF_S
+from curate.tasks.setup import SetUp, SetupWatch
 
 PROBES = 32
 """Shards of which a little is looked at, in plan order, before shards are looked at whole."""
@@ -53,6 +54,7 @@ def output_schemas(
     interrupts: Interrupts,
     clock: Clock,
     idle: Callable[[], None] = lambda: None,
+    setup: SetupWatch | None = None,
 ) -> Schemas:
     """Returns the schemas of all outputs: as declared, as stored, else asked for and stored; none if no shard tells.
 
@@ -62,12 +64,12 @@ def output_schemas(
     raised RetryLater, the store throttles, its node was lost) is asked again: were the next one asked instead, a
     service that is down for a minute would decide the schema, or fail the job for want of one.
 
-    `idle` is called every half second while a shard is asked.
+    `idle` is called every half second while a shard is asked. `setup` hears of the workers that are set up for it.
     """
     spec, ledger = prepared.spec, prepared.ledger
     log = get_logger(job=spec.name, run=prepared.run_id)
     unknown = tuple(sorted(name for name, schema in spec.sides.items() if schema is None))
-    asking = _Asking(backend, interrupts, clock, spec.task_timeout_s, log, idle)
+    asking = _Asking(backend, interrupts, clock, spec.task_timeout_s, log, idle, setup)
 
     @cache
     def derived() -> Probed:
@@ -234,7 +236,9 @@ class _Asking:
         timeout_s: float | None,
         log: Any,
         idle: Callable[[], None] = lambda: None,
+        setup: SetupWatch | None = None,
     ) -> None:
+        self._setup = setup or SetupWatch(clock, done=True)
         self._backend = backend
         self._interrupts = interrupts
         self._clock = clock
@@ -287,28 +291,41 @@ class _Asking:
     def _launch(self, one: _Asked, running: dict[int, _Asked]) -> None:
         self._asked += 1
         running[-self._asked] = one
-        self._backend.launch(-self._asked, one.probe, 1, announce=self._timeout_s is not None)
+        untried = not self._setup.done
+        asked = replace(one.probe, says_ready=untried)
+        self._backend.launch(-self._asked, asked, 1, announce=self._timeout_s is not None or untried)
 
     def _ended(self, running: dict[int, _Asked]) -> Iterator[_Asked]:
         """Yields those that have ended, after a while; they are taken out of `running`."""
         self._idle()
+        self._setup.look()
         for news in self._backend.poll(POLL_S):
             one = running.get(news.task)
             if one is None:
                 continue
             if isinstance(news, Message):
-                one.answer = news.items[0]
+                self._hear(one, news)
             elif isinstance(news, Ended):
                 del running[news.task]
-                if news.detail:
-                    one.answer = Probed(error=news.detail, again_s=0.0 if news.end is End.LOST else None)
+                ended = self._setup.ended(news.task, news)
+                if ended.detail:
+                    one.answer = Probed(error=ended.detail, again_s=0.0 if ended.end is End.LOST else None)
                 yield one
-            elif isinstance(news, Started) and self._timeout_s is not None:
-                one.until_s = self._clock.monotonic() + self._timeout_s
+            elif isinstance(news, Started):
+                self._setup.started(news.task, f"in process {news.pid} on {news.node}")
+                if self._timeout_s is not None:
+                    one.until_s = self._clock.monotonic() + self._timeout_s
         for task, one in running.items():
             if self._clock.monotonic() > one.until_s:
                 one.until_s = math.inf
                 self._backend.cancel(task)
+
+    def _hear(self, one: _Asked, news: Message) -> None:
+        for item in news.items:
+            if isinstance(item, SetUp):
+                self._setup.told(item)
+            else:
+                one.answer = item
 
     def _again_s(self, answer: Probed) -> float:
         """Returns when to ask again."""

@@ -24,6 +24,7 @@ from curate.dataset.commit import refuse_other_job
 from curate.dataset.failures import JobFailures
 from curate.dataset.formats import detect
 from curate.dataset.formats.peek import peek
+from curate.dataset.patience import Busy
 from curate.dataset.pipeline import Applying
 from curate.dataset.probing import Schemas
 from curate.dataset.sides import schema_name
@@ -163,7 +164,7 @@ def _output_schemas(
 def _run(program: StageProgram, piece: Piece) -> ShardRecord:
     rank, _ = piece.shards[0]
     try:
-        record: ShardRecord = next(iter(program.run(piece)))
+        record = next(one for one in program.run(piece) if isinstance(one, ShardRecord))
     except SystemExit as error:
         # On Ray it is the worker's process that ends.
         return ShardRecord(rank, 0.0, replace(failure_of(error), kind=FailureKind.CRASHED))
@@ -220,7 +221,11 @@ class _Watched:
 
     def _watched(self, tables: Iterable[Any]) -> Iterator[Any]:
         try:
-            yield from tables
+            for table in tables:
+                if isinstance(table, Busy):
+                    # Raised further up if the shard is handed back for it.
+                    self.raised = table.error
+                yield table
         except (Exception, SystemExit) as error:
             if error is not self._unread:
                 self.raised = error

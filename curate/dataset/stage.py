@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import count, zip_longest
@@ -49,7 +50,9 @@ from curate.errors import (
     GenerationMismatch,
     ObjectNotFound,
     SchemaMismatch,
+    SetupFailed,
 )
+from curate.runtime.kept import Guard, Kept, ProcessSpoiltError, leave_if_copy, spoilt
 from curate.runtime.protocol import Pool, PoolSpec
 from curate.storage import open_store
 from curate.storage.protocol import Calls, Object, Outcome, Store
@@ -59,6 +62,7 @@ from curate.tasks.ledger import Ledger
 from curate.tasks.meters import Meter
 from curate.tasks.plan import shard_row
 from curate.tasks.record import FailureKind, ShardRecord, ShardWaits
+from curate.tasks.setup import ENDED, SetUp
 from curate.tasks.shard import Shard
 
 PROBED_BATCHES = 16
@@ -214,6 +218,8 @@ class Piece:
     """Whether word is wanted of the first batch that is done: a service that the job needs was busy."""
     over: Mapping[str, str] = field(default_factory=dict)
     """Generations of outputs that are out of date, by URI: new ones take their places."""
+    says_ready: bool = False
+    """Whether to say first that the operator is set up."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Plain tuples and bytes: a frozen dataclass with slots is pickled by Python code, which took longer than all
@@ -221,7 +227,8 @@ class Piece:
         shards = [(rank, *shard_row(shard)) for rank, shard in self.shards]
         schema = None if self.schema is None else self.schema.serialize().to_pybytes()
         sides = {name: schema.serialize().to_pybytes() for name, schema in self.sides.items()}
-        return _piece, (shards, self.attempt, schema, self.last, sides, self.given, self.asks, dict(self.over))
+        how = (self.asks, dict(self.over), self.says_ready)
+        return _piece, (shards, self.attempt, schema, self.last, sides, self.given, *how)
 
 
 def _piece(
@@ -233,10 +240,12 @@ def _piece(
     given: tuple[Any, ...],
     asks: bool,
     over: Mapping[str, str],
+    says_ready: bool,
 ) -> Piece:
     made = tuple((rank, Shard(*values)) for rank, *values in shards)
     held = {name: _schema(data) for name, data in sides.items()}
-    return Piece(made, attempt, None if schema is None else _schema(schema), last, held, given, asks, over)
+    main = None if schema is None else _schema(schema)
+    return Piece(made, attempt, main, last, held, given, asks, over, says_ready)
 
 
 @lru_cache(maxsize=64)
@@ -257,6 +266,8 @@ class Probe:
     """What the source of the rows gives for the shard, where there is one."""
     whole: bool = False
     """Whether all of the shard is looked at, and not a few batches, until all that is asked for is known."""
+    says_ready: bool = False
+    """Whether to say first that the operator is set up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,9 +357,20 @@ class StageProgram:
         """Why the operator cannot be set up, if it said that it never can."""
         self._setup_s = 0.0
         self._stores: dict[str, Store] = {}
+        self._unsaid: Exception | None = None
+        """What the operator's `setup` raised, for the shard that comes next."""
+        self._kept: Kept | None = None
+        """The process as it was when the operator was set up."""
+        self._guard = Guard()
+        """What is around the shard at hand."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_said": None, "_ready": False, "_refused": "", "_setup_s": 0.0, "_stores": {}}
+        own = {"_said", "_ready", "_refused", "_setup_s", "_stores", "_unsaid", "_kept", "_guard"}
+        return {name: value for name, value in self.__dict__.items() if name not in own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__post_init__()
 
     @property
     def pools(self) -> tuple[PoolSpec, ...]:
@@ -365,17 +387,34 @@ class StageProgram:
         return WORD_S if self.task_timeout_s is None else min(WORD_S, self.task_timeout_s / 4)
 
     def run(self, payload: Piece | Probe) -> Iterator[Any]:
-        """Yields a `ShardRecord` for each shard, and a `ShardWaits` now and then while one waits; or a `Probed`."""
+        """Yields a `ShardRecord` for each shard, and a `ShardWaits` now and then while one waits; or a `Probed`; before
+        all that `SetUp`, if it was asked for."""
         try:
+            if payload.says_ready:
+                yield self._said_ready(payload)
             if isinstance(payload, Probe):
-                with self._log().shard(payload.shard.id if payload.shard else "", 0):
+                with self._guarded(""), self._log().shard(payload.shard.id if payload.shard else "", 0):
                     answer = self._probe(payload)
                 yield answer
                 return
-            for (index, shard), given in zip_longest(payload.shards, payload.given):
+            for number, ((index, shard), given) in enumerate(zip_longest(payload.shards, payload.given)):
+                if number and (why := spoilt()):
+                    raise ProcessSpoiltError(why)
                 yield (yield from self._attempt(index, shard, given, payload))
         finally:
             self._log().flush()
+
+    def _said_ready(self, payload: Piece | Probe) -> SetUp:
+        shard, attempt = (payload.shard, 0) if isinstance(payload, Probe) else (payload.shards[0][1], payload.attempt)
+        name = "" if shard is None else shard.id
+        try:
+            with log.bound(run=self.key, shard=name, attempt=attempt), self._log().shard(name, attempt):
+                self._setup()
+        except SetupFailed as error:
+            return SetUp(str(error))
+        except Exception as error:  # noqa: BLE001 - the shards that need it say so, the first one without a second try
+            self._unsaid = error
+        return SetUp()
 
     # One shard
 
@@ -384,6 +423,7 @@ class StageProgram:
         before = self._calls()
         try:
             with (
+                self._guarded(shard.id),
                 log.bound(run=self.key, shard=shard.id, attempt=piece.attempt),
                 self._log().shard(shard.id, piece.attempt, self.task_timeout_s),
             ):
@@ -447,6 +487,7 @@ class StageProgram:
                 if isinstance(table, ShardWaits):
                     yield table
                     continue
+                leave_if_copy()
                 got(meters.write, table)
                 with at_work(meters.write):
                     tally.books.rows_out += outputs.write(table)
@@ -457,6 +498,7 @@ class StageProgram:
                 tally.drop(folded, self.runs.reason)
             tally.close()
             outputs.count(tally.books)
+            self._guard.check()
             with at_work(meters.write):
                 published = outputs.publish(self._record(shard, tally, out), replaced, piece.over)
             meters.write.bytes_out = outputs.bytes_out
@@ -692,14 +734,17 @@ class StageProgram:
             again_s = failure.after_s if passing else None
             error = failure.error if passing or not answer.known else ""
             answer = replace(answer, error=error, again_s=again_s)
-        vacant = vacant if vacant.schema is not None or any(one is not None for one in vacant.sides.values()) else None
-        return replace(answer, rows=tally.books.rows_in, ended=ended, vacant=vacant)
+        told = vacant.schema is not None or any(one is not None for one in vacant.sides.values())
+        return replace(answer, rows=tally.books.rows_in, ended=ended, vacant=vacant if told else None)
 
     # What a worker process keeps
 
     def _setup(self) -> None:
         if self._refused:
             raise ConfigError(self._refused)
+        if (error := self._unsaid) is not None:
+            self._unsaid = None
+            raise error
         if not self._ready:
             started = time.perf_counter()
             try:
@@ -708,9 +753,26 @@ class StageProgram:
                 # The next shard would load the same model to learn the same.
                 self._refused = str(error)
                 raise
+            except SystemExit as error:
+                # As such it would end the worker without a word of why.
+                raise SetupFailed(f"{ENDED}: SystemExit: {error}") from error
             finally:
                 self._setup_s += time.perf_counter() - started
             self._ready = True
+        # What it changed is to stay.
+        self._guard.kept = self._kept = self._kept or Kept()
+
+    @contextmanager
+    def _guarded(self, shard: str) -> Iterator[None]:
+        """Runs a shard in its block, and gives the process back as it was: what a shard changes fails no other."""
+        with Guard(self._kept) as self._guard:
+            yield
+        if self._guard.changed:
+            log.get_logger().warning(
+                "user code changed the process that it runs in; that was set back, as other shards run there",
+                shard=shard,
+                changed=self._guard.changed,
+            )
 
     def _log(self) -> WorkerLog:
         if self._said is None:

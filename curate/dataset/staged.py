@@ -324,9 +324,9 @@ def _refuse_other_files(spec: StageSpec, job: StagedJob) -> None:
     then = set(job.plan.table["uri"].to_pylist())
     if new := [uri for uri in list_inputs(paths, job.stores.of).table["uri"].to_pylist() if uri not in then]:
         raise ConfigError(
-            f"the checkpoint {spec.before[0].path} has {len(new):,} files that {job.ledger.root} did not begin with, "
-            f"such as {new[0]}; another job has added to it. Give this job a checkpoint of its own, or start over with "
-            "--overwrite"
+            f"the checkpoint {spec.before[0].path} has files that {job.ledger.root} did not begin with ({len(new):,}, "
+            f"such as {new[0]}): another job has added to it. Give this job a checkpoint of its own, or start over "
+            "with --overwrite"
         )
 
 
@@ -384,6 +384,8 @@ def dry_staged(
     if job.done:
         return look(replace(spec, rows=Planned(job.plan)), options)
     refuse_mixed_keys(job)
+    if is_local(output):
+        refuse_links(output)
     told = _told(spec, spec, options)
 
     def unfinished(stage: StageSpec, how: RunOptions) -> tuple[Prepared, str] | None:

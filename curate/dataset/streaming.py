@@ -441,8 +441,8 @@ class _Stream:
         task, self._launched = self._launched, self._launched + 1
         piece.task, piece.launched_s, piece.started, piece.raised = task, now_s, False, None
         self._by_task[task] = piece
-        skip = piece.consumed + len(piece.held)
-        self._backend.launch(task, (piece.payload, skip), 1, memory=piece.memory, stream=True)
+        skip, fresh = piece.consumed + len(piece.held), piece.strikes[FailureKind.CRASHED] > 0
+        self._backend.launch(task, (piece.payload, skip), 1, memory=piece.memory, stream=True, fresh=fresh)
 
     def _make_way(self) -> None:
         """Ends the youngest task if the oldest piece waits for a slot and all who have one stand still.

@@ -50,6 +50,8 @@ class Hole:
     """The URI of one of those outputs; empty if there is none."""
     closed: bool
     """Whether a run has said that the job is complete."""
+    problem: str = ""
+    """Why its ledger cannot be read; then nothing is known."""
 
     def as_dict(self) -> dict[str, Any]:
         """Returns what the record of a run says of it."""
@@ -62,7 +64,7 @@ def holes_in(
     """Returns the jobs whose output is read and is not whole. `known`: URIs of inputs, an Arrow column, that a plan has
     already, so that nothing is lost in silence if they are gone.
 
-    Raises ConfigError for a job whose ledger is damaged.
+    A job whose ledger is damaged, or of another version, is among them.
     """
     roots = {**inputs.upstreams, **dict(enclosing_ledgers(patterns, store_of))}
     look = _Look(inputs, store_of, known)
@@ -90,9 +92,11 @@ class _Look:
         ledger = Ledger(self.store_of(root), root)
         try:
             job = ledger.read_job()
+            plan = ledger.read_plan(_plan_parts(ledger))
         except ObjectNotFound:
             return None  # it is removed, or begins anew: then there is no plan to hold outputs against
-        plan = ledger.read_plan(_plan_parts(ledger))
+        except ConfigError as error:
+            return Hole(root, "", 0, 0, "", closed, str(error))
         gone = [uri for uri in self._missing(root, job, plan, searches) if any(one.matches(uri) for one in searches)]
         new = read and (self.known is None or not _all_known(table["uri"], root, self.known))
         unplanned = not len(plan) and any(one.matches(f"{root}/x{job['suffix']}") for one in searches)
@@ -148,6 +152,11 @@ def warn_of_holes(holes: Sequence[Hole], job: str) -> None:
 
 
 def _words(hole: Hole, store_of: Callable[[str], Store], allow: str) -> str:
+    if hole.problem:
+        return (
+            f"input {hole.output!r} is the output of a job, and whether it is complete cannot be told: {hole.problem}; "
+            f"or read what is there with {allow}"
+        )
     one = hole.missing == 1
     some = f"{hole.missing:,} of the {hole.planned:,} outputs"
     if hole.closed:

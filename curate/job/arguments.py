@@ -127,7 +127,7 @@ def run_options() -> list[click.Option]:
         _flag("--overwrite", "first remove this job's own outputs and ledger, after asking"),
         _flag("--yes", "do not ask"),
         _flag("--accept-code-change", "go on although the code changed under the same version"),
-        _flag("--allow-incomplete-input", "read the output of a job that is not complete"),
+        _flag("--allow-incomplete-input", "read the output of a job that is not complete, or lacks outputs"),
         _flag("--allow-concurrent", "run although another driver is at work on this output, and help it"),
         _flag("--retry-failed", "run only the shards that failed before"),
         _flag("--redo-stale", "do shards again whose input changed since their output was made"),

@@ -38,7 +38,7 @@ class Asset:
         try:
             self.object = store.stat(self.uri)
         except ObjectNotFound as error:
-            problem = "is no regular file, expected one" if _is_something(self.uri) else "does not exist"
+            problem = _instead(self.uri) if is_local(self.uri) else "does not exist"
             raise ConfigError(f"asset {self.uri!r} {problem}; check the path that the parameter gives") from error
 
     def identity(self) -> dict[str, Any]:
@@ -107,8 +107,11 @@ class Asset:
         return StorageError(f"asset {self.uri!r} changed after the job was started; start the job again")
 
 
-def _is_something(uri: str) -> bool:
-    return is_local(uri) and Path(uri).exists()
+def _instead(path: str) -> str:
+    """Returns what is to be said of a path that is no regular file."""
+    if Path(path).is_dir():
+        return "is a directory, expected one file"
+    return "is no regular file, expected one" if Path(path).exists() else "does not exist"
 
 
 def cache_dir() -> str:

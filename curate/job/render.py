@@ -50,10 +50,8 @@ def render(summary: Summary) -> str:
     if any(summary.missing):
         lines.append(f"  missing  {told_missing(*summary.missing)}")
     if summary.dropped:
-        shards = "1 shard" if summary.dropped == 1 else f"{summary.dropped:,} shards"
-        lines.append(
-            f"  dropped  {shards} taken out of this job with all that was made of them: their input was removed"
-        )
+        shards, whose = ("1 shard", "its") if summary.dropped == 1 else (f"{summary.dropped:,} shards", "their")
+        lines.append(f"  dropped  {shards} taken out of this job, {whose} outputs removed: {whose} input was removed")
     lines += [f"  input    {text}" for text in told_incomplete(summary.incomplete_input)]
     for group in summary.failures:
         lines.append(f"  failed   {group.count:,} x {short(group.error, SHOWN_CHARS)} (such as {plain(group.shard)})")

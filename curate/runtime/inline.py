@@ -165,9 +165,10 @@ class InlineBackend:
         memory: int | None = None,
         announce: bool = False,
         stream: bool = False,
+        fresh: bool = False,
     ) -> None:
         """Queues the task."""
-        del pieces, memory, announce
+        del pieces, memory, announce, fresh
         if self._program is None:
             raise RuntimeError("launch before load")
         self._queue.append(_Task(task, self._program.run(payload), stream))
@@ -247,7 +248,7 @@ def _actor_of(spec: PoolSpec) -> PoolProgram:
     actor = copy.copy(spec.program)
     try:
         actor.setup()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PoolFailed(f"{spec.name}: an actor cannot be set up\n{traceback.format_exc()}") from error
     return actor
 

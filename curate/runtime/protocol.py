@@ -254,8 +254,11 @@ class Backend(Protocol):
         memory: int | None = None,
         announce: bool = False,
         stream: bool = False,
+        fresh: bool = False,
     ) -> None:
         """Starts a task over `pieces` pieces of work; `memory` bytes instead of what `start` was told, if given.
+
+        With `fresh`, in a process in which nothing has run before, where there are such.
 
         `task` is a number that no other task of this program had.
 

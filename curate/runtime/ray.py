@@ -27,6 +27,7 @@ import os
 import pickle
 import platform
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -38,6 +39,7 @@ from ray import exceptions as ray_errors
 from curate.errors import ConfigError
 from curate.runtime import code, ray_session
 from curate.runtime.interrupts import uninterrupted
+from curate.runtime.kept import Guard, Kept, spoilt
 from curate.runtime.protocol import (
     Block,
     BlockLostError,
@@ -72,6 +74,11 @@ STREAM_INTERVAL_S = 0.25
 STREAM_ITEMS_PER_S = 2000
 """Items a second that all streams together send: a quarter of what one driver can take."""
 
+FRESH = "CURATE_FRESH_WORKER"
+"""A variable that is another for each task that gets a worker of its own."""
+MOST_CALLS = 1 << 30
+"""Tasks that a worker may run before it is replaced: so many that none does, but one that says that it has."""
+
 _programs: dict[str, Program] = {}
 """The program that this worker process keeps, with whatever it has loaded, by its key."""
 
@@ -79,14 +86,37 @@ _programs: dict[str, Program] = {}
 def _run(key: str, reference: Any, addresses: Sequence[Address], task: int, work: Any) -> Iterator[Any]:
     """Returns what a task of a program yields, in a worker."""
     program = _programs.get(key)
-    if program is None:
+    if new := program is None:
         _programs.clear()
         program = ray.get(reference)
         if addresses:
             cast(PoolUser, program).connect([CalledPool(address) for address in addresses])
         _programs[key] = program
     TaskAtWork.number = task
-    return program.run(work)
+    return _kept(program, work, new=new)
+
+
+def _kept(program: Program, work: Any, *, new: bool) -> Iterator[Any]:
+    """Yields what a task yields, and gives the process back as it was: the next task may be another program's.
+
+    What the first task of a program changes may be what its `setup` changed.
+    """
+    try:
+        with Guard(None if new else Kept()):
+            yield from program.run(work)
+    finally:
+        if spoilt():
+            _retire()
+
+
+def _retire() -> None:
+    """Makes this worker end when the task at hand has, as if it had reached the calls that a function may get in one
+    process. What the task returned is delivered."""
+    from ray._private.worker import global_worker
+
+    counters = global_worker.function_actor_manager._num_task_executions
+    for function in counters:
+        counters[function] = MOST_CALLS - 1
 
 
 def _packed(value: Any) -> bytes:
@@ -100,11 +130,17 @@ def _whereabouts() -> tuple[str, int, str]:
 def _in_batches(items: Iterable[Any], interval_s: float) -> Iterator[bytes]:
     batch: list[Any] = []
     sent = time.monotonic()
-    for item in items:
-        batch.append(item)
-        if getattr(item, "urgent", False) or time.monotonic() - sent >= interval_s:
+    try:
+        for item in items:
+            batch.append(item)
+            if getattr(item, "urgent", False) or time.monotonic() - sent >= interval_s:
+                yield _packed(batch)
+                batch, sent = [], time.monotonic()
+    except Exception:
+        # What was done before it stays done.
+        if batch:
             yield _packed(batch)
-            batch, sent = [], time.monotonic()
+        raise
     if batch:
         yield _packed(batch)
 
@@ -166,12 +202,11 @@ class RayBackend:
             "num_gpus": resources.num_gpus,
             "resources": dict(resources.custom) or None,
             "max_retries": 0,
+            # Not Ray's default for GPUs, which is a new process for each task.
+            "max_calls": MOST_CALLS,
         }
         if resources.memory:
             self._options["memory"] = resources.memory
-        if resources.num_gpus:
-            # Ray would start a new process for each task.
-            self._options["max_calls"] = 0
         self._view.forget()
         if made_by_this_process():
             has = ray.cluster_resources()
@@ -308,17 +343,24 @@ class RayBackend:
         memory: int | None = None,
         announce: bool = False,
         stream: bool = False,
+        fresh: bool = False,
     ) -> None:
         """Submits the task; Ray queues it until a slot is free."""
+
+        def function(name: str) -> Any:
+            found = self._function(name, memory)
+            # Ray gives a worker to tasks of one environment only.
+            return found.options(runtime_env={"env_vars": {FRESH: uuid.uuid4().hex}}) if fresh else found
+
         if stream:
-            ref = self._function("stream", memory).remote(_packed((task, payload)))
+            ref = function("stream").remote(_packed((task, payload)))
             self._tasks[ref] = _Task(task, streams=True, blocks=True)
             return
         if pieces == 1 and not announce:
-            self._tasks[self._function("piece", memory).remote(_packed((task, payload)))] = _Task(task, streams=False)
+            self._tasks[function("piece").remote(_packed((task, payload)))] = _Task(task, streams=False)
             return
         interval_s = 0.0 if announce else max(STREAM_INTERVAL_S, self._slots / STREAM_ITEMS_PER_S)
-        ref = self._function("bundle", memory).remote(_packed((interval_s, task, payload)))
+        ref = function("bundle").remote(_packed((interval_s, task, payload)))
         self._tasks[ref] = _Task(task, streams=True)
 
     def poll(self, timeout_s: float) -> list[News]:

@@ -35,6 +35,8 @@ from curate.runtime.ray_errors import Place, ended
 
 NAMESPACE = "curate"
 """Of the boards in the key-value store."""
+BEGUN = "-begun"
+"""Ends the key under which an actor says where it is being set up."""
 LARGE_BYTES = 64 << 10
 """A payload from this size goes to the object store once, however often it is sent."""
 MAX_DEATHS = 3
@@ -96,6 +98,15 @@ class Address:
         """Returns the name of an actor."""
         return f"{self.key}-{serial}"
 
+    def begun(self, serial: int) -> str:
+        """Returns where an actor is being set up, or was, empty if it has not begun."""
+        found = internal_kv._internal_kv_get(f"{self.actor(serial)}{BEGUN}", namespace=NAMESPACE)
+        return found.decode() if found else ""
+
+    def forget(self, serial: int) -> None:
+        """Removes what an actor said of where it is."""
+        internal_kv._internal_kv_del(f"{self.actor(serial)}{BEGUN}", namespace=NAMESPACE)
+
     def publish(self, board: Board) -> None:
         """Shows a board in place of the one before."""
         internal_kv._internal_kv_put(self.key, pickle.dumps(board), overwrite=True, namespace=NAMESPACE)
@@ -145,9 +156,13 @@ class Actor:
     So it says how long its queue is while it is at work, and what the next call is given is fetched meanwhile.
     """
 
-    def __init__(self, program: PoolProgram, check: Callable[[], None]) -> None:
-        """`check` raises what keeps this process from working for the pool."""
+    def __init__(self, program: PoolProgram, check: Callable[[], None], name: str) -> None:
+        """`check` raises what keeps this process from working for the pool; `name` is the actor's."""
         check()
+        # Until it is set up, it answers nobody.
+        place = f"in process {os.getpid()} on {platform.node()}"
+        with contextlib.suppress(exceptions.RayError, ConnectionError, TimeoutError):
+            internal_kv._internal_kv_put(f"{name}{BEGUN}", place, overwrite=True, namespace=NAMESPACE)
         began_s = time.monotonic()
         self._program = program
         self._thread = ThreadPoolExecutor(1)

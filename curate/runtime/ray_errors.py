@@ -9,6 +9,7 @@ from typing import Any
 
 from ray import exceptions
 
+from curate.runtime.kept import ProcessSpoiltError
 from curate.runtime.protocol import CallLostError, End, Ended
 from curate.units import format_bytes
 
@@ -50,6 +51,8 @@ def ended(
     for link in _chain(error):
         if isinstance(link, CallLostError):
             return replace(link.ended, task=task)
+        if isinstance(link, ProcessSpoiltError):
+            return Ended(task, End.LOST, f"its worker was replaced: another shard had changed {link}", node, pid)
         if isinstance(link, exceptions.OutOfMemoryError):
             pid, peak_bytes = killed_for_memory(str(link), pid)
             held = f"the worker held {format_bytes(peak_bytes)} when" if peak_bytes else "the worker was killed when"

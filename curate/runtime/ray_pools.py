@@ -42,6 +42,8 @@ RETRY_S = 60.0
 """Longest wait before an actor is started after others failed to."""
 CANCEL_S = 3.0
 """How long an actor may go on with a call of a task that was cancelled."""
+SETUP_S = 600.0
+"""How long an actor may take to be set up."""
 SILENT_S = 10.0
 """An actor that has not said how it is for that long is taken to be at work on such a call."""
 MAX_DISMISSED = 1000
@@ -65,6 +67,8 @@ class _Actor:
     """When it was asked that."""
     before: Look | None = None
     """What it said before that."""
+    begun_s: float | None = None
+    """Since when it is being set up; None while it waits for a place, and once it is."""
     leaves_s: float | None = None
     """Since when no calls are to be sent to it."""
 
@@ -125,7 +129,9 @@ class _Pool:
         }
         if asked.memory:
             options["memory"] = asked.memory
-        handle = ray.remote(Actor).options(**options).remote(self.program, check_of_workers())
+        handle = (
+            ray.remote(Actor).options(**options).remote(self.program, check_of_workers(), self.address.actor(serial))
+        )
         self.actors[serial] = _Actor(serial, handle, now, handle.look.remote())
 
     def end(self, actor: _Actor) -> None:
@@ -209,6 +215,7 @@ class Pools:
         self.version += 1
         self._hear(time_s)
         for pool in self._pools:
+            self._hurry(pool, time_s)
             self._leave(pool, time_s)
         if time_s - self._scaled_s >= every_s:
             self._scale(time_s)
@@ -237,7 +244,23 @@ class Pools:
                 continue
             if actor.seen is None:
                 pool.failed_starts, pool.start_s = 0, seen.setup_s
+                pool.address.forget(actor.serial)
             actor.before, actor.seen, actor.seen_s = actor.seen, seen, actor.asked_s
+
+    def _hurry(self, pool: _Pool, now: float) -> None:
+        """Ends actors whose setup does not return."""
+        for actor in [one for one in pool.actors.values() if one.seen is None]:
+            if actor.begun_s is None:
+                actor.begun_s = now if pool.address.begun(actor.serial) else None
+            elif now - actor.begun_s >= SETUP_S:
+                says = f"setup did not return within {SETUP_S:g} s, {pool.address.begun(actor.serial)}"
+                pool.address.forget(actor.serial)
+                pool.end(actor)
+                if not pool.ready:
+                    raise PoolFailed(f"{pool.spec.name}: an actor cannot be set up\n{says}")
+                pool.failed_starts += 1
+                pool.wait_until_s = now + RETRY_S
+                self._log.warning("an actor could not start", pool=pool.spec.name, detail=says)
 
     def _died(self, pool: _Pool, actor: _Actor, error: exceptions.RayError, now: float) -> None:
         seen = actor.seen
@@ -247,6 +270,7 @@ class Pools:
             if actor.leaves_s is None:
                 self._log.warning("an actor died and is replaced", pool=pool.spec.name, **_told(end))
             return
+        pool.address.forget(actor.serial)
         # No call can have begun there.
         pool.dismissed.add(actor.serial)
         raised = bool(getattr(error, "actor_init_failed", False)) or end.end is End.RAISED
@@ -376,6 +400,7 @@ class Pools:
             for actor in pool.actors.values():
                 with contextlib.suppress(exceptions.RayError):
                     ray.kill(actor.handle)
+                pool.address.forget(actor.serial)
             pool.actors.clear()
             pool.address.remove()
         self._pools.clear()

@@ -6,6 +6,10 @@ some. So `_Client._request` replaces theirs: one HTTP request, counted, its fail
 done here, around one request at a time (a page, a range, a chunk), and within it each attempt takes a place among those
 of its process: a store that throttles gets fewer requests at once (see `throttle`).
 
+That a status is 200 does not say that the answer came in whole: proxies cut answers, or make up their own. So each is
+read where it can be asked for again, and one that lacks what it must have is transient. What cannot be told from its
+answer is told by comparison: a create that is refused (409, 412) may have found its own object, a delete its own work.
+
 Objects are read as they are stored: one with `Content-Encoding: gzip` comes compressed, at the size it was listed with.
 """
 
@@ -505,10 +509,10 @@ class GCSWriter(BaseWriter):
         self._crc32c = google_crc32c.extend(self._crc32c, data)
         return len(data)
 
-    def _finish(self, over: str) -> Published:
+    def _finish(self) -> Published:
         with self._file as file:
             content = _Content(cast("IO[bytes]", file), None, self._size, _crc32c(self._crc32c))
-            return self._store._publish(self._uri, content, over)
+            return self._store._publish(self._uri, content, self._over)
 
     def _discard(self) -> None:
         self._file.close()

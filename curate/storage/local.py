@@ -288,6 +288,9 @@ class LocalStore:
             try:
                 return _Temporary(os.open(".", _NAMELESS, mode, dir_fd=folder.descriptor), None)
             except OSError as error:
+                if not os.fstat(folder.descriptor).st_nlink:
+                    # A folder that was removed: Linux says that this is not permitted, and not that it is gone.
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._scratch) from error
                 if error.errno not in _NO_NAMELESS:
                     raise
                 self._nameless = False
@@ -402,7 +405,7 @@ class LocalWriter(BaseWriter):
         except OSError as error:
             raise _translated(error, self._uri, self._size + memoryview(data).nbytes) from error
 
-    def _finish(self, over: str) -> Published:
+    def _finish(self) -> Published:
         try:
             self._file.flush()
             status = _settled(self._temporary.descriptor, self._durable)
@@ -410,7 +413,7 @@ class LocalWriter(BaseWriter):
         except OSError as error:
             self._discard()
             raise _translated(error, self._uri, self._size) from error
-        return self._store._link(self._temporary, self._uri, status, over)
+        return self._store._link(self._temporary, self._uri, status, self._over)
 
     def _discard(self) -> None:
         # Closing flushes: on a full disk that fails again, and the bytes are unwanted anyway.

@@ -130,8 +130,8 @@ class MemoryWriter(BaseWriter):
         self._chunks.append(bytes(data))
         return len(self._chunks[-1])
 
-    def _finish(self, over: str) -> Published:
-        return self._store._publish(self._uri, b"".join(self._chunks), over)
+    def _finish(self) -> Published:
+        return self._store._publish(self._uri, b"".join(self._chunks), self._over)
 
     def _discard(self) -> None:
         self._chunks.clear()

@@ -20,6 +20,8 @@ class BaseWriter(ABC):
         self._uri = uri
         self._size = 0
         self._closed = False
+        self._over = ""
+        """Generation of the object whose place the new one takes; empty: its name has to be free."""
 
     @property
     def closed(self) -> bool:
@@ -43,7 +45,8 @@ class BaseWriter(ABC):
     def publish(self, over: str = "") -> Published:
         self._check("published")
         self._closed = True
-        return self._finish(over)
+        self._over = over
+        return self._finish()
 
     def __enter__(self) -> Self:
         return self
@@ -63,9 +66,8 @@ class BaseWriter(ABC):
         """Keeps the bytes; returns how many."""
 
     @abstractmethod
-    def _finish(self, over: str) -> Published:
-        """Publishes, unless that is empty in place of the generation `over`, and lets go of everything whether or not
-        that succeeds."""
+    def _finish(self) -> Published:
+        """Publishes, and lets go of everything whether or not that succeeds."""
 
     @abstractmethod
     def _discard(self) -> None:

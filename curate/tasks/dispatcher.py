@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from curate.clock import Clock
+from curate.clock import Clock, SystemClock
 from curate.errors import StorageError
 from curate.runtime.protocol import Backend, End, Ended, Message, News, Started
 from curate.tasks.record import Failure, FailureKind, ShardRecord, ShardWaits
@@ -31,6 +31,7 @@ from curate.tasks.scheduler import (
     TaskStarted,
     Tick,
 )
+from curate.tasks.setup import SetUp, SetupWatch
 
 POLL_S = 0.5
 """Longest wait for news: signals and deadlines are looked at this often."""
@@ -88,6 +89,8 @@ class Dispatcher:
     observer: Observer
     clock: Clock
     interrupts: Interrupts = field(default_factory=Interrupts)
+    setup: SetupWatch = field(default_factory=lambda: SetupWatch(SystemClock(), done=True))
+    """Hears of workers that are set up; then payloads make them say so, until one has."""
     _launches: dict[int, Launch] = field(default_factory=dict)
     _slots: SlotsChanged | None = None
     """What the scheduler was last told of the cluster."""
@@ -109,6 +112,7 @@ class Dispatcher:
                 return False
             for news in self.backend.poll(self._timeout_s()):
                 self._hear(news)
+            self.setup.look()
             self._handle(Tick())
             self.observer.tick(self.backend.slots())
 
@@ -153,9 +157,12 @@ class Dispatcher:
                 if isinstance(record, ShardWaits):
                     self._handle(ShardWaiting(launch.task, record.index, record.wait_s > 0))
                     self.observer.waits(launch, record)
+                elif isinstance(record, SetUp):
+                    self.setup.told(record)
                 else:
                     self._shard_ended(launch, record)
         elif isinstance(news, Started):
+            self.setup.started(launch.task, f"in process {news.pid} on {news.node}")
             self._handle(TaskStarted(launch.task))
         elif isinstance(news, Ended):
             self._task_ended(launch, news)
@@ -174,6 +181,7 @@ class Dispatcher:
         self._handle(event, lambda _: record)
 
     def _task_ended(self, launch: Launch, news: Ended) -> None:
+        news = self.setup.ended(launch.task, news)
         left = self.scheduler.unreported(launch.task)
         kind = kind_of_end(news.end) if left else None
         # A node that is lost is nobody's fault, and there may be many of them.
@@ -214,9 +222,15 @@ class Dispatcher:
                 self._launches[action.task] = action
                 # Where it runs is of interest once something went wrong, and a time limit counts from its start. What
                 # takes long may have to wait for something, and says so.
-                announce = action.attempt > 1 or self.scheduler.policy.task_timeout_s is not None or self._long
+                limited = self.scheduler.policy.task_timeout_s is not None
+                announce = action.attempt > 1 or limited or self._long or not self.setup.done
                 self.backend.launch(
-                    action.task, self.payload(action), len(action.shards), memory=action.memory, announce=announce
+                    action.task,
+                    self.payload(action),
+                    len(action.shards),
+                    memory=action.memory,
+                    announce=announce,
+                    fresh=action.fresh,
                 )
             elif isinstance(action, Cancel):
                 self.backend.cancel(action.task)

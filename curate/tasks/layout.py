@@ -1,7 +1,8 @@
 """Names under `<output>/_curate/`, in one place. The leading `_` keeps them out of every reader's sight.
 
 job.json                      create-only: name, version, identity, fingerprint, code digest, schemas, format version
-plan/00000.parquet ...        shards; append-only, create-only; a later row of the same id replaces an earlier one
+plan/00000.parquet ...        shards; append-only, create-only; a later row of the same id replaces an earlier one,
+                              and takes the shard out of the job if its kind is `removed`
 accepted/<digest>             code digests that a user accepted under an unfinished job
 runs/<run-id>/run.json        who, where, when, command line, versions
 runs/<run-id>/heartbeat.json  the only mutable object

@@ -64,7 +64,9 @@ def shards_table(shards: Sequence[Shard]) -> Any:
 
 def removal(rows: Any) -> Any:
     """Returns the part of a plan that takes these shards, rows of it, out of the job."""
-    return rows.set_column(SCHEMA.get_field_index("kind"), SCHEMA.field("kind"), pa.array([REMOVED] * len(rows)))
+    return rows.set_column(
+        SCHEMA.get_field_index("kind"), SCHEMA.field("kind"), pa.array([REMOVED] * len(rows), pa.string())
+    )
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ class Retrying:
             reason = busy_text(failure.reason)
         elif failure.kind is FailureKind.LOST:
             # Nobody waits for anything, and of a large cluster these would be thousands.
+            self._shards.pop(rank, None)
             return
         else:
             reason = failure.error

@@ -289,6 +289,9 @@ class Launch:
     """The straggler that this is a speculative copy of."""
     asks: bool = False
     """Whether it is to say that a first batch is done: a service that the shards need was busy when it was launched."""
+    fresh: bool = False
+    """Whether to run them in a process that has run nothing: a worker has died of one of them, or of what a shard that
+    ran there before had left behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -702,7 +705,8 @@ class Scheduler:
         cost = float(self._costs[list(shards)].sum())
         self._running[task] = _Task(dict.fromkeys(shards), cost, cost, now_s, twin=copy_of)
         last = errors >= self.policy.user_error_retries
-        return Launch(task, shards, attempt, last, memory, copy_of, asks=self._busy)
+        fresh = any(one[FailureKind.CRASHED] for one in tries)
+        return Launch(task, shards, attempt, last, memory, copy_of, self._busy, fresh)
 
     def _bundle(self) -> tuple[int, ...]:
         """Returns the next shards that were never launched: as many as fit into a task at the rate seen so far."""

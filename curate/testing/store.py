@@ -130,15 +130,15 @@ class _FaultyWriter(BaseWriter):
     def _append(self, data: bytes | memoryview) -> int:
         return self._inner.write(data)
 
-    def _finish(self, over: str) -> Published:
+    def _finish(self) -> Published:
         try:
-            return self._store._call("publish", self._uri, lambda: self._published(over))
+            return self._store._call("publish", self._uri, self._published)
         finally:
             self._discard()
 
-    def _published(self, over: str) -> Published:
+    def _published(self) -> Published:
         if self._done is None:
-            self._done = self._inner.publish(over)
+            self._done = self._inner.publish(self._over)
             return self._done
         # Published before, but the answer was lost: made again, it finds its own object.
         taken = self._done.outcome is Outcome.CREATED

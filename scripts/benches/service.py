@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -196,6 +197,7 @@ def measure_service(report: Report, scratch: Path, shards: int, batches: int, ba
             import ray
 
             ray.shutdown()
+        shutil.rmtree(runs)
     for result in results:
         single = "  ".join(f"{seconds:.1f}" for seconds in result.seconds)
         calls = found[result.name]["calls"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,23 @@ from curate.dataset.verify import verify
 from curate.errors import CorruptInput
 from curate.job.render import render
 from curate.tasks import layout
-from curate.tasks.summary import RunState
-from tests.job.inline import everything, output_rows, quarantined, run_job, write_jsonl
+from curate.tasks.summary import RunState, Summary
+from tests.fakes import FakeClock
+from tests.job import inline
+from tests.job.inline import everything, output_rows, quarantined, write_jsonl
 
 SENTENCE = (
     "1 input of an earlier run is missing from --input; "
     "its shard is still part of this job (--drop-removed takes it out)"
 )
+
+
+times_s = itertools.count(1_700_000_000, 100)
+"""When runs start: status goes by the newest."""
+
+
+def run_job(job: Job, source: Path, output: Path, **options: Any) -> Summary:
+    return inline.run_job(job, source, output, clock=FakeClock(float(next(times_s))), **options)
 
 
 class Parted(Job):
@@ -266,7 +277,9 @@ def test_a_dry_run_says_what_would_go(source: Path, out: Path) -> None:
         return dry_run(Parted().spec(), given)[1]
 
     assert f"missing  {SENTENCE}" in words()
-    assert "drop     1 shards whose input was removed, and 3 objects made of them" in words(drop_removed=True)
+    assert "drop     1: their input was removed; with 3 objects made of them (--drop-removed)" in words(
+        drop_removed=True
+    )
     assert everything(out) == before
 
 
@@ -280,6 +293,21 @@ def test_what_a_zombie_writes_of_it_is_removed(source: Path, out: Path, tmp_path
         (out / name).write_bytes(value)
     run_job(Parted(), source, out)
     check_same_as_fresh(Parted(), source, out, tmp_path / "fresh")
+
+
+def test_through_a_checkpoint(source: Path, tmp_path: Path) -> None:
+    """It is taken out of what was kept, and then of what was made of that."""
+
+    def written(**options: Any) -> Any:
+        ds = curate.read_json(source).checkpoint(tmp_path / "kept").select_columns(["id"])
+        return ds.write_parquet(tmp_path / "out", backend="inline", **options)
+
+    written()
+    (source / "b.jsonl").unlink()
+    summary = written(drop_removed=True)
+    assert (summary.state, summary.total, summary.dropped) == (RunState.COMPLETE, 3, 1)
+    assert list(data(tmp_path / "kept")) == ["a.parquet", "c.parquet", "d.parquet"]
+    assert verify(str(tmp_path / "kept")).state == verify(str(tmp_path / "out")).state == "ok"
 
 
 def test_a_dataset_says_so_too(source: Path, tmp_path: Path) -> None:

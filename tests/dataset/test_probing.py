@@ -88,3 +88,40 @@ def test_an_interrupt_ends_the_wait_for_what_is_not_there() -> None:
     asking = _Asking(FakeBackend(clock, answer), interrupts, clock, None, get_logger())
     assert next(asking.answers([Probe(None)])) is None
     assert clock.monotonic() - started_s <= 10.0 + 2 * POLL_S
+
+
+def probes(count: int) -> list[Probe]:
+    return [Probe(None, given=number) for number in range(count)]
+
+
+def test_answers_come_in_the_order_of_the_plan_whichever_is_first() -> None:
+    """As many are asked at a time as there are slots, and no more are held; closing ends what runs."""
+    clock = FakeClock()
+
+    def answer(in_flight: dict[int, Any]) -> list[Any]:
+        # The last one that was asked answers first.
+        task = list(in_flight)[-1]
+        return [Message(task, [Probed(rows=in_flight[task].given)]), Ended(task, End.RETURNED)]
+
+    backend = FakeBackend(clock, answer, slots_now=4)
+    answers = _Asking(backend, Interrupts(), clock, None, get_logger()).answers(probes(10), many=True)
+    assert [found.rows for found, _ in zip(answers, range(6), strict=False) if found is not None] == list(range(6))
+    assert backend.most_in_flight == 4
+    assert len(backend.launched) <= 6 + 4
+    answers.close()
+    assert not backend.in_flight
+
+
+def test_one_that_is_to_be_asked_again_holds_its_place() -> None:
+    """The others are asked meanwhile."""
+    clock = FakeClock()
+
+    def answer(in_flight: dict[int, Any]) -> list[Any]:
+        task, probe = next(iter(in_flight.items()))
+        again_s = 5.0 if task == -1 else None
+        return [Message(task, [Probed(rows=probe.given, again_s=again_s)]), Ended(task, End.RETURNED)]
+
+    backend = FakeBackend(clock, answer, slots_now=2)
+    answers = _Asking(backend, Interrupts(), clock, None, get_logger()).answers(probes(5), many=True)
+    assert [found.rows for found in answers if found is not None] == list(range(5))
+    assert [payload.given for _, payload, _ in backend.launched].count(0) == 2

@@ -313,3 +313,31 @@ def test_stages_that_are_kept(names: tuple[str, ...]) -> None:
     gone = [*stages.values(), *next(some_outputs(whole, 1))]
     left = {name: data for name, data in whole.items() if name not in gone}
     check_resumed(write, left, whole, f"without {gone}", keep_stages=True)
+
+
+def test_checkpoints_between_deduplications() -> None:
+    """A pipeline of six seams, every deduplication between two checkpoints: the same."""
+    write, watch, whole = undisturbed(
+        ("checkpoint", "dedup_exact", "checkpoint", "dedup_minhash", "checkpoint", "shuffle")
+    )
+    assert places(whole) == ["kept-0", "kept-2", "kept-4", "out"]
+    for point in list(kinds(watch))[::25]:
+        check_killed(write, watch, whole, point)
+    for gone in some_outputs(whole, 1):
+        check_deleted(write, whole, gone)
+
+
+def test_a_checkpoint_that_was_removed_as_a_whole() -> None:
+    """Is not made again for a complete job, which costs nothing; one that misses outputs is, by the same rerun."""
+    write, _, whole = undisturbed(("checkpoint", "sort"))
+    left = {name: data for name, data in whole.items() if not name.startswith("kept-0/")}
+    write.stored = left
+    ended, watch = write.run()
+    assert (ended.state, ended.dispatched, watch.calls) == (RunState.COMPLETE, 0, [])
+    gone = next(name for name in sorted(whole) if what_is(name) == ("kept-0", "output"))
+    check_resumed(write, {name: data for name, data in whole.items() if name != gone}, whole, "without an output of it")
+
+
+def what_is(name: str) -> tuple[str, str]:
+    """Returns where an object lies, and what it is; nothing for an input."""
+    return what(name)[::2] if _NAME.fullmatch(name) else ("", "")

@@ -544,6 +544,23 @@ class TestCheckpoints:
         complete(bench.write(bench.rows().checkpoint(path).sort("n"), overwrite=True))
         assert len(all_rows(bench, "out")) == MAPS * 60 + 1
 
+    def test_one_that_another_job_has_added_to(self, bench: Bench) -> None:
+        """A deduplication over it, of which an output is missing, does not read rows that it did not begin with."""
+        path = f"{bench.root}/kept"
+
+        def deduplicated(files: str | list[str]) -> Dataset:
+            rows = curate.read_parquet(files).map_batches(_before, batch_size=None)
+            return rows.checkpoint(path).dedup_exact(["file", "n"])
+
+        first = [f"{bench.root}/in/{number}.parquet" for number in range(MAPS)]
+        complete(bench.write(deduplicated(first)))
+        bench.put(7)
+        complete(bench.write(deduplicated(f"{bench.root}/in"), "grown"))
+        gone = next(name for name in bench.objects() if name.endswith("1.parquet"))
+        bench.store.delete(f"{bench.root}/out/{gone}")
+        with pytest.raises(ConfigError, match=r"has files that .* did not begin with \(1, such as .*7\.parquet"):
+            bench.write(deduplicated(first))
+
     def test_after_an_exchange(self, bench: Bench) -> None:
         """It is a job of its own, whose stages go when it is complete, and is there for all that follow."""
         ds = bench.rows().sort("n").checkpoint(f"{bench.root}/kept")
@@ -705,9 +722,9 @@ class TestFullDisk:
 
         publish = LocalWriter._finish
 
-        def counted(writer: LocalWriter) -> Any:
+        def counted(writer: LocalWriter, over: str = "") -> Any:
             room[0] -= "/map-" in writer._uri
-            return publish(writer)
+            return publish(writer, over)
 
         with monkeypatch.context() as patch, capture_logs() as said:
             patch.setattr(LocalWriter, "_append", fills_up)

@@ -108,6 +108,7 @@ class Scripted:
     cancelled_all: int = 0
     cancelled: list[int] = field(default_factory=list)
     memory: list[int | None] = field(default_factory=list)
+    fresh: list[bool] = field(default_factory=list)
     launches: int = 0
     polls: int = 0
 
@@ -136,6 +137,7 @@ class Scripted:
         return None
 
     def launch(self, task: int, payload: Any, pieces: int, *, memory: int | None = None, **how: Any) -> None:
+        self.fresh.append(how.pop("fresh"))
         assert how == {"stream": True}
         assert pieces == 1
         self.launches += 1
@@ -349,6 +351,8 @@ def test_a_piece_that_always_kills_its_worker_is_given_up(end: End, tries: int, 
     with pytest.raises(StreamFailed, match=rf"piece 0 \(\(0, \[1\]\)\) {words}"):
         list(stream_blocks(Counting(), [(0, [1])], backend, budget_bytes=1 << 20, clock=clock))
     assert backend.launches == tries
+    # What a worker died of may be what another piece had left behind there.
+    assert backend.fresh == [False] + [end is End.CRASHED] * (tries - 1)
     if end is End.OUT_OF_MEMORY:
         assert backend.memory == [None, 2 << 30, 4 << 30]
 

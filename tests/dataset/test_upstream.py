@@ -279,6 +279,26 @@ def test_what_the_plan_knows_is_not_lost_in_silence(source: Path, tmp_path: Path
     assert len(output_rows(out)) == 12
 
 
+def test_one_of_which_nothing_is_there(source: Path, tmp_path: Path) -> None:
+    """The job is named, and not the names in its ledger."""
+    run_job(Copy(), source, tmp_path / "first")
+    for path in tmp_path.glob("first/20*/*.parquet"):
+        path.unlink()
+    with pytest.raises(
+        ConfigError, match=r"is the output of a job of which no such output is there; run that job first"
+    ):
+        curate.read_parquet(tmp_path / "first")
+
+
+def test_a_ledger_that_cannot_be_read(source: Path, tmp_path: Path) -> None:
+    """Whether anything is missing cannot be told; who does not mind reads what is there."""
+    run_job(Copy(), source, tmp_path / "first")
+    (tmp_path / "first" / layout.JOB).write_bytes(b'{"format_version": 99}')
+    with pytest.raises(ConfigError, match=r"whether it is complete cannot be told: .* format version 99"):
+        curate.read_parquet(tmp_path / "first")
+    assert curate.read_parquet(tmp_path / "first", allow_incomplete_input=True).count() == 12
+
+
 @pytest.mark.parametrize("outputs", [3, 60])
 def test_what_it_costs(outputs: int) -> None:
     """For each job whose output is read: its ledger's few files, once, however many outputs there are; no request for

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from curate.dataset.verify import verify
+from curate.errors import ConfigError
 from tests.e2e.harness import CURATION, LENGTHS, Place, Zygote, corpus, job_summary, outputs, strangers, totals
+from tests.e2e.test_two_drivers import Meanwhile, MovingClock, begin_elsewhere
+from tests.e2e.workbench import Bench, NoBackend, complete
 
 FILES = corpus(sizes=(60, 3, 40, 0))
 REMOVED = ("2020/RC-00.jsonl.gz", "2021/RC-01.jsonl")
@@ -63,3 +66,56 @@ def test_killed_at_every_operation(local: Place, tmp_path: Path, step: int, job:
             for name in REMOVED:
                 local.delete(f"{source}/{name}")
             shutil.rmtree(out)
+
+
+@pytest.fixture
+def bench(place: Place, tmp_path: Path) -> Bench:
+    return Bench(place, tmp_path / "trace", place.write("in", FILES))
+
+
+def test_on_every_store(bench: Bench) -> None:
+    """Outputs, books and quarantine are those of a job that never had them; no shard runs, and the next run is free."""
+    complete(bench.run())
+    bench.begun()
+    for name in REMOVED:
+        bench.place.delete(f"{bench.source}/{name}")
+    assert complete(bench.run(backend=NoBackend())).missing == (2, 2)
+    ended = complete(bench.run(backend=NoBackend(), drop_removed=True))
+    assert (ended.total, ended.dropped, bench.begun()) == (len(FILES) - 2, 2, [])
+    calls = complete(bench.run(backend=NoBackend())).calls
+    assert (calls.list, calls.put, calls.delete) == (2, 0, 0)
+    complete(bench.run(output="fresh"))
+    assert outputs(bench.objects()) == outputs(bench.objects("fresh"))
+    assert job_summary(bench.objects()) == job_summary(bench.objects("fresh"))
+    assert not strangers(bench.objects())
+
+
+def test_what_another_driver_took_out_meanwhile(bench: Bench) -> None:
+    """Both are asked to, and write the same to the plan: both end complete, with the same outputs and totals."""
+    complete(bench.run(limit=2))
+    for name in REMOVED:
+        bench.place.delete(f"{bench.source}/{name}")
+    found: dict[str, bytes] = {}
+
+    def other() -> None:
+        complete(bench.run(drop_removed=True))
+        found.update(bench.objects())
+
+    ended = complete(bench.run(drop_removed=True, backend=Meanwhile("start", other)))
+    assert ended.total == len(FILES) - 2
+    assert outputs(bench.objects()) == outputs(found)
+    assert job_summary(bench.objects()) == job_summary(found)
+    assert len([name for name in bench.objects() if "_curate/plan/" in name]) == 2
+
+
+def test_not_while_another_driver_is_alive(bench: Bench) -> None:
+    """Who is at work may publish what is taken out: refused, and nothing is removed."""
+    complete(bench.run())
+    for name in REMOVED:
+        bench.place.delete(f"{bench.source}/{name}")
+    before = outputs(bench.objects())
+    clock = MovingClock(bench)
+    begin_elsewhere(bench, clock)
+    with pytest.raises(ConfigError, match=r"on elsewhere \(pid 1\)"):
+        bench.run(drop_removed=True, clock=clock, backend=NoBackend())
+    assert outputs(bench.objects()) == before

@@ -271,6 +271,27 @@ def test_groups_that_are_done_stay_done(service: Service) -> None:
     assert service.calls == [0, 1, 1, 1, 2, 3, 4, 4]
 
 
+def logging_call(row: dict[str, Any]) -> dict[str, Any]:
+    """Writes down its calls where every process can; is refused once for one of the rows."""
+    log = Path(row["log"])
+    with log.open("a") as file:
+        file.write(f"{row['n']}\n")
+    refused = log.with_suffix(".refused")
+    if row["n"] == 3 and not refused.exists():
+        refused.touch()
+        raise RetryLater(0.0, "HTTP 429")
+    return row
+
+
+def test_rows_in_a_process_of_their_own_are_called_once(tmp_path: Path) -> None:
+    """`map(isolate=True)`: those before the one that was refused are done, those behind it were not begun."""
+    import curate
+
+    rows = [{"n": n, "log": str(tmp_path / "calls")} for n in range(6)]
+    assert curate.from_items(rows).map(logging_call, isolate=True).take_all() == rows
+    assert (tmp_path / "calls").read_text().split() == ["0", "1", "2", "3", "3", "4", "5"]
+
+
 def test_who_looks_is_told_what_a_shard_waits_for(service: Service, tmp_path: Path) -> None:
     """While the run goes on: how many shards are tried again, and for what; no shard has failed."""
     service.after_s = 60.0

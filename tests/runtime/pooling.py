@@ -32,6 +32,8 @@ class Serving:
             raise ValueError("no weights")
         if self.fails == "exit":
             raise SystemExit(3)
+        if self.fails == "hang":
+            time.sleep(1000)
         if self.fails == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.fails == "later" and list(self.folder.iterdir()):

@@ -161,11 +161,11 @@ def test_cancelling_from_a_signal_ends_the_piece_at_hand(backend: InlineBackend)
 class Adding:
     """What actors run: adds what it loaded to what it is given, and calls what can be called."""
 
-    loads: int | Exception
+    loads: int | BaseException
     loaded: int | None = None
 
     def setup(self) -> None:
-        if isinstance(self.loads, Exception):
+        if isinstance(self.loads, BaseException):
             raise self.loads
         self.loaded = self.loads
 
@@ -221,10 +221,12 @@ def test_a_pool_is_gone_with_its_program(backend: InlineBackend) -> None:
     assert backend.pools() == []
 
 
-def test_an_actor_that_cannot_be_set_up(backend: InlineBackend) -> None:
-    """The run fails with the traceback of what was raised."""
-    with pytest.raises(PoolFailed, match=r"(?s)model: an actor cannot be set up.*in setup.*ValueError: no weights"):
-        backend.load(Asking(), [PoolSpec("model", Adding(ValueError("no weights")), Resources())])
+@pytest.mark.parametrize("error", [ValueError("no weights"), SystemExit("no weights")])
+def test_an_actor_that_cannot_be_set_up(backend: InlineBackend, error: Any) -> None:
+    """The run fails with the traceback of what was raised, as on a cluster; the program goes on."""
+    says = rf"(?s)model: an actor cannot be set up.*in setup.*{type(error).__name__}: no weights"
+    with pytest.raises(PoolFailed, match=says):
+        backend.load(Asking(), [PoolSpec("model", Adding(error), Resources())])
 
 
 def test_who_stops_while_pools_start_waits_for_no_other(backend: InlineBackend) -> None:

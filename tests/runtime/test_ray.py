@@ -87,6 +87,16 @@ def test_an_announced_task_tells_where_it_runs_first(machine: Any, pieces: int) 
     assert ended == Ended(4, End.RETURNED, "", HERE, started.pid)
 
 
+def test_a_fresh_process_is_one_of_its_own(machine: Any) -> None:
+    """Nothing has run there, however it is asked for."""
+    pids = []
+    for fresh, announce in ((False, False), (True, False), (True, True), (False, False)):
+        machine.launch(8, [(os.getpid,)], 1, fresh=fresh, announce=announce)
+        pids += [item for one in polled(machine, ends(1)) if isinstance(one, Message) for item in one.items]
+    assert pids[1] not in (pids[0], pids[2], pids[3])
+    assert pids[2] not in (pids[0], pids[3])
+
+
 def test_a_bundle_sends_its_messages_in_batches(machine: Any) -> None:
     """A hundred quick pieces are one message or two; where it runs is told all the same."""
     machine.launch(5, [(abs, n) for n in range(100)], 100)

@@ -228,6 +228,17 @@ def test_an_actor_that_dies_while_it_is_set_up_is_tried_three_times(pooled: Pool
         pooled.load("kill")
 
 
+def test_an_actor_whose_setup_does_not_return_fails_the_run(pooled: Pooled, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told from one that waits for a place, and says where it is."""
+    from curate.runtime import ray_pools
+
+    monkeypatch.setattr(ray_pools, "SETUP_S", 1.0)
+    with pytest.raises(
+        PoolFailed, match=r"serving: an actor cannot be set up\nsetup did not return within 1 s, in process \d+ on "
+    ):
+        pooled.load("hang")
+
+
 def test_a_pool_whose_last_actor_cannot_be_replaced_fails_the_run(pooled: Pooled) -> None:
     """The tasks that call it would wait for ever."""
     pooled.load("later")

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 from curate import ConfigError, Dataset, Job, RunState
+from curate.dataset.driver import dry_run
 from curate.dataset.places import remove_stages
 from curate.storage import open_store
 from curate.storage.local import LocalStore, remove_scratch, sweep_scratch
@@ -207,6 +208,11 @@ def test_a_link_in_the_place_of_a_folder_is_refused(folder: str) -> None:
             [base / "precious", base / "moved", link] if (base / "moved").exists() else [base / "precious", link]
         )
         for overwrite in (False, True):
+            options = job(max_bad_rows=5).options(
+                input=base / "in", output=base / "out", backend="inline", overwrite=overwrite
+            )
+            with pytest.raises(ConfigError, match=rf"{link} is a link"):
+                dry_run(job(max_bad_rows=5).spec(), options)
             with pytest.raises(ConfigError, match=rf"{link} is a link"):
                 run_job(job(max_bad_rows=5), base / "in", base / "out", overwrite=overwrite, confirm=lambda _: True)
             assert there.items() <= seen([base]).items()
@@ -321,3 +327,30 @@ def test_a_store_writes_and_removes_nothing_through_a_link(call: str, where: str
         with pytest.raises(ConfigError, match=rf"{root}/y is a link"):
             CALLS[call](store, f"{root}/y")  # type: ignore[arg-type]
     assert (precious / "x").read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize(
+    ("call", "step"), [("publish", "link"), ("write", "link"), ("replace", "replace"), ("delete", "unlink")]
+)
+def test_a_link_that_takes_a_folders_place_meanwhile_is_not_followed(
+    call: str, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at a folder and what is done there: it is done in the folder that was looked at."""
+    root, precious = tmp_path / "out", tmp_path / "precious"
+    write_jsonl(precious / "x", b"mine")
+    write_jsonl(root / "sub" / "x", b"old")
+    name = "x" if call in ("replace", "delete") else "y"
+    real = getattr(os, step)
+
+    def swapped(*args: Any, **where: Any) -> None:
+        if not (root / "moved").exists():
+            (root / "sub").rename(root / "moved")
+            (root / "sub").symlink_to(precious)
+        real(*args, **where)
+
+    store = open_store(str(root), scratch=f"{root}/_curate/tmp/run")
+    monkeypatch.setattr(os, step, swapped)
+    CALLS[call](store, f"{root}/sub/{name}")  # type: ignore[arg-type]
+    assert {path.name: path.read_bytes() for path in precious.iterdir()} == {"x": b"mine"}
+    there = {path.name: path.read_bytes() for path in (root / "moved").iterdir()}
+    assert there == {"delete": {}, "replace": {"x": b"new"}}.get(call, {"x": b"old", "y": b"new"})

@@ -416,3 +416,13 @@ def test_memory_at_a_tiny_size() -> None:
     for name in ("object store", "this process", "worker"):
         assert f"\n  {name}" in said
     assert code == int("MISSED" in said)
+
+
+@pytest.mark.slow
+def test_service_at_a_tiny_size(tmp_path: Path) -> None:
+    """A service of its own for each run; every batch is served once, which ends the bench if it is not."""
+    code, said = bench("service", "--shards", "2", "--batches", "20", "--rounds", "1", "--scratch", str(tmp_path))
+    assert said.count(" calls   ") == 2
+    assert said.count("with refusals, to the time without: ") == 1
+    assert code == int("MISSED" in said)
+    assert [path for path in tmp_path.iterdir() if path.name.startswith("runs-")] == []

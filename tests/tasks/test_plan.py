@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate.tasks.plan import SCHEMA, Plan, compare, shards_table
+from curate.tasks.plan import SCHEMA, Plan, compare, removal, shards_table
 from curate.tasks.shard import Shard, SliceKind
 from tests.ledgers import make_shard
 
@@ -46,6 +46,34 @@ def test_shards_come_back_as_they_were(shards: list[Shard]) -> None:
     assert plan.ids.to_pylist() == [shard.id for shard in shards]
     assert plan.sizes.tolist() == [shard.size_bytes for shard in shards]
     assert plan.total_bytes == sum(shard.size_bytes for shard in shards)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(st.booleans(), st.lists(ranges(), max_size=4)), max_size=5), st.data())
+def test_what_is_taken_out_leaves_its_number_behind(parts: list[tuple[bool, list[Shard]]], data: st.DataObject) -> None:
+    """As in a dictionary of which some keys do not count: a shard keeps its number whatever others are taken out, also
+    one that comes back; ranks are those among the shards that count. Events of what was taken out are nobody's."""
+    expected: dict[str, Shard | None] = {}
+    plan, tables = Plan.of([]), []
+    for out, shards in parts:
+        known = [shard for shard in expected.values() if shard is not None]
+        if out and known:
+            some = data.draw(st.lists(st.sampled_from(known), unique_by=lambda shard: shard.id))
+            tables.append(removal(shards_table(some)))
+            expected.update(dict.fromkeys((shard.id for shard in some), None))
+        else:
+            tables.append(shards_table(shards))
+            expected.update({shard.id: shard for shard in shards})
+        plan = plan.plus(tables[-1])
+    for found in (plan, Plan.of(tables)):
+        there = [(number, shard) for number, shard in enumerate(expected.values()) if shard is not None]
+        assert [found.shard(rank) for rank in range(len(found))] == [shard for _, shard in there]
+        assert [found.number(rank) for rank in range(len(found))] == [number for number, _ in there]
+        assert set(found.removed.to_pylist()) == {name for name, shard in expected.items() if shard is None}
+        events = [{"index": number, "shard": name} for number, name in enumerate(expected)]
+        assert list(found.ranked(events)) == [
+            {"index": rank, "shard": shard.id} for rank, (_, shard) in enumerate(there)
+        ]
 
 
 @given(st.lists(st.lists(ranges(), max_size=6), max_size=5))

@@ -15,6 +15,8 @@ from curate.tasks.scheduler import (
     Launch,
     Outcome,
     SchedulerState,
+    ShardFailed,
+    ShardWaiting,
     SlotsChanged,
     Stop,
     TaskId,
@@ -134,6 +136,17 @@ def test_each_kind_has_its_own_count() -> None:
     (launch,) = driven.flying.values()
     driven.finish(launch)
     assert (driven.scheduler.done, driven.scheduler.failed, driven.scheduler.attempts) == (1, 0, total + 1)
+
+
+@pytest.mark.parametrize("kind", FailureKind)
+def test_after_a_crash_it_runs_where_nothing_has_run(kind: FailureKind) -> None:
+    """What a worker died of may be what another shard had left behind there. No other failure costs a new process."""
+    driven = make(1, task_timeout_s=100.0)
+    (launch,) = driven.flying.values()
+    assert not launch.fresh
+    fail(driven, launch, kind)
+    driven.pass_(2.0)
+    assert [one.fresh for one in driven.flying.values()] == ([] if TABLE[kind].tries == 1 else [kind is K.CRASHED])
 
 
 @pytest.mark.parametrize("kind", FailureKind)
@@ -785,3 +798,62 @@ def test_stopped_nothing_is_copied() -> None:
     driven, _ = straggler()
     driven.tell(Stop())
     assert driven.pass_(100.0) == []
+
+
+# What shards need is busy
+
+
+def test_while_a_service_is_down_the_smallest_shards_ask_for_it_alone() -> None:
+    """Each says when a first batch is done; once one is, shards are launched as before: the largest first, bundled."""
+    sizes = [100 * MIB, 3 * MIB, 50 * MIB, 1 * MIB, 2 * MIB, *[200 * MIB] * 4]
+    driven = make(len(sizes), size=sizes, slots=2, max_in_flight=2)
+    assert [launch.shards for launch in driven.launches] == [(105,), (106,)]
+    first, second = driven.launches
+    assert not first.asks
+    assert not second.asks
+    driven.failed(first, 105, K.RETRY_LATER, 100.0)
+    (asking,) = driven.ended(first)
+    assert (asking.shards, asking.asks) == ((103,), True)
+    driven.failed(second, 106, K.RETRY_LATER, 100.0)
+    # As many wait as may be in flight: nobody else is sent to ask.
+    assert driven.ended(second) == []
+    driven.tell(ShardWaiting(asking.task, 103, waits=False))
+    assert [(launch.shards[0], launch.asks) for launch in driven.launches[3:]] == [(107, False)]
+
+
+def test_a_shard_that_waits_where_it_is_is_neither_late_nor_slow() -> None:
+    """Its time limit counts from its last word, and no copy of it calls again what is done."""
+    driven = make(2, slots=4, task_timeout_s=100.0)
+    slow, other = driven.launches
+    driven.start(slow)
+    driven.done(other)
+    driven.ended(other)
+    for _ in range(40):
+        driven.tell(ShardWaiting(slow.task, slow.shards[0], waits=True))
+        assert driven.pass_(5.0) == []
+        assert driven.cancelled == []
+    driven.tell(ShardWaiting(slow.task, slow.shards[0], waits=False))
+    assert [launch.copy_of for launch in driven.pass_(30.0)] == [slow.task]
+
+
+def test_tries_that_a_worker_made_by_itself_count_and_what_it_got_done_forgives() -> None:
+    """Twenty in a row in which nothing was done, wherever they were made."""
+    driven = make(1)
+    for tries, forgiven in [(15, False), (15, True), (5, False)]:
+        (launch,) = driven.flying.values()
+        if forgiven:
+            driven.tell(ShardWaiting(launch.task, 100, waits=False))
+        driven.tell(ShardFailed(launch.task, 100, K.RETRY_LATER, tries=tries))
+        driven.ended(launch)
+        assert driven.records[-1].outcome is Outcome.RETRY
+        driven.at(driven.scheduler.next_event_s() or 0.0)
+    assert driven.records[-1].tries == 20
+    (launch,) = driven.flying.values()
+    driven.tell(ShardWaiting(launch.task, 100, waits=False))
+    driven.tell(ShardFailed(launch.task, 100, K.RETRY_LATER, tries=20))
+    driven.ended(launch)
+    assert driven.records[-1].outcome is Outcome.RETRY
+    driven.at(driven.scheduler.next_event_s() or 0.0)
+    (launch,) = driven.flying.values()
+    driven.tell(ShardFailed(launch.task, 100, K.RETRY_LATER))
+    assert driven.records[-1].outcome is FAILED

@@ -21,13 +21,14 @@ from curate.dataset.formats.binary import binary_schema, read_binary
 from curate.dataset.formats.csv import read_csv, sample_csv
 from curate.dataset.formats.encoding import Codec, Encoding, Format, ReadAs, detect, stem
 from curate.dataset.formats.fit import JSON_TEXT, readable
+from curate.dataset.formats.from_text import has_text
 from curate.dataset.formats.hold import hold
 from curate.dataset.formats.images import image_schema, read_image
 from curate.dataset.formats.infer import missing_column
 from curate.dataset.formats.json_array import stored_as_array
 from curate.dataset.formats.jsonl import read_jsonl, sample_jsonl
 from curate.dataset.formats.nulls import all_nullable
-from curate.dataset.formats.output import DEFAULT_CODEC, OutputWriter, make_writer, suffix
+from curate.dataset.formats.output import DEFAULT_CODEC, OutputWriter, make_writer, refuse_unwritable, suffix
 from curate.dataset.formats.parquet import read_parquet, row_groups, sample_parquet
 from curate.dataset.formats.quarantine import QuarantineWriter
 from curate.dataset.formats.rechunk import rechunk
@@ -60,6 +61,7 @@ __all__ = [
     "read",
     "read_record",
     "rechunk",
+    "refuse_unwritable",
     "row_groups",
     "sample_schema",
     "stem",
@@ -131,12 +133,7 @@ def check_declared(method: str, format: Format, schema: Any) -> pa.Schema:
 def _readable(format: Format, type: pa.DataType) -> bool:
     if format is Format.JSONL:
         return readable(type)
-    if format is Format.CSV:
-        try:
-            pa.array([], pa.string()).cast(type)
-        except pa.ArrowNotImplementedError:
-            return False
-    return True
+    return format is not Format.CSV or has_text(type)
 
 
 def _part(uri: str, schema: pa.Schema, wanted: Mapping[str, pa.DataType | None] | None) -> pa.Schema:

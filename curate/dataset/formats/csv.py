@@ -2,7 +2,8 @@
 
 Values are read as bytes and cast afterwards, so that one bad value costs its row and not its block; the row is found
 by bisection. Blank lines are no rows. An empty value, quoted or not, and the spellings of "no value" (NA, NaN, null,
-...) are null in every column but text and bytes, where they are what they are.
+...) are null in every column but text and bytes, where they are what they are. Where the schema is declared, it is what
+`CsvOutput` writes that is read: NaN is a number, and text that is empty and not quoted is null.
 
 A quote that is not closed would make one row of all that follows, which Arrow passes over in silence at the end of a
 file. So a row of ours is put behind the file: where it ends up tells whether a quote is open, and each line since that
@@ -28,6 +29,7 @@ import pyarrow.types as pt
 from curate.dataset.formats.badrow import NO_COLUMNS, BadRow, OnBadRow
 from curate.dataset.formats.charset import refuse_wide
 from curate.dataset.formats.encoding import Codec, ReadAs
+from curate.dataset.formats.from_text import from_text
 from curate.dataset.formats.hold import unify
 from curate.dataset.formats.infer import missing_column
 from curate.dataset.formats.nulls import all_nullable, find_nulls
@@ -43,13 +45,15 @@ _END = b"curate:end-of-file:2f6d1c0e9b7a4583"
 """Begins the row that is put behind a file. No row of the file has it, as far as anybody is concerned."""
 _OPEN = "inside a quote that is not closed"
 _NULLS = pa.array([text.encode() for text in pa_csv.ConvertOptions().null_values], pa.binary())
+_NULLS_BUT_NAN = pa.array([text for text in _NULLS.to_pylist() if b"nan" not in text.lower()], pa.binary())
 _LEADING_ZERO = r"^[+-]?0[0-9]"
 """Digits such as 007 are a name, not a number: as one they would come out as 7."""
 _TRUTHS = pa.array([b"true", b"false", b"True", b"False", b"TRUE", b"FALSE"], pa.binary())
 
 
 class _Parser:
-    """The rows of one CSV file as tables of bytes, however long a row is, and the rows that have too few fields.
+    """The rows of one CSV file as tables of bytes, null where a value is empty and not quoted, however long a row is,
+    and the rows that have too few fields.
 
     Arrow needs a row to fit into a block: if one does not, the file is read again in larger blocks and the rows that
     were handed out are skipped.
@@ -167,7 +171,11 @@ class _Parser:
                     invalid_row_handler=_passed_over if is_header else self._skip,
                 ),
                 convert_options=pa_csv.ConvertOptions(
-                    include_columns=names, column_types=dict.fromkeys(names, pa.binary())
+                    include_columns=names,
+                    column_types=dict.fromkeys(names, pa.binary()),
+                    null_values=[""],
+                    strings_can_be_null=True,
+                    quoted_strings_can_be_null=False,
                 ),
             )
         except pa.ArrowKeyError as error:
@@ -304,7 +312,7 @@ class _NotUtf8(Exception):
 
 def _from_latin1(table: pa.Table) -> pa.Table:
     columns = [
-        pa.array([value.decode().encode("latin-1") for value in column.to_pylist()], pa.binary())
+        pa.array([None if v is None else v.decode().encode("latin-1") for v in column.to_pylist()], pa.binary())
         for column in table.columns
     ]
     return pa.Table.from_arrays(columns, names=table.column_names)
@@ -335,7 +343,8 @@ def sample_csv(
     for name in wanted or ():
         if names and name not in names:
             raise missing_column(object.uri, name, names)
-    for table in parser.batches():
+    for found in parser.batches():
+        table = _of_empties(found)
         fields = []
         for name in names if wanted is None else wanted:
             declared = None if wanted is None else wanted[name]
@@ -379,6 +388,7 @@ def read_csv(
     otherwise.
     """
     parser = _opened(store, object, codec, schema, how)
+    declared = how is not None and how.schema is not None
     done = 0  # valid rows
     batches = parser.batches()
     while True:
@@ -389,7 +399,8 @@ def read_csv(
             raise
         bad: list[BadRow] = []
         if table is not None:
-            held, misfits = _cast(_filled(table, schema), schema) if len(schema) else _of_no_column(table)
+            table = table if declared else _of_empties(table)
+            held, misfits = _cast(_filled(table, schema), schema, declared) if len(schema) else _of_no_column(table)
             bad = [
                 BadRow(parser.row_number(done + index), reason, _csv_text(table, index))
                 for index, reason in misfits.items()
@@ -435,15 +446,26 @@ def _filled(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, names=schema.names)
 
 
-def _cast(table: pa.Table, schema: pa.Schema) -> tuple[pa.Table, dict[int, str]]:
+def _of_empties(table: pa.Table) -> pa.Table:
+    """Returns the table with nothing for null: where no types are declared, an empty value is what its type makes of
+    it, quoted or not."""
+    columns = [column.fill_null(b"") if column.null_count else column for column in table.columns]
+    return pa.Table.from_arrays(columns, names=table.column_names)
+
+
+def _cast(table: pa.Table, schema: pa.Schema, declared: bool) -> tuple[pa.Table, dict[int, str]]:
     """Returns the rows that fit, and the reason for each of the others."""
     misfits: dict[int, str] = {}
+    if declared:
+        columns = [_without_nan(table.column(field.name), field) for field in schema]
+        table = pa.Table.from_arrays(columns, names=schema.names)
+    nulls = not declared
     for field in schema:
-        _find_misfits(table.column(field.name), field, 0, misfits)
+        _find_misfits(table.column(field.name), field, 0, misfits, nulls)
     find_nulls([_nulls_seen(table.column(field.name), field) for field in schema], schema, misfits)
     if misfits:
         table = table.filter(pa.array([index not in misfits for index in range(table.num_rows)]))
-    columns = [_cast_column(table.column(field.name), field.type) for field in schema]
+    columns = [_cast_column(table.column(field.name), field.type, nulls) for field in schema]
     return pa.Table.from_arrays(columns, schema=all_nullable(schema)), misfits
 
 
@@ -452,31 +474,47 @@ def _of_no_column(table: pa.Table) -> tuple[pa.Table, dict[int, str]]:
     return table.select([]).slice(0, 0), dict.fromkeys(range(table.num_rows), NO_COLUMNS)
 
 
+def _without_nan(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    """Returns the column with null where a declared field reads one; spellings of NaN are numbers."""
+    if _is_kept(field.type):
+        return column if field.nullable else column.fill_null(b"")
+    if pt.is_floating(field.type):
+        return pc.if_else(pc.is_in(column, _NULLS_BUT_NAN), None, column)
+    return _with_nulls(column)
+
+
+def _is_kept(type: pa.DataType) -> bool:
+    """Returns whether values of a type are text or bytes, which are what they are, if empty."""
+    if pt.is_dictionary(type):
+        return _is_kept(type.value_type)
+    is_text = pt.is_string(type) or pt.is_large_string(type) or pt.is_string_view(type)
+    return bool(is_text or pt.is_binary(type) or pt.is_large_binary(type) or pt.is_binary_view(type))
+
+
 def _nulls_seen(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     """Returns the column with null where its type reads one; text and bytes are what they are, if empty."""
-    is_text = pt.is_string(field.type) or pt.is_large_string(field.type)
-    is_bytes = pt.is_binary(field.type) or pt.is_large_binary(field.type)
-    return column if field.nullable or is_text or is_bytes else _with_nulls(column)
+    return column if field.nullable or _is_kept(field.type) else _with_nulls(column)
 
 
-def _find_misfits(column: pa.ChunkedArray, field: pa.Field, offset: int, misfits: dict[int, str]) -> None:
+def _find_misfits(column: pa.ChunkedArray, field: pa.Field, offset: int, misfits: dict[int, str], nulls: bool) -> None:
     try:
-        _cast_column(column, field.type)
+        _cast_column(column, field.type, nulls)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         if len(column) == 1:
             misfits.setdefault(offset, _reason(column, field))
             return
         middle = len(column) // 2
-        _find_misfits(column.slice(0, middle), field, offset, misfits)
-        _find_misfits(column.slice(middle), field, offset + middle, misfits)
+        _find_misfits(column.slice(0, middle), field, offset, misfits, nulls)
+        _find_misfits(column.slice(middle), field, offset + middle, misfits, nulls)
 
 
-def _cast_column(column: pa.ChunkedArray, type: pa.DataType) -> pa.ChunkedArray:
-    if pt.is_binary(type) or pt.is_large_binary(type):
+def _cast_column(column: pa.ChunkedArray, type: pa.DataType, nulls: bool) -> pa.ChunkedArray:
+    """Returns a column as values of a type; `nulls`: with null for what is spelled so."""
+    if pt.is_binary(type) or pt.is_large_binary(type) or pt.is_string(type) or pt.is_large_string(type):
         return column.cast(type)
-    if pt.is_string(type) or pt.is_large_string(type):
-        return column.cast(type)
-    return _with_nulls(column).cast(pa.string()).cast(type)
+    if nulls and not _is_kept(type):
+        column = _with_nulls(column)
+    return from_text(column.cast(pa.string()), type)
 
 
 def _reason(value: pa.ChunkedArray, field: pa.Field) -> str:
@@ -489,7 +527,7 @@ def _reason(value: pa.ChunkedArray, field: pa.Field) -> str:
 
 def _csv_text(table: pa.Table, index: int) -> bytes:
     """Returns the row's columns that were read, as a line of CSV."""
-    values = (column[index].as_py() for column in table.columns)
+    values = (column[index].as_py() or b"" for column in table.columns)
     return b",".join(
         b'"' + value.replace(b'"', b'""') + b'"' if any(mark in value for mark in b',"\r\n') else value
         for value in values

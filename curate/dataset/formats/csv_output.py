@@ -1,14 +1,14 @@
 """CSV outputs with a header, compressed, whose bytes depend on the rows alone.
 
-Text is quoted, so that a null, which is empty, is no empty text. Bytes are base64, as in JSON lines; times are written
-as Arrow writes them (`2020-01-02 03:04:05Z`), durations as counts of their unit. Lists, structs and maps have no place.
+Text is quoted, so that a null, which is empty, is no empty text. Times are written as Arrow writes them
+(`2020-01-02 03:04:05Z`), durations as counts of their unit. Lists, structs, maps and bytes have no place: what is
+written is what `read_csv(schema=)` reads, value by value.
 
 Uncompressed CSV cannot be written: the record of the shard travels behind compressed data, where readers do not look.
 """
 
 from __future__ import annotations
 
-import base64
 import io
 from collections.abc import Mapping
 from typing import Any
@@ -18,6 +18,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.types as pt
 
 from curate.dataset.formats.compress import Compressor, Sink, Summed
+from curate.dataset.formats.from_text import has_text
 from curate.dataset.formats.hold import hold
 from curate.dataset.formats.parquet_output import stored_schema
 from curate.dataset.formats.record import gzip_trailer, zstd_trailer
@@ -36,13 +37,13 @@ class CsvOutput:
         self.rows = 0
         self._sink = sink
         self._schema = stored_schema(schema)
-        for field in self._schema:
+        for field in schema:
             _check(field)
         self._stored = Summed(sink)
         self._compressor = Compressor(self._stored, codec)
         self._trailer = gzip_trailer if codec == "gzip" else zstd_trailer
         if len(schema):
-            self._compressor.write(_rendered(_shown(self._schema.empty_table()), header=True))
+            self._compressor.write(_rendered(self._schema.empty_table(), header=True))
 
     def write(self, table: pa.Table) -> None:
         """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema."""
@@ -50,7 +51,7 @@ class CsvOutput:
         self.rows += table.num_rows
         step = max(1, min(_ENCODE_ROWS, _ENCODE_BYTES * table.num_rows // max(1, table.nbytes)))
         for at in range(0, table.num_rows, step):
-            self._compressor.write(_lines(_shown(table.slice(at, step))))
+            self._compressor.write(_lines(table.slice(at, step)))
 
     def close(self, record: Mapping[str, Any]) -> None:
         """Writes what is pending, then the record."""
@@ -59,22 +60,20 @@ class CsvOutput:
 
 
 def _check(field: pa.Field) -> None:
+    """Raises ConfigError for a type that cannot be written, or read again."""
+    stored = stored_schema(pa.schema([field]))
+    type = stored.field(0).type
+    is_bytes = pt.is_binary(type) or pt.is_large_binary(type) or pt.is_fixed_size_binary(type)
     try:
-        _rendered(_shown(pa.schema([field]).empty_table()), header=False)
+        if is_bytes or not has_text(field.type):
+            raise pa.ArrowNotImplementedError
+        _rendered(stored.empty_table(), header=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        remedy = "make it text (base64)" if is_bytes else "make it text"
         raise ConfigError(
-            f"column {field.name!r} is {field.type}, which CSV has no place for; leave it out, make it text, or write "
+            f"column {field.name!r} is {field.type}, which CSV has no place for; leave it out, {remedy}, or write "
             "parquet or jsonl"
         ) from error
-
-
-def _shown(table: pa.Table) -> pa.Table:
-    """Returns the table with its bytes as base64."""
-    for index, field in enumerate(table.schema):
-        if pt.is_binary(field.type) or pt.is_large_binary(field.type) or pt.is_fixed_size_binary(field.type):
-            texts = [None if value is None else base64.b64encode(value) for value in table.column(index).to_pylist()]
-            table = table.set_column(index, field.name, pa.array(texts, pa.binary()).cast(pa.string()))
-    return table
 
 
 def _lines(table: pa.Table) -> bytes:
@@ -84,11 +83,19 @@ def _lines(table: pa.Table) -> bytes:
     # Readers pass over blank lines, and a null that is alone in its row would be one.
     type = table.schema.field(0).type
     if pt.is_string(type) or pt.is_large_string(type):
-        return _rendered(pa.table([table.column(0).fill_null("")], names=table.column_names), header=False)
+        raise ConfigError(
+            f"column {table.column_names[0]!r} is {type} and alone in its rows, where CSV cannot tell a null from "
+            "empty text; fill its nulls, write another column with it, or write parquet or jsonl"
+        )
     return b"\n".join(line or b'""' for line in data.split(b"\n")[:-1]) + b"\n"
 
 
 def _rendered(table: pa.Table, header: bool) -> bytes:
+    for index, field in enumerate(table.schema):
+        if pt.is_timestamp(field.type) and field.type.tz is not None:
+            # Before zones were kept to minutes, Arrow's text of their offset lacks the seconds.
+            utc = table.column(index).cast(pa.timestamp(field.type.unit, "UTC"))
+            table = table.set_column(index, field.name, utc)
     buffer = io.BytesIO()
     pa_csv.write_csv(table, buffer, pa_csv.WriteOptions(include_header=header))
     return buffer.getvalue()

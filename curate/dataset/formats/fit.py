@@ -5,14 +5,16 @@ an infinite float32. So the exact Python types of a column are looked at first, 
 a column that passes goes to `pa.array` whole. One that does not is gone through value by value, to find the rows.
 
 What fits: null always; a whole number written as a float (5.0) in an integer column; any number in a float column
-(rounded to the nearest); ISO 8601 text or a count of the unit in a temporal column; text or whole numbers in a decimal;
-base64 text in a binary column (that is how the JSONL writer writes it). Fields that a struct does not hold are ignored.
+(rounded to the nearest), and "NaN", "Infinity" and "-Infinity", which JSON has no numbers for; ISO 8601 text or a count
+of the unit in a temporal column; text or whole numbers in a decimal; base64 text in a binary column (that is how the
+JSONL writer writes it). Fields that a struct does not hold are ignored.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import math
 from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
@@ -22,12 +24,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from curate.dataset.formats.from_text import from_text
 from curate.dataset.formats.per_schema import per_schema
 
 JSON_TEXT = {b"curate:json": b"text"}
 """Metadata of a string field whose values are any JSON value, as its text."""
 
+NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+"""Numbers that JSON does not have, by their names in JavaScript and in Protocol Buffers' JSON."""
+
 _NONE = type(None)
+_TEXTS = frozenset({_NONE, str})
 _EXACT_FLOAT = 2**53
 
 
@@ -53,7 +60,7 @@ def readable(type: pa.DataType, nested: bool = False) -> bool:
         return _is_text(type.key_type) and readable(type.item_type, nested=True)
     if pt.is_boolean(type) or pt.is_integer(type) or pt.is_floating(type) or _is_text(type) or pt.is_null(type):
         return True
-    return not nested and (pt.is_temporal(type) or pt.is_decimal(type) or _is_bytes(type)) and not pt.is_duration(type)
+    return bool((pt.is_temporal(type) and not pt.is_interval(type)) or pt.is_decimal(type) or _is_bytes(type))
 
 
 @per_schema
@@ -78,7 +85,7 @@ class Column:
         if json_text:
             self._array, self._convert = self._one_by_one, _text_of(self.name)
         elif pt.is_temporal(self.type) or pt.is_decimal(self.type) or _is_bytes(self.type):
-            self._array, self._convert = self._one_by_one, _parser(self.type, repr(self.name))
+            self._array, self._convert = self._texts, _parser(self.type, repr(self.name))
         else:
             self._array, self._convert = self._strict, _converter(self.type, self.name)
 
@@ -96,6 +103,12 @@ class Column:
         if self._narrow and pc.any(pc.is_inf(array)).as_py():
             raise Misfit
         return array
+
+    def _texts(self, values: list[Any]) -> pa.Array:
+        """Returns values that all are text, for the most part, as an array; else one by one."""
+        if _is_bytes(self.type) or not _TEXTS.issuperset(map(_type_of, values)):
+            return self._one_by_one(values)
+        return from_text(pa.array(values, pa.string()), self.type)
 
     def _one_by_one(self, values: list[Any]) -> pa.Array:
         return pa.array([None if value is None else self._convert(value) for value in values], self.type)
@@ -126,11 +139,19 @@ def _is_text(type: pa.DataType) -> bool:
 
 
 def _is_bytes(type: pa.DataType) -> bool:
-    return bool(pt.is_binary(type) or pt.is_large_binary(type) or pt.is_binary_view(type))
+    return bool(
+        pt.is_binary(type) or pt.is_large_binary(type) or pt.is_binary_view(type) or pt.is_fixed_size_binary(type)
+    )
 
 
 def _is_list(type: pa.DataType) -> bool:
-    return bool(pt.is_list(type) or pt.is_large_list(type) or pt.is_fixed_size_list(type))
+    return bool(
+        pt.is_list(type)
+        or pt.is_large_list(type)
+        or pt.is_fixed_size_list(type)
+        or pt.is_list_view(type)
+        or pt.is_large_list_view(type)
+    )
 
 
 def _flat_kinds(type: pa.DataType) -> frozenset[Any] | None:
@@ -196,6 +217,8 @@ def _converter(type: pa.DataType, path: str) -> Callable[[Any], Any]:
         return _map(type, path)
     if _is_list(type):
         return _list(type, path)
+    if not pt.is_null(type):
+        return _parser(type, repr(path))
 
     def null(value: Any) -> Any:
         raise _misfit(path, "null", value)
@@ -235,6 +258,8 @@ def _floating(type: pa.DataType, path: str) -> Callable[[Any], Any]:
     limit = {16: 65504.0, 32: 3.4028234663852886e38}.get(type.bit_width)
 
     def convert(value: Any) -> float:
+        if _type_of(value) is str and value in NOT_FINITE:
+            return NOT_FINITE[value]
         if _type_of(value) not in (int, float):
             raise _misfit(path, "a number", value)
         if limit is not None and abs(value) > limit:
@@ -281,21 +306,27 @@ def _map(type: pa.DataType, path: str) -> Callable[[Any], Any]:
 
 
 def _parser(type: pa.DataType, name: str) -> Callable[[Any], Any]:
-    """Returns a function from a JSON value to the scalar of a type that JSON does not have."""
+    """Returns a function from a JSON value to that of a type that JSON does not have, as `pa.array` takes it."""
 
     def convert(value: Any) -> Any:
         if _is_bytes(type):
             if _type_of(value) is not str:
                 raise Misfit(f"column {name} is not base64 text: found {_KINDS[_type_of(value)]}")
             try:
-                return base64.b64decode(value, validate=True)
+                data = base64.b64decode(value, validate=True)
             except (binascii.Error, ValueError):
                 raise Misfit(f"column {name} is not base64 text") from None
+            if pt.is_fixed_size_binary(type) and len(data) != type.byte_width:
+                raise Misfit(f"column {name} is not base64 text of {type}")
+            return data
         if _type_of(value) not in (str, int):
             raise Misfit(f"column {name} is not {type}: found {_KINDS[_type_of(value)]}")
         try:
-            return pa.scalar(value).cast(type)
+            is_text = _type_of(value) is str
+            parsed = from_text(pa.array([value]), type)[0] if is_text else pa.scalar(value).cast(type)
         except (pa.ArrowException, OverflowError):
             raise Misfit(f"column {name} is not {type}") from None
+        # Within lists and structs Arrow takes counts of the unit, and no scalars of some types.
+        return parsed.as_py() if pt.is_decimal(type) else parsed.value
 
     return convert

@@ -48,6 +48,37 @@ def widens(found: pa.DataType, held: pa.DataType) -> bool:
     return False
 
 
+def in_parquet(type: pa.DataType) -> pa.DataType:
+    """Returns the type that a Parquet file has for another one, which it does not know.
+
+    >>> in_parquet(pa.list_(pa.timestamp("s"))).value_type
+    TimestampType(timestamp[ms])
+    """
+    if pt.is_dictionary(type):
+        return in_parquet(type.value_type)
+    if pt.is_timestamp(type) and type.unit == "s":
+        return pa.timestamp("ms", type.tz)
+    if pt.is_time32(type):
+        return pa.time32("ms")
+    if pt.is_date64(type):
+        return pa.date32()
+    if pt.is_struct(type):
+        return pa.struct([field.with_type(in_parquet(field.type)) for field in type])
+    if pt.is_map(type):
+        return pa.map_(in_parquet(type.key_type), in_parquet(type.item_type))
+    if pt.is_fixed_size_list(type):
+        return pa.list_(in_parquet(type.value_type), type.list_size)
+    if pt.is_list(type):
+        return pa.list_(in_parquet(type.value_type))
+    return pa.large_list(in_parquet(type.value_type)) if pt.is_large_list(type) else type
+
+
+def _readable(found: pa.DataType, held: pa.DataType) -> bool:
+    """Returns whether a file's column of the type `found` may be read as `held`: it widens, or is what Parquet makes of
+    it; then the cast sees to it that no value is changed."""
+    return widens(found, held) or widens(found, in_parquet(held))
+
+
 def _widens_integer(found: pa.DataType, held: pa.DataType) -> bool:
     if pt.is_floating(held):
         return bool(held.bit_width == 64)
@@ -74,11 +105,13 @@ def cast(what: str, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray
     """Returns the column as the field's type. Raises SchemaMismatch if that is no widening, or not exact."""
     if column.type.equals(field.type):
         return column
-    if not widens(column.type, field.type):
+    if not _readable(column.type, field.type):
         raise SchemaMismatch(f"{what}: column {field.name!r} is {column.type}, expected {field.type}")
     try:
         if pt.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
+        if pt.is_dictionary(field.type):
+            column = column.cast(field.type.value_type).dictionary_encode()
         return column.cast(field.type)
     except pa.ArrowException as error:
         raise SchemaMismatch(
@@ -100,7 +133,7 @@ def unify(uri: str, found: pa.Schema, held: pa.Schema, how: ReadAs | None) -> No
     problems = [
         f"column {field.name!r} is {type}, expected {field.type}"
         for field in held
-        if field.name in found.names and not widens(type := found.field(field.name).type, field.type)
+        if field.name in found.names and not _readable(type := found.field(field.name).type, field.type)
     ]
     if how is None:
         if problems:

@@ -108,7 +108,8 @@ class _Elements:
 
     def scan(self) -> list[bytes]:
         """Returns the elements that end in what was added."""
-        data, found = self._data, []
+        data = self._data
+        found: list[bytes] = []
         while True:
             match = (_IN_ELEMENT if self._depth else _IN_ARRAY).match(data, self.at)
             assert match is not None

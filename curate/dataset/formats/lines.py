@@ -20,7 +20,7 @@ from curate.storage.protocol import Object, Store
 
 _BEYOND_BYTES = 64 << 10
 """Bytes read at a time behind `stop`, to finish the last line."""
-_LARGEST_LINE_BYTES = 1 << 28
+LARGEST_LINE_BYTES = 1 << 28
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -76,8 +76,8 @@ def lines_of(source: Source, start: int = 0, stop: int | None = None) -> Iterato
         if end < 0:
             rest.append(block)
             held += len(block)
-            if held > _LARGEST_LINE_BYTES:
-                raise CorruptInput(f"{source.uri}: a line of more than {_LARGEST_LINE_BYTES >> 20} MiB")
+            if held > LARGEST_LINE_BYTES:
+                raise CorruptInput(f"{source.uri}: a line of more than {LARGEST_LINE_BYTES >> 20} MiB")
             continue
         rest.append(block[:end])
         held = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -51,6 +52,12 @@ def suffix(format: OutputFormat, codec: str = DEFAULT_CODEC) -> str:
             f"expected one of {', '.join(known)}"
         )
     return known[codec]
+
+
+def refuse_unwritable(schema: pa.Schema, format: OutputFormat, codec: str = DEFAULT_CODEC) -> None:
+    """Raises ConfigError for types that a format has no place for."""
+    if format is not OutputFormat.RUN:
+        make_writer(io.BytesIO(), schema, format, codec)
 
 
 def make_writer(sink: Sink, schema: pa.Schema, format: OutputFormat, codec: str = DEFAULT_CODEC) -> OutputWriter:

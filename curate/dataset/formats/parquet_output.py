@@ -20,6 +20,7 @@ from curate.dataset.formats.hold import hold
 from curate.dataset.formats.per_schema import per_schema
 from curate.dataset.formats.record import PARQUET_KEY, parquet_record, seal_footer
 from curate.dataset.nulls import empty
+from curate.errors import ConfigError
 
 GROUP_ROWS = 65_536
 GROUP_BYTES = 64 << 20
@@ -42,10 +43,12 @@ class ParquetOutput:
         group_rows: int = GROUP_ROWS,
         group_bytes: int = GROUP_BYTES,
     ) -> None:
+        """Raises ConfigError for a column of a type that Parquet has no place for."""
         self.rows = 0
         self._group_rows = group_rows
         self._group_bytes = group_bytes
         self._schema = stored_schema(schema)
+        refuse_unknown(schema)
         self._arrays = _array_count(self._schema)
         self._pending: list[pa.Table] = []
         self._pending_rows = 0
@@ -181,6 +184,20 @@ def _leaf_count(type: pa.DataType) -> int:
 
 
 @per_schema
+def refuse_unknown(schema: pa.Schema) -> None:
+    """Raises ConfigError for a column of a type that Parquet has no place for."""
+    for stored, field in zip(stored_schema(schema), schema, strict=True):
+        sink = pa.BufferOutputStream()
+        try:
+            pq.write_table(pa.schema([stored]).empty_table(), sink)
+        except (pa.ArrowException, OSError) as error:
+            raise ConfigError(
+                f"column {field.name!r} is {field.type}, which Parquet has no place for: {error}; leave it out, or "
+                "make it one of another type"
+            ) from error
+
+
+@per_schema
 def stored_schema(schema: pa.Schema) -> pa.Schema:
     """Returns the schema as it is written: no metadata, plain instead of dictionary and view types."""
     return pa.schema([pa.field(field.name, _stored_type(field.type), field.nullable) for field in schema])
@@ -217,6 +234,9 @@ def row_bytes(table: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 def _sizes(array: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
     type = array.type
+    if pt.is_dictionary(type):
+        sizes = np.append(_sizes(array.dictionary), 0)  # nulls have none
+        return np.asarray(sizes[pc.fill_null(array.indices.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)])
     if isinstance(type, pa.BaseExtensionType):
         return _sizes(array.storage)
     if pt.is_fixed_size_list(type):

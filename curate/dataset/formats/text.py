@@ -10,7 +10,7 @@ import pyarrow as pa
 from curate.dataset.formats.badrow import BadRow, OnBadRow
 from curate.dataset.formats.encoding import Codec, ReadAs, line_feeds
 from curate.dataset.formats.infer import missing_column
-from curate.dataset.formats.lines import line_blocks
+from curate.dataset.formats.lines import LARGEST_LINE_BYTES, line_blocks
 from curate.dataset.formats.source import BLOCK_BYTES, Source
 from curate.errors import ConfigError, CorruptInput
 from curate.storage.protocol import Object, Store
@@ -125,6 +125,8 @@ def _decoded(store: Store, object: Object, codec: Codec | None, encoding: str) -
             except UnicodeDecodeError as error:
                 raise CorruptInput(f"{object.uri}: is not text of the encoding {encoding}: {error}") from error
             *lines, rest = rest.split("\n")
+            if len(rest) > LARGEST_LINE_BYTES:
+                raise CorruptInput(f"{object.uri}: a line of more than {LARGEST_LINE_BYTES >> 20} Mi characters")
             yield [line.removesuffix("\r") for line in lines]
             if not block:
                 break

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -47,7 +47,7 @@ from curate.dataset.lazy.plan import (
 )
 from curate.dataset.lazy.relay import Stopped, never
 from curate.dataset.lazy.sampling import RandomSample
-from curate.dataset.lazy.settling import blank_of
+from curate.dataset.lazy.settling import blank_of, unions_settled
 from curate.dataset.lazy.shown import terminal_display, watched
 from curate.dataset.lazy.sinks import shuffled, stage_of
 from curate.dataset.lazy.sources import Tables
@@ -660,15 +660,15 @@ class Dataset:
         if found is None:
             # Not the first row alone: of what type the values of a batch are, all of them tell. Where they do not, the
             # batches that follow do.
-            batch = self._first(rules.unpaced(rules.lower(Limit(self._plan, 1))))
+            batch = self._first(lambda plan: rules.unpaced(rules.lower(Limit(plan, 1))))
             if batch is None or not all(is_known(field.type) for field in batch.schema):
-                batch = self._first(rules.lower(self._plan))
+                batch = self._first(rules.lower)
             found = (self._blank() if batch is None else batch).schema
         return found
 
-    def _first(self, physical: rules.Physical) -> pa.Table | None:
+    def _first(self, lower: Callable[[Plan], rules.Physical]) -> pa.Table | None:
         """Returns the first block of what runs for this dataset; None if there are no rows."""
-        stream = self._run(physical)
+        stream = self._run(lower)
         first: pa.Table | None = next(stream, None)
         stream.close()
         return first
@@ -1075,11 +1075,16 @@ class Dataset:
         return self._part(self.limit(rows))
 
     def _blocks(self, stopped: Stopped = never) -> Any:
-        return self._run(rules.lower(self._plan), stopped)
+        return self._run(rules.lower, stopped)
 
-    def _run(self, physical: rules.Physical, stopped: Stopped = never) -> Any:
+    def _run(self, lower: Callable[[Plan], rules.Physical], stopped: Stopped = never) -> Any:
         run = self._ran.begin()
-        return watched(blocks(physical, self._how, stopped, run=run), run)
+
+        def made() -> Iterator[pa.Table]:
+            plan = unions_settled(self._plan, lambda part: Dataset(part, self._how).schema())
+            yield from blocks(lower(plan), self._how, stopped, run=run)
+
+        return watched(made(), run)
 
     def _write(
         self,

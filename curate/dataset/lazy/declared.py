@@ -11,8 +11,6 @@ import pyarrow.types as pt
 from curate.dataset.formats.hold import cast, told, widens
 from curate.errors import ConfigError, SchemaMismatch, did_you_mean
 
-Column = pa.ChunkedArray
-
 
 def check_declared(method: str, schema: Any) -> pa.Schema | None:
     """Returns a schema that was declared, None if none was. Raises ConfigError for what is no schema of columns."""
@@ -78,7 +76,7 @@ class _LossError(Exception):
     """A type does not hold a value."""
 
 
-def exactly(column: Column, type: pa.DataType) -> Column:
+def exactly(column: pa.ChunkedArray, type: pa.DataType) -> pa.ChunkedArray:
     """Returns a column as a type, every value what it was. Raises _LossError."""
     if column.type.equals(type):
         return column
@@ -98,7 +96,7 @@ def exactly(column: Column, type: pa.DataType) -> Column:
     raise _LossError("values would not be what they were")
 
 
-def _cast(column: Column, type: pa.DataType) -> Column:
+def _cast(column: pa.ChunkedArray, type: pa.DataType) -> pa.ChunkedArray:
     if pt.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if pt.is_integer(column.type) and pt.is_decimal(type) and type.scale >= 0:
@@ -107,7 +105,7 @@ def _cast(column: Column, type: pa.DataType) -> Column:
     return column.cast(type)
 
 
-def _same(one: Column, other: Column) -> bool:
+def _same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
     if one.equals(other):
         return True
     # NaN equals nothing.
@@ -153,6 +151,11 @@ def _alike(found: pa.DataType, declared: pa.DataType) -> bool:
     kinds = [next((name for name, is_one in _KINDS if is_one(type)), None) for type in (found, declared)]
     if kinds[0] is None or kinds[0] != kinds[1]:
         return False
+    if kinds[0] == "number":
+        # 0.1 is no tenth.
+        return not any(
+            pt.is_floating(one) and pt.is_decimal(two) for one, two in ((found, declared), (declared, found))
+        )
     if kinds[0] == "list":
         return _alike(found.value_type, declared.value_type)
     if kinds[0] == "map":

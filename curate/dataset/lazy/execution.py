@@ -47,13 +47,14 @@ from curate.dataset.spec import MEMORY_BUDGET, RunOptions, StageSpec
 from curate.dataset.staged import run_before
 from curate.dataset.streaming import STREAM_POLICY, stream_blocks
 from curate.dataset.tally import BadRowBudget, Tally
-from curate.errors import CheckpointFailed, ConfigError, ExchangeFailed
+from curate.errors import CheckpointFailed, ConfigError, ExchangeFailed, SetupFailed
 from curate.log import get_logger
 from curate.runtime import BACKENDS, make_backend
 from curate.runtime.protocol import Pool, PoolSpec, Resources
 from curate.tasks.meters import Word
 from curate.tasks.progress import NoDisplay
 from curate.tasks.record import ShardWaits
+from curate.tasks.setup import ENDED
 from curate.tasks.summary import RunState, Summary
 from curate.units import format_bytes
 
@@ -134,7 +135,10 @@ class Reading:
         """
         number, rank, bundle, names = payload
         if number not in self._ready:
-            self._pipelines[number].setup()
+            try:
+                self._pipelines[number].setup()
+            except SystemExit as error:
+                raise SetupFailed(f"{ENDED}: SystemExit: {error}") from error
             self._ready.add(number)
         fusion, pipeline = self._fusions[number], self._pipelines[number]
         meters = Meters([pooled for _, pooled in pipeline.metered])

@@ -7,6 +7,7 @@ give the same outputs on any cluster.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -26,7 +27,7 @@ from curate.dataset.lazy.sources import View
 from curate.dataset.lazy.unifying import brought, unify
 from curate.dataset.lazy.zipping import unequal
 from curate.dataset.nulls import empty, is_blank
-from curate.dataset.tally import Tally
+from curate.dataset.tally import BadRowBudget, Tally
 from curate.errors import ConfigError, CurateError, DamagedRun
 from curate.storage.protocol import Object
 from curate.units import GIB, MIB
@@ -289,8 +290,12 @@ def _made_of(how: Exchange, sides: Sequence[pa.Schema | None]) -> pa.Schema:
         return tables[0].schema
     if any(map(is_blank, tables)):
         return pa.schema([])
-    made = how.made([table.schema for table in tables])
-    return pa.schema([]) if made is None else made
+    made = next(how.combine(tables, Tally(BadRowBudget()), Part(0, 1)), None)
+    if made is not None:
+        return made.schema
+    with suppress(CurateError):
+        return how.made([table.schema for table in tables]) or pa.schema([])
+    return pa.schema([])
 
 
 def _given_of(how: Exchange, sides: Sequence[pa.Schema | None]) -> pa.Schema:

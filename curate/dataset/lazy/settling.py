@@ -6,7 +6,7 @@ Where no row is there to tell, an empty table is asked, as a write asks it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import reduce
 from typing import Any
@@ -14,17 +14,18 @@ from typing import Any
 import pyarrow as pa
 
 from curate.dataset.formats.hold import hold
+from curate.dataset.lazy.durable import alike
 from curate.dataset.lazy.operators import Operator
 from curate.dataset.lazy.plan import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip, schema_of
 from curate.dataset.lazy.rules import Fusion, Joined, Local, Physical, Zipped
 from curate.dataset.lazy.stats import Run
-from curate.dataset.lazy.unifying import unify
+from curate.dataset.lazy.unifying import Unify, unify
 from curate.dataset.lazy.zipping import zipped_schema
 from curate.dataset.nulls import empty, filled, is_known
 from curate.dataset.pipeline import Pipeline
 from curate.dataset.probing import TYPE_PROBES
 from curate.dataset.tally import BadRowBudget, Tally
-from curate.errors import SchemaMismatch
+from curate.errors import ConfigError, SchemaMismatch
 
 PIECE = b"curate.piece"
 """Under which a block says what its first rows were read from."""
@@ -99,6 +100,42 @@ def unnamed(blocks: Iterator[pa.Table]) -> Iterator[pa.Table]:
     for block in blocks:
         metadata = block.schema.metadata
         yield block.replace_schema_metadata(None) if metadata and PIECE in metadata else block
+
+
+# Unions
+
+
+def unions_settled(plan: Plan, ask: Callable[[Plan], pa.Schema]) -> Plan:
+    """Returns a plan whose unions come to one schema before anything follows, as they do where they are written: parts
+    that only functions know are asked for theirs. Raises ConfigError for columns of types that do not go together."""
+    match plan:
+        case Apply(input, operator):
+            return Apply(unions_settled(input, ask), operator)
+        case Limit(input, rows):
+            return Limit(unions_settled(input, ask), rows)
+        case Zip(inputs):
+            return Zip(tuple(unions_settled(one, ask) for one in inputs))
+        case Union(inputs) if schema_of(plan) is None and not _is_one_stage(plan):
+            parts = [unions_settled(one, ask) for one in inputs]
+            known = [schema_of(one) for one in parts]
+            schemas = [ask(one) if schema is None else schema for one, schema in zip(parts, known, strict=True)]
+            # One without rows may not know its columns.
+            if not any(map(len, schemas)):
+                return Union(tuple(parts))
+            to = unify("union", [schema for schema in schemas if len(schema)])
+            pairs = zip(parts, known, strict=True)
+            return Union(
+                tuple(one if told is not None and told.equals(to) else Apply(one, Unify(to)) for one, told in pairs)
+            )
+    return plan
+
+
+def _is_one_stage(plan: Plan) -> bool:
+    """Returns whether one stage writes all parts, which then have one schema, or nothing can write them."""
+    try:
+        return alike(plan)
+    except ConfigError:
+        return True
 
 
 # Where there is no row

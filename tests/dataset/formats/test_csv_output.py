@@ -62,10 +62,15 @@ def test_the_bytes_do_not_depend_on_the_tables_that_rows_come_in(
     codec: str, rows: list[Any], cuts: list[int], limit: int
 ) -> None:
     """Any cutting of the same rows gives the same file, also one column of nulls."""
-    for schema in (SCHEMA, pa.schema([SCHEMA.field("s")]), pa.schema([SCHEMA.field("n")])):
-        whole = pa.Table.from_pylist(rows, schema)
+    texts = [{**row, "s": row["s"] or ""} for row in rows]
+    for schema, content in (
+        (SCHEMA, rows),
+        (pa.schema([SCHEMA.field("s")]), texts),
+        (pa.schema([SCHEMA.field("n")]), rows),
+    ):
+        whole = pa.Table.from_pylist(content, schema)
         edges = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
-        parts = [pa.Table.from_pylist(rows[a:b], schema) for a, b in itertools.pairwise(edges)]
+        parts = [pa.Table.from_pylist(content[a:b], schema) for a, b in itertools.pairwise(edges)]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(compress, "_PIECE_BYTES", limit)
             patch.setattr(csv_output, "_ENCODE_ROWS", 7)
@@ -74,7 +79,9 @@ def test_the_bytes_do_not_depend_on_the_tables_that_rows_come_in(
 
 @given(ROWS, st.sampled_from([["s", "n", "f", "b"], ["s"], ["n"], ["f", "s"]]))
 def test_arrow_reads_back_what_was_written(rows: list[dict[str, Any]], names: list[str]) -> None:
-    """Every row, nulls told from empty texts; but in a file of one column, where a null is written as an empty text."""
+    """Every row, nulls told from empty texts; a null that is the only text of its row is refused."""
+    if names == ["s"]:
+        rows = [{**row, "s": row["s"] or ""} for row in rows]
     schema = pa.schema([SCHEMA.field(name) for name in names])
     table = pa.Table.from_pylist(rows, schema)
     data = unpacked(written([table], schema=schema), "gzip")
@@ -86,8 +93,6 @@ def test_arrow_reads_back_what_was_written(rows: list[dict[str, Any]], names: li
         ),
     )
     expected = table
-    if names == ["s"]:
-        expected = pa.table({"s": table["s"].fill_null("")}, schema)
     assert found.to_pylist() == expected.to_pylist()
 
 
@@ -171,8 +176,6 @@ def test_it_can_be_looked_at(store: FakeStore) -> None:
 @pytest.mark.parametrize(
     ("type", "value", "expected"),
     [
-        (pa.binary(), b"\xff\x00", '"/wA="'),
-        (pa.binary(2), b"\xff\x00", '"/wA="'),
         (pa.timestamp("us"), datetime.datetime(2020, 1, 2, 3, 4, 5, 6), "2020-01-02 03:04:05.000006"),
         (pa.timestamp("s", "UTC"), 1577934245, "2020-01-02 03:04:05Z"),
         (pa.date32(), datetime.date(2020, 1, 2), "2020-01-02"),

@@ -100,8 +100,9 @@ def test_consumed_is_written_whichever_shard_has_rows(chain: str, where: int, in
     assert made().checkpoint(tmp_path / "kept").to_arrow().equals(consumed)
     if not len(consumed.schema):
         return
-    sorted_ = made().sort("x").to_arrow()
-    assert sorted_.equals(consumed)
+    assert made().sort("x").to_arrow().equals(consumed)
+    assert made().dedup_exact("x").count() == bool(consumed.num_rows)
+    assert made().distinct("x").to_arrow().schema.equals(consumed.schema)
     complete(made().sort("x").write_parquet(tmp_path / "sorted", backend="inline"))
     assert all(table.schema.equals(consumed.schema) for table in outputs(tmp_path / "sorted").values())
     groups = made().groupby("x").count().to_arrow()
@@ -192,6 +193,47 @@ def test_a_refusal_names_what_was_read() -> None:
     with pytest.raises(CurateError) as caught:
         ds.map(lambda row: {"x": row["id"] or "a"}).take_all()
     assert any("from_arrow table 1" in note for note in caught.value.__notes__)
+
+
+# Unions
+
+
+def two(ds: Dataset) -> Dataset:
+    return ds.map(lambda row: {"x": row["id"] / 2, "z": "a"})
+
+
+UNIONS: dict[str, Callable[[], Dataset]] = {
+    "another type": lambda: curate.range(2).map(lambda row: {"x": row["id"], "z": "b"}).union(two(curate.range(3))),
+    "other columns": lambda: curate.range(2).map(lambda row: {"y": row["id"]}).union(two(curate.range(3))),
+    "of what is known": lambda: curate.range(2).rename_columns({"id": "x"}).union(two(curate.range(3))),
+    "without rows": lambda: curate.range(2).flat_map(lambda _: []).union(two(curate.range(3))),
+    "of three": lambda: curate.range(1).union(two(curate.range(2)), curate.range(2).map(lambda row: {"n": row["id"]})),
+    "alike": lambda: two(curate.range(2)).union(two(curate.range(3))),
+    "then a function": lambda: (
+        curate.range(2)
+        .map(lambda row: {"y": row["id"]})
+        .union(two(curate.range(3)))
+        .map(lambda row: {"sum": (row["x"] or 0.0) + (row["y"] or 0)})
+    ),
+    "of unions": lambda: two(curate.range(2)).union(
+        curate.range(1).map(lambda row: {"q": row["id"]}).union(curate.range(2).map(lambda row: {"x": row["id"]}))
+    ),
+    "in a zip": lambda: curate.range(5).zip(
+        curate.range(2).map(lambda row: {"x": row["id"]}).union(two(curate.range(3)))
+    ),
+}
+
+
+@pytest.mark.parametrize("union", UNIONS)
+def test_parts_of_a_union_come_to_one_schema(union: str, tmp_path: Path) -> None:
+    """Consumed as written, in every block, and before what follows sees them."""
+    made = UNIONS[union]
+    consumed = made().to_arrow()
+    assert all(block.schema.equals(consumed.schema) for block in made().iter_batches(batch_size=None))
+    assert made().schema().equals(consumed.schema)
+    assert written(made(), tmp_path / "out").to_pylist() == consumed.to_pylist()
+    assert written(made(), tmp_path / "out").schema.equals(consumed.schema)
+    assert made().take(1) == consumed.slice(0, 1).to_pylist()
 
 
 # Killed

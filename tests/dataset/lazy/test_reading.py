@@ -178,13 +178,16 @@ class TestDeclared:
             ({"n": "int64"}, "expected a pyarrow.Schema with a column"),
             (pa.schema([]), "expected a pyarrow.Schema with a column"),
             (pa.schema([("n", pa.int8()), ("n", pa.int8())]), "column 'n' is there 2 times"),
-            (pa.schema([("n", pa.duration("s"))]), "column 'n' is duration.*, which jsonl cannot hold"),
+            (
+                pa.schema([("n", pa.month_day_nano_interval())]),
+                "column 'n' is month_day_nano.*, which jsonl cannot hold",
+            ),
         ],
     )
     def test_what_is_no_schema_is_refused(self, tmp_path: Path, schema: Any, message: str) -> None:
         """When the plan is made."""
         (tmp_path / "0.jsonl").write_text('{"n": 1}\n')
-        assert not readable(pa.duration("s"))
+        assert not readable(pa.month_day_nano_interval())
         with pytest.raises(ConfigError, match=rf"read_json\(schema=.*{message}"):
             curate.read_json(tmp_path, schema=schema)
 

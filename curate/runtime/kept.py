@@ -1,0 +1,247 @@
+"""The process in which user code runs, given back as it was to whatever runs in it next: another shard, another job.
+
+A function that closes standard output, moves to a folder that it removes, lowers a limit or leaves an alarm behind
+would fail shards that have nothing to do with it. So what can be given back is, after each shard; what a job's `setup`
+has changed stays, as does what was added to the environment.
+
+A copy of the process (`os.fork`) that comes back from user code would go on with the work of this one. It ends at once,
+and the shard that made it fails and says why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import locale
+import os
+import resource
+import select
+import signal
+import sys
+import threading
+from typing import Any
+
+STREAMS = (0, 1, 2)
+LIMITS = tuple(
+    getattr(resource, name)
+    for name in ("RLIMIT_AS", "RLIMIT_CPU", "RLIMIT_DATA", "RLIMIT_FSIZE", "RLIMIT_NOFILE")
+    if hasattr(resource, name)
+)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD)
+COPY_S = 0.2
+"""How long it is waited whether a copy that was made comes back."""
+COPIED = (
+    "the process was forked, and the copy came back from user code, where it would have gone on with the work of this "
+    "one; end a copy by os._exit(), or use subprocess"
+)
+
+
+class CopyReturnedError(RuntimeError):
+    """User code forked the process, and returned in the copy too."""
+
+
+class _Copies:
+    """Copies of this process, and whether one has come back."""
+
+    def __init__(self) -> None:
+        self.made = 0
+        self._owner = 0
+        """The process that goes on."""
+        self._guards = 0
+        self._pipe: tuple[int, int] | None = None
+        os.register_at_fork(before=self._before)
+
+    def _before(self) -> None:
+        self.made += 1
+
+    def watch(self) -> None:
+        """Makes this process the one that goes on, and those that it makes until `unwatch` its copies."""
+        if self._owner != os.getpid():
+            # A copy that was made while nobody watched is a process like any other.
+            self._owner, self._guards, self._pipe = os.getpid(), 0, os.pipe()
+        self._guards += 1
+
+    def unwatch(self) -> None:
+        """Ends a `watch`."""
+        self._guards -= 1
+
+    def leave(self) -> None:
+        """Ends this process if it is a copy of the one that goes on; tells that one."""
+        if self._guards and os.getpid() != self._owner:
+            with contextlib.suppress(OSError):
+                if self._pipe is not None:
+                    os.write(self._pipe[1], b"x")
+            os._exit(1)
+
+    def returned(self, before: int) -> bool:
+        """Returns whether a copy has come back, of those made since there were `before`."""
+        if self.made == before or self._pipe is None:
+            return False
+        try:
+            if not select.select([self._pipe[0]], [], [], COPY_S)[0]:
+                return False
+            os.read(self._pipe[0], 4096)
+        except (OSError, ValueError):
+            # User code has closed it.
+            self._pipe = None
+            return False
+        return True
+
+
+_copies = _Copies()
+_streams: dict[int, tuple[int, tuple[int, int]]] = {}
+"""A copy of each standard stream, and which file it is."""
+_spoilt: list[str] = []
+"""What could not be given back."""
+_environ: dict[str, str] = {}
+"""The environment as it was when user code first ran."""
+
+
+class Kept:
+    """The process as it is now. Made once and used for many shards: it costs as much as publishing a small file."""
+
+    def __init__(self) -> None:
+        self._main = threading.current_thread() is threading.main_thread()
+        self._folder = _folder()
+        self._umask = _umask()
+        self._limits = [resource.getrlimit(limit) for limit in LIMITS]
+        self._handlers = [signal.getsignal(number) for number in SIGNALS] if self._main else []
+        self._alarm = signal.getitimer(signal.ITIMER_REAL)[0] > 0
+        self._locale = locale.setlocale(locale.LC_ALL)
+        self._printed = {
+            number: name for number, name in ((1, "stdout"), (2, "stderr")) if getattr(sys, name) is not None
+        }
+        for number in STREAMS:
+            _keep(number)
+        if not _environ:
+            _environ.update(os.environ)
+
+    def give_back(self) -> list[str]:
+        """Makes the process what it was; returns what was not."""
+        changed = []
+        for number in STREAMS:
+            if _restored(number):
+                changed.append(f"file descriptor {number}")
+        for number, name in self._printed.items():
+            found = getattr(sys, name)
+            if found is None or getattr(found, "closed", False):
+                setattr(sys, name, open(number, "w", buffering=1, closefd=False))  # noqa: SIM115
+                changed.append(f"sys.{name}")
+        if self._folder and _folder() != self._folder:
+            changed.append("working directory")
+            try:
+                os.chdir(self._folder)
+            except OSError as error:
+                _spoilt.append(f"its working directory: {error}")
+        # Set, and not only asked for: that takes two calls, and files that others make in between get the wrong mode.
+        if (umask := os.umask(self._umask)) != self._umask:
+            changed.append(f"umask ({umask:03o})")
+        for limit, before in zip(LIMITS, self._limits, strict=True):
+            if resource.getrlimit(limit) != before:
+                changed.append("resource limits")
+                try:
+                    resource.setrlimit(limit, before)
+                except (OSError, ValueError) as error:
+                    _spoilt.append(f"a resource limit: {error}")
+        if not self._alarm and signal.getitimer(signal.ITIMER_REAL)[0] > 0:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            changed.append("alarm")
+        for number, handler in zip(SIGNALS, self._handlers, strict=False):
+            if signal.getsignal(number) is not handler and handler is not None:
+                signal.signal(number, handler)
+                changed.append(f"handler of {number.name}")
+        if locale.setlocale(locale.LC_ALL) != self._locale:
+            locale.setlocale(locale.LC_ALL, self._locale)
+            changed.append("locale")
+        if len(os.environ) < len(_environ):
+            os.environ.update({name: value for name, value in _environ.items() if name not in os.environ})
+            changed.append("environment variables")
+        return changed
+
+
+class Guard:
+    """Is around what runs user code."""
+
+    def __init__(self, kept: Kept | None = None) -> None:
+        """`kept`: what the process is to be again in the end; may be set later, None: as it is by then."""
+        self.kept = kept
+        self.changed: list[str] = []
+        """What user code had changed, in words."""
+        self._copies = 0
+
+    def check(self) -> None:
+        """Ends this process if it is a copy. Raises CopyReturnedError if one has come back."""
+        _copies.leave()
+        if _copies.returned(self._copies):
+            self._copies = _copies.made
+            raise CopyReturnedError(COPIED)
+
+    def __enter__(self) -> Guard:
+        _copies.watch()
+        self._copies = _copies.made
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Whatever it raised.
+        _copies.leave()
+        _copies.unwatch()
+        if self.kept is not None:
+            self.changed = self.kept.give_back()
+
+
+class ProcessSpoiltError(Exception):
+    """User code has changed what cannot be given back: nothing else is to run in this process."""
+
+
+def spoilt() -> str:
+    """Returns what user code has changed in this process that could not be given back, empty if there is nothing."""
+    return "; ".join(_spoilt)
+
+
+def leave_if_copy() -> None:
+    """Ends this process if it is a copy that came back from user code, of one that is guarded."""
+    _copies.leave()
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109
+    except OSError:
+        return ""
+
+
+def _umask() -> int:
+    # There is no call that only asks.
+    found = os.umask(0o077)
+    os.umask(found)
+    return found
+
+
+def _file(number: int) -> tuple[int, int] | None:
+    try:
+        found = os.fstat(number)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _keep(number: int) -> None:
+    """Keeps a copy of a standard stream, that of the file which it is now."""
+    now = _file(number)
+    copy, file = _streams.get(number, (-1, None))
+    if now is None or (now == file and _file(copy) == file):
+        return
+    if _file(copy) == file and file is not None:
+        os.close(copy)
+    import fcntl
+
+    # Far from the numbers that are given next.
+    _streams[number] = (fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 100), now)
+
+
+def _restored(number: int) -> bool:
+    """Makes a standard stream the file that it was; returns whether it was another."""
+    kept: Any = _streams.get(number)
+    if kept is None or _file(number) == kept[1] or _file(kept[0]) != kept[1]:
+        return False
+    os.dup2(kept[0], number)
+    return True

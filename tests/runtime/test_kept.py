@@ -1,0 +1,166 @@
+"""User code gives its process back: no other shard feels what one has done to it, and no copy goes on with the work."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+HARMS = """
+import fcntl, json, locale, os, resource, shutil, signal, sys
+from curate.runtime.kept import Guard, Kept, spoilt
+
+def remove_folder():
+    os.mkdir("gone"); os.chdir("gone"); os.rmdir("../gone")
+
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+read, write = os.pipe()
+harms = {
+    "nothing": lambda: None,
+    "stdout": lambda: os.close(1),
+    "all streams": lambda: [os.close(number) for number in (0, 1, 2)],
+    "stdout elsewhere": lambda: os.dup2(write, 1),
+    "stdout taken": lambda: (os.close(1), os.open("/dev/null", os.O_WRONLY)),
+    "sys.stdout": lambda: sys.stdout.close(),
+    "sys.stderr": lambda: setattr(sys, "stderr", None),
+    "folder": lambda: os.chdir("/"),
+    "folder that goes": remove_folder,
+    "environment": lambda: os.environ.clear(),
+    "umask": lambda: os.umask(0o777),
+    "open files": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (20, hard)),
+    "alarm": lambda: signal.alarm(1000),
+    "terminate": lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN),
+    "children": lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN),
+    "locale": lambda: locale.setlocale(locale.LC_ALL, "C.UTF-8"),
+}
+
+def state():
+    mask = os.umask(0); os.umask(mask)
+    files = [(found.st_dev, found.st_ino) for found in map(os.fstat, (0, 1, 2))]
+    printed = [stream is not None and not stream.closed for stream in (sys.stdout, sys.stderr)]
+    return [os.getcwd(), dict(os.environ), mask, files, printed, signal.getitimer(signal.ITIMER_REAL)[0] > 0,
+            resource.getrlimit(resource.RLIMIT_NOFILE), locale.setlocale(locale.LC_ALL),
+            [str(signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)]]
+
+kept, told = Kept(), {}
+for name, harm in harms.items():
+    before = state()
+    with Guard(kept) as guard:
+        harm()
+    told[name] = [state() == before, guard.changed, spoilt()]
+os.environ["ADDED"] = "stays"
+with Guard(kept) as guard:
+    os.environ["ADDED TOO"] = "stays"
+told["added"] = ["ADDED TOO" in os.environ, guard.changed, spoilt()]
+print(json.dumps(told))
+"""
+
+
+def run(code: str, folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    environ = os.environ | {"PYTHONPATH": str(ROOT), "LC_ALL": "C"}
+    return subprocess.run(
+        [sys.executable, "-c", code, *args], cwd=folder, env=environ, capture_output=True, text=True, check=False
+    )
+
+
+def test_what_user_code_changes_is_set_back(tmp_path: Path) -> None:
+    """Whatever it is, and it is told; what it adds to the environment stays."""
+    ended = run(HARMS, tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    told: dict[str, Any] = json.loads(ended.stdout)
+    assert len(told) > 15
+    assert {name: (same, left) for name, (same, _, left) in told.items()} == dict.fromkeys(told, (True, ""))
+    assert [name for name, (_, changed, _) in told.items() if not changed] == ["nothing", "added"]
+    assert told["all streams"][1] == ["file descriptor 0", "file descriptor 1", "file descriptor 2"]
+    assert told["open files"][1] == ["resource limits"]
+
+
+FORKED = """
+import os, sys, curate
+how = sys.argv[2]
+def fork(row):
+    if row["id"] == 1:
+        copy = os.fork() == 0
+        if copy and how == "exits":
+            sys.exit(0)
+        if copy and how == "raises":
+            raise ValueError("in the copy")
+        if copy and how == "ends":
+            os._exit(0)
+    return row
+for number in range(3):
+    with open(f"in-{number}.jsonl", "w") as file:
+        file.write('{"id": %d}' % number)
+ended = curate.read_json("in-*.jsonl").map(fork).write_parquet(sys.argv[1], backend="inline")
+print(ended.done, [group.error for group in ended.failures])
+"""
+
+
+@pytest.mark.parametrize("how", ["returns", "exits", "raises", "ends"])
+def test_a_copy_never_goes_on_with_the_work(tmp_path: Path, how: str) -> None:
+    """However it comes back, it ends there; the shard that made it fails and says so, and the others are done. A copy
+    that ends by itself harms nobody."""
+    ended = run(FORKED, tmp_path, str(tmp_path / "out"), how)
+    assert ended.returncode == 0, ended.stderr
+    (line,) = ended.stdout.splitlines()
+    if how == "ends":
+        assert line == "3 []"
+    else:
+        assert line.startswith("2 ['CopyReturnedError: the process was forked, and the copy came back from user code")
+
+
+POISON = """
+import json, os, resource, sys, time
+import curate
+
+def poisoned(how):
+    def fn(row):
+        if row["id"] == 7:
+            if how == "stdout":
+                os.close(1)
+            elif how == "hard limit":
+                resource.setrlimit(resource.RLIMIT_NOFILE, (10, 10))
+            elif how == "fork":
+                os.fork()
+            elif how == "exit":
+                os._exit(1)
+        return row
+    return fn
+
+for number in range(30):
+    with open(f"in-{number:02d}.jsonl", "w") as file:
+        file.write('{"id": %d}' % number)
+told = {}
+for how in ("stdout", "hard limit", "fork", "exit", "none"):
+    ended = curate.read_json("in-*.jsonl").map(poisoned(how)).write_parquet(f"{sys.argv[1]}/{how}", backend="ray")
+    told[how] = [ended.done, ended.attempts, [(group.error.partition(":")[0], group.shard) for group in ended.failures]]
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.slow
+def test_no_shard_pays_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On workers that many shards share: what can be set back costs nobody a try, what cannot costs the worker, which
+    ends when its shard has; a shard that kills its worker is tried three times, and no other is given up. The next job
+    finds nothing of it."""
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    ended = run(POISON, tmp_path, str(tmp_path / "out"))
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout.splitlines()[-1])
+    assert told["stdout"] == [30, 30, []]
+    assert told["none"] == [30, 30, []]
+    done, _, failures = told["hard limit"]
+    assert (done, failures) == (30, [])
+    assert told["fork"] == [29, 33, [["CopyReturnedError", "in-07"]]]
+    done, _, failures = told["exit"]
+    assert (done, failures) == (29, [["crashed", "in-07"]])
+    warned = [json.loads(line) for line in ended.stderr.splitlines() if line.startswith("{")]
+    failed = [one for one in warned if one["event"].startswith("shard failed") and one["kind"] != "lost"]
+    assert {one["shard"] for one in failed} == {"in-07"}
