@@ -35,7 +35,7 @@ from curate.testing import FakeClock, Fault, faulty_stores
 from tests.e2e.jobs.seams import SEAMS, SMALL_BYTES, chained, rows
 
 INPUTS = 2
-EVERY = 3
+EVERY = 4
 """Of the kinds of operations of a pair, each of so many is tried; by the next pair, those that come next."""
 SIDE = "side"
 """An extra output of a job, which is made of what the seam before gives."""
