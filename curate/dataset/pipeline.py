@@ -22,6 +22,7 @@ from curate.clock import Clock, SystemClock
 from curate.dataset.formats import rechunk
 from curate.dataset.isolate import applied
 from curate.dataset.metering import gave, got, peak_memory
+from curate.dataset.nulls import empty
 from curate.dataset.patience import Busy, Refused, waited_here
 from curate.dataset.raised import Raised, RaisedElsewhere
 from curate.dataset.sides import SideTable
@@ -263,7 +264,7 @@ def _vacant(step: Step, table: Any) -> list[pa.Table]:
     except CurateError:
         # Rows will say so.
         return []
-    return [] if known is None else [known.empty_table()]
+    return [] if known is None else [empty(known)]
 
 
 def _asked(pool: Pool, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:

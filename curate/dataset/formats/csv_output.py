@@ -22,6 +22,7 @@ from curate.dataset.formats.from_text import has_text
 from curate.dataset.formats.hold import hold
 from curate.dataset.formats.parquet_output import stored_schema
 from curate.dataset.formats.record import gzip_trailer, zstd_trailer
+from curate.dataset.nulls import empty
 from curate.errors import ConfigError
 
 _ENCODE_ROWS = 16_384
@@ -43,7 +44,7 @@ class CsvOutput:
         self._compressor = Compressor(self._stored, codec)
         self._trailer = gzip_trailer if codec == "gzip" else zstd_trailer
         if len(schema):
-            self._compressor.write(_rendered(self._schema.empty_table(), header=True))
+            self._compressor.write(_rendered(empty(self._schema), header=True))
 
     def write(self, table: pa.Table) -> None:
         """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema."""
@@ -67,7 +68,7 @@ def _check(field: pa.Field) -> None:
     try:
         if is_bytes or not has_text(field.type):
             raise pa.ArrowNotImplementedError
-        _rendered(stored.empty_table(), header=False)
+        _rendered(empty(stored), header=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         remedy = "make it text (base64)" if is_bytes else "make it text"
         raise ConfigError(

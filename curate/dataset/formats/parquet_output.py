@@ -189,7 +189,7 @@ def refuse_unknown(schema: pa.Schema) -> None:
     for stored, field in zip(stored_schema(schema), schema, strict=True):
         sink = pa.BufferOutputStream()
         try:
-            pq.write_table(pa.schema([stored]).empty_table(), sink)
+            pq.write_table(empty(pa.schema([stored])), sink)
         except (pa.ArrowException, OSError) as error:
             raise ConfigError(
                 f"column {field.name!r} is {field.type}, which Parquet has no place for: {error}; leave it out, or "

@@ -26,6 +26,7 @@ from curate.dataset.lazy.operators import (
     check_function,
     placement,
 )
+from curate.dataset.nulls import empty
 from curate.dataset.patience import Busy, patiently
 from curate.dataset.pipeline import READ_ROWS, ActorPool, Place
 from curate.dataset.tally import Tally
@@ -167,7 +168,7 @@ class Grouped(Regrouping):
         )
 
     def made(self, prepared: Sequence[pa.Schema]) -> pa.Schema | None:
-        return self.finished(prepared[0].empty_table()).schema
+        return self.finished(empty(prepared[0])).schema
 
     def prepare(self, side: int) -> tuple[Partials, ...]:
         del side

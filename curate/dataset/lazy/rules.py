@@ -253,10 +253,14 @@ def fuse(source: Source, operators: tuple[Operator, ...]) -> Fusion:
 
 def _selects(schema: pa.Schema, operators: Sequence[Operator]) -> bool:
     """Returns whether only columns that were named are asked for, be it all of them: a file that has others may."""
+    found: pa.Schema | None = schema
     for operator in operators:
         if isinstance(operator, Select):
             return True
-        if not isinstance(operator, FilterExpression | WithColumn | Rename | Drop) or operator.schema(schema) is None:
+        if not isinstance(operator, FilterExpression | WithColumn | Rename | Drop):
+            return False
+        found = operator.schema(found)
+        if found is None:
             return False
     return False
 

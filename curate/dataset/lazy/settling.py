@@ -162,19 +162,19 @@ class Vacant:
         """Yields blocks; after none, one without rows, if tables without rows were seen."""
         yield from blocks
         if not self._rows and self._schema is not None:
-            yield self._schema.empty_table()
+            yield empty(self._schema)
 
 
 def blank_of(plan: Plan, physical: Physical, run: Run | None) -> pa.Table:
     """Returns a table without rows, of the columns that rows of a plan would have, of which a run gave none: as tables
     without rows tell it that tasks gave, or else an empty table."""
     if (known := schema_of(plan)) is not None:
-        return known.empty_table()
+        return empty(known)
     with suppress(Exception):  # what user code makes of an empty table says nothing about what it makes of others
         if run is None or not run.fusions or isinstance(physical, Local | Joined | Zipped):
             return _blank(plan)
         if run.vacant is not None:
-            return run.vacant.empty_table()
+            return empty(run.vacant)
         # What was written before is there by now, and knows its columns.
         fusion: Fusion = run.fusions[0]
         found, columns = fusion.source.found, fusion.view.columns
@@ -188,7 +188,7 @@ def _asked(schema: pa.Schema, steps: Sequence[Operator]) -> pa.Table:
         return pa.table({})
     pipeline = Pipeline(tuple(steps))
     pipeline.setup()
-    made = next(iter(pipeline.apply(schema.empty_table(), Tally(BadRowBudget()))), pa.table({}))
+    made = next(iter(pipeline.apply(empty(schema), Tally(BadRowBudget()))), pa.table({}))
     return made.slice(0, 0).replace_schema_metadata(None)
 
 

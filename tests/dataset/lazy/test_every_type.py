@@ -396,7 +396,15 @@ UNWRITTEN: dict[str, tuple[str, ...]] = {
 """Types that a format refuses, by the way that they are written: with the column and its type."""
 
 KNOWN: dict[str, tuple[str, ...]] = {
-    "parquet": ("decimal, negative scale", "interval", "runs", "runs of numbers", "sparse_union", "dense_union"),
+    "parquet": (
+        "decimal, negative scale",
+        "interval",
+        "runs",
+        "runs of numbers",
+        "sparse_union",
+        "dense_union",
+        "struct of views",
+    ),
     "json": (
         "float16",
         "float32",
@@ -432,6 +440,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
         "runs of numbers",
         "sparse_union",
         "dense_union",
+        "struct of views",
     ),
 }
 """Types that come back otherwise, or are refused with an error that is not of curate: what is to be mended."""
