@@ -291,9 +291,6 @@ class LocalStore:
             try:
                 return _Temporary(os.open(".", _NAMELESS, mode, dir_fd=folder.descriptor), None)
             except OSError as error:
-                if not os.fstat(folder.descriptor).st_nlink:
-                    # A folder that was removed: Linux says that this is not permitted, and not that it is gone.
-                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._scratch) from error
                 if error.errno not in _NO_NAMELESS:
                     raise
                 self._nameless = False
@@ -354,7 +351,7 @@ class LocalStore:
                 if found is None or found.outcome is Outcome.IDENTICAL or found.object.generation != over:
                     return found
                 # A link to a name that is taken fails, and a rename takes a name: so it gets one first.
-                scratch = self._reached(self._root, self._scratch, self._temporaries).descriptor
+                scratch = (self._temporaries or self._reached(self._root, self._scratch)).descriptor
                 own = f"{_named()}-over"
                 temporary.link(own, scratch)
                 os.replace(own, name, src_dir_fd=scratch, dst_dir_fd=folder)

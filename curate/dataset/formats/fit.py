@@ -26,6 +26,7 @@ import pyarrow.types as pt
 
 from curate.dataset.formats.from_text import from_text
 from curate.dataset.formats.per_schema import per_schema
+from curate.dataset.values import recast
 
 JSON_TEXT = {b"curate:json": b"text"}
 """Metadata of a string field whose values are any JSON value, as its text."""
@@ -94,7 +95,7 @@ class Column:
         try:
             return self._array(values)
         except (Misfit, pa.ArrowException, OverflowError, TypeError):
-            return pa.array(self._each(values, misfits), self.type)
+            return _array_of(self._each(values, misfits), self.type)
 
     def _strict(self, values: list[Any]) -> pa.Array:
         if not (_plain(values, self.type) if self._kinds is None else self._kinds.issuperset(map(_type_of, values))):
@@ -111,7 +112,7 @@ class Column:
         return from_text(pa.array(values, pa.string()), self.type)
 
     def _one_by_one(self, values: list[Any]) -> pa.Array:
-        return pa.array([None if value is None else self._convert(value) for value in values], self.type)
+        return _array_of([None if value is None else self._convert(value) for value in values], self.type)
 
     def _each(self, values: list[Any], misfits: dict[int, str]) -> list[Any]:
         converted = []
@@ -122,6 +123,12 @@ class Column:
                 converted.append(None)
                 misfits.setdefault(index, str(misfit))
         return converted
+
+
+def _array_of(values: list[Any], type: pa.DataType) -> pa.Array:
+    if pt.is_dictionary(type):  # Arrow makes none of dates and the like out of values
+        return recast(_array_of(values, type.value_type), type)
+    return pa.array(values, type)
 
 
 def _text_of(name: str) -> Callable[[Any], str]:

@@ -18,6 +18,21 @@ def plain(type: pa.DataType) -> pa.DataType:
     return plain(type.value_type) if pt.is_dictionary(type) else type
 
 
+def plain_within(type: pa.DataType) -> pa.DataType:
+    """Returns the type without dictionary encoding, at any depth of lists and structs.
+
+    >>> plain_within(pa.struct([("word", pa.dictionary(pa.int32(), pa.string()))]))
+    StructType(struct<word: string>)
+    """
+    type = plain(type)
+    if pt.is_struct(type):
+        return pa.struct([field.with_type(plain_within(field.type)) for field in type.fields])
+    if pt.is_list(type) or pt.is_large_list(type):
+        make = pa.list_ if pt.is_list(type) else pa.large_list
+        return make(type.value_field.with_type(plain_within(type.value_type)))
+    return type
+
+
 def widens(found: pa.DataType, held: pa.DataType) -> bool:
     """Returns whether every value of `found` may be held as `held` (int64 as float64: where it is exact)."""
     if found.equals(held) or pt.is_null(found):

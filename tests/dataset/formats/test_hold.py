@@ -29,7 +29,8 @@ def test_every_difference_is_shown_on_both_sides() -> None:
     assert str(caught.value) == (
         "gs://b/out does not have the schema that is held: "
         "'id' is missing, expected string; 'n' is string, expected int64; "
-        "'Id' (string) is not expected; 'extra' (bool) is not expected"
+        "'Id' (string) is not expected; 'extra' (bool) is not expected. "
+        "Where no output_schema is declared, it is that of the first rows: declare one that holds all values"
     )
 
 
