@@ -123,8 +123,8 @@ def cast(what: str, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray
     if not _readable(column.type, field.type):
         raise SchemaMismatch(f"{what}: column {field.name!r} is {column.type}, expected {field.type}")
     try:
-        if pt.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
+        # Arrow casts a dictionary to its values, and to nothing else.
+        column = column.cast(plain_within(column.type))
         if pt.is_dictionary(field.type):
             column = column.cast(field.type.value_type).dictionary_encode()
         return column.cast(field.type)
