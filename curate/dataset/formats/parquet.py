@@ -121,9 +121,7 @@ def read_parquet(
             raise CorruptInput(f"{stored.uri}: has {count} row groups, expected at least {stop}")
         groups = range(start, stop)
         _refuse_bomb(stored.uri, file.metadata, groups, there)
-        batches = file.iter_batches(
-            decode_rows(file.metadata, groups), row_groups=list(groups), columns=there, use_threads=False
-        )
+        batches = _batches(file, groups, there, apart=any("." in path for path in repeated))
         nullable = all_nullable(schema)
         seen = 0
         while True:
@@ -151,6 +149,14 @@ def read_parquet(
                     held = held.filter(pa.array([index not in misfits for index in range(len(held))]))
                 if held.num_rows:
                     yield held
+
+
+def _batches(file: pq.ParquetFile, groups: range, columns: Sequence[str], *, apart: bool) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of row groups. `apart`: none of two of them, as Arrow cannot put dictionaries below lists and
+    structs together."""
+    rows = decode_rows(file.metadata, groups)
+    for some in [[group] for group in groups] if apart else [list(groups)]:
+        yield from file.iter_batches(rows, row_groups=some, columns=columns, use_threads=False)
 
 
 def _table(batch: pa.RecordBatch) -> pa.Table:

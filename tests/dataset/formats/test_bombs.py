@@ -63,6 +63,19 @@ def test_texts_that_repeat_themselves_are_decoded_a_few_at_a_time(nested: str, m
     assert held < 16 * MIB, "of 75 MiB"
 
 
+@pytest.mark.parametrize("group_rows", [1, 7, 1000])
+@pytest.mark.parametrize("dictionary_bytes", [1, 200, 1 << 20])
+def test_texts_at_any_depth_are_read_from_many_row_groups(group_rows: int, dictionary_bytes: int) -> None:
+    """Texts that are read as dictionaries for their size, or in part, come back as they were written: below lists and
+    structs too, of which Arrow does not put several dictionaries together."""
+    texts = pa.array([None if k % 5 == 0 else f"text {k % 9}" for k in range(120)])
+    lists = pa.ListArray.from_arrays(list(range(0, 121, 2)), texts)
+    structs = pa.StructArray.from_arrays([texts.slice(0, 60), lists], ["text", "texts"])
+    whole = pa.table({"flat": texts.slice(0, 60), "list": lists, "struct": structs, "n": range(60)})
+    data = stored(whole, row_group_size=group_rows, dictionary_pagesize_limit=dictionary_bytes)
+    assert [row for table in tables("a.parquet", data) for row in table.to_pylist()] == whole.to_pylist()
+
+
 def test_a_row_that_no_one_wrote_is_refused_before_it_is_decoded() -> None:
     """A footer counts the values of a column."""
     data = stored(pa.table({"v": pa.array([[0] * 40_000_000], pa.list_(pa.int64())), "n": [1]}))
