@@ -71,8 +71,12 @@ def remove_stages(root: str, kept: Collection[str] = ()) -> None:
         own = one.removeprefix(f"{name}/")
         return own != one and (not own or (layout.is_of_stage(own) and own.partition("/")[0] not in kept))
 
+    def leads(one: str) -> bool:
+        own = one.removeprefix(f"{name}/")
+        return own != one and layout.may_hold_runs(own) and own.partition("/")[0] not in kept
+
     with suppress(ConfigError):  # a link in the place of one of these folders: what is behind it is not the job's
-        beneath.remove(beneath.root_of(root), above, is_ours)
+        beneath.remove(beneath.root_of(root), above, is_ours, leads=leads)
 
 
 def stages_in(output: str, stages: set[str]) -> Iterator[tuple[str, set[str]]]:

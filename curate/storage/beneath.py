@@ -141,13 +141,19 @@ def _refuse_links_in(root: str, top: str) -> None:
                     pending.append(entry.path)
 
 
-def remove(root: str, path: str, is_ours: Callable[[str], bool], *, keep: str = "", before: float = math.inf) -> int:
+Told = Callable[[str], bool]
+
+
+def remove(
+    root: str, path: str, is_ours: Told, *, leads: Told = lambda _: False, keep: str = "", before: float = math.inf
+) -> int:
     """Removes from the folder `path`, which is `root` or lies below it, what has a name of curate's; returns how many
     of its own entries went.
 
     `is_ours` is asked with names relative to `path`, those of folders with a slash at the end; only in folders of
-    curate's names anything is looked at. They go once they are empty. What was written to at `before` or later stays,
-    and `keep`, relative too. Nothing but regular files and folders is removed, and what cannot be removed stays.
+    curate's names anything is looked at, and in those that may lead to some. They go once they are empty; those that
+    only lead there go with what was in them. What was written to at `before` or later stays, and `keep`, relative too.
+    Nothing but regular files and folders is removed, and what cannot be removed stays.
     """
     try:
         above = open_folder(root, path)
@@ -158,12 +164,12 @@ def remove(root: str, path: str, is_ours: Callable[[str], bool], *, keep: str = 
     finally:
         os.close(above)
     try:
-        return _remove(here, "", is_ours, keep, before)
+        return _remove(here, "", is_ours, leads, keep, before)
     finally:
         os.close(here)
 
 
-def _remove(here: int, prefix: str, is_ours: Callable[[str], bool], keep: str, before: float) -> int:
+def _remove(here: int, prefix: str, is_ours: Told, leads: Told, keep: str, before: float) -> int:
     removed = 0
     with os.scandir(here) as found:
         entries = list(found)
@@ -171,12 +177,13 @@ def _remove(here: int, prefix: str, is_ours: Callable[[str], bool], keep: str, b
         name = prefix + entry.name
         with contextlib.suppress(OSError):
             if entry.is_dir(follow_symlinks=False):
-                if not is_ours(name + "/") or name == keep:
+                own = is_ours(name + "/")
+                if not (own or leads(name + "/")) or name == keep:
                     continue
                 # Before what is in it goes, which is written to it.
                 old = entry.stat(follow_symlinks=False).st_mtime < before
-                _remove_in(here, entry.name, name + "/", is_ours, keep, before)
-                if old:
+                inside = _remove_in(here, entry.name, name + "/", is_ours, leads, keep, before)
+                if old and (own or inside):
                     os.rmdir(entry.name, dir_fd=here)
                     removed += 1
             elif (
@@ -190,9 +197,9 @@ def _remove(here: int, prefix: str, is_ours: Callable[[str], bool], keep: str, b
     return removed
 
 
-def _remove_in(above: int, name: str, prefix: str, is_ours: Callable[[str], bool], keep: str, before: float) -> None:
+def _remove_in(above: int, name: str, prefix: str, is_ours: Told, leads: Told, keep: str, before: float) -> int:
     here = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
     try:
-        _remove(here, prefix, is_ours, keep, before)
+        return _remove(here, prefix, is_ours, leads, keep, before)
     finally:
         os.close(here)

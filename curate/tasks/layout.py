@@ -51,7 +51,9 @@ _HASH = "[0-9a-f]{16}"
 _QUARANTINED = re.compile(rf"{re.escape(QUARANTINE)}{_HASH}\.jsonl\.zst")
 _SCRATCH = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}|begin-[0-9a-f]{8}")
 _KEY = re.compile(_HASH)
-_IN_STAGE = re.compile(rf"(map-{_HASH}|part-\d{{5,}}-of-\d{{5,}})\.run")
+_IN_STAGE = re.compile(r"[^_./][^/]*(/[^_./][^/]*)*\.run")
+"""A run file: called after what it was made of, which may be a file of any name, in a folder."""
+_FOLDER_IN_STAGE = re.compile(r"([^_./][^/]*/)+")
 _OWN = re.compile(
     rf"""{LEDGER}/(
         | job\.json | summary\.json
@@ -194,6 +196,16 @@ def is_of_stage(name: str) -> bool:
     """
     key, _, own = name.partition("/")
     return is_key(key) and (not own or _IN_STAGE.fullmatch(own) is not None or is_own(own))
+
+
+def may_hold_runs(name: str) -> bool:
+    """Returns whether a name, relative to the folder of a job's stages, is one that a folder of run files may have.
+
+    >>> may_hold_runs("0123456789abcdef/2023/"), may_hold_runs("0123456789abcdef/_mine/"), may_hold_runs("mine/2023/")
+    (True, False, False)
+    """
+    key, _, folder = name.partition("/")
+    return is_key(key) and _FOLDER_IN_STAGE.fullmatch(folder) is not None
 
 
 def in_stage(name: str) -> str:
