@@ -134,9 +134,9 @@ class Breaking(InlineBackend):
         if method == self.method:
             raise self.error
 
-    def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> None:
+    def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> float:
         self._call("start")
-        super().start(resources, pools)
+        return super().start(resources, pools)
 
     def load(self, program: Program, pools: Sequence[PoolSpec] = (), **how: Any) -> None:
         self._call("load")
@@ -174,9 +174,10 @@ def test_a_refusal_after_the_start_lets_the_backend_go(bench: Bench) -> None:
     """Another job may take the output while the cluster starts."""
 
     class Slow(Breaking):
-        def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> None:
-            super().start(resources, pools)
+        def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> float:
+            started_s = super().start(resources, pools)
             Bench(bench.place, bench.trace, bench.source, {"short": 25}).run(limit=1)
+            return started_s
 
     backend = Slow("none", ConfigError())
     with pytest.raises(ConfigError, match=r"parameters\.short: there 25, here 20"):

@@ -34,9 +34,9 @@ class AtTheEnd(InlineBackend):
         self._launched = 0
         self.starts = 0
 
-    def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> None:
+    def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> float:
         self.starts += 1
-        super().start(resources, pools)
+        return super().start(resources, pools)
 
     def launch(self, task: int, payload: Any, pieces: int, **more: Any) -> None:
         self._launched += task >= 0

@@ -80,9 +80,10 @@ class Meanwhile(InlineBackend):
         self._when = when
         self._happens = happens
 
-    def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> None:
-        super().start(resources, pools)
+    def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> float:
+        started_s = super().start(resources, pools)
         self._now("start")
+        return started_s
 
     def poll(self, timeout_s: float) -> list[Message | Ended]:
         self._now("poll")

@@ -22,7 +22,7 @@ class NoBackend:
 
     name = "none"
 
-    def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> None:
+    def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> float:
         raise AssertionError(f"a backend was started for {resources} and {pools}")
 
     def cancel(self) -> None:
