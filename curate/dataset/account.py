@@ -208,6 +208,11 @@ class Account:
         )
         self._done(0, -1, record)
 
+    def stands(self, rank: int, books: Books) -> None:
+        """Books the output of a shard that was to be replaced, and was not: its rows are still there."""
+        with self._lock:
+            self.prepared.history.add(rank, books)
+
     def _done(self, attempt: int, task: int, record: ShardRecord) -> None:
         """Books a shard, by an attempt of a task; by the 0th of task -1 if it was no task that told."""
         self.generations[record.index] = generation_hash(record.generation)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from curate.dataset.account import generation_hash
 from curate.dataset.formats import read_record
@@ -19,6 +21,7 @@ from curate.errors import ConfigError, GenerationMismatch, ObjectNotFound, Shard
 from curate.log import get_logger
 from curate.storage.protocol import Object, Outcome
 from curate.tasks import layout
+from curate.tasks.books import Books
 from curate.tasks.ledger import Ledger
 from curate.tasks.outputs import Matched, OutputListing, match
 from curate.tasks.record import ShardRecord
@@ -68,6 +71,23 @@ def late_outputs(prepared: Prepared, ranks: Any) -> Iterator[ShardRecord]:
 
     with ThreadPoolExecutor(RECORD_READERS) as pool:
         yield from (record for record in pool.map(read, ranks.tolist()) if record is not None)
+
+
+def standing(prepared: Prepared, done: Callable[[int], bool]) -> Iterator[tuple[int, Books]]:
+    """Yields the shards that were to be replaced and were not, each with the books of the output that still stands.
+
+    One small read each. Raises StorageError.
+    """
+    spec, ledger = prepared.spec, prepared.ledger
+    stale = {one.uri[len(ledger.root) + 1 : -len(spec.suffix)]: one for one in prepared.uncommitted.stale}
+    ranks = pc.index_in(pa.array(stale, pa.string()), value_set=prepared.plan.ids).to_pylist()
+    for rank, found in zip(ranks, stale.values(), strict=True):
+        if rank is None or done(rank):
+            continue
+        try:
+            yield rank, books_of(ledger.store, found, spec.format, spec.codec, spec.fingerprint)
+        except (ObjectNotFound, GenerationMismatch, ShardError, ConfigError):
+            continue  # another driver has replaced or removed it
 
 
 def sweep_quarantine(prepared: Prepared, listing: OutputListing, now: Matched) -> int:

@@ -10,7 +10,7 @@ from functools import partial
 from curate.clock import Clock, SystemClock
 from curate.dataset.account import Account
 from curate.dataset.commit import LostRaceError, commit, renew
-from curate.dataset.conclude import last_look, late_outputs, publish_summary, sweep_quarantine
+from curate.dataset.conclude import last_look, late_outputs, publish_summary, standing, sweep_quarantine
 from curate.dataset.course import At
 from curate.dataset.formats import refuse_unwritable
 from curate.dataset.prepare import Prepared, Seen, Stores, describe, prepare, resolve_output
@@ -377,6 +377,7 @@ class _Run:
         ended = dispatcher.run()
         self._look_for_late_outputs()
         renew(self.prepared, lambda rank: bool(account.generations[rank]))
+        self._look_at_what_stands()
         if ended:
             return RunState.FAILED if account.totals.failed else RunState.COMPLETE
         if interrupts.interrupts or interrupts.terminated:
@@ -404,6 +405,15 @@ class _Run:
             self.account.log.warning(
                 "whether shards that were given up have an output now is unknown", error=str(error)
             )
+
+    def _look_at_what_stands(self) -> None:
+        """Books the outputs that are out of date and were not replaced."""
+        account = self.account
+        try:
+            for rank, books in standing(self.prepared, lambda rank: bool(account.generations[rank])):
+                account.stands(rank, books)
+        except StorageError as error:
+            account.log.warning("the books lack outputs that were not replaced", error=str(error))
 
     def _conclude(self) -> bool:
         """Publishes the job's summary if every shard of the job, not only of this run's scope, is done.
