@@ -75,7 +75,7 @@ def test_an_object_shorter_than_listed_is_corrupt() -> None:
 
 def test_a_line_without_end_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BLOCK_BYTES", 100)
-    monkeypatch.setattr(module, "_LARGEST_LINE_BYTES", 1000)
+    monkeypatch.setattr(module, "LARGEST_LINE_BYTES", 1000)
     assert len(lines_of(b"x" * 950)) == 1
     with pytest.raises(CorruptInput, match=r"a\.txt: a line of more than 0 MiB"):
         lines_of(b"x" * 5000)
