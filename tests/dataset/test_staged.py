@@ -722,9 +722,9 @@ class TestFullDisk:
 
         publish = LocalWriter._finish
 
-        def counted(writer: LocalWriter, over: str = "") -> Any:
+        def counted(writer: LocalWriter) -> Any:
             room[0] -= "/map-" in writer._uri
-            return publish(writer, over)
+            return publish(writer)
 
         with monkeypatch.context() as patch, capture_logs() as said:
             patch.setattr(LocalWriter, "_append", fills_up)
