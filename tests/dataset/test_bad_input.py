@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from curate import ConfigError, Job, RunState, TextJob
@@ -421,3 +422,42 @@ def test_an_empty_input_gives_an_empty_output_with_the_right_schema(tmp_path: Pa
     found = outputs(out)
     assert [len(table) for table in found.values()] == [1, 0, 0]
     assert len({table.schema for table in found.values()}) == 1
+
+
+class All(Job):
+    """Gives back all columns."""
+
+    version = "1"
+
+    def process(self, batch: pa.Table) -> pa.Table:
+        return batch
+
+
+WHOLE = {
+    "a.parquet": lambda: _parquet(pa.table({"id": ["x"] * 50})),
+    "a.jsonl.gz": lambda: gzip.compress(b'{"id": "x"}\n' * 50),
+    "a.csv.gz": lambda: gzip.compress(b"id,n\n" + b"x,1\n" * 50),
+    "a.jsonl.zst": lambda: pa.Codec("zstd").compress(b'{"id": "x"}\n' * 50, asbytes=True),
+}
+
+
+def _parquet(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+@pytest.mark.parametrize("files", [1, 3])
+@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("left", ["first bytes", "half", "all but the end"])
+def test_where_no_input_can_be_read_each_fails(name: str, left: str, files: int, tmp_path: Path) -> None:
+    """A file that is cut fails its shard as corrupt, also where none tells which columns there are: nobody takes it for
+    one without rows."""
+    data = WHOLE[name]()
+    size = {"first bytes": 4, "half": len(data) // 2, "all but the end": len(data) - 1}[left]
+    (tmp_path / "in").mkdir()
+    for number in range(files):
+        (tmp_path / "in" / f"{number}-{name}").write_bytes(data[:size])
+    summary = run_job(All(), tmp_path / "in", tmp_path / "out")
+    assert (summary.state, summary.failed, summary.done) == (RunState.FAILED, files, 0)
+    assert all("CorruptInput" in failure.error for failure in summary.failures)

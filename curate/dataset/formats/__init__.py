@@ -168,8 +168,8 @@ def read(
     """
     _check_slice(object, encoding, kind)
     how = encoding.how
-    if not len(schema) and encoding.format not in (Format.JSONL, Format.CSV):
-        return iter(())  # what sampling nothing but empty files gives
+    if not len(schema) and not object.size:
+        return iter(())  # no file says a column, and this one has nothing
     whole = kind is SliceKind.WHOLE
     begin, end = (0, None) if whole else (start, stop)
     match encoding.format:

@@ -23,7 +23,7 @@ from curate.dataset.formats.infer import missing_column
 from curate.dataset.formats.nulls import all_nullable, find_nulls
 from curate.dataset.formats.parquet_output import row_bytes
 from curate.dataset.formats.source import Stored
-from curate.errors import ConfigError, CorruptInput
+from curate.errors import ConfigError, CorruptInput, SchemaMismatch
 from curate.storage.protocol import Object, Store
 
 _DECODE_ROWS = 16_384
@@ -114,6 +114,14 @@ def read_parquet(
             count = file.metadata.num_row_groups
             if repeated := _repeated(file.metadata):
                 file = pq.ParquetFile(source, metadata=file.metadata, pre_buffer=False, read_dictionary=repeated)
+        if not len(schema):
+            # No file that was looked into said a column. That it is one, is seen here.
+            if file.metadata.num_rows:
+                raise SchemaMismatch(
+                    f"{stored.uri}: has {file.metadata.num_rows:,} rows, and its columns are not known, as none of the "
+                    "files that were looked into has rows or can be read; declare the columns"
+                )
+            return
         unify(stored.uri, found, schema, how)
         there = [name for name in schema.names if name in found.names]
         stop = count if stop is None else stop
