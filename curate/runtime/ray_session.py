@@ -154,6 +154,13 @@ def leave(session: Session) -> None:
         session.users -= 1
 
 
+def leave_if_unused() -> None:
+    """Disconnects from Ray as `leave_for_good` does, if no backend is connected by it now."""
+    with _lock:
+        if _session is not None and not _session.users:
+            leave_for_good()
+
+
 def leave_for_good() -> None:
     """Disconnects from Ray if this process was connected by `join`; the next `join` does so again."""
     global _session

@@ -40,6 +40,7 @@ def cluster() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def connected(cluster: Any) -> Iterator[Any]:
     """A backend that joined the cluster. It had no node that could hold a task, which is no reason to refuse."""
+    from curate.runtime import ray_session
     from curate.runtime.ray import RayBackend
 
     backend = RayBackend()
@@ -49,6 +50,8 @@ def connected(cluster: Any) -> Iterator[Any]:
     assert backend.slots() == 0
     yield backend
     backend.close()
+    # The cluster ends with the module, and does not while this process is connected to it.
+    ray_session.leave_for_good()
 
 
 def wait(condition: Callable[[], bool], what: str) -> None:
