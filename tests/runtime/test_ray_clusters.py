@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 pytestmark = pytest.mark.slow
@@ -84,12 +85,14 @@ def test_a_cluster_of_others_is_joined_and_left_as_it_is(cluster: str, folder: P
 
 @pytest.mark.usefixtures("cluster")
 def test_a_cluster_of_its_own_beside_that_of_others(folder: Path) -> None:
-    """On request. It asks for a token, without a word. What it cannot hold it never will: refused, with figures."""
+    """On request; that it starts is said, and no more: it asks for a token, without a word. What it cannot hold it never
+    will: refused, with figures."""
     wanted = {"RAY_ADDRESS": "local"}
     ended = driver(1, folder, wanted)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.splitlines()[0] == "True True"
-    assert ended.stderr == ""
+    said = [orjson.loads(line)["event"] for line in ended.stderr.splitlines()]
+    assert said == ["starting Ray on this machine", "Ray is ready"]
     assert (folder / ".ray" / "auth_token").exists()
     ended = driver(640, folder, wanted)
     assert ended.stdout.startswith("refused: a task needs {'CPU': 640.0}, but this machine has {'CPU': ")
