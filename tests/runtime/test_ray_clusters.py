@@ -85,8 +85,8 @@ def test_a_cluster_of_others_is_joined_and_left_as_it_is(cluster: str, folder: P
 
 @pytest.mark.usefixtures("cluster")
 def test_a_cluster_of_its_own_beside_that_of_others(folder: Path) -> None:
-    """On request; that it starts is said, and no more: it asks for a token, without a word. What it cannot hold it never
-    will: refused, with figures."""
+    """On request; that it starts is said, and no more: it asks for a token, without a word. What it cannot hold it
+    never will: refused, with figures."""
     wanted = {"RAY_ADDRESS": "local"}
     ended = driver(1, folder, wanted)
     assert ended.returncode == 0, ended.stderr
