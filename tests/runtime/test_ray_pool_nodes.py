@@ -35,6 +35,7 @@ def cluster() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def backend(cluster: Any) -> Iterator[Any]:
+    from curate.runtime import ray_session
     from curate.runtime.ray import RayBackend
 
     made = RayBackend()
@@ -42,6 +43,8 @@ def backend(cluster: Any) -> Iterator[Any]:
     made.start(Resources(num_cpus=0, custom={"task": 1}))
     yield made
     made.close()
+    # The cluster ends with the module, and does not while this process is connected to it.
+    ray_session.leave_for_good()
 
 
 @pytest.fixture
