@@ -19,6 +19,7 @@ def test_a_node_is_lost_with_blocks_that_were_taken(tmp_path: Path) -> None:
     """Those blocks, and what ran there, are made again on another node; the consumer gets each once."""
     from ray.cluster_utils import Cluster
 
+    from curate.runtime import ray_session
     from curate.runtime.ray import RayBackend
 
     with pytest.MonkeyPatch.context() as patch:
@@ -45,4 +46,6 @@ def test_a_node_is_lost_with_blocks_that_were_taken(tmp_path: Path) -> None:
             assert places(tables) == in_order(4, 30)
         finally:
             backend.close()
+            # A cluster does not end while this process is connected to it.
+            ray_session.leave_for_good()
             cluster.shutdown()
