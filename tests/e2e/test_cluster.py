@@ -23,7 +23,7 @@ from tests.e2e.harness import (
     workers,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.serial]
 ONE_CPU = {"num_cpus": 1, "object_store_memory": 100 << 20}
 
 

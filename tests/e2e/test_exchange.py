@@ -255,7 +255,7 @@ def test_killed_at_every_operation_of_an_overwrite(local: Place, tmp_path: Path,
 class TestSignals:
     """SIGINT and SIGTERM in a stage before the last one, and between two stages."""
 
-    @pytest.fixture(params=["inline", pytest.param("ray", marks=pytest.mark.slow)])
+    @pytest.fixture(params=["inline", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.serial])])
     def backend(self, request: pytest.FixtureRequest) -> str:
         found: str = request.param
         return found
@@ -433,6 +433,7 @@ class Large(Bench):
 
 
 @pytest.mark.slow
+@pytest.mark.serial
 @pytest.mark.parametrize("what", ["map", "reduce"])
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_the_driver_is_killed(place: Place, tmp_path: Path, what: str, shuffled: bool) -> None:
@@ -477,6 +478,7 @@ ONE_CPU = {"num_cpus": 1, "object_store_memory": 100 << 20}
 
 
 @pytest.mark.slow
+@pytest.mark.serial
 @pytest.mark.parametrize("what", ["map", "reduce"])
 def test_a_node_is_killed(local: Place, tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two, in the middle of the exchange: no map that was finished runs again, as its rows are in a file."""

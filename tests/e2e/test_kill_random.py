@@ -62,6 +62,7 @@ def test_inline(place: Place, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.serial
 def test_ray(place: Place, tmp_path: Path) -> None:
     """The same with workers that outlive their driver: each kill costs at most what was running in the slots."""
     slots = os.cpu_count() or 1
@@ -93,6 +94,7 @@ def test_ray(place: Place, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.serial
 def test_a_store_that_fails_now_and_then(emulator: GcsEmulator, tmp_path: Path) -> None:
     """One request in ten is refused, before or after its effect, and drivers are killed too: same bytes and books."""
     place = Place("gs://bucket/data", emulator)

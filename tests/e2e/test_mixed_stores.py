@@ -11,7 +11,7 @@ from tests.gcs_emulator import GcsEmulator
 
 
 @pytest.mark.parametrize(("source", "target"), [("files", "bucket"), ("bucket", "files")])
-@pytest.mark.parametrize("backend", ["inline", pytest.param("ray", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", ["inline", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.serial])])
 def test_the_bytes_do_not_depend_on_where_they_come_from_or_go(
     source: str, target: str, backend: str, emulator: GcsEmulator, tmp_path: Path
 ) -> None:

@@ -44,6 +44,7 @@ def done(place: Place, source: str, name: str, **parameters: Any) -> dict[str, b
 
 
 @pytest.mark.slow
+@pytest.mark.serial
 def test_the_same_bytes_however_it_ran(local: Place, tmp_path: Path) -> None:
     """In this process; with one CPU and two, one actor and three, shards alone and bundled; with actors that are
     killed."""
@@ -91,6 +92,7 @@ def killing(trace: Path, times: int) -> Iterator[list[int]]:
 
 
 @pytest.mark.slow
+@pytest.mark.serial
 def test_the_driver_is_killed(local: Place, tmp_path: Path) -> None:
     """Run again until it gets through: the same bytes and books, nothing foreign, no actor left behind."""
     rng = random.Random(3)
@@ -122,6 +124,7 @@ def _calls(trace: Path) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.serial
 def test_actors_that_cannot_be_made(local: Place) -> None:
     """The run ends with the reason and its traceback, at once, exit 1; mended, it goes on."""
     source = local.write("in", FILES)

@@ -13,7 +13,7 @@ from tests.e2e.harness import ROOT, Driver, Place, job_summary, outputs, run, to
 from tests.e2e.nodes import Fleet, begun, fleet, looks
 from tests.e2e.test_exchange import files
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.serial]
 NOMAD = "tests/e2e/jobs/nomad.py"
 
 

@@ -31,6 +31,7 @@ def made(root: Path) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.serial
 def test_ten_pairs_on_ray(local: Place) -> None:
     """Ten pairs, drawn from a seed. Each is written by a driver that is killed on its way, after a number of files that
     is drawn too, and finished by the next one: its bytes and its summary are those of an undisturbed write in one

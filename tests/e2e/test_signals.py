@@ -19,7 +19,7 @@ from tests.e2e.harness import CURATION, Driver, Ended, Place, corpus, executions
 from tests.e2e.jobs.curation import Curation
 from tests.gcs_emulator import GcsEmulator
 
-BACKENDS = ["inline", pytest.param("ray", marks=pytest.mark.slow)]
+BACKENDS = ["inline", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.serial])]
 INTERRUPTED = 130
 QUICKLY_S = 20
 """Far below the 30 s that running tasks get, far above the 2 s that a busy machine may not keep."""
@@ -213,6 +213,7 @@ def test_while_the_first_rows_are_looked_at(local: Place, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.serial
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("after_s", [0.0, 0.5, 1.0, 2.0])
 def test_while_ray_starts(number: signal.Signals, after_s: float, local: Place, tmp_path: Path) -> None:

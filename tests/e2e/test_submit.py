@@ -21,7 +21,7 @@ from curate.clock import SystemClock
 from curate.dataset.look import look
 from tests.e2e.harness import ROOT, Place, corpus, end_all, json_line, outputs, run, totals, wait_until, write_files
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.serial]
 BIN = Path(sys.executable).parent
 WHENCE = """
 import sys

@@ -57,6 +57,7 @@ def test_the_script_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.serial
 def test_on_ray(tmp_path: Path) -> None:
     """The same bytes as in one process."""
     shuffled(tmp_path / "ray")

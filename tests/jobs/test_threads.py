@@ -229,6 +229,7 @@ def test_a_corpus_by_the_script_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.serial
 def test_a_corpus_on_ray(tmp_path: Path) -> None:
     """The same in processes of Ray."""
     run_corpus(tmp_path)

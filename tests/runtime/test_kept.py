@@ -126,7 +126,7 @@ def poisoned(how):
             if how == "stdout":
                 os.close(1)
             elif how == "hard limit":
-                resource.setrlimit(resource.RLIMIT_NOFILE, (10, 10))
+                resource.setrlimit(resource.RLIMIT_NOFILE, (500, 500))
             elif how == "fork":
                 os.fork()
             elif how == "exit":
@@ -146,6 +146,7 @@ print(json.dumps(told))
 
 
 @pytest.mark.slow
+@pytest.mark.serial
 def test_no_shard_pays_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On workers that many shards share: what can be set back costs nobody a try, what cannot costs the worker, which
     ends when its shard has; a shard that kills its worker is tried three times, and no other is given up. The next job

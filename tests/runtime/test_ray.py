@@ -16,7 +16,7 @@ from curate.errors import ConfigError
 from curate.runtime.protocol import End, Ended, Message, News, Resources, Started
 from tests.runtime.calling import Calling, die, process_while
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.serial]
 HERE = platform.node()
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.serial]
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import sys

@@ -16,7 +16,7 @@ from curate.runtime.protocol import End, Ended, Message, Resources, Started
 from tests.runtime.calling import Calling, die, process_while
 from tests.runtime.test_ray import begun, ends, polled, the_end
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.serial]
 HERE = platform.node()
 MEMORY = 1 << 30
 

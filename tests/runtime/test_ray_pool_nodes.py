@@ -14,7 +14,7 @@ from tests.runtime.pooling import Conducting, Serving, slowly
 from tests.runtime.test_ray_nodes import Nodes
 from tests.runtime.test_ray_pools import Pooled, values
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.serial]
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from tests.runtime.calling import Calling, process_while
 from tests.runtime.pooling import Conducting, Serving, Slicing, leave, poison, slowly
 from tests.runtime.test_ray import begun, ends, polled
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.serial]
 HALF = Resources(num_cpus=0.5)
 
 

@@ -18,7 +18,7 @@ from curate.runtime.protocol import Resources
 from curate.units import MIB
 from tests.runtime.streaming import Blocks, Unsendable
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.serial]
 STORE_BYTES = 100 * MIB
 
 

@@ -353,6 +353,7 @@ def test_rows_that_are_sorted_have_the_bytes_that_are_said(start: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.serial
 def test_exchange_at_tiny_sizes(tmp_path: Path) -> None:
     """Every exchange is done by all, checked and judged."""
     parts = [argument for part in exchange.CONTESTS for argument in ("--only", part)]
@@ -363,6 +364,7 @@ def test_exchange_at_tiny_sizes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.serial
 def test_growth_and_resuming_at_tiny_sizes(tmp_path: Path) -> None:
     """Objects are counted at two sizes; a driver is killed and run again, and what it leaves is what was wanted."""
     parts = ["--only", "scaling", "--only", "resume"]
@@ -373,6 +375,7 @@ def test_growth_and_resuming_at_tiny_sizes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.serial
 def test_dedup_at_tiny_sizes(tmp_path: Path) -> None:
     """datatrove gets an environment of its own, and both find the copies that there are."""
     code, said = bench("dedup", "--documents", "300", "--rounds", "1", "--scratch", str(tmp_path))
@@ -382,6 +385,7 @@ def test_dedup_at_tiny_sizes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.serial
 def test_memory_of_a_small_sort(tmp_path: Path) -> None:
     """A sort of a gigabyte is looked at, and its rows are compared."""
     code, said = bench("memory", "--sort", "--gigabytes", "1", "--scratch", str(tmp_path))
@@ -391,6 +395,7 @@ def test_memory_of_a_small_sort(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.serial
 def test_map_at_tiny_sizes(tmp_path: Path) -> None:
     """Every part does its work on both, checks it, and judges it; the exit code is whether a target was missed."""
     sizes = ["--megabytes", "2", "--files", "40", "--blocks", "40", "--batches", "64", "--rounds", "1"]
@@ -402,6 +407,7 @@ def test_map_at_tiny_sizes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.serial
 def test_tasks_at_tiny_sizes(tmp_path: Path) -> None:
     """The bare loop and curate copy the same rows; a finished job is run again."""
     code, said = bench("tasks", "--shards", "30", "--finished", "0", "--rounds", "1", "--scratch", str(tmp_path))
@@ -410,6 +416,7 @@ def test_tasks_at_tiny_sizes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.serial
 def test_memory_at_a_tiny_size() -> None:
     """Every process and the object store are looked at."""
     code, said = bench("memory", "--gigabytes", "1", "--budget", "64", "--block", "8")
@@ -419,6 +426,7 @@ def test_memory_at_a_tiny_size() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.serial
 def test_service_at_a_tiny_size(tmp_path: Path) -> None:
     """A service of its own for each run; every batch is served once, which ends the bench if it is not."""
     code, said = bench("service", "--shards", "2", "--batches", "20", "--rounds", "1", "--scratch", str(tmp_path))

@@ -34,7 +34,7 @@ from tests.e2e.harness import (
     write_files,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.serial]
 BIN = Path(sys.executable).parent
 SECRET = "s3cr3t-value-of-the-key"
 POOLED = '''

@@ -117,6 +117,7 @@ def test_what_setup_raises_is_raised_for_one_shard_once(
 
 
 @pytest.mark.slow
+@pytest.mark.serial
 @pytest.mark.parametrize("job", [Ending, Declared])
 def test_on_ray(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: type[Job]) -> None:
     """Three workers die of `os._exit`, not three for each shard; one that hangs is named with where it is."""

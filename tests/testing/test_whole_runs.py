@@ -138,6 +138,7 @@ OWN_CLUSTER = {"RAY_ADDRESS": "local"}
 
 
 @pytest.mark.slow
+@pytest.mark.serial
 def test_on_ray(tmp_path: Path) -> None:
     """One call in twenty fails in the driver and in every worker: exit 0, and nobody notices."""
     place = Place(str(tmp_path / "data"))
@@ -150,6 +151,7 @@ def test_on_ray(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.serial
 def test_kills_reach_the_workers_of_ray(tmp_path: Path) -> None:
     """A worker that dies each time it is about to publish one output: that shard is given up, all others are done."""
     place = Place(str(tmp_path / "data"))

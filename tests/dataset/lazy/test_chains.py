@@ -215,6 +215,7 @@ def test_chains(tmp_path_factory: pytest.TempPathFactory, files: list[list[Row]]
 
 
 @pytest.mark.slow
+@pytest.mark.serial
 class TestRay:
     """The same on Ray, on one cluster."""
 

@@ -920,6 +920,7 @@ ROWS = PIECES << 20
 
 
 @pytest.mark.slow
+@pytest.mark.serial
 class TestOnRay:
     @pytest.fixture(autouse=True)
     def _alone(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -327,6 +327,7 @@ def test_a_pickle_of_what_ran_is_empty() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.serial
 def test_stats_on_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of tasks and actors in other processes: every row, their times and memory."""
     monkeypatch.setenv("RAY_ADDRESS", "local")

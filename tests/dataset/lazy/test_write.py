@@ -89,6 +89,7 @@ class TestWrite:
         assert pq.read_table(out / "0.parquet").column_names == ["mine"]
 
     @pytest.mark.slow
+    @pytest.mark.serial
     def test_the_same_bytes_on_ray(self, folder: Path, tmp_path: Path) -> None:
         """And the same rows when they are consumed there."""
         pipeline(folder).write_parquet(tmp_path / "here", backend="inline")
