@@ -35,29 +35,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--extras", action="store_true", help="what needs the extra `embed` is there: nothing is skipped")
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skips what needs the extra `embed` where that is not installed; deals tests out to processes."""
-    _deal(config, items)
+    """Skips what needs the extra `embed` where that is not installed."""
     missing = [name for name in EXTRAS if importlib.util.find_spec(name) is None]
     if missing and not config.getoption("--extras"):
         reason = f"needs the extra `embed`, and there is no {missing[0]}: scripts/test --extras"
         for item in items:
             if item.get_closest_marker("extras"):
                 item.add_marker(pytest.mark.skip(reason=reason))
-
-
-def _deal(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begins with those of which one runs at a time, all in one process; then those that take long, each by itself, and
-    then file by file, whose fixtures are made once."""
-    if not config.pluginmanager.hasplugin("xdist"):
-        return
-    for item in items:
-        if item.get_closest_marker("serial"):
-            item.add_marker(pytest.mark.xdist_group("serial"))
-        elif not item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
-    items.sort(key=lambda item: (not item.get_closest_marker("serial"), not item.get_closest_marker("slow")))
 
 
 @pytest.hookimpl(wrapper=True)
