@@ -20,8 +20,8 @@ from curate.dataset.history import done_events
 from curate.dataset.look import FoundJob, read_summary
 from curate.errors import ConfigError, ObjectNotFound, did_you_mean
 from curate.log import get_logger
+from curate.prefetch import ahead
 from curate.tasks import layout
-from curate.tasks.ahead import ahead
 from curate.tasks.books import Earlier
 from curate.tasks.ledger import Ledger, decompress
 

@@ -24,9 +24,9 @@ from curate.dataset.formats.record import Carried, read_carried
 from curate.dataset.look import FoundJob, find_job, find_stages, read_summary
 from curate.dataset.sides import RECORD_SIDE, counter, schema_name
 from curate.errors import CorruptInput, ObjectNotFound, SchemaMismatch, WrongRecord
+from curate.prefetch import ahead
 from curate.storage.protocol import Object, Store
 from curate.tasks import layout
-from curate.tasks.ahead import ahead
 from curate.tasks.books import Books, Earlier
 from curate.tasks.stages import exchanges, stages_told
 

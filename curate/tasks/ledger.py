@@ -7,9 +7,7 @@ The summary exists if and only if the job is complete: it is removed before new 
 from __future__ import annotations
 
 import io
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import orjson
@@ -19,6 +17,7 @@ import pyarrow.parquet as pq
 
 from curate.errors import ConfigError, ObjectNotFound
 from curate.log import get_logger
+from curate.prefetch import ahead
 from curate.storage.protocol import Outcome, Store
 from curate.tasks import layout, sense
 from curate.tasks.outputs import OutputListing, sort_listing
@@ -126,7 +125,8 @@ class Ledger:
     def read_plan(self, listing: OutputListing) -> Plan:
         """Returns the plan whose parts are in the listing; one read a part. Raises ConfigError if one is damaged."""
         names = sorted(listing.plan_parts, key=_part_number)
-        return Plan.of([self._part(name, data) for name, data in self._read_ahead(names, self.store.read)])
+        parts = ahead(lambda name: self.store.read(self.uri(name)), names, READERS)
+        return Plan.of([self._part(name, data) for name, data in parts])
 
     def next_part(self, listing: OutputListing) -> str:
         """Returns the name of the part that would be appended to the plan in the listing."""
@@ -164,13 +164,13 @@ class Ledger:
     def _segments(self, names: Iterable[str]) -> Iterator[tuple[str, Sequence[bytes]]]:
         """Yields segments by name, in this order, with their lines."""
 
-        def read(uri: str) -> bytes:
+        def read(name: str) -> bytes:
             try:
-                return self.store.read(uri)
+                return self.store.read(self.uri(name))
             except ObjectNotFound:
                 return b""
 
-        for name, data in self._read_ahead(names, read):
+        for name, data in ahead(read, names, READERS):
             try:
                 yield name, decompress(data).splitlines()
             except OSError as error:
@@ -206,18 +206,6 @@ class Ledger:
                 "choose another --output, or remove this one"
             )
         return table
-
-    def _read_ahead(self, names: Iterable[str], read: Callable[[str], bytes]) -> Iterator[tuple[str, bytes]]:
-        """Yields names with contents, in order, a few reads ahead of the consumer and never more."""
-        with ThreadPoolExecutor(READERS) as pool:
-            reads: deque[tuple[str, Future[bytes]]] = deque()
-            for name in names:
-                reads.append((name, pool.submit(read, self.uri(name))))
-                if len(reads) > 2 * READERS:
-                    first, future = reads.popleft()
-                    yield first, future.result()
-            for first, future in reads:
-                yield first, future.result()
 
 
 def _part_number(name: str) -> int:

@@ -40,7 +40,7 @@ from curate.dataset.lazy.plan import (
     Scan,
     Union,
     Zip,
-    lines,
+    explain_logical,
     may_be_incomplete,
     rows_of,
     schema_of,
@@ -1029,12 +1029,12 @@ class Dataset:
                 gives at most 1 rows of a piece; reads as many first, and more only if those are not enough
                 fused: filter((id > 2))
         """
-        consumed = list(rules.lines(rules.lower(self._plan), 1))
-        told = ["logical", *lines(self._plan, 1), "physical", *consumed]
+        consumed = list(rules.explain_physical(rules.lower(self._plan), 1))
+        told = ["logical", *explain_logical(self._plan, 1), "physical", *consumed]
         # What a write refuses is none of a consumer's business.
         with suppress(ConfigError):
             if (plan := through_files(self._plan)) is not None:
-                written = list(rules.lines(rules.lower(plan), 1))
+                written = list(rules.explain_physical(rules.lower(plan), 1))
                 told += ["written", *written] if written != consumed else []
         return "\n".join(told)
 

@@ -27,7 +27,7 @@ from curate.dataset.lazy.rules import (
     Spread,
     Tasks,
     Told,
-    Zipped,
+    ZipRows,
     are_alike,
     cpus_of,
     fuse,
@@ -203,7 +203,7 @@ def sized(tables: Iterator[pa.Table], block_bytes: int) -> Iterator[pa.Table]:
     """
     gathered: list[pa.Table] = []
     size, enough = 0, min(FIRST_BLOCK_BYTES, block_bytes)
-    for table in _cut(tables, block_bytes):
+    for table in _sliced(tables, block_bytes):
         if gathered and not table.schema.equals(gathered[0].schema):
             yield joined(gathered)
             gathered, size = [], 0
@@ -216,7 +216,7 @@ def sized(tables: Iterator[pa.Table], block_bytes: int) -> Iterator[pa.Table]:
         yield joined(gathered)
 
 
-def _cut(tables: Iterator[pa.Table], most_bytes: int) -> Iterator[pa.Table]:
+def _sliced(tables: Iterator[pa.Table], most_bytes: int) -> Iterator[pa.Table]:
     """Yields the rows in tables of about `most_bytes` bytes at most, by what their rows have on average; of one row at
     least. Says once that there is a row that is larger."""
     warned = False
@@ -299,7 +299,7 @@ def blocks(
                 pairs = zip(rows.sources, rows.views, strict=True)
                 fused = tuple(Fusion(source, view, (*steps, *operators)) for source, view in pairs)
                 yield from blocks(Tasks(fused), how, stopped, share, run)
-        case Zipped(inputs, plans):
+        case ZipRows(inputs, plans):
             streams = [blocks(one, how, stopped, share * len(inputs), run) for one in inputs]
             with connection(how, run), ExitStack() as stack:
                 for stream in streams:

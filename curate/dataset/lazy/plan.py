@@ -149,7 +149,7 @@ def rows_of(plan: Plan) -> int | None:
             return lengths.pop() if len(lengths) == 1 else None
 
 
-def lines(plan: Plan, depth: int = 0) -> Iterator[str]:
+def explain_logical(plan: Plan, depth: int = 0) -> Iterator[str]:
     """Yields the plan as text, the last operator first."""
     indent = "  " * depth
     match plan:
@@ -157,27 +157,27 @@ def lines(plan: Plan, depth: int = 0) -> Iterator[str]:
             yield f"{indent}{source.name}"
         case Apply(input, operator):
             yield f"{indent}{operator.name}"
-            yield from lines(input, depth + 1)
+            yield from explain_logical(input, depth + 1)
         case Marked(input, step, marks):
             yield f"{indent}{step.name}"
-            yield from lines(input, depth + 1)
+            yield from explain_logical(input, depth + 1)
             yield f"{indent}  by marks of"
-            yield from lines(marks, depth + 2)
+            yield from explain_logical(marks, depth + 2)
         case Checkpoint(input, path):
             yield f"{indent}checkpoint({path!r})"
-            yield from lines(input, depth + 1)
+            yield from explain_logical(input, depth + 1)
         case Limit(input, most):
             yield f"{indent}limit({most})"
-            yield from lines(input, depth + 1)
+            yield from explain_logical(input, depth + 1)
         case Exchanged(inputs, how):
             yield f"{indent}{how.name}"
             for one in inputs:
-                yield from lines(one, depth + 1)
+                yield from explain_logical(one, depth + 1)
         case Zip(inputs):
             yield f"{indent}zip"
             for one in inputs:
-                yield from lines(one, depth + 1)
+                yield from explain_logical(one, depth + 1)
         case Union(inputs):
             yield f"{indent}union"
             for one in inputs:
-                yield from lines(one, depth + 1)
+                yield from explain_logical(one, depth + 1)

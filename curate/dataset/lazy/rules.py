@@ -32,7 +32,7 @@ from curate.dataset.lazy.plan import Apply, Checkpoint, Exchanged, Limit, Marked
 from curate.dataset.lazy.sampling import RandomSample
 from curate.dataset.lazy.sources import Files, Source, View
 from curate.dataset.lazy.unifying import Unify
-from curate.dataset.lazy.zipping import Zipped as SideBySide
+from curate.dataset.lazy.zipping import Zipped
 from curate.dataset.pipeline import Compute, task_cpus
 from curate.units import format_bytes
 
@@ -88,7 +88,7 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
-class Zipped:
+class ZipRows:
     """Side by side, put together in the consumer's process."""
 
     inputs: tuple[Physical, ...]
@@ -121,7 +121,7 @@ class Told:
     operators: tuple[Operator, ...]
 
 
-Physical = Tasks | First | Local | Joined | Zipped | Kept | Spread | Told
+Physical = Tasks | First | Local | Joined | ZipRows | Kept | Spread | Told
 
 
 def lower(plan: Plan, operators: tuple[Operator, ...] = ()) -> Physical:
@@ -144,7 +144,7 @@ def lower(plan: Plan, operators: tuple[Operator, ...] = ()) -> Physical:
         case Marked():
             return Told(plan, operators)
         case Zip(inputs):
-            zipped = Zipped(tuple(lower(one) for one in inputs), inputs)
+            zipped = ZipRows(tuple(lower(one) for one in inputs), inputs)
             return Local(zipped, operators) if operators else zipped
         case Union(inputs):
             parts = [lower(one, operators) for one in inputs]
@@ -185,7 +185,7 @@ def placed(plan: Limit | Zip) -> Plan:
         case Limit(input, rows):
             return within(input, rows) or Exchanged((plan,), Held())
         case Zip(inputs):
-            return Exchanged(inputs, SideBySide(len(inputs)))
+            return Exchanged(inputs, Zipped(len(inputs)))
 
 
 def within(plan: Plan, rows: int) -> Plan | None:
@@ -212,8 +212,8 @@ def _limited(input: Physical, rows: int) -> Physical:
             return Local(First(_limited(below, rows), rows), operators) if keep else input
         case Joined(inputs):
             return Joined(tuple(_limited(one, rows) for one in inputs))
-        case Zipped(inputs, plans):
-            return Zipped(tuple(_limited(one, rows) for one in inputs), plans)
+        case ZipRows(inputs, plans):
+            return ZipRows(tuple(_limited(one, rows) for one in inputs), plans)
 
 
 def at_most(fusion: Fusion, rows: int) -> Fusion:
@@ -234,8 +234,8 @@ def unpaced(physical: Physical) -> Physical:
             return Local(unpaced(input), operators)
         case Joined(inputs):
             return Joined(tuple(map(unpaced, inputs)))
-        case Zipped(inputs, plans):
-            return Zipped(tuple(map(unpaced, inputs)), plans)
+        case ZipRows(inputs, plans):
+            return ZipRows(tuple(map(unpaced, inputs)), plans)
     return physical
 
 
@@ -362,24 +362,24 @@ def _predicates(schema: pa.Schema, operators: Sequence[Operator]) -> Iterator[An
         known = operator.schema(known)
 
 
-def lines(physical: Physical, depth: int = 0, told: list[Plan] | None = None) -> Iterator[str]:
+def explain_physical(physical: Physical, depth: int = 0, told: list[Plan] | None = None) -> Iterator[str]:
     """Yields what runs as text, what comes last first; `told` are the exchanges that the text has already."""
     indent = "  " * depth
     told = [] if told is None else told
     match physical:
         case First(input, rows):
             yield f"{indent}first {rows:,} rows, then stop"
-            yield from lines(input, depth + 1, told)
+            yield from explain_physical(input, depth + 1, told)
         case Kept(plan, path, operators):
             yield f"{indent}reads {path}{f', then: {_chain(operators)}' if operators else ''}"
             yield f"{indent}  which is written first, and kept"
-            yield from lines(lower(plan), depth + 2, told)
+            yield from explain_physical(lower(plan), depth + 2, told)
         case Told(marked, operators):
             yield f"{indent}{marked.step.name}{f', then: {_chain(operators)}' if operators else ''}"
             physical = lower(marked.marks)
             yield f"{indent}  by marks, which are written first, in order{_maps(physical)}"
-            yield from lines(physical, depth + 2, told)
-            yield from lines(lower(marked.input), depth + 1, told)
+            yield from explain_physical(physical, depth + 2, told)
+            yield from explain_physical(lower(marked.input), depth + 1, told)
         case Spread(exchanged, operators):
             yield f"{indent}{exchanged.how.name}: reads run files{f', then: {_chain(operators)}' if operators else ''}"
             if any(one is exchanged for one in told):
@@ -389,18 +389,18 @@ def lines(physical: Physical, depth: int = 0, told: list[Plan] | None = None) ->
             for side, below in enumerate(exchanged.inputs):
                 physical = lower(below, exchanged.how.prepare(side))
                 yield f"{indent}  which are written first, in order{_maps(physical)}"
-                yield from lines(physical, depth + 2, told)
+                yield from explain_physical(physical, depth + 2, told)
         case Local(input, operators):
             yield f"{indent}in this process: {_chain(operators)}"
-            yield from lines(input, depth + 1, told)
+            yield from explain_physical(input, depth + 1, told)
         case Joined(inputs):
             yield f"{indent}one after another"
             for one in inputs:
-                yield from lines(one, depth + 1, told)
-        case Zipped(inputs):
+                yield from explain_physical(one, depth + 1, told)
+        case ZipRows(inputs):
             yield f"{indent}side by side, in this process"
             for one in inputs:
-                yield from lines(one, depth + 1, told)
+                yield from explain_physical(one, depth + 1, told)
         case Tasks(fusions):
             yield f"{indent}tasks ({_amount(cpus_of(fusions), 'CPU')} each)"
             for fusion in fusions:

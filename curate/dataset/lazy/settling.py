@@ -17,7 +17,7 @@ from curate.dataset.formats.hold import hold
 from curate.dataset.lazy.durable import alike
 from curate.dataset.lazy.operators import Operator
 from curate.dataset.lazy.plan import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip, schema_of
-from curate.dataset.lazy.rules import Fusion, Joined, Local, Physical, Zipped
+from curate.dataset.lazy.rules import Fusion, Joined, Local, Physical, ZipRows
 from curate.dataset.lazy.stats import Run
 from curate.dataset.lazy.unifying import Unify, unify
 from curate.dataset.lazy.zipping import zipped_schema
@@ -171,7 +171,7 @@ def blank_of(plan: Plan, physical: Physical, run: Run | None) -> pa.Table:
     if (known := schema_of(plan)) is not None:
         return empty(known)
     with suppress(Exception):  # what user code makes of an empty table says nothing about what it makes of others
-        if run is None or not run.fusions or isinstance(physical, Local | Joined | Zipped):
+        if run is None or not run.fusions or isinstance(physical, Local | Joined | ZipRows):
             return _blank(plan)
         if run.vacant is not None:
             return empty(run.vacant)

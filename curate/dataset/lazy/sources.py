@@ -7,12 +7,11 @@ one after the other.
 from __future__ import annotations
 
 import hashlib
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +42,7 @@ from curate.dataset.split import SHARD_BYTES, bundled, shards_of
 from curate.dataset.tally import Tally, counted
 from curate.dataset.upstream import Hole, holes_in, refuse_holes, warn_of_holes
 from curate.errors import ConfigError, CorruptInput, SchemaMismatch
+from curate.prefetch import ahead
 from curate.storage import open_store
 from curate.storage.protocol import Object, Store
 from curate.tasks.columns import BLOCK_ROWS
@@ -57,9 +57,6 @@ NUMBER_BYTES = 8
 """Bytes of a number of a range."""
 TABLE_BYTES = 64 * MIB
 """Bytes of a table in memory above which it becomes several pieces."""
-
-A = TypeVar("A")
-B = TypeVar("B")
 
 
 class Source(Protocol):
@@ -169,7 +166,7 @@ class FileShards(Listed):
 
     def pieces(self) -> Iterator[Shard]:
         """Yields the shards of the files, in order."""
-        for shards in ahead(self._shards, self._named(), self._may_be_cut):
+        for _, shards in ahead(self._shards, self._named(), READERS, when=self._may_be_cut):
             yield from shards
 
     def bundles(self) -> Iterator[tuple[Shard, ...]]:
@@ -472,40 +469,6 @@ def files(
     )
     schema, first = _sampled(found)
     return replace(found, schema=schema, how=how if how.schema is not None else replace(how, first=first))
-
-
-def ahead(make: Callable[[A], B], items: Iterable[A], slow: Callable[[A], bool]) -> Iterator[B]:
-    """Yields what is made of items, in order; those that take long are begun ahead, `READERS` at once.
-
-    >>> list(ahead(abs, [-1, 2, -3], lambda one: one < 0))
-    [1, 2, 3]
-    """
-    begun: deque[B | Future[B]] = deque()
-    waiting = 0
-    with ThreadPoolExecutor(READERS) as pool:
-
-        def ended(one: B | Future[B]) -> B:
-            return one.result() if isinstance(one, Future) else one
-
-        try:
-            for item in items:
-                if not slow(item):
-                    if not begun:
-                        yield make(item)
-                        continue
-                    begun.append(make(item))
-                else:
-                    begun.append(pool.submit(make, item))
-                    waiting += 1
-                while begun and (waiting > READERS or not isinstance(begun[0], Future)):
-                    waiting -= isinstance(begun[0], Future)
-                    yield ended(begun.popleft())
-            while begun:
-                yield ended(begun.popleft())
-        finally:
-            for one in begun:
-                if isinstance(one, Future):
-                    one.cancel()
 
 
 def _sampled(source: Files) -> tuple[pa.Schema, str]:

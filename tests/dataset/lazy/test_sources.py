@@ -21,7 +21,7 @@ import curate
 from curate import Dataset
 from curate.dataset.lazy import sinks, sources
 from curate.dataset.lazy.plan import Scan
-from curate.dataset.lazy.sources import Files, View, ahead
+from curate.dataset.lazy.sources import Files, View
 from curate.dataset.split import BUNDLE_BYTES, OPEN_BYTES, bundled, whole
 from curate.dataset.tally import BadRowBudget, Tally
 from curate.tasks.plan import SCHEMA
@@ -233,35 +233,6 @@ class TestMemory:
         """Over the edges of its pieces."""
         monkeypatch.setattr(sources, "RANGE_ROWS", 7)
         assert [row["id"] for row in curate.range(30).take_all()] == [*range(30)]
-
-
-class TestAhead:
-    @given(st.lists(st.booleans(), max_size=60))
-    def test_in_order(self, slow: list[bool]) -> None:
-        """Whatever is made in threads and what is not."""
-        items = list(enumerate(slow))
-        assert list(ahead(lambda one: one[0], items, lambda one: one[1])) == list(range(len(items)))
-
-    def test_no_further_than_a_window(self) -> None:
-        """Who takes one has not had all made; who stops, stops it."""
-        begun: list[int] = []
-
-        def make(item: int) -> int:
-            begun.append(item)
-            return item
-
-        stream = ahead(make, range(1000), lambda _: True)
-        assert next(stream) == 0
-        assert len(begun) <= sources.READERS + 1
-        stream.close()  # type: ignore[attr-defined]
-        assert len(begun) <= sources.READERS + 1
-
-    def test_what_fails_fails_in_its_turn(self) -> None:
-        """What comes before it is there."""
-        stream = ahead(lambda item: 1 // item, [1, 1, 0, 1], lambda _: True)
-        assert [next(stream), next(stream)] == [1, 1]
-        with pytest.raises(ZeroDivisionError):
-            next(stream)
 
 
 def test_a_shard_is_named_in_errors(tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from curate.tasks.ahead import ahead
+from curate.prefetch import ahead
 
 
 def test_results_come_in_order_however_long_calls_take() -> None:
@@ -44,4 +46,22 @@ def test_an_error_comes_when_its_turn_does() -> None:
     results = ahead(call, range(5), threads=2)
     assert [next(results), next(results)] == [(0, 0), (1, 1)]
     with pytest.raises(ValueError, match="boom"):
+        next(results)
+
+
+@given(st.lists(st.booleans(), max_size=60))
+def test_quick_calls_between_slow_ones_keep_the_order(slow: list[bool]) -> None:
+    """Whatever is called in threads and what is not; only what is slow is."""
+    here = threading.get_ident()
+    items = list(enumerate(slow))
+    found = list(ahead(lambda _: threading.get_ident(), items, threads=2, when=lambda item: item[1]))
+    assert [item for item, _ in found] == items
+    assert [thread != here for _, thread in found] == slow
+
+
+def test_an_error_of_a_quick_call_comes_when_its_turn_does() -> None:
+    """A slow call before it is not lost."""
+    results = ahead(lambda item: 1 // item, [1, 2, 0], threads=2, when=lambda item: item == 1)
+    assert [next(results), next(results)] == [(1, 1), (2, 0)]
+    with pytest.raises(ZeroDivisionError):
         next(results)
