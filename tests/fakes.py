@@ -12,7 +12,10 @@ from curate.runtime.protocol import End, Ended, News, PoolSpec, PoolState, Progr
 from curate.storage.protocol import Calls, Object, Published, Store, Writer
 from curate.testing import FakeClock
 
-__all__ = ["After", "FakeBackend", "FakeClock", "FlakyStore"]
+__all__ = ["NEVER_S", "After", "FakeBackend", "FakeClock", "FlakyStore"]
+
+NEVER_S = 600.0
+"""After how long what a test waits for is taken never to come: a bound for what hangs, and no measure of anything."""
 
 
 @dataclass

@@ -22,6 +22,7 @@ from curate.dataset.confine import Confined
 from curate.dataset.raised import RaisedElsewhere
 from curate.errors import BadRow, ConfigError, RetryLater
 from curate.units import MIB
+from tests.fakes import NEVER_S
 from tests.job.inline import quarantined
 
 ROOT = Path(__file__).parents[2]
@@ -444,7 +445,7 @@ def leave_nothing_behind() -> None:
 def test_nothing_is_left_behind() -> None:
     """Neither processes nor open files, seen in a process in which nobody else opens any."""
     program = "from tests.dataset.test_confine import leave_nothing_behind as check; check()"
-    ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60, capture_output=True, text=True)
+    ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=NEVER_S, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
 
 
@@ -468,7 +469,7 @@ confined.apply_row({{"pids": {str(tmp_path / "pids")!r}, "hang": {how == "is kil
 if {how == "is killed"}:
     os.kill(os.getpid(), signal.SIGKILL)
 """
-    ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60)
+    ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=NEVER_S)
     assert ran.returncode == (0 if how == "returns" else -signal.SIGKILL)
     assert all(gone(int(pid)) for pid in (tmp_path / "pids").read_text().split())
 

@@ -23,6 +23,7 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tests.fakes import NEVER_S
 from tests.gcs_emulator import GcsEmulator
 
 ROOT = Path(__file__).parents[2]
@@ -124,7 +125,7 @@ class Zygote:
     def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(timeout=30)
+        self._process.wait(timeout=NEVER_S)
 
     def run(self, *argv: str, **request: Any) -> Ended:
         """Runs one job file with arguments, to its end or to its kill."""
@@ -288,7 +289,7 @@ class Driver:
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.process.kill()
-            self.process.communicate(timeout=30)
+            self.process.communicate(timeout=NEVER_S)
 
     def signal(self, number: signal.Signals) -> None:
         """Sends a signal to the process alone."""
@@ -298,7 +299,7 @@ class Driver:
         """What Ctrl-C does: SIGINT for the whole foreground group."""
         os.killpg(self.process.pid, signal.SIGINT)
 
-    def end(self, timeout_s: float = 120) -> Ended:
+    def end(self, timeout_s: float = NEVER_S) -> Ended:
         """Waits for the process to end by itself."""
         out, err = self.process.communicate(timeout=timeout_s)
         return Ended(self.process.returncode, out, err or (self.errors.read_text() if self.errors else ""))
@@ -312,19 +313,19 @@ class Driver:
 
         An agent of Ray's whose raylet ended while both were starting looks for the cluster for a minute first.
         """
-        until = time.monotonic() + 150
+        until = time.monotonic() + NEVER_S
         while left := marked(self.mark):
             assert time.monotonic() < until, f"still there long after their driver: {list(left.values())}"
             time.sleep(0.1)
 
 
-def run(*argv: str, env: Mapping[str, str] | None = None, timeout_s: float = 180) -> Ended:
+def run(*argv: str, env: Mapping[str, str] | None = None, timeout_s: float = NEVER_S) -> Ended:
     """Runs a Python file as a process of its own, to its end."""
     with Driver(list(argv), env or {}) as driver:
         return driver.end(timeout_s)
 
 
-def wait_until(condition: Callable[[], Any], what: str, deadline_s: float = 60) -> Any:
+def wait_until(condition: Callable[[], Any], what: str, deadline_s: float = NEVER_S) -> Any:
     """Returns the first true value of a condition, looking again and again."""
     until = time.monotonic() + deadline_s
     while not (value := condition()):

@@ -29,6 +29,7 @@ from tests.e2e.harness import (
     wait_until,
     workers,
 )
+from tests.fakes import NEVER_S
 from tests.gcs_emulator import GcsEmulator
 
 KILLS = 12
@@ -82,7 +83,7 @@ def test_ray(place: Place, tmp_path: Path) -> None:
             time.sleep(rng.uniform(0, 0.6))
             kills += driver.running()
             driver.signal(signal.SIGKILL)
-            driver.process.communicate(timeout=60)
+            driver.process.communicate(timeout=NEVER_S)
         _wait_for_workers(workers(trace))
         assert not strangers(place.objects("killed"))
     again = run(*argv, env=place.env)

@@ -16,6 +16,7 @@ import pytest
 
 from tests.e2e.harness import Driver, Place, balanced, corpus, job_summary, outputs, run, strangers, totals, wait_until
 from tests.e2e.jobs.pooled import Pooled
+from tests.fakes import NEVER_S
 
 POOLED = "tests/e2e/jobs/pooled.py"
 FILES = corpus(seed=5, sizes=(120, 3, 60, 0, 200, 1, 75, 40, 90, 10, 30, 300))
@@ -106,7 +107,7 @@ def test_the_driver_is_killed(local: Place, tmp_path: Path) -> None:
             wait_until(lambda n=number: _calls(trace) > 12 * n + 3, "actors are called")
             time.sleep(rng.uniform(0, 0.4))
             driver.signal(signal.SIGKILL)
-            driver.process.communicate(timeout=60)
+            driver.process.communicate(timeout=NEVER_S)
         pids = {int(line.split()[0]) for line in trace.read_text().splitlines()}
         wait_until(lambda pids=pids: not any(Path(f"/proc/{pid}").exists() for pid in pids), "actors end")
         assert not strangers(local.objects("killed"))

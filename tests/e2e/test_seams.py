@@ -18,6 +18,7 @@ import pytest
 
 from tests.e2e.harness import Driver, Place, job_summary, outputs, run, wait_until
 from tests.e2e.jobs.seams import SEAMS, rows
+from tests.fakes import NEVER_S
 
 SCRIPT = "tests/e2e/jobs/seams.py"
 PAIRS = 10
@@ -67,7 +68,7 @@ def test_ten_pairs_on_ray(local: Place) -> None:
             )
             assert driver.running(), driver.end().err
             driver.signal(signal.SIGKILL)
-            printed, _ = driver.process.communicate(timeout=60)
+            printed, _ = driver.process.communicate(timeout=NEVER_S)
         kills += not (at / "out/_curate/summary.json").exists()
         missing[pair] = len(main_outputs(Path(whole) / pair) - main_outputs(at))
         if number:

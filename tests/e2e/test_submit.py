@@ -20,6 +20,7 @@ import pytest
 from curate.clock import SystemClock
 from curate.dataset.look import look
 from tests.e2e.harness import ROOT, Place, corpus, end_all, json_line, outputs, run, totals, wait_until, write_files
+from tests.fakes import NEVER_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.serial]
 BIN = Path(sys.executable).parent
@@ -59,7 +60,7 @@ class Head:
             cwd=self.work,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=NEVER_S,
         )
 
     def submit(self, *argv: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -114,7 +115,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
         yield found
     finally:
         process.kill()
-        process.wait(60)
+        process.wait(NEVER_S)
         end_all(f"CURATE_TEST_HEAD={mark}")
         shutil.rmtree(temporary, ignore_errors=True)
 

@@ -23,6 +23,7 @@ from curate.errors import ConfigError
 from curate.job.command import command
 from curate.runtime.protocol import Resources
 from curate.tasks.summary import Summary
+from tests.fakes import NEVER_S
 from tests.job.inline import everything, numbered, outputs, write_jsonl
 
 ROOT = Path(__file__).parents[2]
@@ -600,7 +601,7 @@ class TestAsAProcess:
         assert started.stdout is not None
         assert started.stdout.readline() == "listing\n"
         started.send_signal(signal.SIGINT)
-        _, err = started.communicate(timeout=60)
+        _, err = started.communicate(timeout=NEVER_S)
         assert started.returncode == 130
         assert "Traceback" not in err
         assert not (tmp_path / "out").exists()

@@ -14,6 +14,7 @@ import pytest
 
 from curate.errors import ConfigError
 from curate.runtime.protocol import End, Ended, Message, News, Resources, Started
+from tests.fakes import NEVER_S
 from tests.runtime.calling import Calling, die, process_while
 
 pytestmark = [pytest.mark.slow, pytest.mark.serial]
@@ -40,7 +41,7 @@ def machine() -> Iterator[Any]:
     ray.shutdown()
 
 
-def polled(backend: Any, enough: Callable[[list[News]], bool], within_s: float = 60.0) -> list[News]:
+def polled(backend: Any, enough: Callable[[list[News]], bool], within_s: float = NEVER_S) -> list[News]:
     """Returns the news until there is enough of it."""
     news: list[News] = []
     until = time.monotonic() + within_s
@@ -62,7 +63,7 @@ def the_end(news: list[News]) -> Ended:
 
 def begun(path: Path, count: int = 1) -> list[int]:
     """Returns the processes that wait for a file to vanish, once there are as many as that."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + NEVER_S
     while len(found := [int(one.suffix[1:]) for one in path.parent.glob(f"{path.name}.*")]) < count:
         assert time.monotonic() < until
         time.sleep(0.01)

@@ -14,6 +14,8 @@ from typing import Any
 import orjson
 import pytest
 
+from tests.fakes import NEVER_S
+
 pytestmark = [pytest.mark.slow, pytest.mark.serial]
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
@@ -68,7 +70,7 @@ def driver(num_cpus: float, folder: Path, env: Mapping[str, str]) -> subprocess.
         env=clean | {"RAY_TMPDIR": str(folder), "HOME": str(folder), "PYTHONPATH": str(ROOT)} | env,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=NEVER_S,
     )
 
 

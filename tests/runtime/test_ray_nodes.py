@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from curate.runtime.protocol import End, Ended, Message, Resources, Started
+from tests.fakes import NEVER_S
 from tests.runtime.calling import Calling, die, process_while
 from tests.runtime.test_ray import begun, ends, polled, the_end
 
@@ -55,7 +56,7 @@ def connected(cluster: Any) -> Iterator[Any]:
 
 
 def wait(condition: Callable[[], bool], what: str) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + NEVER_S
     while not condition():
         assert time.monotonic() < until, what
         time.sleep(0.02)

@@ -13,6 +13,7 @@ import pytest
 
 from curate.errors import ConfigError, PoolFailed
 from curate.runtime.protocol import End, Ended, Message, PoolSpec, Resources, Started
+from tests.fakes import NEVER_S
 from tests.runtime.calling import Calling, process_while
 from tests.runtime.pooling import Conducting, Serving, Slicing, leave, poison, slowly
 from tests.runtime.test_ray import begun, ends, polled
@@ -57,13 +58,13 @@ class Pooled:
         """Returns the processes of all actors that were ever set up."""
         return {int(path.name) for path in self.folder.iterdir()}
 
-    def answers(self, *tasks: Any, within_s: float = 60.0) -> list[list[Any]]:
+    def answers(self, *tasks: Any, within_s: float = NEVER_S) -> list[list[Any]]:
         """Returns the answers to the calls of some tasks."""
         for task, payload in enumerate(tasks):
             self.backend.launch(task, payload, 1)
         return self.told(len(tasks), within_s)
 
-    def told(self, tasks: int, within_s: float = 60.0) -> list[list[Any]]:
+    def told(self, tasks: int, within_s: float = NEVER_S) -> list[list[Any]]:
         """Returns what tasks tell that were launched."""
         news, self.news = self.news, []
         news += polled(self.backend, lambda more: ends(tasks)(news + more), within_s)
@@ -74,7 +75,7 @@ class Pooled:
                 items.setdefault(one.task, []).extend(one.items)
         return [items[task] for task in sorted(items)]
 
-    def until(self, true: Callable[[Any], bool], within_s: float = 60.0) -> None:
+    def until(self, true: Callable[[Any], bool], within_s: float = NEVER_S) -> None:
         """Polls until the state of the pool is such."""
         until_s = time.monotonic() + within_s
         while not true(state := self.backend.pools()[0]):
@@ -213,11 +214,13 @@ def test_what_curate_itself_raises_ends_the_task(pooled: Pooled) -> None:
     ("fails", "says"), [("raise", "ValueError: no weights"), ("exit", "setup raised SystemExit: 3")]
 )
 def test_an_actor_that_cannot_be_set_up_fails_the_run_at_once(pooled: Pooled, fails: str, says: str) -> None:
-    """With its traceback."""
+    """With its traceback; not when its time is up."""
+    from curate.runtime import ray_pools
+
     began = time.monotonic()
     with pytest.raises(PoolFailed, match=rf"(?s)serving: an actor cannot be set up\n.*in setup.*{says}"):
         pooled.load(fails)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < ray_pools.SETUP_S / 2
 
 
 def test_an_actor_that_dies_while_it_is_set_up_is_tried_three_times(pooled: Pooled) -> None:
@@ -247,28 +250,32 @@ def test_a_pool_whose_last_actor_cannot_be_replaced_fails_the_run(pooled: Pooled
     (pid,) = pooled.pids()
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(PoolFailed, match=r"(?s)serving: an actor cannot be set up\n.*ValueError: the weights are gone"):
-        polled(pooled.backend, ends(1), within_s=20)
+        polled(pooled.backend, ends(1))
 
 
-def test_a_pool_grows_under_load(pooled: Pooled) -> None:
+def test_a_pool_grows_under_load(pooled: Pooled, tmp_path: Path) -> None:
     """From one to the most it may have; the new one gets calls of tasks that run."""
+    hold = tmp_path.parent / f"{tmp_path.name}-hold"
+    hold.touch()
     pooled.load(min_size=1, max_size=2)
-    (items,) = pooled.answers([(slowly, k, 0.05) for k in range(250)])
-    assert values(items) == list(range(250))
+    pooled.backend.launch(0, [(process_while, str(hold)), *((slowly, k, 0.05) for k in range(80))], 1)
+    pooled.until(lambda state: state.ready == 2)
+    hold.unlink()
+    (items,) = pooled.told(1)
+    assert values(items)[1:] == list(range(80))
     assert len({pid for _, pid in items[-40:-1]}) == 2
     assert pooled.backend.pools()[0].ready == 2
 
 
 def test_who_stops_does_not_wait_for_a_pool(pooled: Pooled) -> None:
-    """To load a model may take minutes, to get a machine for it an hour."""
-    began = time.monotonic()
+    """To load a model may take minutes, to get a machine for it an hour: here there is none."""
     stop = [False, False, True]
     pooled.backend.load(
         Conducting(),
         [PoolSpec("elsewhere", Serving(pooled.folder), Resources(custom={"moon": 1.0}))],
         stopped=lambda: stop.pop(0),
     )
-    assert time.monotonic() - began < 2
+    assert stop == []
     assert (pooled.backend.pools()[0].ready, pooled.backend.pools()[0].starting) == (0, 1)
 
 
@@ -281,7 +288,7 @@ def test_cancelling_ends_the_actor_that_goes_on(pooled: Pooled, tmp_path: Path) 
     begun(stuck)
     pooled.backend.launch(8, [(slowly, k, 0.0) for k in range(5)], 1)
     pooled.backend.cancel(7)
-    news = polled(pooled.backend, ends(2), within_s=30)
+    news = polled(pooled.backend, ends(2))
     assert {one.task: one.end for one in news if isinstance(one, Ended)} == {7: End.CANCELLED, 8: End.RETURNED}
     (items,) = (one.items for one in news if isinstance(one, Message) and one.task == 8)
     assert values(items) == list(range(5))
@@ -291,13 +298,13 @@ def test_cancelling_ends_the_actor_that_goes_on(pooled: Pooled, tmp_path: Path) 
 def test_cancelling_lets_an_actor_live_that_is_soon_done(pooled: Pooled) -> None:
     """What waits of the task is dropped."""
     pooled.load(max_size=1, max_in_flight=16)
-    pooled.backend.launch(7, [(slowly, k, 1.0) for k in range(20)], 1, announce=True)
+    pooled.backend.launch(7, [(slowly, k, 1.0) for k in range(1000)], 1, announce=True)
     polled(pooled.backend, lambda news: any(isinstance(one, Started) for one in news))
     pooled.until(lambda state: state.queued > 0)
     pooled.backend.cancel(7)
     polled(pooled.backend, ends(1))
     pooled.news.clear()
-    (items,) = pooled.answers([(slowly, 1, 0.0)], within_s=5)
+    (items,) = pooled.answers([(slowly, 1, 0.0)])
     assert values(items) == [1]
     pooled.until(lambda state: state.busy == 0.0)
     assert len(pooled.pids()) == 1
@@ -335,7 +342,7 @@ def test_actors_and_boards_are_gone_with_their_program(pooled: Pooled) -> None:
     assert len(internal_kv._internal_kv_list("curate-", namespace="curate")) == 1
     pooled.backend.load(Calling())
     assert internal_kv._internal_kv_list("curate-", namespace="curate") == []
-    until_s = time.monotonic() + 20
+    until_s = time.monotonic() + NEVER_S
     while ray.available_resources().get("CPU") != 2.0 or any(Path(f"/proc/{pid}").exists() for pid in pooled.pids()):
         assert time.monotonic() < until_s
         time.sleep(0.05)

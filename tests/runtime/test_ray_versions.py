@@ -14,6 +14,7 @@ import curate
 from curate.errors import ConfigError
 from curate.runtime.ray_pickle import packed
 from curate.runtime.ray_versions import check_of_workers, digest_of, refuse_other_code
+from tests.fakes import NEVER_S
 
 HERE = Path(curate.__file__).parent
 DRIVER = """
@@ -112,7 +113,7 @@ def test_stale_workers_are_refused(tmp_path: Path, what: str) -> None:
                 cwd=elsewhere,
                 capture_output=True,
                 text=True,
-                timeout=100,
+                timeout=NEVER_S,
                 check=True,
             )
         finally:

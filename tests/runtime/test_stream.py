@@ -16,6 +16,7 @@ from curate.dataset.streaming import stream_blocks
 from curate.errors import StreamFailed
 from curate.runtime.protocol import Resources
 from curate.units import MIB
+from tests.fakes import NEVER_S
 from tests.runtime.streaming import Blocks, Unsendable
 
 pytestmark = [pytest.mark.slow, pytest.mark.serial]
@@ -48,7 +49,7 @@ def in_order(pieces: int, blocks: int) -> list[tuple[int, int]]:
     return [(piece, block) for piece in range(pieces) for block in range(blocks)]
 
 
-def until(true: Callable[[], bool], within_s: float = 60.0) -> None:
+def until(true: Callable[[], bool], within_s: float = NEVER_S) -> None:
     deadline = time.monotonic() + within_s
     while not true():
         assert time.monotonic() < deadline

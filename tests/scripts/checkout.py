@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.fakes import NEVER_S
+
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 # `-c` is answered by a real Python, `-m venv` makes a folder with this stand-in in it; all else is noted in `calls`.
@@ -61,7 +63,7 @@ class Checkout:
     def run(self, command: str) -> tuple[int, str, str]:
         """Returns exit code, standard output and standard error."""
         process = self.start(command)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=NEVER_S)
         return process.returncode, out, err
 
     def calls(self) -> list[str]:

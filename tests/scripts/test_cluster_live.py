@@ -33,6 +33,7 @@ from tests.e2e.harness import (
     wait_until,
     write_files,
 )
+from tests.fakes import NEVER_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.serial]
 BIN = Path(sys.executable).parent
@@ -105,13 +106,13 @@ class Cluster:
     def submit(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Submits a job and follows it to its end."""
         process = self.start("submit", "--address", self.address, *words, **env)
-        out, err = process.communicate(timeout=300)
+        out, err = process.communicate(timeout=NEVER_S)
         return subprocess.CompletedProcess(words, process.returncode, out, err)
 
     def jobs(self) -> str:
         """Returns all that Ray tells of the jobs that it knows."""
         listed = [BIN / "ray", "job", "list", "--address", self.address]
-        ended = subprocess.run(listed, env=self.env, capture_output=True, text=True, timeout=60, check=True)
+        ended = subprocess.run(listed, env=self.env, capture_output=True, text=True, timeout=NEVER_S, check=True)
         # Before it, with the time, is where it was asked.
         return ended.stdout[ended.stdout.index("[JobDetails") :]
 
@@ -177,7 +178,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     finally:
         for process in processes:
             process.kill()
-            process.wait(60)
+            process.wait(NEVER_S)
         end_all(mark)
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -286,7 +287,7 @@ def test_a_driver_that_is_killed_is_submitted_again(
         hold.unlink()
         for pid in drivers:
             os.kill(pid, signal.SIGKILL)
-        out, err = process.communicate(timeout=300)
+        out, err = process.communicate(timeout=NEVER_S)
     finally:
         process.kill()
     assert process.returncode == 0, out + err
@@ -304,13 +305,13 @@ def test_a_job_that_nobody_follows(cluster: Cluster, tmp_path: Path) -> None:
     wait_until((tmp_path / "half").exists, "half of the log is written", 120)
     follower = cluster.start("logs", "--follow", "--address", cluster.address, name)
     stopped = cluster.start("stop", "--address", cluster.address, name)
-    stopped.communicate(timeout=120)
+    stopped.communicate(timeout=NEVER_S)
     assert stopped.returncode == 0
-    out, _ = follower.communicate(timeout=120)
+    out, _ = follower.communicate(timeout=NEVER_S)
     assert follower.returncode == 1
     assert [line for line in out.splitlines() if line.startswith("line ")] == [f"line {k}" for k in range(100)]
     unknown = cluster.start("logs", "--follow", "--address", cluster.address, "nothing-of-that-name")
-    _, err = unknown.communicate(timeout=120)
+    _, err = unknown.communicate(timeout=NEVER_S)
     assert unknown.returncode == 2
     assert "knows no job nothing-of-that-name" in err
 
@@ -372,7 +373,7 @@ def test_a_lost_connection_is_made_anew(cluster: Cluster, tmp_path: Path) -> Non
             said += line
         (tmp_path / "go").touch()
         wire.mend()
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=NEVER_S)
     finally:
         process.kill()
     assert process.returncode == 0, out + said + err

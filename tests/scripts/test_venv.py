@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 
+from tests.fakes import NEVER_S
 from tests.scripts.checkout import SCRIPTS, Checkout
 
 
@@ -97,7 +98,7 @@ def test_concurrent_calls_make_it_once(checkout: Checkout) -> None:
     """The others wait, then find it made."""
     processes = [checkout.start(source(checkout)) for _ in range(5)]
     for process in processes:
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=NEVER_S)
         assert (process.returncode, out) == (0, f"root is {checkout.root}\n")
     assert checkout.venvs_made() == 1
 
