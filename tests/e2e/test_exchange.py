@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.e2e.conftest import Sweep
 from tests.e2e.harness import (
     Driver,
     Ended,
@@ -149,21 +150,17 @@ def undone(bench: Bench, name: str, parts: set[str]) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    ("when", "step", "flags"),
+    ("every", "flags"),
     [
-        ("before", 11, ()),
-        ("after", 17, ("--shuffle",)),
-        *(
-            pytest.param(when, 1, flags, marks=pytest.mark.slow)
-            for flags in ((), ("--shuffle",))
-            for when in ("before", "after")
-        ),
+        (5, ()),
+        (7, ("--shuffle",)),
+        *(pytest.param(1, flags, marks=pytest.mark.slow) for flags in ((), ("--shuffle",))),
     ],
 )
 def test_killed_at_every_operation_and_run_again(
-    place: Place, tmp_path: Path, when: str, step: int, flags: tuple[str, ...]
+    place: Place, sweep: Sweep, tmp_path: Path, every: int, flags: tuple[str, ...]
 ) -> None:
-    """Before and after each ledger object of the job and of its stage, in maps, between map and reduce, in reduces, in
+    """Before each ledger object of the job and of its stage, in maps, between map and reduce, in reduces, in
     the sweep. The rerun ends complete with the same bytes, names and books; it looks at what has no output, and at
     nothing else; afterwards no stage is left, and the run after that finds nothing to do. A seed that was chosen is the
     seed."""
@@ -178,10 +175,10 @@ def test_killed_at_every_operation_and_run_again(
         assert len(parts) > 2
         assert looks(bench.trace("whole")) == {"map": MAPS + 1, "reduce": len(parts) + 1}
         operations = zygote.operations(*bench.argv("count"))
-        assert operations > 60
-        for number in range(0, operations, step):
-            name, where = f"killed-{number}", f"{when} operation {number} of {operations}"
-            killed = zygote.run(*bench.argv(name), kill_operation=number, kill_when=when)
+        assert len(operations) > 60
+        for at, number in enumerate(sweep(operations, every)):
+            name, where = f"killed-{number}", f"before operation {number}, {operations[number]}"
+            killed = zygote.run(*bench.argv(name), kill_operation=number, kill_when="before")
             assert killed.code == -9, f"{where}: {killed.code} {killed.err}"
             left = place.objects(name)
             assert not unknown(left), where
@@ -203,7 +200,7 @@ def test_killed_at_every_operation_and_run_again(
             assert outputs(after) == outputs(expected), where
             assert totals(again.json) == kept, where
             assert job_summary(after) == job_summary(expected), where
-            if number % 8 == 0:
+            if at % 4 == 0:
                 calls = zygote.run(*bench.argv(name)).json["storage_calls"]
                 assert (calls["list"], calls["put"], calls["delete"]) == (1, 0, 0), f"{where}: {calls}"
 
@@ -213,8 +210,8 @@ def _sorted_rows(objects: dict[str, bytes]) -> list[Any]:
     return sorted(tuple(row.values()) for row in pa.concat_tables(tables).to_pylist())
 
 
-@pytest.mark.parametrize("step", [23, pytest.param(1, marks=pytest.mark.slow)])
-def test_killed_at_every_operation_of_an_overwrite(local: Place, tmp_path: Path, step: int) -> None:
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
+def test_killed_at_every_operation_of_an_overwrite(local: Place, sweep: Sweep, tmp_path: Path, every: int) -> None:
     """Other rows come out of the same exchange: the maps that were done are not run again, wherever the kill hits, and
     the next overwrite, or run without it once the old job is gone, ends with the new outputs alone."""
     bench = Bench(local, tmp_path / "bench")
@@ -232,8 +229,8 @@ def test_killed_at_every_operation_of_an_overwrite(local: Place, tmp_path: Path,
         prepared("count")
         operations = zygote.operations(*bench.argv("count", *again))
         assert looks(bench.trace("count"))["map"] == 0
-        for number in range(0, operations, step):
-            name, where = f"killed-{number}", f"before operation {number} of {operations}"
+        for number in sweep(operations, every):
+            name, where = f"killed-{number}", f"before operation {number}, {operations[number]}"
             prepared(name)
             killed = zygote.run(*bench.argv(name, *again), kill_operation=number, kill_when="before")
             assert killed.code == -9, f"{where}: {killed.code} {killed.err}"

@@ -1,6 +1,6 @@
-"""A job killed before and after every single storage operation, one after the other, and run again.
+"""A job killed before storage operations of every kind, one after the other, and run again.
 
-To storage, after one operation is before the next; so the quick tests do one side, and not every operation.
+To storage, after one operation is before the next: one side is enough.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pytest
 
 from curate.clock import SystemClock
 from curate.dataset.look import look
+from tests.e2e.conftest import Sweep
 from tests.e2e.harness import (
     CURATION,
     LENGTHS,
@@ -30,22 +31,16 @@ from tests.e2e.harness import (
 
 SIZES = (120, 3, 0)
 ROWS = "tests/e2e/jobs/rows.py"
-every = pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])
+every_kind = pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
 
 
 @pytest.mark.parametrize(
-    ("when", "step", "job"),
-    [
-        ("before", 2, CURATION),
-        ("before", 4, LENGTHS),
-        *(
-            pytest.param(when, 1, job, marks=pytest.mark.slow)
-            for job in (CURATION, LENGTHS)
-            for when in ("before", "after")
-        ),
-    ],
+    ("every", "job"),
+    [(4, CURATION), (5, LENGTHS), *(pytest.param(1, job, marks=pytest.mark.slow) for job in (CURATION, LENGTHS))],
 )
-def test_killed_at_every_operation_and_run_again(place: Place, tmp_path: Path, when: str, step: int, job: str) -> None:
+def test_killed_at_every_operation_and_run_again(
+    place: Place, sweep: Sweep, tmp_path: Path, every: int, job: str
+) -> None:
     """Wherever the kill hits: the rerun ends complete with the same bytes, names and books; it attempts each shard that
     has no output once, and no other, and reads no other but for the schema, if that was not there; nothing lies under
     the output prefix but outputs and the ledger, at no time; and the run after that finds nothing to do. A shard that
@@ -63,15 +58,15 @@ def test_killed_at_every_operation_and_run_again(place: Place, tmp_path: Path, w
         # A shard without rows begins nothing that leaves a trace.
         shards = {f"{name.partition('.')[0]}.parquet": int(size > 0) for name, size in zip(files, SIZES, strict=True)}
         operations = zygote.operations(job, *common, "--output", f"{place.root}/count")
-        assert operations > 30
+        assert len(operations) > 30
         sides = ["_side/lengths/"] if job == LENGTHS else []
         assert set(outputs(expected)) >= {side + name for name in shards for side in sides}
 
-        for number in range(0, operations, step):
+        for at, number in enumerate(sweep(operations, every)):
             name, trace = f"killed-{number}", tmp_path / f"trace-{number}"
             argv = (job, *common, "--output", f"{place.root}/{name}", "--trace", str(trace))
-            where = f"{when} operation {number} of {operations}"
-            killed = zygote.run(*argv, kill_operation=number, kill_when=when)
+            where = f"before operation {number}, {operations[number]}"
+            killed = zygote.run(*argv, kill_operation=number, kill_when="before")
             assert killed.code == -9, f"{where}: {killed.code} {killed.err}"
             left = place.objects(name)
             assert set(outputs(left).items()) <= set(outputs(expected).items()), where
@@ -91,14 +86,16 @@ def test_killed_at_every_operation_and_run_again(place: Place, tmp_path: Path, w
             second = executions(trace) - first
             assert second.total() == sum(shards[name] for name in undone) + looks, f"{where}: {second}"
             assert executions(trace).total() - begun <= 1, f"{where}: {executions(trace)}"
-            if number % 8 == 0:
+            if at % 4 == 0:
                 calls = zygote.run(*argv).json["storage_calls"]
                 assert (calls["list"], calls["put"], calls["delete"]) == (2, 0, 0), f"{where}: {calls}"
 
 
-@every
+@every_kind
 @pytest.mark.parametrize("job", [CURATION, LENGTHS])
-def test_killed_at_every_operation_of_an_overwrite(local: Place, tmp_path: Path, step: int, job: str) -> None:
+def test_killed_at_every_operation_of_an_overwrite(
+    local: Place, sweep: Sweep, tmp_path: Path, every: int, job: str
+) -> None:
     """The next overwrite goes on where the kill hit, and ends with the new outputs alone, beside what is foreign. Run
     without it, the old job is made whole again, or refused because the new one has its place."""
     source = local.write("in", corpus(sizes=SIZES))
@@ -114,12 +111,12 @@ def test_killed_at_every_operation_of_an_overwrite(local: Place, tmp_path: Path,
         again = ("--short", "25", "--overwrite", "--yes")
         shutil.copytree(root / "old", root / "count")
         operations = zygote.operations(*common, f"{root}/count", *again)
-        for number in range(0, operations, step):
-            out, where = root / f"killed-{number}", f"before operation {number} of {operations}"
+        for at, number in enumerate(sweep(operations, every)):
+            out, where = root / f"killed-{number}", f"before operation {number}, {operations[number]}"
             shutil.copytree(root / "old", out)
             killed = zygote.run(*common, str(out), *again, kill_operation=number, kill_when="before")
             assert killed.code == -9, f"{where}: {killed.code} {killed.err}"
-            if number % 3 == 0:
+            if at % 3 == 0:
                 other = zygote.run(*common, str(out))
                 if other.code == 0:
                     assert outputs(local.objects(out.name)) == kept, where
@@ -137,8 +134,8 @@ def test_killed_at_every_operation_of_an_overwrite(local: Place, tmp_path: Path,
             shutil.rmtree(out)
 
 
-@every
-def test_killed_at_every_operation_of_a_growth(local: Place, tmp_path: Path, step: int) -> None:
+@every_kind
+def test_killed_at_every_operation_of_a_growth(local: Place, sweep: Sweep, tmp_path: Path, every: int) -> None:
     """A finished job with a new input, an output that was deleted and one of another identity ends as if made at once,
     and its status says that it is complete then and not before."""
     files = corpus(sizes=(*SIZES, 40))
@@ -157,8 +154,8 @@ def test_killed_at_every_operation_of_a_growth(local: Place, tmp_path: Path, ste
         shutil.copy(root / "other" / foreign, root / "old" / foreign)
         shutil.copytree(root / "old", root / "count")
         operations = zygote.operations(*common, f"{root}/count")
-        for number in range(0, operations, step):
-            out, where = root / f"killed-{number}", f"before operation {number} of {operations}"
+        for number in sweep(operations, every):
+            out, where = root / f"killed-{number}", f"before operation {number}, {operations[number]}"
             shutil.copytree(root / "old", out)
             killed = zygote.run(*common, str(out), kill_operation=number, kill_when="before")
             assert killed.code == -9, f"{where}: {killed.code} {killed.err}"
@@ -173,8 +170,10 @@ def test_killed_at_every_operation_of_a_growth(local: Place, tmp_path: Path, ste
             shutil.rmtree(out)
 
 
-@every
-def test_killed_at_every_operation_between_the_tries_of_bad_rows(local: Place, tmp_path: Path, step: int) -> None:
+@every_kind
+def test_killed_at_every_operation_between_the_tries_of_bad_rows(
+    local: Place, sweep: Sweep, tmp_path: Path, every: int
+) -> None:
     """Which rows are set aside depends on the rows: not on which try was the last, nor on which run it was in. Drops
     and counters of a batch that raised half way are those of the rows that stayed."""
     texts = ("fine", "short", "aside", "bad here", "bad", "poison")
@@ -192,8 +191,8 @@ def test_killed_at_every_operation_between_the_tries_of_bad_rows(local: Place, t
         assert balanced(whole.json["rows"])
         assert whole.json["tasks"]["attempts"] == 2 + 4
         operations = zygote.operations(ROWS, source, f"{local.root}/count")
-        for number in range(0, operations, step):
-            name, where = f"killed-{number}", f"before operation {number} of {operations}"
+        for number in sweep(operations, every):
+            name, where = f"killed-{number}", f"before operation {number}, {operations[number]}"
             killed = zygote.run(ROWS, source, f"{local.root}/{name}", kill_operation=number, kill_when="before")
             assert killed.code == -9, f"{where}: {killed.code} {killed.err}"
             left = outputs(local.objects(name))

@@ -15,6 +15,7 @@ from curate.errors import ConfigError
 from curate.storage import open_store
 from curate.tasks.summary import RunState
 from curate.testing import Fault, faulty_stores
+from tests.e2e.conftest import Sweep
 from tests.e2e.harness import (
     CURATION,
     LENGTHS,
@@ -186,9 +187,9 @@ def test_parts_of_an_input_are_kept(local: Place, tmp_path: Path) -> None:
     assert "--overwrite" in warning["next"]
 
 
-@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("job", [CURATION, LENGTHS])
-def test_killed_at_every_operation(local: Place, tmp_path: Path, step: int, job: str) -> None:
+def test_killed_at_every_operation(local: Place, sweep: Sweep, tmp_path: Path, every: int, job: str) -> None:
     """The next run, asked for it or not, ends complete. What was removed is done again, of the new input; what was not
     yet is kept as it was and said to be stale, until a run is asked to replace it."""
     root = Path(local.root)
@@ -202,8 +203,8 @@ def test_killed_at_every_operation(local: Place, tmp_path: Path, step: int, job:
         shutil.copytree(root / "old", root / "count")
         operations = zygote.operations(*common, f"{root}/count", "--redo-stale")
         assert outputs(local.objects("count")) == outputs(expected)
-        for number in range(0, operations, step):
-            out, where = root / f"killed-{number}", f"before operation {number} of {operations}"
+        for number in sweep(operations, every):
+            out, where = root / f"killed-{number}", f"before operation {number}, {operations[number]}"
             shutil.copytree(root / "old", out)
             killed = zygote.run(*common, str(out), "--redo-stale", kill_operation=number, kill_when="before")
             assert killed.code == -9, f"{where}: {killed.code} {killed.err}"

@@ -2,7 +2,7 @@
 
 Reads one JSON request a line from standard input: `argv` (a job file and its arguments), `out` and `err` (paths), and
 when to kill: `kill_operation` (a number) with `kill_when` (before or after it), or `kill_after_s`. Answers with one
-line, the exit code as `subprocess` gives it; the number of operations goes to the file that `count` names.
+line, the exit code as `subprocess` gives it. The kinds of its operations go to the file that `trace` names.
 
 An operation is a call of a store, and for the local store each call of the system that changes something as well.
 """
@@ -13,13 +13,13 @@ import importlib
 import itertools
 import json
 import os
+import re
 import runpy
 import shutil
 import signal
 import sys
 import time
 import traceback
-from pathlib import Path
 from typing import Any
 
 from curate.storage.local import LocalStore, LocalWriter
@@ -42,17 +42,30 @@ if "STORAGE_EMULATOR_HOST" in os.environ:
     OPERATIONS.append((importlib.import_module("curate.storage.gcs")._Client, "answer"))
 
 
-def hook(number: int | None, when: str, count: str | None) -> None:
-    """Makes the process kill itself at an operation; writes their number to `count`, if named, as it grows."""
+def kind_of(owner: Any, name: str, args: tuple[Any, ...]) -> str:
+    """Returns what an operation does, and to what: but for numbers and hashes, so that those of two shards are one."""
+    if name == "answer":
+        request = args[1]
+        subject = f"{request.method} {request.path} {request.args} {request.params}"
+    elif name in ("link", "replace") and owner is os:
+        subject = str(args[1])
+    else:
+        subject = str(next((getattr(one, "uri", one) for one in args if isinstance(getattr(one, "uri", one), str)), ""))
+    return re.sub(r"[0-9]+", "#", re.sub(r"[0-9a-f]{8,}", "#", f"{owner.__name__}.{name} {subject}"))
+
+
+def hook(number: int | None, when: str, trace: str | None) -> None:
+    """Makes the process kill itself at an operation; writes the kinds of all to `trace`, if named."""
     numbers = itertools.count()
+    told = open(trace, "a", buffering=1) if trace is not None else None  # noqa: SIM115
 
     def wrap(owner: Any, name: str) -> None:
         original = getattr(owner, name)
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             mine = next(numbers)
-            if count is not None:
-                Path(count).write_bytes(str(mine + 1).encode())
+            if told is not None:
+                told.write(f"{kind_of(owner, name, args)}\n")
             if mine == number and when == "before":
                 os.kill(os.getpid(), signal.SIGKILL)
             try:
@@ -63,8 +76,8 @@ def hook(number: int | None, when: str, count: str | None) -> None:
 
         async def awaited(*args: Any, **kwargs: Any) -> Any:
             mine = next(numbers)
-            if count is not None:
-                Path(count).write_bytes(str(mine + 1).encode())
+            if told is not None:
+                told.write(f"{kind_of(owner, name, args)}\n")
             if mine == number and when == "before":
                 os.kill(os.getpid(), signal.SIGKILL)
             try:
@@ -86,7 +99,7 @@ def child(request: dict[str, Any]) -> None:
         for stream, path in ((1, request["out"]), (2, request["err"])):
             os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        hook(request.get("kill_operation"), request.get("kill_when", ""), request.get("count"))
+        hook(request.get("kill_operation"), request.get("kill_when", ""), request.get("trace"))
         sys.argv = request["argv"]
         runpy.run_path(sys.argv[0], run_name="__main__")
     except SystemExit as error:
