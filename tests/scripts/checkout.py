@@ -28,6 +28,7 @@ esac
 call="$(basename "$0") $*"
 echo "$call" >>ROOT/calls
 echo "output of $call"
+if [ "$2" = pytest ] && [ -e ROOT/hold ]; then touch ROOT/hold.$$; exec sleep 1000; fi
 for word in "$(basename "$0")" "$@"; do
     if [ -e "ROOT/fail-$(basename "$word")" ]; then exit "$(cat "ROOT/fail-$(basename "$word")")"; fi
 done
@@ -49,6 +50,10 @@ class Checkout:
             (root / "bin" / name).write_text(STAND_IN.replace("ROOT", str(root)).replace("PYTHON", sys.executable))
             (root / "bin" / name).chmod(0o755)
 
+    def hold(self) -> None:
+        """Has pytest go on until it is interrupted; each says that it has begun in a file `hold.<process>`."""
+        (self.root / "hold").touch()
+
     def start(self, command: str) -> subprocess.Popen[str]:
         """Starts a bash command from a folder that is not the checkout."""
         return subprocess.Popen(
@@ -58,6 +63,7 @@ class Checkout:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            start_new_session=True,
         )
 
     def run(self, command: str) -> tuple[int, str, str]:

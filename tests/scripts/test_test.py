@@ -2,30 +2,73 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import pytest
+
+from tests.fakes import NEVER_S
 from tests.scripts.checkout import Checkout
 
 ROOT = Path(__file__).parents[2]
 
 CHECKS = ["ruff check --quiet .", "ruff format --check .", "mypy ", "lint-imports "]
+LANE = "python -m pytest --durations=25 --durations-min=0.5"
+MANY = f"{LANE} -n logical --maxprocesses 4 --dist worksteal"
 
 
 def test_all_checks_then_the_tests(checkout: Checkout) -> None:
     """What a passing check prints is not shown; what pytest prints is."""
     code, out, _ = checkout.run(f"{checkout.root}/scripts/test -k 'one or two' -x")
     assert code == 0
-    assert checkout.calls() == [*CHECKS, "python -m pytest -k one or two -x"]
+    assert checkout.calls() == [*CHECKS, f"{MANY} -k one or two -x"]
     assert "output of mypy" not in out
     assert "output of python -m pytest" in out
 
 
-def test_slow_takes_all_tests(checkout: Checkout) -> None:
-    """An empty -m overrides the one in pyproject.toml, which leaves the slow ones out."""
-    checkout.run(f"{checkout.root}/scripts/test --slow -x")
-    assert checkout.calls()[-1] == "python -m pytest -m  -x"
+@pytest.mark.parametrize(("flag", "given"), [("--slow", ""), ("--nightly", "--nightly ")])
+def test_slow_takes_all_tests_in_two_lanes(checkout: Checkout, flag: str, given: str) -> None:
+    """Each is in one of them: those that run one at a time run beside the others."""
+    code, out, _ = checkout.run(f"{checkout.root}/scripts/test {flag} -x")
+    assert code == 0
+    lanes = [f"{LANE} -v -m serial {given}-x", f"{MANY} -m not serial {given}-x"]
+    assert sorted(checkout.calls()) == sorted([*CHECKS, *lanes])
+    assert all(f"output of {one}" in out for one in lanes)
+
+
+@pytest.mark.parametrize("lane", ["serial", "not serial"])
+def test_a_lane_that_fails_fails_the_whole(checkout: Checkout, lane: str) -> None:
+    checkout.fail(lane)
+    code, out, _ = checkout.run(f"{checkout.root}/scripts/test --slow")
+    assert code == 1
+    assert out.endswith(f"Failed: {'pytest' if lane.startswith('not') else 'pytest -m serial'}\n")
+
+
+def test_no_test_that_matches_in_one_lane_is_no_failure(checkout: Checkout) -> None:
+    """In none it is."""
+    checkout.fail("serial", 5)
+    assert checkout.run(f"{checkout.root}/scripts/test --slow -k one")[0] == 0
+    checkout.fail("not serial", 5)
+    code, out, _ = checkout.run(f"{checkout.root}/scripts/test --slow -k one")
+    assert (code, out.endswith("Failed: pytest found no test\n")) == (1, True)
+
+
+def test_interrupted_no_lane_goes_on(checkout: Checkout) -> None:
+    """Ctrl-C reaches what both have started."""
+    checkout.hold()
+    process = checkout.start(f"exec {checkout.root}/scripts/test --slow")
+    while not (begun := list(checkout.root.glob("hold.*"))) or len(begun) < 2:
+        assert process.poll() is None
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate(timeout=NEVER_S)
+    for one in begun:
+        while Path(f"/proc/{one.suffix[1:]}").exists():
+            time.sleep(0.02)
 
 
 def test_extras_are_tested_where_they_are_installed(checkout: Checkout) -> None:
@@ -36,7 +79,7 @@ def test_extras_are_tested_where_they_are_installed(checkout: Checkout) -> None:
     code, out, err = checkout.run(f"{checkout.root}/scripts/test --slow --extras -x")
     assert code == 0, err
     own = "python -m pytest --extras -m extras tests/jobs/test_one.py -x"
-    assert checkout.calls() == [*CHECKS, "python -m pytest -m  -x", own]
+    assert checkout.calls()[-1] == own
     assert (checkout.root / ".venv-extras" / "bin" / "python").exists()
     checkout.fail("test_one.py")
     code, out, _ = checkout.run(f"{checkout.root}/scripts/test --extras")
@@ -49,7 +92,7 @@ def test_extras_that_nobody_tests_fail(checkout: Checkout) -> None:
     code, out, _ = checkout.run(f"{checkout.root}/scripts/test --extras")
     assert code == 1
     assert out.endswith("Failed: pytest --extras\n")
-    assert checkout.calls()[-1] == "python -m pytest"
+    assert checkout.calls()[-1] == MANY
 
 
 def test_extras_are_skipped_only_where_they_are_missing(tmp_path: Path) -> None:
@@ -74,7 +117,7 @@ def test_a_failed_check_stops_nothing_and_fails_in_the_end(checkout: Checkout) -
     checkout.fail("mypy", 2)
     code, out, _ = checkout.run(f"{checkout.root}/scripts/test")
     assert code == 1
-    assert checkout.calls() == [*CHECKS, "python -m pytest"]
+    assert checkout.calls() == [*CHECKS, MANY]
     assert "FAILED  mypy\noutput of mypy" in out
     assert "ok      import-linter" in out
     assert out.endswith("Failed: ruff check, ruff format, mypy\n")
