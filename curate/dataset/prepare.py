@@ -79,6 +79,10 @@ class Seen:
     """Those that it was made with, whose calls are to be counted."""
 
 
+class WorkLeftError(Exception):
+    """Something is to be done after all."""
+
+
 @dataclass
 class Prepared:
     """A run that may start: what is there and what is left to do."""
@@ -133,6 +137,11 @@ class Prepared:
         return self.scope[~self.matched.done[self.scope]]
 
     @property
+    def has_work(self) -> bool:
+        """Whether there is something to do or to remove; then another driver at work is in its way."""
+        return bool(len(self.todo) or self.uncommitted)
+
+    @property
     def stale(self) -> Any:
         """Ranks of done shards whose input is another object now."""
         return np.flatnonzero(self.growth.changed & self.matched.done)
@@ -180,7 +189,10 @@ def prepare(
         listing, todo.remove = overwritten(spec, ledger, listing)
     job = job_of(spec, ledger, listing)
     if spec.limit is not None and not listing.has_job:
-        job["limit"] = spec.limit.decide(options.backend)
+        # Counting streams rows, which is much to load for the many jobs that have no limit.
+        from curate.dataset.lazy.quota import decide
+
+        job["limit"] = decide(spec.limit, options.backend)
     if not listing.has_job:
         todo.job = job
     plan = ledger.read_plan(listing)

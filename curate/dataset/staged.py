@@ -50,7 +50,7 @@ from curate.dataset.places import (
     stages_root,
     stages_roots,
 )
-from curate.dataset.prepare import Prepared, Seen, Stores, resolve_output
+from curate.dataset.prepare import Prepared, Seen, Stores, WorkLeftError, resolve_output
 from curate.dataset.signals import Signals
 from curate.dataset.spec import RunOptions, StageSpec
 from curate.dataset.stage_keys import key_of, planned, reports_of, stages_of
@@ -83,7 +83,7 @@ RunStage = Callable[[StageSpec, RunOptions], A | None]
 
 
 class Runner(Protocol):
-    """Runs one stage to its end."""
+    """Runs one stage to its end, after the checkpoints that it reads as files are read."""
 
     def __call__(
         self, spec: StageSpec, options: RunOptions, *, seen: Seen | None = None, at: At | None = None
@@ -91,10 +91,6 @@ class Runner(Protocol):
         """Returns its summary. `at` hears how it goes on. With `seen`, which says that nothing is left to do, raises
         WorkLeftError if that is not so."""
         ...
-
-
-class WorkLeftError(Exception):
-    """Something is to be done after all."""
 
 
 # Running them
