@@ -16,7 +16,7 @@ from curate.dataset.commit import LostRaceError, commit, renew
 from curate.dataset.conclude import last_look, late_outputs, publish_summary, standing, sweep_quarantine
 from curate.dataset.course import At
 from curate.dataset.formats import refuse_unwritable
-from curate.dataset.prepare import Prepared, Seen, Stores, WorkLeftError, describe, prepare, resolve_output
+from curate.dataset.prepare import Prepared, Seen, WorkLeftError, describe, prepare, resolve_output
 from curate.dataset.probing import output_schemas
 from curate.dataset.rivals import at_work, describe_rivals, refuse_rivals
 from curate.dataset.sides import side_name
@@ -33,7 +33,7 @@ from curate.storage import is_local
 from curate.storage.local import remove_scratch, sweep_scratch, sync_directories
 from curate.tasks import layout, registry
 from curate.tasks.dispatcher import Dispatcher
-from curate.tasks.ledger import Ledger
+from curate.tasks.ledger import open_ledger
 from curate.tasks.outputs import match
 from curate.tasks.runlog import new_run_id
 from curate.tasks.scheduler import LEAST_WINDOW, Launch, Policy, Scheduler, max_failed_shards
@@ -123,7 +123,7 @@ def _lacks_outputs(before: Before) -> bool:
     """Returns whether outputs are gone of a checkpoint that is there; one that was removed as a whole is not missed."""
     assert before.path is not None
     output = resolve_output(before.path)
-    ledger = Ledger(Stores("").of(output), output)
+    ledger = open_ledger(output)
     listing = ledger.list()
     if not listing.has_job or ledger.read_job()["fingerprint"] != before.spec.fingerprint:
         return False

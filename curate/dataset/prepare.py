@@ -238,8 +238,23 @@ def prepare(
     undone = plan.table["uri"].take(scope[~matched.done[scope]]).to_pylist()
     schemas = input_schemas(spec, ledger if listing.has_job else None, inputs, undone, stores)
     prepared = Prepared(
-        *(spec, output, run_id, stores, ledger, listing, inputs, plan, matched, growth, history, scope, schemas),
-        *(owned, run_ids, todo, holes),
+        spec=spec,
+        output=output,
+        run_id=run_id,
+        stores=stores,
+        ledger=ledger,
+        listing=listing,
+        inputs=inputs,
+        plan=plan,
+        matched=matched,
+        growth=growth,
+        history=history,
+        scope=scope,
+        schemas=schemas,
+        owned=owned,
+        run_ids=run_ids,
+        uncommitted=todo,
+        holes=holes,
     )
     if is_local(output) and (len(prepared.todo) or todo):
         _refuse_links(prepared)
