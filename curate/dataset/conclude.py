@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from curate.dataset.account import generation_hash
 from curate.dataset.formats import read_record
-from curate.dataset.history import RECORD_READERS, object_at
+from curate.dataset.history import RECORD_READERS
 from curate.dataset.prepare import Prepared
 from curate.dataset.stage import books_of
 from curate.errors import ConfigError, GenerationMismatch, ObjectNotFound, ShardError
@@ -112,7 +112,7 @@ def sweep_quarantine(prepared: Prepared, listing: OutputListing, now: Matched) -
 
     def read(rank: int) -> str | None:
         record = read_record(
-            store, object_at(prepared.ledger, listing, int(now.position[rank])), spec.format, spec.codec
+            store, listing.object(prepared.ledger.root, int(now.position[rank])), spec.format, spec.codec
         )
         return None if record is None else record["quarantine"]
 

@@ -1,4 +1,7 @@
-"""One run of a stage: prepare, dispatch, keep the books, say how it ended. The composition root of everything below."""
+"""One run of a stage: prepare, dispatch, keep the books, say how it ended. The composition root of everything below.
+
+`run_stage` runs one stage, and knows of no other. `run` and `run_with_checkpoints` run what it reads before it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from curate.dataset.commit import LostRaceError, commit, renew
 from curate.dataset.conclude import last_look, late_outputs, publish_summary, standing, sweep_quarantine
 from curate.dataset.course import At
 from curate.dataset.formats import refuse_unwritable
-from curate.dataset.prepare import Prepared, Seen, Stores, describe, prepare, resolve_output
+from curate.dataset.prepare import Prepared, Seen, WorkLeftError, describe, prepare, resolve_output
 from curate.dataset.probing import output_schemas
 from curate.dataset.rivals import at_work, describe_rivals, refuse_rivals
 from curate.dataset.sides import side_name
@@ -21,7 +24,7 @@ from curate.dataset.signals import Signals
 from curate.dataset.spec import MEMORY_BUDGET, Before, RunOptions, StageSpec
 from curate.dataset.stage import Piece, StageProgram
 from curate.dataset.stage_keys import checkpoints_of
-from curate.dataset.staged import WorkLeftError, dry_staged, run_staged
+from curate.dataset.staged import dry_staged, run_staged
 from curate.errors import ObjectNotFound, StorageError
 from curate.log import get_logger
 from curate.runtime import make_backend
@@ -30,7 +33,7 @@ from curate.storage import is_local
 from curate.storage.local import remove_scratch, sweep_scratch, sync_directories
 from curate.tasks import layout, registry
 from curate.tasks.dispatcher import Dispatcher
-from curate.tasks.ledger import Ledger
+from curate.tasks.ledger import open_ledger
 from curate.tasks.outputs import match
 from curate.tasks.runlog import new_run_id
 from curate.tasks.scheduler import LEAST_WINDOW, Launch, Policy, Scheduler, max_failed_shards
@@ -80,7 +83,7 @@ def _dry_stage(spec: StageSpec, options: RunOptions) -> tuple[Prepared, str]:
             return prepared, f"{text}\nthen     {spec.name} over this checkpoint, into {options.output}"
         options = _after_upstream(options, before.path)
     prepared = prepare(spec, options, new_run_id(clock.now()), clock)
-    rivals = at_work(prepared.ledger, prepared.run_ids, clock, wait=False) if _has_work(prepared) else []
+    rivals = at_work(prepared.ledger, prepared.run_ids, clock, wait=False) if prepared.has_work else []
     return prepared, describe(prepared, describe_rivals(rivals))
 
 
@@ -99,7 +102,7 @@ def run(spec: StageSpec, options: RunOptions, *, clock: Clock | None = None, bac
 
 
 def _run(spec: StageSpec, options: RunOptions, clock: Clock, backend: Backend | None, signals: Signals) -> Summary:
-    run_one = partial(run_stage, clock=clock, backend=backend, signals=signals)
+    run_one = partial(run_with_checkpoints, clock=clock, backend=backend, signals=signals)
     if spec.bind is None:
         return run_one(spec, options)
     ended = run_staged(spec, options, clock, run_one, signals, backend)
@@ -120,14 +123,14 @@ def _lacks_outputs(before: Before) -> bool:
     """Returns whether outputs are gone of a checkpoint that is there; one that was removed as a whole is not missed."""
     assert before.path is not None
     output = resolve_output(before.path)
-    ledger = Ledger(Stores("").of(output), output)
+    ledger = open_ledger(output)
     listing = ledger.list()
     if not listing.has_job or ledger.read_job()["fingerprint"] != before.spec.fingerprint:
         return False
     return not match(ledger.read_plan(listing), listing, before.spec.suffix).done.all()
 
 
-def run_stage(
+def run_with_checkpoints(
     spec: StageSpec,
     options: RunOptions,
     *,
@@ -137,15 +140,15 @@ def run_stage(
     seen: Seen | None = None,
     at: At | None = None,
 ) -> Summary:
-    """Runs one stage, after the checkpoint that it reads.
+    """Runs one stage as `run_stage` does, after the checkpoints that it reads as files are read.
 
-    `signals` is what a run of several stages hears of them, and `at` where in that it is. With `seen`, which says that
-    nothing is left to do, raises WorkLeftError if there is.
+    Returns the summary of the first that does not end well, or of the stage. `signals` is what a run of several stages
+    hears of them.
     """
     clock = clock or SystemClock()
     if signals is None:
         with Signals(options.handle_signals, get_logger(job=spec.name)) as signals:
-            return run_stage(spec, options, clock=clock, backend=backend, signals=signals, seen=seen, at=at)
+            return run_with_checkpoints(spec, options, clock=clock, backend=backend, signals=signals, seen=seen, at=at)
     for before in spec.before if spec.bind is None else ():
         assert before.path is not None
         ended = _run(before.spec, _of_upstream(options, before), clock, backend, signals)
@@ -154,6 +157,38 @@ def run_stage(
         if signals.interrupts.interrupts or signals.interrupts.terminated:
             raise KeyboardInterrupt
         options = _after_upstream(options, before.path)
+    return run_stage(spec, options, clock, backend, signals, seen=seen, at=at)
+
+
+def _of_upstream(options: RunOptions, before: Before) -> RunOptions:
+    """Returns how to run the stage whose output is a checkpoint: it outlives what reads it, and is reused."""
+    assert before.path is not None
+    inputs = before.inputs or options.inputs
+    return replace(options, inputs=inputs, output=before.path, overwrite=False, retry_failed=False)
+
+
+def _after_upstream(options: RunOptions, path: str) -> RunOptions:
+    """Returns how to run what reads a checkpoint, of which there is as much as was asked for."""
+    part = options.limit is not None or options.sample is not None
+    incomplete = options.allow_incomplete_input or part
+    return replace(options, inputs=(path,), limit=None, sample=None, allow_incomplete_input=incomplete)
+
+
+def run_stage(
+    spec: StageSpec,
+    options: RunOptions,
+    clock: Clock,
+    backend: Backend | None,
+    signals: Signals,
+    *,
+    seen: Seen | None = None,
+    at: At | None = None,
+) -> Summary:
+    """Runs one stage: what it reads is there.
+
+    `at` is where it is in a run of several stages. With `seen`, which says that nothing is left to do, raises
+    WorkLeftError if there is.
+    """
     started_s, started = clock.monotonic(), clock.now()
     run_id = (at and at.run_id) or new_run_id(started)
     log = get_logger(job=spec.name, run=run_id)
@@ -162,7 +197,7 @@ def run_stage(
         prepared = prepare(spec, options, run_id, clock, seen)
         if seen is not None and len(prepared.todo):
             raise WorkLeftError
-        if _has_work(prepared) and not rounds:
+        if prepared.has_work and not rounds:
             refuse_rivals(
                 prepared.ledger,
                 prepared.run_ids,
@@ -187,25 +222,6 @@ def run_stage(
             options = replace(options, overwrite=False, retry_failed=False, limit=None, sample=None)
         # What was seen before is no more.
         seen = None
-
-
-def _of_upstream(options: RunOptions, before: Before) -> RunOptions:
-    """Returns how to run the stage whose output is a checkpoint: it outlives what reads it, and is reused."""
-    assert before.path is not None
-    inputs = before.inputs or options.inputs
-    return replace(options, inputs=inputs, output=before.path, overwrite=False, retry_failed=False)
-
-
-def _after_upstream(options: RunOptions, path: str) -> RunOptions:
-    """Returns how to run what reads a checkpoint, of which there is as much as was asked for."""
-    part = options.limit is not None or options.sample is not None
-    incomplete = options.allow_incomplete_input or part
-    return replace(options, inputs=(path,), limit=None, sample=None, allow_incomplete_input=incomplete)
-
-
-def _has_work(prepared: Prepared) -> bool:
-    """Returns whether a run has something to do or to remove; then another driver at work is in its way."""
-    return bool(len(prepared.todo) or prepared.uncommitted)
 
 
 def _policy(spec: StageSpec, options: RunOptions, scope: int) -> Policy:

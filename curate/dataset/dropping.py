@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from curate.dataset.deleting import refuse_undeletable
 from curate.dataset.formats import read_record
-from curate.dataset.history import RECORD_READERS, done_events, object_at
+from curate.dataset.history import RECORD_READERS, done_events
 from curate.dataset.sides import sides_of_ids
 from curate.dataset.spec import RunOptions, StageSpec
 from curate.errors import ConfigError, CorruptInput
@@ -94,7 +94,7 @@ def _outputs(spec: StageSpec, ledger: Ledger, listing: OutputListing, ids: Any) 
 
     def read(row: int) -> Record | None:
         with contextlib.suppress(CorruptInput):
-            return read_record(ledger.store, object_at(ledger, listing, row), spec.format, spec.codec)
+            return read_record(ledger.store, listing.object(ledger.root, row), spec.format, spec.codec)
         return None
 
     records = _each(read, [*mains, *sides])
@@ -128,7 +128,7 @@ def _without(
         quarantine = [ledger.store.stat(ledger.uri(name)) for name in sorted(named)]
     else:
         quarantine = []
-    return Dropped(plan, left, [*quarantine, *(object_at(ledger, listing, row) for row in rows)])
+    return Dropped(plan, left, [*quarantine, *(listing.object(ledger.root, row) for row in rows)])
 
 
 def _named_by_others(spec: StageSpec, ledger: Ledger, listing: OutputListing, plan: Plan) -> set[str]:
@@ -139,7 +139,7 @@ def _named_by_others(spec: StageSpec, ledger: Ledger, listing: OutputListing, pl
         asked[rank] = bool(event["rows"]["quarantined"])
 
     def read(rank: int) -> str | None:
-        found = object_at(ledger, listing, int(matched.position[rank]))
+        found = listing.object(ledger.root, int(matched.position[rank]))
         with contextlib.suppress(CorruptInput):
             return (read_record(ledger.store, found, spec.format, spec.codec) or {}).get("quarantine")
         return None

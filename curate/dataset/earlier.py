@@ -6,11 +6,10 @@ from collections.abc import Callable
 
 from curate.dataset.browse import quarantines
 from curate.dataset.look import find_job
-from curate.dataset.prepare import Stores
 from curate.dataset.spec import StageSpec
 from curate.tasks import layout
 from curate.tasks.books import Books, Earlier
-from curate.tasks.ledger import Ledger
+from curate.tasks.ledger import Ledger, open_ledger
 
 
 def earlier_of(spec: StageSpec, place_of: Callable[[StageSpec], str], ledger: Ledger) -> Earlier | None:
@@ -26,7 +25,7 @@ def earlier_of(spec: StageSpec, place_of: Callable[[StageSpec], str], ledger: Le
     files: list[tuple[str, str]] = []
     for stage in stages:
         place = place_of(stage)
-        summary = Ledger(Stores("").of(place), place).read_json(layout.SUMMARY)
+        summary = open_ledger(place).read_json(layout.SUMMARY)
         own = Books.parse(summary["rows"], summary["counters"], summary.get("metrics"))
         if (inner := earlier_of(stage, place_of, ledger)) is not None:
             own = own.after(inner.books)

@@ -93,7 +93,7 @@ def _recovered(spec: StageSpec, ledger: Ledger, listing: OutputListing, plan: Pl
             history.add(rank, Books.parse(event["rows"], event["counters"], event.get("metrics")))
 
     def read(rank: int) -> tuple[int, Books | None]:
-        found = object_at(ledger, listing, int(matched.position[rank]))
+        found = listing.object(ledger.root, int(matched.position[rank]))
         try:
             return rank, _books(spec, ledger, found)
         except ForeignOutputError:
@@ -101,7 +101,7 @@ def _recovered(spec: StageSpec, ledger: Ledger, listing: OutputListing, plan: Pl
 
     for rank, books in _each(read, np.flatnonzero(matched.done & ~counted)):
         if books is None:
-            history.foreign[rank] = object_at(ledger, listing, int(matched.position[rank]))
+            history.foreign[rank] = listing.object(ledger.root, int(matched.position[rank]))
         else:
             history.add(rank, books)
     return history
@@ -116,7 +116,7 @@ def stale_outputs(
     """
 
     def read(rank: int) -> Object:
-        found = object_at(ledger, listing, int(matched.position[rank]))
+        found = listing.object(ledger.root, int(matched.position[rank]))
         with contextlib.suppress(ForeignOutputError):
             _books(spec, ledger, found)
         return found
@@ -138,7 +138,7 @@ def ours(ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched, f
         mine[rank] = True
 
     def read(rank: int) -> tuple[int, bool]:
-        found = object_at(ledger, listing, int(matched.position[rank]))
+        found = listing.object(ledger.root, int(matched.position[rank]))
         try:
             return rank, read_record(ledger.store, found, format, codec) is not None
         except CorruptInput:
@@ -161,16 +161,11 @@ def our_sides(
 
     def read(row: int) -> bool:
         try:
-            return read_record(ledger.store, object_at(ledger, listing, row), format, codec) is not None
+            return read_record(ledger.store, listing.object(ledger.root, row), format, codec) is not None
         except CorruptInput:
             return False
 
     return [*done.tolist(), *(row for row, ours in zip(others.tolist(), _each(read, others), strict=True) if ours)]
-
-
-def object_at(ledger: Ledger, listing: OutputListing, row: int) -> Object:
-    """Returns one object of a listing."""
-    return Object(ledger.uri(listing.names[row].as_py()), listing.sizes[row].as_py(), listing.generations[row].as_py())
 
 
 def done_events(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.dataset.formats import detect, row_groups, stored_as_array
+from curate.dataset.formats import ReadAs, detect, row_groups, stored_as_array
 from curate.dataset.inputs import Inputs
-from curate.dataset.spec import StageSpec
 from curate.dataset.split import shards_of, whole
 from curate.errors import ConfigError, CorruptInput
 from curate.log import get_logger
@@ -27,7 +27,22 @@ FOOTER_READERS = 8
 """Footers of large Parquet files that are read at once."""
 
 
-def plan_new(spec: StageSpec, plan: Plan, inputs: Inputs, growth: Growth, store_of: Callable[[str], Store]) -> Any:
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """How the inputs of a job become shards."""
+
+    job: str
+    """The job's name, for who reads the log."""
+    suffix: str
+    """That of its outputs, which are named after the shards."""
+    shard_bytes: int
+    how: ReadAs | None
+    """How inputs are read; None: as their suffixes say."""
+    undivided: bool
+    """Whether each input is one shard, however large it is, and gives the whole of its name to the output."""
+
+
+def plan_new(rule: Sharding, plan: Plan, inputs: Inputs, growth: Growth, store_of: Callable[[str], Store]) -> Any:
     """Returns the rows to append to the plan for inputs that it does not know, as a table.
 
     Raises ConfigError for an unreadable format, and for two inputs whose outputs would have one name.
@@ -35,10 +50,10 @@ def plan_new(spec: StageSpec, plan: Plan, inputs: Inputs, growth: Growth, store_
     table = inputs.table.take(growth.new) if len(plan) else inputs.table
 
     def split(item: Object, name: str) -> list[Shard]:
-        if spec.operator.reads_files or spec.rows is not None:
+        if rule.undivided:
             # The whole name is the output's, for `a.pdf` and `a.tar` may lie together.
             return [whole(name, item.uri, item.size, item.generation)]
-        return list(_split(spec, item, name, store_of))
+        return list(_split(rule, item, name, store_of))
 
     rows = Columns(SCHEMA)
     large: list[Object] = []
@@ -47,7 +62,7 @@ def plan_new(spec: StageSpec, plan: Plan, inputs: Inputs, growth: Growth, store_
         for block in table.to_batches(max_chunksize=BLOCK_ROWS):
             uris, names, sizes, generations = (column.to_pylist() for column in block.columns)
             items = list(map(Object, uris, sizes, generations))
-            above = [item for item in items if item.size > spec.shard_bytes]
+            above = [item for item in items if item.size > rule.shard_bytes]
             large += above
             # Only inputs above the target read anything: most plans are made from the listing alone, without a thread.
             for shards in (pool.map if above else map)(split, items, names):
@@ -55,17 +70,17 @@ def plan_new(spec: StageSpec, plan: Plan, inputs: Inputs, growth: Growth, store_
                     rows.add(shard_row(shard))
     part = rows.table()
     refuse_escaping(part)
-    if _may_collide(plan, part, spec.suffix):
-        refuse_collisions(plan, Plan(part).shards(range(len(part))), spec.suffix)
-    if not spec.operator.reads_files and spec.rows is None:
-        _warn_of_large(spec, large)
-    _warn_of_hidden(spec, part)
+    if _may_collide(plan, part, rule.suffix):
+        refuse_collisions(plan, Plan(part).shards(range(len(part))), rule.suffix)
+    if not rule.undivided:
+        _warn_of_large(rule, large)
+    _warn_of_hidden(rule, part)
     return part
 
 
-def _split(spec: StageSpec, item: Object, name: str, store_of: Callable[[str], Store]) -> Iterator[Shard]:
+def _split(rule: Sharding, item: Object, name: str, store_of: Callable[[str], Store]) -> Iterator[Shard]:
     try:
-        encoding = detect(item.uri, spec.how)
+        encoding = detect(item.uri, rule.how)
     except ConfigError as error:
         raise ConfigError(f"{error}; rename it, or leave it out with a glob such as --input 'data/*.jsonl'") from error
 
@@ -74,26 +89,26 @@ def _split(spec: StageSpec, item: Object, name: str, store_of: Callable[[str], S
             return row_groups(store_of(item.uri), item)
         except CorruptInput as error:
             # It fails as one shard, like any other broken input, and the rest of the job goes on.
-            get_logger(job=spec.name).warning("a large input cannot be split", error=str(error))
+            get_logger(job=rule.job).warning("a large input cannot be split", error=str(error))
             return None
 
     def is_array(item: Object) -> bool:
         return stored_as_array(store_of(item.uri), item)
 
-    return shards_of(item, name, encoding, spec.shard_bytes, groups_of, is_array)
+    return shards_of(item, name, encoding, rule.shard_bytes, groups_of, is_array)
 
 
-def _warn_of_large(spec: StageSpec, large: Sequence[Object]) -> None:
+def _warn_of_large(rule: Sharding, large: Sequence[Object]) -> None:
     """Says once, however many they are, that some inputs are one shard each although they are larger than that."""
-    unsplit = [item for item in large if not detect(item.uri, spec.how).divisible]
+    unsplit = [item for item in large if not detect(item.uri, rule.how).divisible]
     if unsplit:
         largest = max(unsplit, key=lambda item: item.size)
-        get_logger(job=spec.name).warning(
+        get_logger(job=rule.job).warning(
             "inputs that cannot be split are larger than shard_bytes: one task reads all of each",
             inputs=len(unsplit),
             largest=largest.uri,
             size=format_bytes(largest.size),
-            shard_bytes=format_bytes(spec.shard_bytes),
+            shard_bytes=format_bytes(rule.shard_bytes),
             next="store them uncompressed, as Parquet, or in smaller files",
         )
 
@@ -142,13 +157,13 @@ def refuse_collisions(plan: Plan, shards: Sequence[Shard], suffix: str) -> None:
                 )
 
 
-def _warn_of_hidden(spec: StageSpec, part: Any) -> None:
+def _warn_of_hidden(rule: Sharding, part: Any) -> None:
     hidden = part["id"].filter(pc.match_substring_regex(part["id"], "(^|/)[_.]"))
     if len(hidden):
-        get_logger(job=spec.name).warning(
+        get_logger(job=rule.job).warning(
             "outputs begin with '_' or '.', as their inputs do, and most readers will pass them over",
             outputs=len(hidden),
-            example=hidden[0].as_py() + spec.suffix,
+            example=hidden[0].as_py() + rule.suffix,
             next="rename the inputs",
         )
 

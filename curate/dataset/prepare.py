@@ -22,10 +22,10 @@ from curate.dataset.deleting import refuse_undeletable
 from curate.dataset.dropping import drop, left_behind
 from curate.dataset.failures import failed_now
 from curate.dataset.formats import SAMPLED_FILES, Format, OutputFormat, detect, sample_schema
-from curate.dataset.history import History, look_back, object_at, our_sides, ours, stale_outputs
+from curate.dataset.history import History, look_back, our_sides, ours, stale_outputs
 from curate.dataset.inputs import Inputs, list_inputs, refuse_overlap, understand
 from curate.dataset.ownership import OwnedStore
-from curate.dataset.planning import plan_new, replan_changed
+from curate.dataset.planning import Sharding, plan_new, replan_changed
 from curate.dataset.same_bytes import unchanged
 from curate.dataset.sides import sides_of_shards
 from curate.dataset.spec import RunOptions, StageSpec
@@ -77,6 +77,10 @@ class Seen:
     listing: OutputListing
     stores: Stores
     """Those that it was made with, whose calls are to be counted."""
+
+
+class WorkLeftError(Exception):
+    """Something is to be done after all."""
 
 
 @dataclass
@@ -133,6 +137,11 @@ class Prepared:
         return self.scope[~self.matched.done[self.scope]]
 
     @property
+    def has_work(self) -> bool:
+        """Whether there is something to do or to remove; then another driver at work is in its way."""
+        return bool(len(self.todo) or self.uncommitted)
+
+    @property
     def stale(self) -> Any:
         """Ranks of done shards whose input is another object now."""
         return np.flatnonzero(self.growth.changed & self.matched.done)
@@ -180,7 +189,10 @@ def prepare(
         listing, todo.remove = overwritten(spec, ledger, listing)
     job = job_of(spec, ledger, listing)
     if spec.limit is not None and not listing.has_job:
-        job["limit"] = spec.limit.decide(options.backend)
+        # Counting streams rows, which is much to load for the many jobs that have no limit.
+        from curate.dataset.lazy.quota import decide
+
+        job["limit"] = decide(spec.limit, options.backend)
     if not listing.has_job:
         todo.job = job
     plan = ledger.read_plan(listing)
@@ -226,8 +238,23 @@ def prepare(
     undone = plan.table["uri"].take(scope[~matched.done[scope]]).to_pylist()
     schemas = input_schemas(spec, ledger if listing.has_job else None, inputs, undone, stores)
     prepared = Prepared(
-        *(spec, output, run_id, stores, ledger, listing, inputs, plan, matched, growth, history, scope, schemas),
-        *(owned, run_ids, todo, holes),
+        spec=spec,
+        output=output,
+        run_id=run_id,
+        stores=stores,
+        ledger=ledger,
+        listing=listing,
+        inputs=inputs,
+        plan=plan,
+        matched=matched,
+        growth=growth,
+        history=history,
+        scope=scope,
+        schemas=schemas,
+        owned=owned,
+        run_ids=run_ids,
+        uncommitted=todo,
+        holes=holes,
     )
     if is_local(output) and (len(prepared.todo) or todo):
         _refuse_links(prepared)
@@ -314,7 +341,14 @@ def _accepted_code(
 
 def _grow(spec: StageSpec, plan: Plan, inputs: Inputs, growth: Growth, matched: Matched, stores: Stores) -> Any:
     """Returns the rows to append to the plan, None if there are none: new inputs, and those replaced while undone."""
-    rows = [plan_new(spec, plan, inputs, growth, stores.of)] if growth.new else []
+    rule = Sharding(
+        job=spec.name,
+        suffix=spec.suffix,
+        shard_bytes=spec.shard_bytes,
+        how=spec.how,
+        undivided=spec.operator.reads_files or spec.rows is not None,
+    )
+    rows = [plan_new(rule, plan, inputs, growth, stores.of)] if growth.new else []
     if len(plan):
         changed = replan_changed(plan, inputs, growth, matched.done)
         rows += [changed] if changed is not None else []
@@ -347,7 +381,7 @@ def _redo_stale(
         return plan
     todo.stale = stale_outputs(spec, ledger, listing, matched, ranks)
     sides = sides_of_shards(listing, plan, spec.suffix, ranks)
-    todo.stale_sides = [object_at(ledger, listing, row) for row in sides.tolist()]
+    todo.stale_sides = [listing.object(ledger.root, row) for row in sides.tolist()]
     refuse_undeletable(ledger.store, [*todo.stale, *todo.stale_sides], "--redo-stale")
     matched.done[ranks] = False
     others = np.ones(len(plan), dtype=bool)
@@ -400,7 +434,7 @@ def overwritten(spec: StageSpec, ledger: Ledger, listing: OutputListing) -> tupl
     keep[rows] = False
     mask = pa.array(keep)
     left = OutputListing(listing.names.filter(mask), listing.sizes.filter(mask), listing.generations.filter(mask))
-    outputs = [object_at(ledger, listing, row) for row in rows]
+    outputs = [listing.object(ledger.root, row) for row in rows]
     about = [Object(ledger.uri(layout.JOB), 0, listing.job_generation)] if listing.has_job else []
     refuse_undeletable(ledger.store, [*about, *outputs], "--overwrite")
     return left, outputs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
@@ -18,19 +18,29 @@ from curate.tasks.progress import Display, NoDisplay
 from curate.tasks.stages import StageReport
 from curate.units import MIB
 
+if TYPE_CHECKING:
+    from curate.dataset.lazy.quota import FirstRows
+
 MEMORY_BUDGET = 512 * MIB
 """Bytes of blocks that a run has on their way at a time, where nothing else is said."""
 
 
-class RowLimit(Protocol):
-    """A stage that writes only the first rows of its input, after some of its steps."""
+class Asked(Protocol):
+    """What a run is asked that decides what stages there are, where the inputs do."""
 
-    def decide(self, backend: str) -> Mapping[str, Any]:
-        """Returns the last shard that gives rows, and how many (`shard`, `rows`). Runs steps, writes nothing."""
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Paths, URIs and patterns, as they were given."""
         ...
 
-    def operator(self, decided: Mapping[str, Any]) -> Operator:
-        """Returns what then happens to a shard."""
+    @property
+    def output(self) -> str:
+        """Where the job writes, and must not read."""
+        ...
+
+    @property
+    def allow_incomplete_input(self) -> bool:
+        """Whether inputs of which some are missing will do."""
         ...
 
 
@@ -88,8 +98,9 @@ class StageSpec:
     """Where the rows come from, if not from files; then a run is given no inputs."""
     sides: Mapping[str, Any] = field(default_factory=dict)
     """Schemas of the extra outputs by name, which are part of the identity; None: derived from the first rows."""
-    limit: RowLimit | None = None
-    """What decides how many rows are written, where not all are; its decision is kept in `job.json`."""
+    limit: FirstRows | None = None
+    """The rows that are written, where not all are. How far into its shards they reach is counted when the job begins,
+    and kept in `job.json`."""
     runs: Runs | None = None
     """How its outputs are sorted, if they are run files."""
     before: tuple[Before, ...] = ()
@@ -105,7 +116,7 @@ class StageSpec:
     """What is known of the job's stages when its last one, which is the last of them, begins."""
     holes: tuple[Mapping[str, Any], ...] = ()
     """What was missing of its inputs when they were listed, which may be incomplete (see `dataset.upstream`)."""
-    from_inputs: Callable[[RunOptions], StageSpec] | None = None
+    from_inputs: Callable[[Asked], StageSpec] | None = None
     """Returns the stage as it is for the inputs of a run, where these decide what stages there are."""
 
     @property

@@ -430,19 +430,11 @@ class StageProgram:
                 record = yield from self._run_shard(index, shard, given, piece)
         except Exception as error:  # noqa: BLE001 - whatever user code raises becomes a failure of this shard alone
             record = ShardRecord(index, 0.0, Raised.of(error).failure)
-        return ShardRecord(
-            record.index,
+        return replace(
+            record,
             # Without what is loaded once: bundles are sized from how long shards take.
-            time.perf_counter() - started - (self._setup_s - setup_s),
-            record.failure,
-            record.books,
-            record.generation,
-            record.bytes_out,
-            record.existed,
-            record.different,
-            self._calls().since(before),
-            record.meters,
-            record.checksum,
+            seconds=time.perf_counter() - started - (self._setup_s - setup_s),
+            calls=self._calls().since(before),
         )
 
     def _run_shard(

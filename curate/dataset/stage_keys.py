@@ -18,7 +18,7 @@ from curate.dataset.inputs import list_inputs, understand
 from curate.dataset.prepare import Stores
 from curate.dataset.spec import Before, StageSpec
 from curate.tasks import layout
-from curate.tasks.ledger import Ledger
+from curate.tasks.ledger import open_ledger
 from curate.tasks.stages import LAST, WRITE, StageReport
 from curate.tasks.summary import RunState
 
@@ -78,7 +78,7 @@ def reports_of(stages: Sequence[StageReport], root: str) -> tuple[StageReport, .
 
     def read(one: StageReport) -> StageReport:
         output = f"{root}/{one.key}"
-        told = Ledger(Stores("").of(output), output).read_json(layout.SUMMARY)
+        told = open_ledger(output).read_json(layout.SUMMARY)
         return StageReport.of({**told, **one.planned(), "state": RunState.COMPLETE.value})
 
     return (*map(read, before), last)

@@ -50,7 +50,7 @@ from curate.dataset.places import (
     stages_root,
     stages_roots,
 )
-from curate.dataset.prepare import Prepared, Seen, Stores, resolve_output
+from curate.dataset.prepare import Prepared, Seen, WorkLeftError, resolve_output
 from curate.dataset.signals import Signals
 from curate.dataset.spec import RunOptions, StageSpec
 from curate.dataset.stage_keys import key_of, planned, reports_of, stages_of
@@ -68,7 +68,7 @@ from curate.runtime.protocol import Backend, Resources
 from curate.storage import is_local
 from curate.storage.local import remove_scratch
 from curate.storage.protocol import Object
-from curate.tasks.ledger import Ledger
+from curate.tasks.ledger import open_ledger
 from curate.tasks.outputs import match
 from curate.tasks.stages import LAST, numbered
 from curate.tasks.summary import RunState, Summary, together
@@ -83,7 +83,7 @@ RunStage = Callable[[StageSpec, RunOptions], A | None]
 
 
 class Runner(Protocol):
-    """Runs one stage to its end."""
+    """Runs one stage to its end, after the checkpoints that it reads as files are read."""
 
     def __call__(
         self, spec: StageSpec, options: RunOptions, *, seen: Seen | None = None, at: At | None = None
@@ -91,10 +91,6 @@ class Runner(Protocol):
         """Returns its summary. `at` hears how it goes on. With `seen`, which says that nothing is left to do, raises
         WorkLeftError if that is not so."""
         ...
-
-
-class WorkLeftError(Exception):
-    """Something is to be done after all."""
 
 
 # Running them
@@ -149,7 +145,7 @@ def _of_stage(options: RunOptions, output: str) -> RunOptions:
 
 def _outputs(spec: StageSpec, output: str) -> list[Object]:
     """Returns the outputs of a stage, in the order of its plan. Raises DamagedRun if one is gone, or all of it."""
-    ledger = Ledger(Stores("").of(output), output)
+    ledger = open_ledger(output)
     listing = ledger.list()
     if not listing.has_job:
         raise DamagedRun(output, "it is gone")
@@ -291,7 +287,7 @@ def _lost(done: Sequence[tuple[StageSpec, str]]) -> list[str]:
     """Returns the outputs that are gone of stages that were complete."""
     lost = []
     for stage, output in done:
-        ledger = Ledger(Stores("").of(output), output)
+        ledger = open_ledger(output)
         listing = ledger.list()
         if not listing.has_job:
             lost.append(output)
@@ -334,7 +330,7 @@ def _tell_if_full(ended: Summary, spec: StageSpec) -> None:
     """Says how much room a stage would have needed that has failed because a disk was full."""
     if not any(group.error.startswith(f"{DiskFull.__name__}:") for group in ended.failures):
         return
-    ledger = Ledger(Stores("").of(ended.output), ended.output)
+    ledger = open_ledger(ended.output)
     listing = ledger.list()
     plan = ledger.read_plan(listing)
     stage = next((one for one in stages_of(spec) if ended.output.endswith(f"/{key_of(one)}")), spec)
@@ -435,7 +431,7 @@ def as_run(spec: StageSpec, options: RunOptions, key: str, clock: Clock) -> Stag
         found = how.output.rpartition("/")[2]
         if found == key:
             return _Reached(stage)
-        if Ledger(Stores("").of(how.output), how.output).list().summary is None:
+        if open_ledger(how.output).list().summary is None:
             raise ConfigError(f"what that shard reads is not there: {_told(job.spec, stage, how)} is not done; {again}")
         return None
 

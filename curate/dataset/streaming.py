@@ -159,19 +159,19 @@ class Gauges:
             if word is not None:
                 add_packed(self._totals.setdefault(word.chain, blank(word.numbers)), word.numbers)
 
-    def look(self, now_s: float, backend: Backend, slots: int, pieces: Iterable[_Piece]) -> None:
-        """Notes what is queued and what runs, if it is time to."""
+    def look(self, now_s: float, backend: Backend, slots: int, on_its_way: Callable[[], tuple[int, int, int]]) -> None:
+        """Notes what is queued and what runs, if it is time to.
+
+        `on_its_way` returns how many blocks are made and not consumed, how many bytes these are, and how many tasks
+        run; it is asked only then.
+        """
         if now_s - self._looked_s < LOOK_S:
             return
         self._looked_s = now_s
         pools = None
         if now_s - self._looked_at_pools_s >= LOOK_AT_POOLS_S:
             self._looked_at_pools_s, pools = now_s, backend.pools()
-        queued = queued_bytes = running = 0
-        for piece in pieces:
-            queued += len(piece.held) + (piece.offered is not None)
-            queued_bytes += piece.held_bytes + (piece.offered or 0)
-            running += piece.task is not None and piece.started
+        queued, queued_bytes, running = on_its_way()
         with self._lock:
             self.slots, self.running = slots, running
             self.capacity.look(now_s, slots, pools)
@@ -404,7 +404,7 @@ class _Stream:
         block = self._largest or self._budget // (slots + 1)
         used = sum(piece.held_bytes + (piece.offered or 0) + (block if piece.comes else 0) for piece in self._pieces)
         now_s = self._clock.monotonic()
-        self._gauges.look(now_s, self._backend, slots, self._pieces)
+        self._gauges.look(now_s, self._backend, slots, self._on_its_way)
         for rank, piece in enumerate(self._pieces):
             fits = used + block <= self._budget
             if piece.offered is not None:
@@ -436,6 +436,15 @@ class _Stream:
             self._pieces.append(piece)
             self._launch(piece, now_s)
             used += block
+
+    def _on_its_way(self) -> tuple[int, int, int]:
+        """Returns how many blocks are made and not consumed, how many bytes these are, and how many tasks run."""
+        queued = queued_bytes = running = 0
+        for piece in self._pieces:
+            queued += len(piece.held) + (piece.offered is not None)
+            queued_bytes += piece.held_bytes + (piece.offered or 0)
+            running += piece.task is not None and piece.started
+        return queued, queued_bytes, running
 
     def _launch(self, piece: _Piece, now_s: float) -> None:
         task, self._launched = self._launched, self._launched + 1

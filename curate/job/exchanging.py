@@ -21,7 +21,7 @@ from curate.dataset.lazy.plan import Apply, Checkpoint, Exchanged, Limit, Marked
 from curate.dataset.lazy.sinks import stage_of
 from curate.dataset.pipeline import Pipeline
 from curate.dataset.sides import MAIN
-from curate.dataset.spec import RunOptions, StageSpec
+from curate.dataset.spec import Asked, StageSpec
 from curate.errors import ConfigError
 from curate.job.building import (
     Chain,
@@ -79,8 +79,8 @@ class Spread:
         `build` is called again, with these.
         """
 
-        def from_inputs(options: RunOptions) -> StageSpec:
-            ds = Dataset(Scan(list_for(spec, options)))
+        def from_inputs(asked: Asked) -> StageSpec:
+            ds = Dataset(Scan(list_for(spec, asked)))
             again = spread_of(self.job, ds, self.job.build(ds))
             # Keys that are not there, or have no order, are said now.
             schema_of(again.plan)

@@ -14,7 +14,7 @@ from curate.dataset.inputs import list_inputs, refuse_overlap, understand
 from curate.dataset.lazy.sources import FileShards, View
 from curate.dataset.pipeline import describe
 from curate.dataset.prepare import Stores, input_schemas, resolve_output
-from curate.dataset.spec import RunOptions, StageSpec
+from curate.dataset.spec import Asked, StageSpec
 from curate.dataset.tally import Tally, counted
 from curate.dataset.upstream import holes_in, refuse_holes
 from curate.errors import ConfigError
@@ -72,20 +72,20 @@ def _refuse_namesakes(listing: pa.Table) -> None:
             )
 
 
-def list_for(spec: StageSpec, options: RunOptions) -> JobFiles:
-    """Lists the inputs of a run, and looks into the first of each format for their schema.
+def list_for(spec: StageSpec, asked: Asked) -> JobFiles:
+    """Lists the inputs that a run was asked to read, and looks into the first of each format for their schema.
 
     `spec` says which columns are read. Raises ConfigError for inputs that are not there, lie in the output, are
-    those of an job that is not complete, have one name, or are of several formats whose columns differ.
+    those of a job that is not complete, have one name, or are of several formats whose columns differ.
     """
-    if not options.inputs:
+    if not asked.inputs:
         raise ConfigError("no input was given; add --input PATH_OR_GLOB (it can be repeated)")
-    patterns = [understand(text) for text in options.inputs]
-    refuse_overlap(patterns, resolve_output(options.output))
+    patterns = [understand(text) for text in asked.inputs]
+    refuse_overlap(patterns, resolve_output(asked.output))
     stores = Stores("")
     inputs = list_inputs(patterns, stores.of)
     holes = holes_in(patterns, inputs, stores.of)
-    if not options.allow_incomplete_input:
+    if not asked.allow_incomplete_input:
         refuse_holes(holes, stores.of)
     _refuse_namesakes(inputs.table)
     schemas = input_schemas(spec, None, inputs, inputs.table["uri"].to_pylist(), stores)

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from curate.errors import ConfigError, ObjectNotFound
 from curate.log import get_logger
 from curate.prefetch import ahead
+from curate.storage import open_store
 from curate.storage.protocol import Outcome, Store
 from curate.tasks import layout, sense
 from curate.tasks.outputs import OutputListing, sort_listing
@@ -206,6 +207,11 @@ class Ledger:
                 "choose another --output, or remove this one"
             )
         return table
+
+
+def open_ledger(root: str) -> Ledger:
+    """Returns the ledger below an output prefix, an absolute URI, to be read; makes no request."""
+    return Ledger(open_store(root), root)
 
 
 def _part_number(name: str) -> int:

@@ -50,6 +50,10 @@ class OutputListing:
         """Stored bytes of all objects that are not the ledger's."""
         return int(pc.sum(self.sizes).as_py() or 0)
 
+    def object(self, root: str, row: int) -> Object:
+        """Returns one of the objects, of the listing of `root`."""
+        return Object(f"{root}/{self.names[row].as_py()}", self.sizes[row].as_py(), self.generations[row].as_py())
+
 
 def sort_listing(objects: Iterable[Object], root: str) -> OutputListing:
     """Returns the objects of one listing of `root + "/"`, sorted into outputs and ledger.

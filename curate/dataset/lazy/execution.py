@@ -383,7 +383,7 @@ def stages_run(plan: Plan, root: str, how: Options, run: Run) -> tuple[SourceRow
     spec = replace(spec, memory_budget=how.memory_budget)
 
     def write(stage: StageSpec, options: RunOptions) -> Summary | None:
-        ended = driver.run_stage(stage, replace(options, display=run.write(NoDisplay(), stage.name)))
+        ended = driver.run_with_checkpoints(stage, replace(options, display=run.write(NoDisplay(), stage.name)))
         return None if ended.state is RunState.COMPLETE else ended
 
     options = RunOptions(

@@ -69,40 +69,44 @@ class FirstRows:
     """Whether shards are told apart by their numbers, and not by their names, as files are that may come to have others
     before them."""
 
-    def decide(self, backend: str) -> Mapping[str, Any]:
-        """Returns the last shard that gives rows, and how many: counts them, no further than needed, and writes
-        nothing. The last shard of all, if there are fewer rows.
-        """
-        left, last = self.rows, {"shard": "", "rows": 0, "rank": -1}
-        for rank, (shard, rows) in enumerate(self._counted(backend)):
-            last = {"shard": shard, "rows": min(rows, left), "rank": rank}
-            left -= min(rows, left)
-            if not left:
-                break
-        return last
-
     def operator(self, decided: Mapping[str, Any]) -> Pipeline:
-        """Returns what happens to the rows of a shard."""
+        """Returns what happens to the rows of a shard, once it is `decided` how far they reach."""
         rank = decided["rank"] if self.by_rank else None
         return Pipeline((*self.fusions[0].operators, Quota(decided["shard"], decided["rows"], rank), *self.after))
 
-    def _counted(self, name: str) -> Iterator[tuple[str, int]]:
-        """Yields shards in order with how many rows they give, of which no more are counted than the limit."""
-        limited = tuple(at_most(one, self.rows) for one in self.fusions)
-        program = _Counting(Reading(limited, COUNTED_BYTES), self.fusions, self.rows)
-        backend = make_backend(name)
-        try:
-            backend.start(Resources(task_cpus(self.fusions[0].operators)), program.pools)
-            for table in stream_blocks(program, self._pieces(), backend, budget_bytes=MEMORY_BUDGET):
-                yield table["shard"][0].as_py(), table["rows"][0].as_py()
-        finally:
-            backend.close()
 
-    def _pieces(self) -> Iterator[tuple[int, int, tuple[Any, ...], tuple[str, ...]]]:
-        """Yields pieces as `Reading` takes them, each by itself."""
-        for number, rank, bundle, names in ranked(self.fusions):
-            for at, (piece, name) in enumerate(zip(bundle, names, strict=True)):
-                yield number, rank + at, (piece,), (name,)
+def decide(limit: FirstRows, backend: str) -> Mapping[str, Any]:
+    """Returns the last shard that gives rows, and how many: counts them, no further than needed, and writes nothing.
+
+    It is the last shard of all if there are fewer rows.
+    """
+    left, last = limit.rows, {"shard": "", "rows": 0, "rank": -1}
+    for rank, (shard, rows) in enumerate(_counted(limit, backend)):
+        last = {"shard": shard, "rows": min(rows, left), "rank": rank}
+        left -= min(rows, left)
+        if not left:
+            break
+    return last
+
+
+def _counted(limit: FirstRows, name: str) -> Iterator[tuple[str, int]]:
+    """Yields shards in order with how many rows they give, of which no more are counted than the limit."""
+    limited = tuple(at_most(one, limit.rows) for one in limit.fusions)
+    program = _Counting(Reading(limited, COUNTED_BYTES), limit.fusions, limit.rows)
+    backend = make_backend(name)
+    try:
+        backend.start(Resources(task_cpus(limit.fusions[0].operators)), program.pools)
+        for table in stream_blocks(program, _pieces(limit.fusions), backend, budget_bytes=MEMORY_BUDGET):
+            yield table["shard"][0].as_py(), table["rows"][0].as_py()
+    finally:
+        backend.close()
+
+
+def _pieces(fusions: Sequence[Fusion]) -> Iterator[tuple[int, int, tuple[Any, ...], tuple[str, ...]]]:
+    """Yields pieces as `Reading` takes them, each by itself."""
+    for number, rank, bundle, names in ranked(fusions):
+        for at, (piece, name) in enumerate(zip(bundle, names, strict=True)):
+            yield number, rank + at, (piece,), (name,)
 
 
 class _Counting:
