@@ -188,7 +188,7 @@ class Job:
         >>> run_local(Longest, [{"text": "tiny"}, {"text": "a long one"}]).table["chars"].to_pylist()
         [10, 4]
         """
-        return ds._then(Process(self, self._hidden, compute_of(self), tuple(sorted(self.sides))))
+        return ds._apply(Process(self, self._hidden, compute_of(self), tuple(sorted(self.sides))))
 
     # What process may call
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
@@ -24,19 +24,17 @@ from curate.dataset.formats import OutputFormat
 from curate.dataset.lazy import consuming, convert, grouping, joining, rules
 from curate.dataset.lazy import distinct as distincts
 from curate.dataset.lazy import operators as ops
+from curate.dataset.lazy.base import Base
 from curate.dataset.lazy.consuming import check_rows as check_rows
 from curate.dataset.lazy.declared import check_declared
 from curate.dataset.lazy.durable import through_files
-from curate.dataset.lazy.execution import Options, blocks, connection, joined
+from curate.dataset.lazy.execution import Options, connection, joined
 from curate.dataset.lazy.expressions import is_expression
 from curate.dataset.lazy.grouping import GroupedData, key_columns, order_by
 from curate.dataset.lazy.ordering import Repartitioned, Sorted, check_seed
 from curate.dataset.lazy.plan import (
-    Apply,
     Checkpoint,
-    Exchanged,
     Limit,
-    Plan,
     Scan,
     Union,
     Zip,
@@ -45,16 +43,13 @@ from curate.dataset.lazy.plan import (
     rows_of,
     schema_of,
 )
-from curate.dataset.lazy.relay import Stopped, never
 from curate.dataset.lazy.sampling import RandomSample
-from curate.dataset.lazy.settling import blank_of, unions_settled
-from curate.dataset.lazy.shown import terminal_display, watched
+from curate.dataset.lazy.shown import terminal_display
 from curate.dataset.lazy.sinks import shuffled, stage_of
 from curate.dataset.lazy.sources import Tables
 from curate.dataset.lazy.splitting import DataIterator, Passes
 from curate.dataset.lazy.stats import Ran
 from curate.dataset.lazy.unifying import unified
-from curate.dataset.nulls import is_known
 from curate.dataset.pipeline import ActorPool
 from curate.dataset.spec import RunOptions
 from curate.errors import ConfigError, did_you_mean
@@ -65,17 +60,13 @@ Batch = Any
 
 
 @dataclass(frozen=True, slots=True)
-class Dataset:
+class Dataset(Base):
     """Rows that come from somewhere and go through operators; every method returns a new one.
 
     >>> import pyarrow.compute as pc
     >>> curate.range(5).with_column("double", pc.field("id") * 2).filter(pc.field("id") > 2).take_all()
     [{'id': 3, 'double': 6}, {'id': 4, 'double': 8}]
     """
-
-    _plan: Plan
-    _how: Options = field(default_factory=Options)
-    _ran: Ran = field(init=False, default_factory=Ran, repr=False, compare=False)
 
     # Row-wise
 
@@ -141,7 +132,7 @@ class Dataset:
         if batch_size is not None:
             check_rows("batch_size", batch_size, 1)
         where = ops.placement("map_batches", udf, compute, num_cpus, num_gpus, memory, resources)
-        return self._then(
+        return self._apply(
             ops.MapBatches(udf, batch_size, batch_format, where, check_declared("map_batches", output_schema))
         )
 
@@ -186,8 +177,8 @@ class Dataset:
             raise ConfigError("map(isolate=True) takes a function, which runs in a process of its own, not a class")
         declared = check_declared("map", output_schema)
         if isolate:
-            return self._then(ops.MapIsolated(udf, timeout_s, where, declared))
-        return self._then(ops.MapRows(udf, False, where, declared))
+            return self._apply(ops.MapIsolated(udf, timeout_s, where, declared))
+        return self._apply(ops.MapRows(udf, False, where, declared))
 
     def flat_map(
         self,
@@ -214,7 +205,7 @@ class Dataset:
         udf = ops.Udf(fn, *_given(fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs))
         ops.check_function("flat_map", udf)
         where = ops.placement("flat_map", udf, compute, num_cpus, num_gpus, memory, resources)
-        return self._then(ops.MapRows(udf, True, where, check_declared("flat_map", output_schema)))
+        return self._apply(ops.MapRows(udf, True, where, check_declared("flat_map", output_schema)))
 
     def filter(
         self,
@@ -246,11 +237,11 @@ class Dataset:
         if not reason or not isinstance(reason, str):
             raise ConfigError(f"filter(reason={reason!r}): a reason is some text")
         if is_expression(fn):
-            return self._then(ops.FilterExpression(fn, reason))
+            return self._apply(ops.FilterExpression(fn, reason))
         udf = ops.Udf(fn, *_given(fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs))
         ops.check_function("filter", udf)
         where = ops.placement("filter", udf, compute, num_cpus, num_gpus, memory, resources)
-        return self._then(ops.FilterRows(udf, reason, where))
+        return self._apply(ops.FilterRows(udf, reason, where))
 
     def with_column(self, column_name: str, expr: Any) -> Dataset:
         """Adds a column made by a pyarrow.compute expression, as the last one; one of that name is replaced in place.
@@ -266,7 +257,7 @@ class Dataset:
                 f"with_column({column_name!r}) takes a pyarrow.compute expression such as pc.field('n') * 2, found "
                 f"{expr!r}; use map_batches for a function"
             )
-        return self._then(ops.WithColumn(column_name, expr))
+        return self._apply(ops.WithColumn(column_name, expr))
 
     def select_columns(self, cols: str | Sequence[str]) -> Dataset:
         """Keeps these columns, in this order. Those of Parquet files that nothing needs are not read.
@@ -277,7 +268,7 @@ class Dataset:
         >>> curate.range(1).with_column("a", pc.field("id")).select_columns(["a"]).take_all()
         [{'a': 0}]
         """
-        return self._then(ops.Select(_columns("select_columns", cols)))
+        return self._apply(ops.Select(_columns("select_columns", cols)))
 
     def drop_columns(self, cols: str | Sequence[str]) -> Dataset:
         """Leaves these columns out. Raises ConfigError for a column that is not there, or is named twice.
@@ -286,7 +277,7 @@ class Dataset:
         >>> curate.range(1).with_column("a", pc.field("id")).drop_columns("id").take_all()
         [{'a': 0}]
         """
-        return self._then(ops.Drop(_columns("drop_columns", cols)))
+        return self._apply(ops.Drop(_columns("drop_columns", cols)))
 
     def rename_columns(self, names: Mapping[str, str]) -> Dataset:
         """Renames columns, from old names to new ones; they keep their places.
@@ -296,7 +287,7 @@ class Dataset:
         >>> curate.range(1).rename_columns({"id": "n"}).take_all()
         [{'n': 0}]
         """
-        return self._then(ops.Rename(dict(names)))
+        return self._apply(ops.Rename(dict(names)))
 
     def limit(self, limit: int) -> Dataset:
         """Keeps the first `limit` rows. Consumed, what makes more is stopped, and what follows runs in the consumer's
@@ -310,7 +301,7 @@ class Dataset:
         [{'id': 0}, {'id': 1}]
         """
         check_rows("limit", limit, 0)
-        return replace(self, _plan=Limit(self._plan, limit))
+        return self._with(Limit(self._plan, limit))
 
     def union(self, *other: Dataset) -> Dataset:
         """Returns the rows of this dataset, then those of the others.
@@ -325,7 +316,7 @@ class Dataset:
         >>> curate.range(1).union(curate.range(2), curate.from_items(["a"])).take_all()
         [{'id': 0, 'item': None}, {'id': 0, 'item': None}, {'id': 1, 'item': None}, {'id': None, 'item': 'a'}]
         """
-        return replace(self, _plan=Union(unified([self._plan, *(one._plan for one in other)])))
+        return self._with(Union(unified([self._plan, *(one._plan for one in other)])))
 
     def zip(self, *other: Dataset) -> Dataset:
         """Puts the rows of this dataset and of others side by side, in order; there must be as many in each.
@@ -339,7 +330,7 @@ class Dataset:
         >>> curate.range(2).zip(curate.from_items(["a", "b"]), curate.range(2)).take_all()
         [{'id': 0, 'item': 'a', 'id_1': 0}, {'id': 1, 'item': 'b', 'id_1': 1}]
         """
-        return replace(self, _plan=Zip((self._plan, *(one._plan for one in other))))
+        return self._with(Zip((self._plan, *(one._plan for one in other))))
 
     def random_sample(self, fraction: float, *, seed: int | None = None) -> Dataset:
         """Keeps about `fraction` of the rows (0 to 1), in their order.
@@ -358,7 +349,7 @@ class Dataset:
         if seed is None:
             seed = secrets.randbits(64)
         check_rows("seed", seed, 0)
-        return self._then(RandomSample(float(fraction), seed))
+        return self._apply(RandomSample(float(fraction), seed))
 
     # Exchanges
 
@@ -381,7 +372,7 @@ class Dataset:
                 f"sort: {len(keys)} keys and {len(ways)} of descending; give one for each, or one for all"
             )
         order = Order(tuple(SortKey(name, bool(way)) for name, way in zip(keys, ways, strict=True)), nulls)
-        return self._exchanged(Sorted(order))
+        return self._exchange(Sorted(order))
 
     def random_shuffle(self, *, seed: int | None = None, num_shards: int | None = None) -> Dataset:
         """Puts the rows in random order: every order is as likely, and the same for the same input and seed.
@@ -397,7 +388,7 @@ class Dataset:
             check_seed(seed)
         if num_shards is not None:
             check_rows("num_shards", num_shards, 1)
-        return replace(self, _plan=shuffled(self._plan, seed, num_shards))
+        return self._with(shuffled(self._plan, seed, num_shards))
 
     def repartition(self, num_shards: int, *, shuffle: bool = False, seed: int | None = None) -> Dataset:
         """Makes a write have `num_shards` outputs of as many rows each, to one, in the order that there is; with
@@ -409,9 +400,9 @@ class Dataset:
         check_rows("num_shards", num_shards, 1)
         if shuffle:
             return self.random_shuffle(seed=seed, num_shards=num_shards)
-        return self._exchanged(Repartitioned(num_shards))
+        return self._exchange(Repartitioned(num_shards))
 
-    def groupby(self, key: str | Sequence[str]) -> GroupedData:
+    def groupby(self, key: str | Sequence[str]) -> GroupedData[Dataset]:
         """Groups rows by one column, or several; the methods of what is returned make a row a group of them.
 
         Raises ConfigError for a column that is not there, is nested, or of a type that has no order.
@@ -455,7 +446,7 @@ class Dataset:
         from curate.dataset.dedup import exact, plans
 
         same = exact.Same(key_columns("dedup_exact", columns), normalise, keep, priority, id_column)
-        return self._deduplicated(plans.exact(self._plan, same))
+        return self._then(plans.exact(self._plan, same))
 
     def dedup_minhash(
         self,
@@ -496,11 +487,7 @@ class Dataset:
         from curate.dataset.dedup import near, plans
 
         how = near.Near(column, id_column, threshold, ngram, bands, rows, seed, unit)
-        return self._deduplicated(plans.near(self._plan, how))
-
-    def _deduplicated(self, plan: Plan) -> Dataset:
-        schema_of(plan)
-        return replace(self, _plan=plan)
+        return self._then(plans.near(self._plan, how))
 
     def distinct(
         self, keys: str | Sequence[str] | None = None, *, keep: str = "first", order_by: str | None = None
@@ -518,7 +505,7 @@ class Dataset:
         >>> ds.distinct("k", order_by="n").take_all()
         [{'k': 'a', 'n': 2}, {'k': 'b', 'n': 0}]
         """
-        return distincts.distinct(self, keys, keep, order_by)
+        return self._then(distincts.distinct(self._plan, keys, keep, order_by))
 
     def join(
         self,
@@ -552,7 +539,9 @@ class Dataset:
         >>> people.join(visits, on="id", right_on="who", how="left").take_all()
         [{'id': 1, 'name': 'ann', 'day': None}, {'id': 2, 'name': 'bob', 'day': 5}, {'id': 2, 'name': 'bob', 'day': 6}]
         """
-        return joining.join(self, other, on, how, right_on, left_suffix, right_suffix, broadcast)
+        rows = other.to_arrow if broadcast else None
+        suffixes = left_suffix, right_suffix
+        return self._then(joining.join(self._plan, other._plan, on, how, right_on, *suffixes, rows))
 
     def unique(self, column: str) -> list[Any]:
         """Returns the values that a column has, each once, ascending, NaN and then None last. They have to fit into
@@ -561,7 +550,7 @@ class Dataset:
         >>> curate.from_items([{"k": "b"}, {"k": None}, {"k": "a"}, {"k": "b"}]).unique("k")
         ['a', 'b', None]
         """
-        return distincts.unique(self, column)
+        return distincts.unique(self._plan, column, self._blocks_of)
 
     def sum(self, on: str | Sequence[str]) -> Any:
         """Returns the sum of a column, or a dictionary of those of several; None of nothing. Nulls are left out.
@@ -573,7 +562,7 @@ class Dataset:
         >>> curate.range(4).sum("id"), curate.range(4).sum(["id"])
         (6, {'id_sum': 6})
         """
-        return grouping.total(self, "sum", on)
+        return grouping.total(self._plan, "sum", on, self._blocks_of)
 
     def min(self, on: str | Sequence[str]) -> Any:
         """Returns the smallest value of a column, or of several, as `sum` does; NaN only if there is nothing else.
@@ -581,7 +570,7 @@ class Dataset:
         >>> curate.range(4).min("id")
         0
         """
-        return grouping.total(self, "min", on)
+        return grouping.total(self._plan, "min", on, self._blocks_of)
 
     def max(self, on: str | Sequence[str]) -> Any:
         """Returns the largest value of a column, or of several, as `sum` does; NaN only if there is nothing else.
@@ -589,7 +578,7 @@ class Dataset:
         >>> curate.range(4).max("id")
         3
         """
-        return grouping.total(self, "max", on)
+        return grouping.total(self._plan, "max", on, self._blocks_of)
 
     def mean(self, on: str | Sequence[str]) -> Any:
         """Returns the mean of a column, or of several, as `sum` does; a float.
@@ -597,7 +586,7 @@ class Dataset:
         >>> curate.range(4).mean("id")
         1.5
         """
-        return grouping.total(self, "mean", on)
+        return grouping.total(self._plan, "mean", on, self._blocks_of)
 
     def std(self, on: str | Sequence[str], ddof: int = 1) -> Any:
         """Returns the standard deviation of a column, or of several, as `sum` does: by the number of values less
@@ -606,7 +595,7 @@ class Dataset:
         >>> curate.range(3).std("id")
         1.0
         """
-        return grouping.total(self, "std", on, ddof=ddof)
+        return grouping.total(self._plan, "std", on, self._blocks_of, ddof=ddof)
 
     def quantile(self, on: str | Sequence[str], q: float = 0.5) -> Any:
         """Returns the value below which a part `q` (0 to 1) of a column is, or of several, as `sum` does.
@@ -616,7 +605,7 @@ class Dataset:
         >>> curate.range(4).quantile("id")
         1.5
         """
-        return grouping.total(self, "quantile", on, q=q)
+        return grouping.total(self._plan, "quantile", on, self._blocks_of, q=q)
 
     def aggregate(self, aggregates: Sequence[tuple[str | None, str]]) -> dict[str, Any]:
         """Returns several aggregates of all rows, named as those of `groupby(...).aggregate`.
@@ -624,12 +613,7 @@ class Dataset:
         >>> curate.range(4).aggregate([("id", "mean"), (None, "count")])
         {'id_mean': 1.5, 'count': 4}
         """
-        return grouping.totals(self, "aggregate", grouping.pairs("aggregate", aggregates))
-
-    def _exchanged(self, how: Any, *others: Dataset) -> Dataset:
-        plan = Exchanged((self._plan, *(one._plan for one in others)), how)
-        schema_of(plan)
-        return replace(self, _plan=plan)
+        return grouping.totals(self._plan, "aggregate", grouping.pairs("aggregate", aggregates), self._blocks_of)
 
     def using(self, options: Options | None = None, **changes: Any) -> Dataset:
         """Says how rows are made: with these `Options`, or with the ones there are and these fields of them changed.
@@ -646,32 +630,6 @@ class Dataset:
         return replace(self, _how=replace(options or self._how, **changes))
 
     # Consuming
-
-    def schema(self) -> pa.Schema:
-        """Returns the schema of the rows; without running anything where no function is in the way.
-
-        Behind a function it is that of the first rows, wherever they are. If there are none, it is that which comes of
-        an empty table; without columns if nothing does.
-
-        >>> curate.range(1).schema().names
-        ['id']
-        """
-        found = schema_of(self._plan)
-        if found is None:
-            # Not the first row alone: of what type the values of a batch are, all of them tell. Where they do not, the
-            # batches that follow do.
-            batch = self._first(lambda plan: rules.unpaced(rules.lower(Limit(plan, 1))))
-            if batch is None or not all(is_known(field.type) for field in batch.schema):
-                batch = self._first(rules.lower)
-            found = (self._blank() if batch is None else batch).schema
-        return found
-
-    def _first(self, lower: Callable[[Plan], rules.Physical]) -> pa.Table | None:
-        """Returns the first block of what runs for this dataset; None if there are no rows."""
-        stream = self._run(lower)
-        first: pa.Table | None = next(stream, None)
-        stream.close()
-        return first
 
     def count(self) -> int:
         """Returns the number of rows; from the footers of Parquet files where every row is known to be kept.
@@ -896,21 +854,13 @@ class Dataset:
         """
         return joined(self._tables())
 
-    def _tables(self) -> list[pa.Table]:
-        """Returns all blocks; one without rows, of the schema as far as it is known, if there are none."""
-        return list(self._blocks()) or [self._blank()]
-
-    def _blank(self) -> pa.Table:
-        """Returns a table without rows, once it was run and there were none."""
-        return blank_of(self._plan, rules.lower(self._plan), self._ran.last)
-
     def _held(self, method: str, tables: Sequence[pa.Table], start: int, stop: int) -> Dataset:
         """Returns rows of tables as a dataset."""
         whole = joined(list(tables))
         ends = accumulate((table.num_rows for table in tables), initial=0)
         cut = [(max(first, start), min(last, stop)) for first, last in pairwise(ends)]
         pieces = tuple(whole.slice(first, last - first) for first, last in cut if first < last)
-        return self._part(replace(self, _plan=Scan(Tables(method, pieces, whole.schema))), Ran(self._ran.last))
+        return self._part(self._with(Scan(Tables(method, pieces, whole.schema))), Ran(self._ran.last))
 
     # Writing
 
@@ -929,7 +879,7 @@ class Dataset:
         >>> kept.take_all(), curate.read_parquet(folder / "kept").count()
         ([{'n': 2}], 1)
         """
-        return replace(self, _plan=Checkpoint(self._plan, os.fspath(path)))
+        return self._with(Checkpoint(self._plan, os.fspath(path)))
 
     def write_parquet(
         self,
@@ -1060,31 +1010,8 @@ class Dataset:
         """
         return self._ran.told()
 
-    def _then(self, operator: ops.Operator) -> Dataset:
-        plan = Apply(self._plan, operator)
-        # What can be seen to be wrong is refused here, where it was said.
-        schema_of(plan)
-        return replace(self, _plan=plan)
-
-    def _part(self, other: Dataset, ran: Ran | None = None) -> Dataset:
-        """Returns a dataset whose runs count as runs of this one; or which has run as `ran` says."""
-        object.__setattr__(other, "_ran", ran or self._ran)
-        return other
-
     def _limited(self, rows: int) -> Dataset:
         return self._part(self.limit(rows))
-
-    def _blocks(self, stopped: Stopped = never) -> Any:
-        return self._run(rules.lower, stopped)
-
-    def _run(self, lower: Callable[[Plan], rules.Physical], stopped: Stopped = never) -> Any:
-        run = self._ran.begin()
-
-        def made() -> Iterator[pa.Table]:
-            plan = unions_settled(self._plan, lambda part: Dataset(part, self._how).schema())
-            yield from blocks(lower(plan), self._how, stopped, run=run)
-
-        return watched(made(), run)
 
     def _write(
         self,
