@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 import pyarrow as pa
 
 from curate.dataset.exchange.how import Exchange
 from curate.dataset.lazy import rules
+from curate.dataset.lazy.durable import through_files
 from curate.dataset.lazy.execution import Options, blocks
 from curate.dataset.lazy.operators import Operator
-from curate.dataset.lazy.plan import Apply, Exchanged, Limit, Plan, schema_of
+from curate.dataset.lazy.plan import Apply, Exchanged, Limit, Plan, lines, schema_of
 from curate.dataset.lazy.relay import Stopped, never
 from curate.dataset.lazy.settling import blank_of, unions_settled
 from curate.dataset.lazy.shown import watched
 from curate.dataset.lazy.stats import Ran
 from curate.dataset.nulls import is_known
+from curate.errors import ConfigError, did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,68 @@ class Base:
                 batch = self._first(rules.lower)
             found = (self._blank() if batch is None else batch).schema
         return found
+
+    def using(self, options: Options | None = None, **changes: Any) -> Self:
+        """Says how rows are made: with these `Options`, or with the ones there are and these fields of them changed.
+
+        Raises ConfigError for an option that there is not, and for a value that makes no sense.
+
+        >>> curate.range(2).using(backend="inline", block_bytes=1 << 20).count()
+        2
+        """
+        known = [one.name for one in fields(Options)]
+        for name in changes:
+            if name not in known:
+                raise ConfigError(f"no option {name!r}{did_you_mean(name, known)}; there are: {', '.join(known)}")
+        return replace(self, _how=replace(options or self._how, **changes))
+
+    def explain(self) -> str:
+        """Returns the logical and the physical plan: what is fused, what is pushed into the read, how much is read. And
+        how it is written, where that is through an exchange and what is consumed is not.
+
+        >>> import pyarrow.compute as pc
+        >>> print(curate.range(9).filter(pc.field("id") > 2).limit(1).explain())
+        logical
+          limit(1)
+            filter((id > 2))
+              range(9)
+        physical
+          first 1 rows, then stop
+            tasks (1 CPU each)
+              range(9)
+                gives at most 1 rows of a piece; reads as many first, and more only if those are not enough
+                fused: filter((id > 2))
+        """
+        consumed = list(rules.lines(rules.lower(self._plan), 1))
+        told = ["logical", *lines(self._plan, 1), "physical", *consumed]
+        # What a write refuses is none of a consumer's business.
+        with suppress(ConfigError):
+            if (plan := through_files(self._plan)) is not None:
+                written = list(rules.lines(rules.lower(plan), 1))
+                told += ["written", *written] if written != consumed else []
+        return "\n".join(told)
+
+    def stats(self) -> str:
+        """Returns what the last consumption or write of this very dataset took, or takes, if it goes on.
+
+        For each operator: rows and bytes in and out, the mean and the largest block that it gave; the time that it was
+        at work (wall, and CPU of its thread), all tasks or actors together, and that tasks waited for its pool; how
+        many actors it has, and how much of their time they were at work; the most memory that a process held which it
+        was at work in. Then how blocks went to the consumer, and one sentence that says what limits the pipeline.
+
+        Of pieces that have not ended, or were stopped early, it is what they had done when they last gave a block. What
+        `checkpoint` wrote is told as well. Of a dataset that has not run, it says so.
+
+        >>> doubled = curate.range(3).map(lambda row: {"n": row["id"] * 2})
+        >>> rows = doubled.take_all()
+        >>> print(doubled.stats())  # doctest: +ELLIPSIS +NORMALIZE_WHITESPACE
+        operator       rows in  rows out  bytes in  bytes out  a block  largest
+        range(3)                       3                 24 B     24 B     24 B
+        map(<lambda>)        3         3      24 B       24 B     24 B     24 B
+        ...
+        took ...
+        """
+        return self._ran.told()
 
     def _with(self, plan: Plan) -> Self:
         """Returns a dataset of another plan, which has not run."""
@@ -100,3 +165,12 @@ class Base:
             yield from blocks(lower(plan), self._how, stopped, run=run)
 
         return watched(made(), run)
+
+
+def column_names(method: str, cols: str | Sequence[str]) -> tuple[str, ...]:
+    """Returns one column's name, or several, as a tuple. Raises ConfigError for one that is named twice."""
+    columns = (cols,) if isinstance(cols, str) else tuple(cols)
+    for name in columns:
+        if columns.count(name) > 1:
+            raise ConfigError(f"{method}: the column {name!r} is named {columns.count(name)} times")
+    return columns
