@@ -36,7 +36,8 @@ def test_examples(name: str) -> None:
 @pytest.mark.parametrize("shown", [curate.Dataset, GroupedData, DataIterator], ids=lambda cls: cls.__name__)
 def test_every_method_has_one(shown: type) -> None:
     """Who looks a method up sees it at work."""
-    methods = {name: value for name, value in vars(shown).items() if callable(value) and not name.startswith("_")}
+    methods = {name: getattr(shown, name) for name in dir(shown) if not name.startswith("_")}
+    methods = {name: method for name, method in methods.items() if callable(method)}
     assert methods
     assert [name for name, method in methods.items() if ">>> " not in (method.__doc__ or "")] == []
 

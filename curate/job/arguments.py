@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -14,9 +14,6 @@ from curate.job.params import Param
 from curate.job.settings import SETTINGS
 from curate.runtime import BACKENDS
 from curate.units import format_bytes, parse_bytes
-
-if TYPE_CHECKING:
-    from curate.job.base import Job
 
 _BYTES = ("shard_bytes", "memory", "memory_budget")
 _UNSET_SHOWN = {"max_bad_rows": "0.1%, at least 10", "codec": "zstd"}
@@ -84,9 +81,8 @@ def _kind(one: Param) -> Any:
     return str if one.type is Asset else one.type
 
 
-def setting_option(cls: type[Job], name: str) -> click.Option:
-    """Returns the option of a setting."""
-    default = getattr(cls, name)
+def setting_option(name: str, default: Any) -> click.Option:
+    """Returns the option of a setting, which is `default` where it is not given."""
     kinds = [kind for kind in SETTINGS[name].kinds if kind is not type(None)]
     if bool in kinds:
         option = name.replace("_", "-")

@@ -13,7 +13,7 @@ from curate.dataset.spec import StageSpec
 from curate.dataset.tally import BadRowBudget, Tally
 from curate.errors import ConfigError, did_you_mean
 from curate.job.asset import Asset
-from curate.job.building import Made, compute_of, inputs_of
+from curate.job.building import Made, Settings, compute_of, inputs_of
 from curate.job.columns import column_text, parse_columns
 from curate.job.definition import checked_settings, define, job_digest, refuse_missing_hook, snake_case
 from curate.job.exchanging import made_of
@@ -188,7 +188,8 @@ class Job:
         >>> run_local(Longest, [{"text": "tiny"}, {"text": "a long one"}]).table["chars"].to_pylist()
         [10, 4]
         """
-        return ds._then(Process(self, self._hidden, compute_of(self), tuple(sorted(self.sides))))
+        settings = settings_of(self)
+        return ds._apply(Process(self, self._hidden, compute_of(settings), settings.sides))
 
     # What process may call
 
@@ -354,14 +355,13 @@ class Job:
             max_bad_rows=None if self.max_bad_rows is None else str(self.max_bad_rows),
             task_timeout_s=None if self.task_timeout_s is None else float(self.task_timeout_s),
             quarantine_errors=self.quarantine_errors,
-            origin=origin_of(self),
+            origin=job_origin(self),
         )
         return made.stages(spec)
 
     def _made(self, columns: Mapping[str, Any] | None) -> Made:
         """Returns what happens to rows, from one durable place to the next."""
-        ds = inputs_of(columns)
-        return made_of(self, ds, self.build(ds))
+        return made_of(settings_of(self), inputs_of(columns), self.build)
 
     def _resolved(self) -> dict[str, Any]:
         """Returns the parameters as the ledger records them. An attribute set after the job was made counts."""
@@ -384,6 +384,29 @@ class Job:
             setattr(self, one.name, value)
         self._hidden = Secrets(secrets)
         return recorded
+
+
+def settings_of(job: Job) -> Settings:
+    """Returns what a job says of what it builds, as it is now."""
+    return Settings(
+        job=job.name,
+        owner=type(job).__name__,
+        sides=tuple(sorted(job.sides)),
+        compute=job.compute,
+        num_cpus=job.num_cpus,
+        num_gpus=job.num_gpus,
+        memory=job.memory,
+        resources=job.resources,
+    )
+
+
+def job_origin(job: Job) -> dict[str, Any]:
+    """Returns where a job comes from: its class, and what it takes to make it again."""
+    given = vars(job)
+    parameters = {
+        name: job._secret_variables[name] if one.secret else getattr(job, name) for name, one in job._params.items()
+    }
+    return origin_of(type(job), parameters, {name: given[name] for name in TUNABLE if name in given})
 
 
 def _schema_text(schema: Any) -> str | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -28,12 +28,35 @@ from curate.errors import ConfigError
 from curate.job.operator import Process
 from curate.runtime.protocol import Resources
 
-if TYPE_CHECKING:
-    from curate.job.base import Job
-
-
 CHECKPOINT = {"format": "parquet", "codec": "zstd"}
 """How rows are kept in a checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a job says of what it builds, and of the tasks that run it."""
+
+    job: str
+    """Its name."""
+    owner: str
+    """The name of its class."""
+    sides: tuple[str, ...]
+    """Names of the extra outputs that it declares, in order."""
+    compute: ActorPool | None
+    num_cpus: float
+    num_gpus: float
+    memory: int | None
+    resources: Mapping[str, float]
+
+    @property
+    def held(self) -> Resources:
+        """What a task, or an actor, holds."""
+        return Resources(float(self.num_cpus), float(self.num_gpus), self.memory, dict(self.resources))
+
+    @property
+    def wants_pool(self) -> bool:
+        """Whether `process` runs in actors: where it asks for a pool, a GPU, or custom resources."""
+        return bool(self.compute or self.num_gpus or self.resources)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,15 +155,15 @@ class Parts:
         return over_checkpoints(spec, self.parts[:-1])
 
 
-def parts_of(job: Job, ds: Dataset, built: Any) -> Parts:
+def parts_of(job: Settings, ds: Dataset, built: Any) -> Parts:
     """Returns the parts of what `build` made of `ds`, in order: as many as it has checkpoints, and the last one.
 
     Raises ConfigError for what is no chain of row-wise operators and checkpoints, or several of them, by output, that
     have other steps of their own than row-wise ones in the tasks that read.
     """
-    owner = f"{type(job).__name__}.build"
+    owner = f"{job.owner}.build"
     if isinstance(built, Mapping):
-        sides = sides_of(owner, job, built)
+        sides = sides_of(owner, job.sides, built)
         paths = {name: _path(owner, ds._plan, built[name]._plan) for name in (MAIN, *sides)}
         shared = shared_by(list(paths.values()))
         chains = _cut(paths[MAIN][:shared])
@@ -151,7 +174,7 @@ def parts_of(job: Job, ds: Dataset, built: Any) -> Parts:
         chains, tails, sides = _cut(_path(owner, ds._plan, built._plan)), {}, ()
         *before, (last, _) = chains
         if job.sides:
-            sides = tuple(sorted(job.sides))
+            sides = job.sides
             if not last or not isinstance(last[-1], Process):
                 raise no_sides(owner, sides)
             chains = [*((without_sides(chain), path) for chain, path in before)]
@@ -184,16 +207,16 @@ def no_dataset(owner: str, built: Any) -> ConfigError:
     )
 
 
-def refuse_idle_pool(job: Job, steps: Iterable[Operator]) -> None:
+def refuse_idle_pool(job: Settings, steps: Iterable[Operator]) -> None:
     """Raises ConfigError where a job asks for a pool, and `process` is not among its steps."""
-    if (job.num_gpus or job.resources or job.compute) and not any(isinstance(step, Process) for step in steps):
+    if job.wants_pool and not any(isinstance(step, Process) for step in steps):
         raise ConfigError(
-            f"{type(job).__name__}: num_gpus, resources and compute are for `process`, which its build does not use; "
+            f"{job.owner}: num_gpus, resources and compute are for `process`, which its build does not use; "
             "give them to map_batches"
         )
 
 
-def sides_of(owner: str, job: Job, built: Mapping[Any, Any]) -> tuple[str, ...]:
+def sides_of(owner: str, declared: Sequence[str], built: Mapping[Any, Any]) -> tuple[str, ...]:
     """Returns the names of the extra outputs that `build` gave, in order."""
     for name, ds in built.items():
         if name != MAIN:
@@ -206,10 +229,10 @@ def sides_of(owner: str, job: Job, built: Mapping[Any, Any]) -> tuple[str, ...]:
             "one that says what is done"
         )
     sides = tuple(sorted(name for name in built if name != MAIN))
-    if job.sides and set(job.sides) != set(sides):
+    if declared and set(declared) != set(sides):
         raise ConfigError(
             f"{owner} gave the extra outputs {', '.join(sides) or 'none'}, and sides names "
-            f"{', '.join(sorted(job.sides))}; name the same, or leave sides out"
+            f"{', '.join(sorted(declared))}; name the same, or leave sides out"
         )
     return sides
 
@@ -307,16 +330,13 @@ def _cut(path: Iterable[Apply | Checkpoint]) -> list[tuple[Chain, str | None]]:
     return [*chains, (tuple(steps), None)]
 
 
-def compute_of(job: Job) -> Compute | None:
-    """Returns where a job's `process` runs: in a pool where it asks for one, a GPU, or custom resources."""
-    if job.compute is None and not job.num_gpus and not job.resources:
-        return None
-    held = Resources(float(job.num_cpus), float(job.num_gpus), job.memory, dict(job.resources))
-    return Compute(job.compute or ActorPool(), held)
+def compute_of(job: Settings) -> Compute | None:
+    """Returns the pool that a job's `process` runs in; None: in the tasks that read."""
+    return Compute(job.compute or ActorPool(), job.held) if job.wants_pool else None
 
 
-def resources_of(job: Job, steps: Sequence[Operator]) -> Resources:
+def resources_of(job: Settings, steps: Sequence[Operator]) -> Resources:
     """Returns what a task holds: what the job asks for, if it is not its pool that does."""
-    if compute_of(job) is not None:
+    if job.wants_pool:
         return Resources(task_cpus(steps))
     return Resources(task_cpus(steps, float(job.num_cpus)), 0.0, job.memory)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
@@ -14,6 +14,7 @@ from curate import log
 from curate.errors import ConfigError, CurateError, ObjectNotFound, PermissionDenied, ShardError
 from curate.job.arguments import JobCommand, parameter_option, run_options, setting_option
 from curate.job.options import run_options as checked_options
+from curate.job.params import Param
 from curate.job.render import render
 from curate.job.settings import TUNABLE
 from curate.tasks.progress import Display, LiveDisplay, LogDisplay
@@ -21,7 +22,6 @@ from curate.units import harmless, json_line
 
 if TYPE_CHECKING:
     from curate.dataset.spec import RunOptions, StageSpec
-    from curate.job.base import Job
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -29,13 +29,39 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 
-def command(cls: type[Job]) -> click.Command:
+class Staged(Protocol):
+    """What a command runs: a job."""
+
+    def spec(self) -> StageSpec:
+        """Returns it as a stage."""
+        ...
+
+
+class JobClass(Protocol):
+    """What a command is made of: a class of jobs."""
+
+    @property
+    def name(self) -> str:
+        """Name of the job."""
+        ...
+
+    @property
+    def _params(self) -> Mapping[str, Param]:
+        """Its parameters, by name."""
+        ...
+
+    def __call__(self, **parameters: Any) -> Staged:
+        """Returns a job with these parameters."""
+        ...
+
+
+def command(cls: JobClass) -> click.Command:
     """Returns the click command of a job class."""
     tunable = [name for name in TUNABLE if not isinstance(getattr(cls, name), property)]
     sections = [
         ("Run", run_options()),
         ("Parameters of this job", [parameter_option(one) for one in cls._params.values()]),
-        ("Settings", [setting_option(cls, name) for name in tunable]),
+        ("Settings", [setting_option(name, getattr(cls, name)) for name in tunable]),
     ]
 
     def callback(**values: Any) -> None:
@@ -44,7 +70,7 @@ def command(cls: type[Job]) -> click.Command:
     return JobCommand(cls.name, sections, callback, (cls.__doc__ or "").strip() or None)
 
 
-def main(cls: type[Job]) -> None:
+def main(cls: JobClass) -> None:
     """Runs the job's command on the program's arguments and ends the process."""
     try:
         command(cls).main(prog_name=sys.argv[0])
@@ -52,13 +78,13 @@ def main(cls: type[Job]) -> None:
         sys.exit(EXIT_INTERRUPTED)
 
 
-def _run(cls: type[Job], values: dict[str, Any]) -> int:
+def _run(cls: JobClass, values: dict[str, Any]) -> int:
     """Runs the job with parsed options and returns the exit code."""
     as_json, dry = values.pop("as_json"), values.pop("dry_run")
     parameters = _parameters(cls, values)
     yes = values.pop("yes")
 
-    def make() -> tuple[Job, RunOptions]:
+    def make() -> tuple[Staged, RunOptions]:
         confirm = (lambda _: True) if yes else _ask
         options = checked_options(confirm=confirm, display=display(as_json), handle_signals=True, **values)
         return cls(**parameters), options
@@ -66,7 +92,7 @@ def _run(cls: type[Job], values: dict[str, Any]) -> int:
     return execute(make, as_json=as_json, dry=dry)
 
 
-def execute(make: Callable[[], tuple[Job, RunOptions]], *, as_json: bool, dry: bool) -> int:
+def execute(make: Callable[[], tuple[Staged, RunOptions]], *, as_json: bool, dry: bool) -> int:
     """Runs what `make` returns, prints the result, and returns the exit code; with `dry`, says what would run.
 
     Whatever else prints, the job or a library, standard output holds the result and nothing else, if that is JSON.
@@ -102,7 +128,7 @@ class _Result:
         self.exit_code = exit_code
 
 
-def _result(job: Job, options: RunOptions, *, as_json: bool, dry: bool) -> _Result:
+def _result(job: Staged, options: RunOptions, *, as_json: bool, dry: bool) -> _Result:
     from curate.dataset.driver import run
 
     if dry:
@@ -130,7 +156,7 @@ def _dry_run(spec: StageSpec, options: RunOptions, *, as_json: bool) -> str | by
     return json_line(value)
 
 
-def _parameters(cls: type[Job], values: dict[str, Any]) -> dict[str, Any]:
+def _parameters(cls: JobClass, values: dict[str, Any]) -> dict[str, Any]:
     """Takes what is the job's out of the parsed values: parameters and settings that were given."""
     parameters: dict[str, Any] = {}
     for name, one in cls._params.items():

@@ -7,9 +7,9 @@ are made as those of a dataset are. What the job says of its tasks holds in each
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from curate.dataset import stage
 from curate.dataset.branching import Branching
@@ -27,6 +27,7 @@ from curate.job.building import (
     Chain,
     Made,
     Part,
+    Settings,
     no_dataset,
     no_sides,
     parts_of,
@@ -42,24 +43,24 @@ from curate.job.operator import Process
 from curate.runtime.protocol import Resources
 from curate.storage.protocol import Object
 
-if TYPE_CHECKING:
-    from curate.job.base import Job
-
-
 MOVES = Exchanged | Marked | Union | Zip
 """What moves rows between shards."""
+Build = Callable[[Dataset], Any]
+"""A job's `build`."""
 
 
-def made_of(job: Job, ds: Dataset, built: Any) -> Made:
-    """Returns what `build` made of `ds`, the job's inputs. Raises ConfigError for what no job can be made of."""
-    return spread_of(job, ds, built) if has_exchange(built) else parts_of(job, ds, built)
+def made_of(job: Settings, ds: Dataset, build: Build) -> Made:
+    """Returns what `build` makes of `ds`, the job's inputs. Raises ConfigError for what no job can be made of."""
+    built = build(ds)
+    return spread_of(job, ds, build, built) if has_exchange(built) else parts_of(job, ds, built)
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
     """What `build` gave where there is an exchange in it."""
 
-    job: Job
+    job: Settings
+    build: Build
     plan: Plan
     """That of the main output, up to where the outputs part."""
     tails: Mapping[str, Chain]
@@ -81,7 +82,7 @@ class Spread:
 
         def from_inputs(asked: Asked) -> StageSpec:
             ds = Dataset(Scan(list_for(spec, asked)))
-            again = spread_of(self.job, ds, self.job.build(ds))
+            again = spread_of(self.job, ds, self.build, self.build(ds))
             # Keys that are not there, or have no order, are said now.
             schema_of(again.plan)
             made, _ = stage_of(again.plan, spec.format, spec.codec, Stages(self.job, spec))
@@ -130,15 +131,15 @@ def has_exchange(built: Any) -> bool:
     return any(isinstance(node, MOVES | Limit) for plan in plans for node in _nodes(plan))
 
 
-def spread_of(job: Job, ds: Dataset, built: Any) -> Spread:
-    """Returns what `build` made of `ds` through exchanges, as a plan and what follows where outputs part.
+def spread_of(job: Settings, ds: Dataset, build: Build, built: Any) -> Spread:
+    """Returns what `build` made of `ds`, `built`, through exchanges, as a plan and what follows where outputs part.
 
     Raises ConfigError for a limit of the inputs themselves, rows that are not made of the inputs at all, and outputs
     that are not made row by row of what one exchange gives.
     """
-    owner = f"{type(job).__name__}.build"
+    owner = f"{job.owner}.build"
     if isinstance(built, Mapping):
-        sides = sides_of(owner, job, built)
+        sides = sides_of(owner, job.sides, built)
         plans = {name: built[name]._plan for name in (MAIN, *sides)}
         bases = {name: below(plan) for name, plan in plans.items()}
         for name, (base, _) in bases.items():
@@ -163,7 +164,7 @@ def spread_of(job: Job, ds: Dataset, built: Any) -> Spread:
         plan, tails = _one_output(built._plan, keep=True), {}
         sides = tuple(sorted(_sides_of_steps(plan)))
         if set(job.sides) - set(sides):
-            raise no_sides(owner, tuple(sorted(job.sides)))
+            raise no_sides(owner, job.sides)
     else:
         raise no_dataset(owner, built)
     nodes = list(_nodes(plan))
@@ -182,7 +183,7 @@ def spread_of(job: Job, ds: Dataset, built: Any) -> Spread:
         )
     steps_of_all = [step_of(node) for node in nodes if isinstance(node, Apply | Marked)]
     refuse_idle_pool(job, [*steps_of_all, *(step for tail in tails.values() for step in tail)])
-    return Spread(job, plan, tails, sides)
+    return Spread(job, build, plan, tails, sides)
 
 
 def _given_in(nodes: Sequence[Plan], ds: Dataset) -> bool:
@@ -264,7 +265,7 @@ def _one_output(plan: Plan, *, keep: bool = False) -> Plan:
 class Stages:
     """The stages of a job, the last of which is `last`; each is called by where it is in the job's plan."""
 
-    job: Job
+    job: Settings
     last: StageSpec
     path: tuple[int | str, ...] = ()
 
@@ -281,7 +282,7 @@ class Stages:
         told = {name: value for name, value in self.last.identity.items() if name not in ("sides", "output_schema")}
         return replace(
             self.last,
-            identity={**told, **identity, "owner": self.job.name, "stage": list(self.path)},
+            identity={**told, **identity, "owner": self.job.job, "stage": list(self.path)},
             output_schema=None,
             sides={},
             resources=resources_of(self.job, operators),

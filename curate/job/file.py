@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from curate.dataset.stage import InputFile
-from curate.job.base import Job
+from curate.job.base import Job, settings_of
 from curate.job.building import Made, Part, Parts
 from curate.job.operator import ProcessFile
-from curate.runtime.protocol import Resources
 
 
 class FileJob(Job):
@@ -30,5 +29,4 @@ class FileJob(Job):
 
     def _made(self, columns: Mapping[str, Any] | None) -> Made:
         del columns
-        held = Resources(float(self.num_cpus), float(self.num_gpus), self.memory, dict(self.resources))
-        return Parts((Part(ProcessFile(self, self._hidden), held),))
+        return Parts((Part(ProcessFile(self, self._hidden), settings_of(self).held),))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -20,20 +20,54 @@ from curate.errors import ConfigError, CorruptInput, GenerationMismatch, ObjectN
 from curate.job.secrets import Secrets
 from curate.runtime.protocol import Pool, PoolSpec
 
-if TYPE_CHECKING:
-    from curate.job.base import Job
-    from curate.job.file import FileJob
-
-_Job = TypeVar("_Job", bound="Job")
 _FRAMES = {"pandas": "pa.Table.from_pandas(frame)", "polars": "frame.to_arrow()"}
 """How what other libraries call a table becomes one."""
+
+
+class Hooks(Protocol):
+    """What every job has that its operator calls."""
+
+    _tally: Tally | None
+
+    def setup(self) -> None:
+        """Loads what it needs, once per worker process."""
+        ...
+
+
+class BatchHooks(Hooks, Protocol):
+    """What a job has that takes batches of rows."""
+
+    def process(self, batch: Any) -> Any:
+        """Returns what a batch becomes."""
+        ...
+
+
+class FileHooks(Hooks, Protocol):
+    """What a job has that takes files."""
+
+    @property
+    def output_schema(self) -> pa.Schema | None:
+        """The schema of what it yields; None: that of what it yields first."""
+        ...
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of a table that dictionaries are gathered to, at most."""
+        ...
+
+    def process_file(self, file: InputFile) -> Iterator[Any]:
+        """Yields tables, or rows as dictionaries."""
+        ...
+
+
+H = TypeVar("H", bound=Hooks)
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
     """A job's `process` as a step of a pipeline."""
 
-    job: Job
+    job: BatchHooks
     secrets: Secrets
     compute: Compute | None = None
     sides: tuple[str, ...] = ()
@@ -79,7 +113,7 @@ class ProcessFile:
     reads_files = True
     pools: tuple[PoolSpec, ...] = ()
 
-    def __init__(self, job: FileJob, secrets: Secrets) -> None:
+    def __init__(self, job: FileHooks, secrets: Secrets) -> None:
         self._job = job
         self._secrets = secrets
         self._where = f"{type(job).__name__}.process_file"
@@ -124,7 +158,7 @@ class ProcessFile:
         yield from rows.flush()
 
 
-def set_up(job: _Job, secrets: Secrets) -> _Job:
+def set_up(job: H, secrets: Secrets) -> H:
     """Returns a copy of a job after its `setup`."""
     log.ensure_configured()
     job = copy.copy(job)

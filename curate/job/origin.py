@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from curate.errors import ConfigError, ObjectNotFound, did_you_mean
 from curate.job.asset import Asset
 from curate.job.params import Param
-from curate.job.settings import TUNABLE
 from curate.job.values import recorded_scalar
 from curate.runtime.code import ship
 from curate.tasks import layout
@@ -31,24 +30,19 @@ if TYPE_CHECKING:
 _LOCALS = "<locals>"
 
 
-def origin_of(job: Job) -> dict[str, Any]:
-    """Returns where a job comes from, as JSON values: file, class, parameters, and the settings that it was given.
+def origin_of(cls: type, parameters: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns where a job of a class comes from, as JSON values: file, class, parameters, and the settings that it was
+    given.
 
-    A secret is there as the name of its environment variable. Without a file (a notebook) `script` is empty.
+    Of a secret, `parameters` has the name of its environment variable. Without a file (a notebook) `script` is empty.
     """
-    cls = type(job)
     script, module = _home(cls)
-    parameters = {
-        name: job._secret_variables[name] if one.secret else _as_json(getattr(job, name))
-        for name, one in cls._params.items()
-    }
-    given = {name: vars(job)[name] for name in TUNABLE if name in vars(job)}
     return {
         "script": script,
         "module": module,
         "class": cls.__qualname__,
-        "parameters": parameters,
-        "settings": {name: recorded_scalar(value) for name, value in given.items()},
+        "parameters": {name: _as_json(value) for name, value in parameters.items()},
+        "settings": {name: recorded_scalar(value) for name, value in settings.items()},
     }
 
 

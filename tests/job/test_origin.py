@@ -14,7 +14,8 @@ import orjson
 import pytest
 
 from curate import Asset, Job, param
-from curate.job.origin import locate, origin_of, recorded_run
+from curate.job.base import job_origin
+from curate.job.origin import locate, recorded_run
 from curate.runtime import code
 from curate.tasks import layout
 from tests.job.inline import refusing
@@ -102,7 +103,7 @@ def test_there_and_back(script: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "model").write_text("m")
     parameters = {"word": "b", "kind": "y", "flag": True, "key": "API_KEY", "model": str(tmp_path / "model")}
     job = locate(origin(script, parameters=parameters, settings={"batch_size": 7, "max_bad_rows": "1%"}))
-    recorded = json.loads(orjson.dumps(origin_of(job)))
+    recorded = json.loads(orjson.dumps(job_origin(job)))
     assert "hush" not in str(recorded)
     assert recorded["class"] == "Mine"
     assert recorded["parameters"]["key"] == "API_KEY"
@@ -121,13 +122,13 @@ def test_what_was_set_after_the_job_was_made_counts() -> None:
     """As it does for the run."""
     job = Here()
     job.most, job.num_cpus = 9, 2
-    again: Any = locate(json.loads(orjson.dumps(origin_of(job))))
+    again: Any = locate(json.loads(orjson.dumps(job_origin(job))))
     assert (again.most, again.num_cpus) == (9, 2)
 
 
 def test_a_job_of_a_module_is_that_modules() -> None:
     """Found by the name it was imported by, relative imports and all; it is the very class."""
-    found = origin_of(Here())
+    found = job_origin(Here())
     assert (found["module"], found["class"]) == ("tests.job.test_origin", "Here")
     assert type(locate(found)) is Here
     assert type(locate(found, script=found["script"])) is Here
@@ -160,7 +161,7 @@ def test_a_class_within_a_class(script: Path) -> None:
     """By its qualified name."""
     job = locate(origin(script, **{"class": "Mine.Inner"}))
     assert type(job).__qualname__ == "Mine.Inner"
-    assert type(locate(origin_of(job))) is type(job)
+    assert type(locate(job_origin(job))) is type(job)
 
 
 def test_a_file_called_like_a_module_that_is_there(script: Path) -> None:
@@ -170,7 +171,7 @@ def test_a_file_called_like_a_module_that_is_there(script: Path) -> None:
     job = locate(origin(path))
     assert type(job).__module__ == "json_job"
     assert sys.modules["json"] is json
-    assert type(locate(origin_of(job))) is type(job)
+    assert type(locate(job_origin(job))) is type(job)
 
 
 def test_a_file_that_moved(script: Path, tmp_path: Path) -> None:
@@ -252,14 +253,14 @@ def test_a_class_made_in_a_function_is_refused() -> None:
             return batch
 
     with refusing("was made inside of a function"):
-        locate(origin_of(Local()))
+        locate(job_origin(Local()))
 
 
 def test_a_class_without_a_file_is_refused() -> None:
     """A notebook, or a program from standard input."""
     program = (
         "import json\nfrom curate import Job\nclass Mine(Job):\n  version = '1'\n  def process(self, batch): pass\n"
-        "from curate.job.origin import origin_of\nprint(json.dumps(origin_of(Mine())))"
+        "print(json.dumps(Mine().spec().origin))"
     )
     done = subprocess.run([sys.executable], input=program, capture_output=True, text=True, check=True)
     recorded = json.loads(done.stdout)

@@ -8,5 +8,7 @@ fused       operators run one after another over a batch: the operator of a stag
 execution   a rewritten plan as a stream of blocks
 sinks       a plan as a stage over files: a run like any job's
 stats       what a run of it took, and what limits it; shown on a terminal by `shown`
-api         Dataset, and what makes one
+base        what a Dataset is: a plan, and how it runs; then its parts: functions, rowwise, exchanges, all_rows,
+            consuming_api, writing
+api         Dataset, which is all of them
 """

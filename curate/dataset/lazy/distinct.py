@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,13 +14,10 @@ from curate.dataset.exchange.how import Part
 from curate.dataset.exchange.order import Order, SortKey, take
 from curate.dataset.lazy.grouping import Regrouping, key_columns, order_by, slices
 from curate.dataset.lazy.operators import Plain, Select
-from curate.dataset.lazy.plan import schema_of
+from curate.dataset.lazy.plan import Apply, Exchanged, Plan, schema_of
 from curate.dataset.pipeline import READ_ROWS, Place
 from curate.dataset.tally import Tally
 from curate.errors import ConfigError, did_you_mean
-
-if TYPE_CHECKING:
-    from curate.dataset.lazy.api import Dataset
 
 DUPLICATE = "duplicate"
 """Why rows are dropped of whose key another one is kept."""
@@ -91,12 +88,12 @@ class Distinct(Regrouping):
         return np.asarray(rows[Groups(groups.ids[rows], groups.count).firsts()])
 
 
-def distinct(dataset: Dataset, keys: Any, keep: str, order_by: str | None) -> Dataset:
-    """Returns one row of each key of a dataset. `keys` of None are all its columns. Raises ConfigError."""
+def distinct(plan: Plan, keys: Any, keep: str, order_by: str | None) -> Plan:
+    """Returns one row of each key of a plan. `keys` of None are all its columns. Raises ConfigError."""
     if keep not in KEEPS:
         raise ConfigError(f"distinct(keep={keep!r}){did_you_mean(str(keep), KEEPS)}; expected first or last")
     if keys is None:
-        known = schema_of(dataset._plan)
+        known = schema_of(plan)
         if known is None:
             raise ConfigError("distinct: which columns there are is known only when rows are made; name the keys")
         keys = known.names
@@ -105,7 +102,7 @@ def distinct(dataset: Dataset, keys: Any, keep: str, order_by: str | None) -> Da
         raise ConfigError(f"distinct(order_by={order_by!r}) is one of the keys, of which all rows have one value")
     how = f", keep={keep!r}" + (f", order_by={order_by!r}" if order_by is not None else "")
     name = f"distinct({', '.join(map(repr, named))}{how})"
-    return dataset._exchanged(Distinct(name, named, keep, order_by))
+    return Exchanged((plan,), Distinct(name, named, keep, order_by))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +133,8 @@ class Once(Plain):
         yield kept
 
 
-def unique(dataset: Dataset, column: str) -> list[Any]:
-    """Runs a dataset, and returns the values that a column has, each once: ascending, then NaN, then None.
+def unique(plan: Plan, column: str, run: Callable[[Plan], Iterable[pa.Table]]) -> list[Any]:
+    """Has a plan run, and returns the values that a column has, each once: ascending, then NaN, then None.
 
     They have to fit into memory. Raises ConfigError for a column that is not there, or whose values have no order.
     """
@@ -145,7 +142,7 @@ def unique(dataset: Dataset, column: str) -> list[Any]:
     how = Distinct(f"unique({name!r})", (name,))
     found: pa.Table | None = None
     pending: list[pa.Table] = []
-    for block in dataset._then(Select((name,)))._then(Once(how))._blocks():
+    for block in run(Apply(Apply(plan, Select((name,))), Once(how))):
         pending.append(block)
         if sum(one.num_rows for one in pending) >= READ_ROWS + (0 if found is None else found.num_rows):
             found = how.fold(0, pa.concat_tables([*([] if found is None else [found]), *pending]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,7 @@ from curate.dataset.exchange.groups import groups_of, groups_of_sorted, one_chun
 from curate.dataset.exchange.how import GROUPED, Part, Usual
 from curate.dataset.exchange.offsets import packed, unpacked
 from curate.dataset.exchange.order import Order, SortKey
+from curate.dataset.lazy.base import Base
 from curate.dataset.lazy.convert import check_format, formatted, to_table
 from curate.dataset.lazy.declared import check_declared, identity_of
 from curate.dataset.lazy.expressions import unknown_column
@@ -26,15 +27,14 @@ from curate.dataset.lazy.operators import (
     check_function,
     placement,
 )
+from curate.dataset.lazy.plan import Apply, Exchanged, Plan
 from curate.dataset.nulls import empty
 from curate.dataset.patience import Busy, patiently
 from curate.dataset.pipeline import READ_ROWS, ActorPool, Place
 from curate.dataset.tally import Tally
 from curate.errors import BadRow, ConfigError
 
-if TYPE_CHECKING:
-    from curate.dataset.lazy.api import Dataset
-
+D = TypeVar("D", bound=Base)
 SLICE_ROWS = 262_144
 """Rows of groups, about, that are brought to results at a time."""
 GROUP = "group"
@@ -317,17 +317,17 @@ class MapGroups(Called):
 
 
 @dataclass(frozen=True, slots=True)
-class GroupedData:
+class GroupedData(Generic[D]):
     """Rows that are grouped by keys, of which the methods make a row a group, or what a function makes of it.
 
     Rows come in order of the keys, ascending; NaN makes a group, after the numbers, and null makes the last one. The
     two zeros are one key. Nulls among values are left out, as Arrow does it: the sum of nothing else is null.
     """
 
-    _dataset: Dataset
+    _dataset: D
     _keys: tuple[str, ...]
 
-    def count(self) -> Dataset:
+    def count(self) -> D:
         """Returns how many rows each group has, in a column `count`.
 
         >>> curate.from_items([{"k": "b"}, {"k": "a"}, {"k": "b"}]).groupby("k").count().take_all()
@@ -335,7 +335,7 @@ class GroupedData:
         """
         return self._then("count()", [make("count", None)])
 
-    def sum(self, on: str | Sequence[str]) -> Dataset:
+    def sum(self, on: str | Sequence[str]) -> D:
         """Returns the sum of columns in each group: of `score` in `score_sum`.
 
         Sums of whole numbers are int64 (uint64 of unsigned ones and booleans), those of decimals have 38 digits, those
@@ -348,7 +348,7 @@ class GroupedData:
         """
         return self._each("sum", on)
 
-    def min(self, on: str | Sequence[str]) -> Dataset:
+    def min(self, on: str | Sequence[str]) -> D:
         """Returns the smallest value of columns in each group: of `score` in `score_min`; NaN only if all are.
 
         >>> ds = curate.from_items([{"k": 1, "n": 5}, {"k": 0, "n": 1}, {"k": 1, "n": 2}])
@@ -357,7 +357,7 @@ class GroupedData:
         """
         return self._each("min", on)
 
-    def max(self, on: str | Sequence[str]) -> Dataset:
+    def max(self, on: str | Sequence[str]) -> D:
         """Returns the largest value of columns in each group: of `score` in `score_max`; NaN only if all are.
 
         >>> ds = curate.from_items([{"k": 1, "n": 5}, {"k": 0, "n": 1}, {"k": 1, "n": 2}])
@@ -366,7 +366,7 @@ class GroupedData:
         """
         return self._each("max", on)
 
-    def mean(self, on: str | Sequence[str]) -> Dataset:
+    def mean(self, on: str | Sequence[str]) -> D:
         """Returns the mean of columns in each group, a double: of `score` in `score_mean`.
 
         >>> ds = curate.from_items([{"k": 1, "n": 5}, {"k": 0, "n": 1}, {"k": 1, "n": 2}])
@@ -375,7 +375,7 @@ class GroupedData:
         """
         return self._each("mean", on)
 
-    def std(self, on: str | Sequence[str], ddof: int = 1) -> Dataset:
+    def std(self, on: str | Sequence[str], ddof: int = 1) -> D:
         """Returns the standard deviation of columns in each group, a double: of `score` in `score_std`.
 
         It divides by the number of values less `ddof`, and is null where that is not above 0. Small deviations of large
@@ -387,7 +387,7 @@ class GroupedData:
         """
         return self._each("std", on, ddof=ddof)
 
-    def quantile(self, on: str | Sequence[str], q: float = 0.5) -> Dataset:
+    def quantile(self, on: str | Sequence[str], q: float = 0.5) -> D:
         """Returns the value below which the part `q` (0 to 1) of a column is: of `score` in `score_quantile`.
 
         It is exact, a double, between two values by a straight line. NaN is left out. All values of a group have to fit
@@ -399,7 +399,7 @@ class GroupedData:
         """
         return self._each("quantile", on, q=q)
 
-    def first(self, on: str | Sequence[str]) -> Dataset:
+    def first(self, on: str | Sequence[str]) -> D:
         """Returns the first value, in the order of the input, that is not null: of `score` in `score_first`.
 
         >>> ds = curate.from_items([{"k": 1, "n": 5}, {"k": 0, "n": 1}, {"k": 1, "n": 2}])
@@ -408,7 +408,7 @@ class GroupedData:
         """
         return self._each("first", on)
 
-    def list(self, on: str | Sequence[str]) -> Dataset:
+    def list(self, on: str | Sequence[str]) -> D:
         """Returns all values, nulls too, in the order of the input: of `score` in `score_list`.
 
         All of them have to fit into the memory of one task.
@@ -419,7 +419,7 @@ class GroupedData:
         """
         return self._each("list", on)
 
-    def aggregate(self, aggregates: Sequence[tuple[str | None, str]]) -> Dataset:
+    def aggregate(self, aggregates: Sequence[tuple[str | None, str]]) -> D:
         """Returns several aggregates of each group: pairs of a column and what is made of it.
 
         There are count, sum, min, max, mean, std, quantile, first and list; the column of `("score", "mean")` is called
@@ -446,7 +446,7 @@ class GroupedData:
         memory: int | None = None,
         resources: Mapping[str, float] | None = None,
         output_schema: pa.Schema | None = None,
-    ) -> Dataset:
+    ) -> D:
         """Replaces every group by what `fn(group, *fn_args, **fn_kwargs)` returns for it.
 
         A group is a batch of all its rows, in the order of the input; formats, what `fn` returns, its `output_schema`,
@@ -462,20 +462,22 @@ class GroupedData:
         check_function("map_groups", udf)
         check_format(batch_format)
         where = placement("map_groups", udf, compute, num_cpus, num_gpus, memory, resources)
-        grouped = self._dataset._exchanged(GroupRows(self._name, self._keys))
-        return grouped._then(MapGroups(udf, batch_format, where, check_declared("map_groups", output_schema)))
+        function = MapGroups(udf, batch_format, where, check_declared("map_groups", output_schema))
+        grouped = Exchanged((self._dataset._plan,), GroupRows(self._name, self._keys))
+        return self._dataset._then(Apply(grouped, function))
 
     @property
     def _name(self) -> str:
         return f"groupby({', '.join(map(repr, self._keys))})"
 
-    def _each(self, function: str, on: str | Sequence[str], **how: Any) -> Dataset:
+    def _each(self, function: str, on: str | Sequence[str], **how: Any) -> D:
         columns = key_columns(function, on)
         called = f"{function}({', '.join(map(repr, columns))})"
         return self._then(called, [make(function, column, **how) for column in columns])
 
-    def _then(self, called: str, aggregates: Sequence[Aggregate]) -> Dataset:
-        return self._dataset._exchanged(Grouped(f"{self._name}.{called}", self._keys, tuple(aggregates)))
+    def _then(self, called: str, aggregates: Sequence[Aggregate]) -> D:
+        how = Grouped(f"{self._name}.{called}", self._keys, tuple(aggregates))
+        return self._dataset._then(Exchanged((self._dataset._plan,), how))
 
 
 def pairs(method: str, aggregates: Any) -> list[Aggregate]:
@@ -514,8 +516,10 @@ class Totals(Plain):
             yield self.grouped.fold(0, partials)
 
 
-def totals(dataset: Dataset, method: str, aggregates: Sequence[Aggregate]) -> dict[str, Any]:
-    """Runs a dataset, and returns aggregates of all its rows as Python values, by the names of their columns.
+def totals(
+    plan: Plan, method: str, aggregates: Sequence[Aggregate], run: Callable[[Plan], Iterable[pa.Table]]
+) -> dict[str, Any]:
+    """Has a plan run, and returns aggregates of all its rows as Python values, by the names of their columns.
 
     Partial results are made where the rows are, and merged here in the order of the rows. Of no rows, counts are 0,
     lists empty, and all else is None. Raises ConfigError.
@@ -523,7 +527,7 @@ def totals(dataset: Dataset, method: str, aggregates: Sequence[Aggregate]) -> di
     grouped = Grouped(f"{method}()", (), tuple(aggregates))
     pending: list[pa.Table] = []
     pending_rows = 0
-    for block in dataset._then(Totals(grouped))._blocks():
+    for block in run(Apply(plan, Totals(grouped))):
         pending.append(block)
         pending_rows += block.num_rows
         if pending_rows >= SLICE_ROWS and all(one.merges for one in grouped.aggregates):
@@ -537,7 +541,9 @@ def totals(dataset: Dataset, method: str, aggregates: Sequence[Aggregate]) -> di
     }
 
 
-def total(dataset: Dataset, function: str, on: str | Sequence[str], **how: Any) -> Any:
-    """Returns an aggregate of a column, or a dictionary of those of several, over all rows of a dataset."""
-    found = totals(dataset, function, [make(function, one, **how) for one in key_columns(function, on)])
+def total(
+    plan: Plan, function: str, on: str | Sequence[str], run: Callable[[Plan], Iterable[pa.Table]], **how: Any
+) -> Any:
+    """Returns an aggregate of a column, or a dictionary of those of several, over all rows of a plan."""
+    found = totals(plan, function, [make(function, one, **how) for one in key_columns(function, on)], run)
     return next(iter(found.values())) if isinstance(on, str) else found

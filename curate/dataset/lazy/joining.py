@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -17,15 +17,12 @@ from curate.dataset.exchange.merge_join import HOWS, Joining, either, gathered, 
 from curate.dataset.exchange.order import Order, rows_where
 from curate.dataset.lazy.grouping import Regrouping, key_columns, order_by
 from curate.dataset.lazy.operators import Plain
-from curate.dataset.lazy.plan import schema_of
+from curate.dataset.lazy.plan import Apply, Exchanged, Plan, schema_of
 from curate.dataset.nulls import is_blank
 from curate.dataset.pipeline import READ_ROWS, Place
 from curate.dataset.tally import Tally
 from curate.errors import ConfigError, SchemaMismatch, did_you_mean
 from curate.units import format_bytes
-
-if TYPE_CHECKING:
-    from curate.dataset.lazy.api import Dataset
 
 UNMATCHED = "unmatched"
 """Why rows are dropped for whose key there is none on the other side."""
@@ -357,30 +354,33 @@ NAN = "NaN"
 
 
 def join(
-    left: Dataset,
-    right: Dataset,
+    left: Plan,
+    right: Plan,
     on: Any,
     how: str,
     right_on: Any = None,
     left_suffix: str = "",
     right_suffix: str = "_right",
-    broadcast: bool = False,
-) -> Dataset:
-    """Returns the rows of two datasets joined by keys. Raises ConfigError. With `broadcast`, runs the right one."""
+    broadcast: Callable[[], pa.Table] | None = None,
+) -> Plan:
+    """Returns the rows of two plans joined by keys. Raises ConfigError.
+
+    With `broadcast`, which runs the right one and returns its rows, every task has a copy of these.
+    """
     if how not in HOWS:
         raise ConfigError(f"join(how={how!r}){did_you_mean(str(how), HOWS)}; there are {', '.join(HOWS)}")
-    if broadcast and how not in BROADCAST_HOWS:
+    if broadcast is not None and how not in BROADCAST_HOWS:
         raise ConfigError(
             f"join(how={how!r}, broadcast=True): a task does not know whether others have a match for a right row; "
             f"leave broadcast out, or join by {', '.join(BROADCAST_HOWS)}"
         )
     given = f"on={on!r}" + (f", right_on={right_on!r}" if right_on is not None else "")
-    name = f"join({given}, how={how!r}{', broadcast=True' if broadcast else ''})"
-    if not broadcast:
-        schemas = [schema_of(left._plan), schema_of(right._plan)]
+    name = f"join({given}, how={how!r}{'' if broadcast is None else ', broadcast=True'})"
+    if broadcast is None:
+        schemas = [schema_of(left), schema_of(right)]
         keys = Keys.checked(name, on, right_on, schemas, left_suffix, right_suffix)
-        return left._exchanged(Join(keys, how), right)
-    rows = right.to_arrow().replace_schema_metadata(None).combine_chunks()
+        return Exchanged((left, right), Join(keys, how))
+    rows = broadcast().replace_schema_metadata(None).combine_chunks()
     if is_blank(rows):
         rows = pa.table({key: pa.nulls(0) for key in key_columns("join", on if right_on is None else right_on)})
     if rows.nbytes > BROADCAST_BYTES:
@@ -388,8 +388,8 @@ def join(
             f"{name}: the right side has {format_bytes(rows.nbytes)}, of which every task would hold a copy; up to "
             f"{format_bytes(BROADCAST_BYTES)} are: leave broadcast out"
         )
-    keys = Keys.checked(name, on, right_on, [schema_of(left._plan), rows.schema], left_suffix, right_suffix)
-    return left._then(BroadcastJoin(keys, how, rows, _digest(rows)))
+    keys = Keys.checked(name, on, right_on, [schema_of(left), rows.schema], left_suffix, right_suffix)
+    return Apply(left, BroadcastJoin(keys, how, rows, _digest(rows)))
 
 
 def _digest(table: pa.Table) -> str:

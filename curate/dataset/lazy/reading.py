@@ -24,7 +24,8 @@ import pyarrow as pa
 
 from curate.dataset.formats import Format, ReadAs
 from curate.dataset.formats.images import check_image
-from curate.dataset.lazy.api import Dataset, check_rows
+from curate.dataset.lazy.api import Dataset
+from curate.dataset.lazy.consuming import check_rows
 from curate.dataset.lazy.convert import from_columns, gathered, is_data_frame, need_pandas
 from curate.dataset.lazy.convert import from_pandas as table_of
 from curate.dataset.lazy.plan import Scan

@@ -13,9 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import curate
-from curate.dataset.lazy.distinct import distinct, unique
-from curate.dataset.lazy.grouping import pairs, total, totals
-from curate.dataset.lazy.joining import join
 from curate.errors import ConfigError
 from tests.dataset.exchange.local import same, sort_key
 
@@ -108,9 +105,9 @@ def test_one_row_of_each_key_is_kept(comments: Any) -> None:
         firsts.setdefault(row["day"], row)
         if row["day"] not in best or row["weight"] > best[row["day"]]["weight"]:
             best[row["day"]] = row
-    assert distinct(comments, "day", "first", None).take_all() == [firsts[day] for day in sorted(firsts)]
-    assert distinct(comments, "day", "last", "weight").take_all() == [best[day] for day in sorted(best)]
-    assert distinct(comments.select_columns(["user", "day"]), None, "first", None).count() == len(
+    assert comments.distinct("day").take_all() == [firsts[day] for day in sorted(firsts)]
+    assert comments.distinct("day", keep="last", order_by="weight").take_all() == [best[day] for day in sorted(best)]
+    assert comments.select_columns(["user", "day"]).distinct().count() == len(
         {(row["user"], row["day"]) for row in rows}
     )
 
@@ -122,7 +119,7 @@ def test_joins_are_those_of_duckdb(how: str, comments: Any) -> None:
         [{"name": name, "age": age} for name, age in [("bob", 3), ("", 1), ("dan", 4), ("bob", 5)]]
     )
     few = comments.filter(pc.field("weight") > 1.5).select_columns(["user", "weight"])
-    found = join(few, users, "user", how, "name")
+    found = few.join(users, on="user", how=how, right_on="name")
     kind, columns = ("full" if how == "outer" else how), "one.user, weight"
     if how not in ("semi", "anti"):
         columns = 'coalesce(one."user", two.name) as "user", weight, age'
@@ -136,7 +133,7 @@ def test_joins_are_those_of_duckdb(how: str, comments: Any) -> None:
     assert [sort_key(row["user"]) for row in rows] == sorted(sort_key(row["user"]) for row in rows)
     assert sorted(rows, key=placed) == sorted(wanted, key=placed)
     if how in ("inner", "left", "semi", "anti"):
-        broadcast = join(few, users, "user", how, "name", broadcast=True)
+        broadcast = few.join(users, on="user", how=how, right_on="name", broadcast=True)
         assert sorted(broadcast.take_all(), key=placed) == sorted(rows, key=placed)
 
 
@@ -144,8 +141,8 @@ def test_joins_are_those_of_duckdb(how: str, comments: Any) -> None:
 def test_a_side_of_which_no_row_is_left_joins_as_none(how: str) -> None:
     one, none = curate.range(3), curate.range(3).filter(lambda row: row["id"] > 5)
     every = [{"id": 0}, {"id": 1}, {"id": 2}]
-    assert join(one, none, "id", how).take_all() == (every if how in ("left", "outer", "anti") else [])
-    assert join(none, one, "id", how).take_all() == (every if how in ("right", "outer") else [])
+    assert one.join(none, on="id", how=how).take_all() == (every if how in ("left", "outer", "anti") else [])
+    assert none.join(one, on="id", how=how).take_all() == (every if how in ("right", "outer") else [])
 
 
 def test_aggregates_of_all_rows_are_those_of_duckdb(comments: Any) -> None:
@@ -157,12 +154,12 @@ def test_aggregates_of_all_rows_are_those_of_duckdb(comments: Any) -> None:
         comments=comments,
     )
     for name, value in wanted.items():
-        assert total(comments, name.removeprefix("score_"), "score") == pytest.approx(value)
-    assert total(comments, "max", ["score", "day"]) == {"score_max": wanted["score_max"], "day_max": 19}
-    found = totals(comments, "aggregate", pairs("aggregate", [("score", "mean"), (None, "count")]))
+        assert getattr(comments, name.removeprefix("score_"))("score") == pytest.approx(value)
+    assert comments.max(["score", "day"]) == {"score_max": wanted["score_max"], "day_max": 19}
+    found = comments.aggregate([("score", "mean"), (None, "count")])
     assert found == {"score_mean": pytest.approx(wanted["score_mean"]), "count": 2000}
     nothing = comments.filter(pc.field("day") < 0)
-    assert totals(nothing, "aggregate", pairs("aggregate", [("score", "sum"), (None, "count"), ("day", "list")])) == {
+    assert nothing.aggregate([("score", "sum"), (None, "count"), ("day", "list")]) == {
         "score_sum": None,
         "count": 0,
         "day_list": [],
@@ -170,10 +167,10 @@ def test_aggregates_of_all_rows_are_those_of_duckdb(comments: Any) -> None:
 
 
 def test_the_values_of_a_column_come_once_in_order(comments: Any) -> None:
-    assert unique(comments, "user") == ["", "ann", "bob", "cé", None]
-    assert unique(comments, "day") == list(range(20))
+    assert comments.unique("user") == ["", "ann", "bob", "cé", None]
+    assert comments.unique("day") == list(range(20))
     floats = curate.from_items([{"x": one} for one in (1.5, NAN, None, -0.0, NAN, 0.0)])
-    assert same(unique(floats, "x"), [-0.0, 1.5, NAN, None])
+    assert same(floats.unique("x"), [-0.0, 1.5, NAN, None])
 
 
 def test_what_cannot_be_is_refused_where_it_is_said(comments: Any) -> None:
@@ -183,14 +180,14 @@ def test_what_cannot_be_is_refused_where_it_is_said(comments: Any) -> None:
     with pytest.raises(ConfigError, match="there is no mean of column 'user', of type string; expected numbers"):
         comments.groupby("day").mean("user")
     with pytest.raises(ConfigError, match="the key 'user' is string on the left, 'id' is int64 on the right"):
-        join(comments, curate.range(3), "user", "inner", "id")
+        comments.join(curate.range(3), on="user", right_on="id")
     with pytest.raises(ConfigError, match="would make 2 columns called 'score_r'"):
-        join(comments.rename_columns({"weight": "score_r"}), comments, "day", "inner", None, "", "_r")
+        comments.rename_columns({"weight": "score_r"}).join(comments, on="day", right_suffix="_r")
     with pytest.raises(ConfigError, match="did you mean 'left'"):
-        join(comments, comments, "day", "lef")
+        comments.join(comments, on="day", how="lef")
     with pytest.raises(ConfigError, match="leave broadcast out"):
-        join(comments, comments, "day", "outer", broadcast=True)
+        comments.join(comments, on="day", how="outer", broadcast=True)
     with pytest.raises(ConfigError, match=r"distinct\(keep='frist'\); did you mean 'first'"):
-        distinct(comments, "day", "frist", None)
+        comments.distinct("day", keep="frist")
     with pytest.raises(ConfigError, match="name the keys"):
-        distinct(comments.map(lambda row: row), None, "first", None)
+        comments.map(lambda row: row).distinct()
