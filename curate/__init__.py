@@ -9,9 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from curate.dataset.lazy.api import Dataset
-    from curate.dataset.lazy.execution import Options
-    from curate.dataset.lazy.reading import (
+    from curate.dataset.dataset import Dataset
+    from curate.dataset.execute import Options
+    from curate.dataset.read import (
         from_arrow,
         from_items,
         from_numpy,
@@ -24,10 +24,13 @@ if TYPE_CHECKING:
         read_parquet,
         read_text,
     )
-    from curate.dataset.pipeline import ActorPool
     from curate.errors import BadRow, ConfigError, CorruptInput, CurateError, RetryLater
-    from curate.job import Asset, FileJob, Job, TextJob, param
-    from curate.tasks.summary import RunState, Summary
+    from curate.job.asset import Asset
+    from curate.job.job import Job
+    from curate.job.params import param
+    from curate.job.shapes import FileJob, TextJob
+    from curate.ledger.summary import RunState, Summary
+    from curate.pipeline.step import ActorPool
 
 __version__ = "0.1.0"
 
@@ -39,23 +42,23 @@ _HOME = {
     "param": "curate.job",
     "Asset": "curate.job",
     # rows without a job
-    "Dataset": "curate.dataset.lazy.api",
-    "ActorPool": "curate.dataset.pipeline",
-    "Options": "curate.dataset.lazy.execution",
-    "read_parquet": "curate.dataset.lazy.reading",
-    "read_json": "curate.dataset.lazy.reading",
-    "read_csv": "curate.dataset.lazy.reading",
-    "read_text": "curate.dataset.lazy.reading",
-    "read_binary_files": "curate.dataset.lazy.reading",
-    "read_images": "curate.dataset.lazy.reading",
-    "from_items": "curate.dataset.lazy.reading",
-    "from_arrow": "curate.dataset.lazy.reading",
-    "from_pandas": "curate.dataset.lazy.reading",
-    "from_numpy": "curate.dataset.lazy.reading",
-    "range": "curate.dataset.lazy.reading",
+    "Dataset": "curate.dataset.dataset",
+    "ActorPool": "curate.pipeline.step",
+    "Options": "curate.dataset.execute",
+    "read_parquet": "curate.dataset.read",
+    "read_json": "curate.dataset.read",
+    "read_csv": "curate.dataset.read",
+    "read_text": "curate.dataset.read",
+    "read_binary_files": "curate.dataset.read",
+    "read_images": "curate.dataset.read",
+    "from_items": "curate.dataset.read",
+    "from_arrow": "curate.dataset.read",
+    "from_pandas": "curate.dataset.read",
+    "from_numpy": "curate.dataset.read",
+    "range": "curate.dataset.read",
     # what a run returns
-    "Summary": "curate.tasks.summary",
-    "RunState": "curate.tasks.summary",
+    "Summary": "curate.ledger.summary",
+    "RunState": "curate.ledger.summary",
     # what it raises
     "CurateError": "curate.errors",
     "ConfigError": "curate.errors",

@@ -22,8 +22,10 @@ import pyarrow.compute as pc
 from langid import LANGUAGE, OTHER_LANGUAGE, SCORE, LanguageModel
 from quality import Quality
 
-from curate import ActorPool, Dataset, param
+from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError
+from curate.job.params import param
+from curate.pipeline.step import ActorPool
 
 
 class Languages:

@@ -14,7 +14,9 @@ for one by chance. The input is read twice, and no text leaves the task that rea
 
 from __future__ import annotations
 
-from curate import Dataset, Job, param
+from curate.dataset.dataset import Dataset
+from curate.job.job import Job
+from curate.job.params import param
 
 
 class DedupExact(Job):

@@ -23,7 +23,9 @@ the `similarity` to the text of the cluster that is most similar to it. The inpu
 
 from __future__ import annotations
 
-from curate import Dataset, Job, param
+from curate.dataset.dataset import Dataset
+from curate.job.job import Job
+from curate.job.params import param
 
 
 class DedupMinhash(Job):

@@ -19,8 +19,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curate import ActorPool, Dataset, TextJob, param
+from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError
+from curate.job.params import param
+from curate.job.shapes import TextJob
+from curate.pipeline.step import ActorPool
 
 DIMENSIONS = 384
 MAX_TOKENS = 256

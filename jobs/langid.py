@@ -13,8 +13,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate import ActorPool, TextJob, param
 from curate.errors import ConfigError
+from curate.job.params import param
+from curate.job.shapes import TextJob
+from curate.pipeline.step import ActorPool
 
 LANGUAGE, SCORE = "language", "language_score"
 """Columns of the output."""

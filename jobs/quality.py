@@ -25,8 +25,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate import TextJob, param
 from curate.errors import ConfigError, did_you_mean
+from curate.job.params import param
+from curate.job.shapes import TextJob
 
 GOPHER, C4 = "gopher", "c4"
 

@@ -11,8 +11,10 @@ output, and read from there once. Until the job is complete there has to be room
 
 from __future__ import annotations
 
-from curate import Dataset, Job, param
+from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError
+from curate.job.job import Job
+from curate.job.params import param
 
 
 class Shuffle(Job):

@@ -26,8 +26,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate import Dataset, Job, param
+from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError
+from curate.job.job import Job
+from curate.job.params import param
 
 DELETED = "[deleted]"
 """What Reddit writes for an author who is gone."""

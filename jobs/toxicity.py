@@ -14,8 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate import Asset, TextJob, param
 from curate.errors import ConfigError, did_you_mean
+from curate.job.asset import Asset
+from curate.job.params import param
+from curate.job.shapes import TextJob
 
 Scores = npt.NDArray[np.float64]
 

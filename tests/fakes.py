@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 from curate.runtime.protocol import End, Ended, News, PoolSpec, PoolState, Program, Resources
 from curate.storage.protocol import Calls, Object, Published, Store, Writer
-from curate.testing import FakeClock
+from curate.testing.clock import FakeClock
 
 __all__ = ["NEVER_S", "After", "FakeBackend", "FakeClock", "FlakyStore"]
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import orjson
 
-from curate.storage import open_store
-from curate.tasks import layout
+from curate.ledger import layout
+from curate.ledger.ledger import Ledger
+from curate.ledger.manifest import shards_table
+from curate.ledger.run_log import whereabouts
+from curate.storage.open import open_store
 from curate.tasks.books import Books
-from curate.tasks.ledger import Ledger
-from curate.tasks.plan import shards_table
-from curate.tasks.runlog import whereabouts
 from curate.tasks.shard import Shard, SliceKind
 
 SUFFIX = ".parquet"

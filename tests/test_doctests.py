@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import curate
-from curate.dataset.lazy.grouping import GroupedData
-from curate.dataset.lazy.splitting import DataIterator
+from curate.dataset.grouped import GroupedData
+from curate.dataset.split import DataIterator
 
 # Importing Ray takes seconds, and what is there to see of it needs a cluster.
-LEFT_OUT = "curate.runtime.ray"
+LEFT_OUT = "curate.runtime.ray.backend"
 MODULES = sorted(
     {"curate"}
     | {

@@ -12,18 +12,21 @@ from rich.text import Text
 
 from curate.cli.terminal import line, moment
 from curate.clock import SystemClock
-from curate.dataset.failures import JobFailures, StageFailures, read_all_failures, read_shard
-from curate.dataset.look import look
-from curate.storage import normalise
-from curate.tasks.failures import FAILED, RETRY, Group
-from curate.tasks.retrying import shards_text
+from curate.ledger.failures import FAILED, RETRY, Group
+from curate.observe.failures import JobFailures, StageFailures, read_all_failures, read_shard
+from curate.observe.job import look
+from curate.observe.retries import shards_text
+from curate.storage.uris import normalise
 from curate.tasks.shard import Shard, SliceKind
 from curate.units import format_bytes, format_duration, json_line, plain, short
 
 SHOWN_GROUPS = 20
+
 SHOWN_REASONS = 3
+
 SHOWN_CHARS = 400
 """Characters of an error, which may quote whatever it choked on."""
+
 INDENT = "  "
 
 

@@ -12,12 +12,14 @@ from rich.text import Text
 
 from curate.cli.table import print_table
 from curate.cli.terminal import fact, line
-from curate.dataset.browse import rows
-from curate.dataset.look import find_job, find_shard
+from curate.observe.browse import rows
+from curate.observe.job import find_job, find_shard
 from curate.units import harmless_json, plain, short
 
 SHOWN_SHARDS = 3
+
 SHOWN_COLUMNS = 20
+
 NAME_CHARS = 60
 
 

@@ -13,17 +13,21 @@ from rich.text import Text
 
 from curate.cli.terminal import line, moment
 from curate.clock import Clock
-from curate.dataset.browse import newest_run, said
-from curate.dataset.look import FoundJob, find_job, find_shard, find_stages, look
-from curate.tasks import layout
-from curate.tasks.stages import LAST
-from curate.tasks.status import RUNNING
+from curate.ledger import layout
+from curate.ledger.stages import LAST
+from curate.observe.browse import newest_run, said
+from curate.observe.job import FoundJob, find_job, find_shard, find_stages, look
+from curate.observe.status import RUNNING
 from curate.units import json_line, plain
 
 FOLLOW_S = 2.0
+
 EXIT_INTERRUPTED = 130
+
 COLOURS = {"debug": "dim", "warning": "yellow", "error": "red", "critical": "red"}
+
 _OWN = ("time", "level", "event", "shard", "attempt", "stream")
+
 _LONG = ("exception", "stack")
 """Fields of several lines, which are shown beneath."""
 

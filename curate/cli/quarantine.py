@@ -13,15 +13,18 @@ from rich.text import Text
 
 from curate.cli.table import print_table
 from curate.cli.terminal import fact, line
-from curate.dataset.browse import quarantined
-from curate.dataset.formats.quarantine import Quarantined
-from curate.dataset.look import FoundJob, find_job, find_shard, find_stages
+from curate.formats.quarantine import Quarantined
+from curate.observe.browse import quarantined
+from curate.observe.job import FoundJob, find_job, find_shard, find_stages
 from curate.units import json_line, plain, short
 
 SHOWN_REASONS = 20
+
 MOST_REASONS = 1000
 """Different reasons that are counted one by one; user code may make up as many as it likes."""
+
 OTHER_REASONS = "other reasons"
+
 REASON_CHARS = 200
 
 

@@ -17,19 +17,19 @@ from curate.cli.retry import given_script, working_folder
 from curate.cli.table import print_table
 from curate.cli.terminal import fact, line
 from curate.clock import SystemClock
-from curate.dataset.failures import StageFailures, read_shard
-from curate.dataset.look import find_job
-from curate.dataset.prepare import resolve_output
-from curate.dataset.replay import Replayed, frames_below, replay, users_traceback
-from curate.dataset.spec import RunOptions
-from curate.dataset.staged import as_run
+from curate.driver.options import RunOptions, resolve_output
+from curate.driver.replay import Replayed, frames_below, replay, users_traceback
+from curate.graph.graph import as_run
 from curate.job.command import stdout_to_stderr
-from curate.job.origin import locate, recorded_run
-from curate.tasks.record import Failure, FailureKind
-from curate.tasks.stages import LAST
+from curate.job.locate import locate, recorded_run
+from curate.ledger.stages import LAST
+from curate.observe.failures import StageFailures, read_shard
+from curate.observe.job import find_job
+from curate.tasks.failure import Failure, FailureKind
 from curate.units import format_bytes, format_duration, json_line, plain
 
 EXIT_FAILED = 1
+
 EXIT_INTERRUPTED = 130
 
 

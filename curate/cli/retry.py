@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from curate.dataset.failures import StageFailures, read_all_failures
-from curate.dataset.prepare import resolve_output
+from curate.driver.options import resolve_output, run_options
 from curate.job.command import EXIT_OK, display, execute
-from curate.job.options import run_options
-from curate.job.origin import RecordedRun, locate, recorded_run
+from curate.job.locate import RecordedRun, locate, recorded_run
+from curate.observe.failures import StageFailures, read_all_failures
 from curate.units import plain
 
 if TYPE_CHECKING:
-    from curate.dataset.spec import RunOptions
-    from curate.job.base import Job
+    from curate.driver.options import RunOptions
+    from curate.job.job import Job
 
 
 def retry(

@@ -18,15 +18,15 @@ from rich.text import Text
 
 from curate.cli.terminal import LABEL_COLUMNS, fact, line
 from curate.clock import Clock
-from curate.dataset.look import NoJobError, glance, look
 from curate.errors import CurateError, TransientStorageError
-from curate.storage import is_local
-from curate.tasks import registry
-from curate.tasks.pace import format_range
-from curate.tasks.retrying import shards_text
-from curate.tasks.stages import WAITING, StageReport, exchanges, numbered
-from curate.tasks.status import COMPLETE, RUNNING, STALLED, JobStatus
-from curate.tasks.summary import told_incomplete, told_missing
+from curate.ledger.stages import WAITING, StageReport, exchanges, numbered
+from curate.ledger.summary import told_incomplete, told_missing
+from curate.observe import registry
+from curate.observe.eta import format_range
+from curate.observe.job import NoJobError, glance, look
+from curate.observe.retries import shards_text
+from curate.observe.status import COMPLETE, RUNNING, STALLED, JobStatus
+from curate.storage.uris import is_local
 from curate.units import format_bytes, format_duration, json_line, plain, short
 
 COLOURS = {
@@ -40,25 +40,39 @@ COLOURS = {
     "interrupted": "yellow",
     "unreachable": "red",
 }
+
 FAILED = ("failed", "aborted")
 """States of a job of which it is known what failed."""
+
 SHOWN_RUNS = 5
+
 SHOWN_FAILURES = 10
+
 SHOWN_REASONS = 10
+
 SHOWN_COUNTERS = 20
+
 SHOWN_OPERATORS = 20
+
 SHOWN_NAME = 40
 """Characters of an operator's name."""
+
 SHOWN_CHARS = 400
 """Characters of an error, which may quote whatever it choked on."""
+
 BAR_COLUMNS = 40
+
 LOOKERS = 16
 """Jobs that are looked at at once."""
+
 ANSWER_S = 10.0
 """Jobs that are left when no other one has answered for so long are unreachable."""
+
 EXIT_INTERRUPTED = 130
 
+
 GONE = "gone"
+
 UNREACHABLE = "unreachable"
 
 

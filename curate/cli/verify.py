@@ -11,15 +11,18 @@ from rich.text import Text
 
 from curate.cli.terminal import fact, line
 from curate.clock import Clock
-from curate.dataset.look import look
-from curate.dataset.verify import DAMAGED, INCOMPLETE, KINDS, OK, Verified, verify
-from curate.tasks.status import RUNNING
+from curate.observe.job import look
+from curate.observe.status import RUNNING
+from curate.observe.verify import DAMAGED, INCOMPLETE, KINDS, OK, Verified, verify
 from curate.units import format_bytes, json_line, plain, short
 
 SHOWN_FINDINGS = 10
 """Findings of one kind that are printed; `--json` has more."""
+
 SHOWN_CHARS = 400
+
 SHOWN_NAME = 60
+
 COLOURS = {OK: "green", INCOMPLETE: "yellow", DAMAGED: "red"}
 
 

@@ -1,1 +1,1 @@
-"""Sources, formats, and the one generator that turns a shard into an output."""
+"""`Dataset`: a lazy API over rows, with names known from `ray.data`."""

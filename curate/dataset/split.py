@@ -1,132 +1,185 @@
-"""Splitting: inputs to shards. Pure, and part of a job's identity: decided from bytes and row groups, nothing else."""
+"""One stream of blocks for several consumers, each in a thread of its own."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+import threading
+import weakref
+from collections.abc import Callable, Generator
+from typing import Any
 
-from curate.dataset.formats import Encoding, Format, stem
-from curate.storage.protocol import Object
-from curate.tasks.shard import Shard, SliceKind
-from curate.units import KIB, MIB
+import numpy as np
+import pyarrow as pa
 
-Item = TypeVar("Item")
+from curate.arrow.batches import joined
+from curate.dataset import batches
+from curate.dataset.batches import Blocks
+from curate.streaming.prefetch import POLL_S, Relay, Stopped
 
-SHARD_BYTES = 256 * MIB
-"""Stored bytes of a shard of a dataset, at most, where its input can be split."""
-BUNDLE_BYTES = 8 * MIB
-OPEN_BYTES = 64 * KIB
-"""Small shards share a task of a stream: until they have this many bytes, each with what it takes to open its file."""
+BLOCKS_AHEAD = 1
+"""Blocks that wait for a consumer, at most."""
 
 
-def split_bytes(size: int, shard_bytes: int) -> list[tuple[int, int]]:
-    """Returns byte ranges of nearly equal size, none above `shard_bytes`, that cover `size` bytes.
+class DataIterator:
+    """One share of a dataset's rows, made by `Dataset.streaming_split`."""
 
-    >>> split_bytes(10, 4)
-    [(0, 3), (3, 6), (6, 10)]
+    def __init__(self, passes: Passes, share: int) -> None:
+        self._passes = passes
+        self._share = share
+        # What nobody holds any more is not waited for.
+        weakref.finalize(self, passes.abandon, share).atexit = False
+
+    def iter_rows(self) -> Generator[dict[str, Any]]:
+        """Yields the rows of this share as dictionaries, as `Dataset.iter_rows` does.
+
+        >>> (share,) = curate.range(2).streaming_split(1)
+        >>> list(share.iter_rows())
+        [{'id': 0}, {'id': 1}]
+        """
+        return batches.iter_rows(self._blocks)
+
+    def iter_batches(
+        self,
+        *,
+        prefetch_batches: int = 1,
+        batch_size: int | None = 256,
+        batch_format: str = "pyarrow",
+        drop_last: bool = False,
+        local_shuffle_buffer_size: int | None = None,
+        local_shuffle_seed: int | None = None,
+    ) -> Generator[Any]:
+        """Yields the rows of this share in batches, as `Dataset.iter_batches` does.
+
+        >>> (share,) = curate.range(3).streaming_split(1)
+        >>> [batch.num_rows for batch in share.iter_batches(batch_size=2)]
+        [2, 1]
+        """
+        return batches.iter_batches(
+            self._blocks,
+            prefetch_batches=prefetch_batches,
+            batch_size=batch_size,
+            drop_last=drop_last,
+            local_shuffle_buffer_size=local_shuffle_buffer_size,
+            local_shuffle_seed=local_shuffle_seed,
+            form=batches.in_format(batch_format),
+        )
+
+    def iter_torch_batches(
+        self,
+        *,
+        prefetch_batches: int = 1,
+        batch_size: int | None = 256,
+        dtypes: Any = None,
+        device: Any = "auto",
+        collate_fn: Callable[[dict[str, np.ndarray[Any, Any]]], Any] | None = None,
+        drop_last: bool = False,
+        local_shuffle_buffer_size: int | None = None,
+        local_shuffle_seed: int | None = None,
+        pin_memory: bool = False,
+    ) -> Generator[Any]:
+        """Yields the rows of this share as tensors, as `Dataset.iter_torch_batches` does.
+
+        >>> (share,) = curate.range(3).streaming_split(1)
+        >>> [batch["id"].tolist() for batch in share.iter_torch_batches()]  # doctest: +SKIP
+        [[0, 1, 2]]
+        """
+        return batches.iter_torch_batches(
+            self._blocks,
+            prefetch_batches=prefetch_batches,
+            batch_size=batch_size,
+            dtypes=dtypes,
+            device=device,
+            collate_fn=collate_fn,
+            drop_last=drop_last,
+            local_shuffle_buffer_size=local_shuffle_buffer_size,
+            local_shuffle_seed=local_shuffle_seed,
+            pin_memory=pin_memory,
+        )
+
+    def _blocks(self, stopped: Stopped) -> Generator[pa.Table]:
+        # In this frame, so that whoever iterates holds the share.
+        yield from self._passes.blocks(self._share, stopped)
+
+
+class Passes:
+    """The passes of several consumers over the same blocks: one stream each, the next when all are done with the last.
+
+    State: how many passes each share has begun; which shares are at one; those that nobody holds any more; the number
+    of the last pass, and its relay.
     """
-    parts = max(1, -(-size // shard_bytes))
-    edges = [size * k // parts for k in range(parts + 1)]
-    return list(itertools.pairwise(edges))
+
+    def __init__(self, make: Blocks, shares: int, *, equal: bool) -> None:
+        self._make = make
+        self._equal = equal
+        self._begun = [0] * shares
+        self._at_work: set[int] = set()
+        self._abandoned: set[int] = set()
+        self._number = 0
+        self._relay: Relay[pa.Table] | None = None
+        self._changed = threading.Condition()
+
+    def blocks(self, share: int, stopped: Stopped) -> Generator[pa.Table]:
+        """Yields the blocks of a share, in its next pass, once all shares are done with the pass before."""
+        with self._changed:
+            if share in self._at_work:
+                raise RuntimeError(
+                    "this share is being iterated, and its next pass would wait for the end of that for ever; exhaust "
+                    "or close the other iterator first"
+                )
+            self._at_work.add(share)
+        try:
+            relay = self._joined(share, stopped)
+            if relay is not None:
+                yield from relay.items(share, stopped)
+        finally:
+            with self._changed:
+                self._at_work.discard(share)
+                self._changed.notify_all()
+
+    def _joined(self, share: int, stopped: Stopped) -> Relay[pa.Table] | None:
+        """Returns the relay of the share's next pass, None if it is not wanted before that begins."""
+        with self._changed:
+            while self._begun[share] == self._number:
+                if stopped():
+                    return None
+                if self._relay is None or self._relay.closed:
+                    self._number += 1
+                    self._relay = Relay(self._source, len(self._begun), BLOCKS_AHEAD)
+                    for one in self._abandoned:
+                        self._relay.leave(one)
+                else:
+                    self._changed.wait(POLL_S)
+            self._begun[share] += 1
+            return self._relay
+
+    def _source(self, stopped: Stopped) -> Generator[pa.Table]:
+        blocks = self._make(stopped)
+        return equal_parts(blocks, len(self._begun)) if self._equal else blocks
+
+    def abandon(self, share: int) -> None:
+        """Counts a share as done with this pass and all that follow."""
+        with self._changed:
+            self._abandoned.add(share)
+            relay = self._relay
+        if relay is not None:
+            relay.leave(share)
+        with self._changed:
+            self._changed.notify_all()
 
 
-def split_row_groups(sizes: Sequence[int], shard_bytes: int) -> list[tuple[int, int]]:
-    """Returns ranges of row groups: as many neighbours together as fit into `shard_bytes`, at least one.
+def equal_parts(blocks: Generator[pa.Table], parts: int) -> Generator[pa.Table]:
+    """Yields one table for each part in turn, all of the same number of rows.
 
-    >>> split_row_groups([3, 3, 3, 9, 1], 6)
-    [(0, 2), (2, 3), (3, 4), (4, 5)]
+    What cannot be divided goes with the next block, and at the end, less than a row a part, is left out.
     """
-    ranges: list[tuple[int, int]] = []
-    start, held = 0, 0
-    for group, size in enumerate(sizes):
-        if group > start and held + size > shard_bytes:
-            ranges.append((start, group))
-            start, held = group, 0
-        held += size
-    ranges.append((start, len(sizes)))
-    return ranges
-
-
-def whole(stem: str, uri: str, size: int, generation: str) -> Shard:
-    """Returns the one shard of an input that is not split."""
-    return Shard(stem, uri, SliceKind.WHOLE, 0, 0, size, size, generation)
-
-
-def parts(
-    stem: str,
-    uri: str,
-    size: int,
-    generation: str,
-    kind: SliceKind,
-    ranges: Sequence[tuple[int, int]],
-    sizes: Sequence[int],
-) -> Iterator[Shard]:
-    """Yields the shards of a split input, named `stem.part-00000-of-00003`; one range means one shard without a suffix.
-
-    `sizes` are the stored bytes of each range.
-    """
-    if len(ranges) == 1:
-        yield whole(stem, uri, size, generation)
-        return
-    for k, ((start, stop), part_size) in enumerate(zip(ranges, sizes, strict=True)):
-        part_id = f"{stem}.part-{k:05d}-of-{len(ranges):05d}"
-        yield Shard(part_id, uri, kind, start, stop, part_size, size, generation)
-
-
-def shards_of(
-    item: Object,
-    name: str,
-    encoding: Encoding,
-    shard_bytes: int,
-    groups_of: Callable[[Object], Sequence[int] | None],
-    is_array: Callable[[Object], bool],
-) -> Iterator[Shard]:
-    """Yields the shards of an input whose path below the input's root is `name`.
-
-    `groups_of` returns the stored bytes of the row groups of a Parquet file, None if it cannot be read; `is_array`
-    whether a file of JSON is one array, which has no lines to be split at. They are asked for large ones only.
-    """
-    # The whole name of a file that is one row: `a.png` and `a.jpg` may lie together.
-    called = name if encoding.format in (Format.BINARY, Format.IMAGE) else stem(name)
-    args = (called, item.uri, item.size, item.generation)
-    if item.size <= shard_bytes or not encoding.divisible:
-        yield whole(*args)
-    elif encoding.format is Format.PARQUET:
-        groups = groups_of(item)
-        if groups is None:
-            yield whole(*args)
-            return
-        ranges = split_row_groups(groups, shard_bytes)
-        yield from parts(*args, SliceKind.ROW_GROUPS, ranges, [sum(groups[a:b]) for a, b in ranges])
-    elif encoding.format is Format.JSONL and is_array(item):
-        yield whole(*args)
-    else:
-        ranges = split_bytes(item.size, shard_bytes)
-        yield from parts(*args, SliceKind.BYTES, ranges, [b - a for a, b in ranges])
-
-
-def bundled(
-    items: Iterable[Item], size_of: Callable[[Item], int], most_bytes: int = BUNDLE_BYTES
-) -> Iterator[tuple[Item, ...]]:
-    """Yields neighbours together, in order: as many as fit into `most_bytes`, `OPEN_BYTES` counted for each.
-
-    The first two are one item each, and every second one may be twice as large as those before: the first rows come
-    soon, and few items are several tasks.
-
-    >>> [len(bundle) for bundle in bundled("abcdefghijk", lambda _: 1)]
-    [1, 1, 1, 1, 3, 3, 1]
-    """
-    held: list[Item] = []
-    size = number = 0
-    for item in items:
-        weight = size_of(item) + OPEN_BYTES
-        # Not beyond sixty doublings: there may be millions of bundles.
-        if held and size + weight > min(most_bytes, OPEN_BYTES << min(number // 2, 60)):
-            yield tuple(held)
-            held, size = [], 0
-            number += 1
-        held.append(item)
-        size += weight
-    if held:
-        yield tuple(held)
+    left: list[pa.Table] = []
+    try:
+        for block in blocks:
+            whole = joined([*left, block])
+            rows = whole.num_rows // parts
+            left = [whole.slice(rows * parts)]
+            cut = [whole.slice(part * rows, rows) for part in range(parts)] if rows else []
+            del block, whole
+            while cut:
+                yield cut.pop(0)
+    finally:
+        blocks.close()

@@ -1,191 +1,190 @@
-"""The write side of a shard: the objects that it becomes, filled at once and published one after the other.
-
-Extra outputs come first and the main one last, whose existence alone means that the shard is done. A name that is taken
-by the same bytes is what this attempt, or another, has done already. Taken by other bytes, it is up to the main output:
-
-    there       another attempt has finished the shard; what it published counts
-    not there   the extra output is stale (of an input that was replaced, of a job that was overwritten), or of an
-                attempt at work that will find ours: it is replaced, against the generation that was seen
-
-To replace, the shard is run again first: so the name is free only for the moment between a removal and a publish.
-
-Outputs of an input that changed are replaced only where that was asked for, when the new ones are whole, each at once.
-"""
+"""The part of a Dataset that keeps its rows: in files, or in memory."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from typing import Self
 
-import xxhash
+import pyarrow as pa
 
-from curate.dataset.exchange.runs import RunWriter
-from curate.dataset.formats.output import OutputWriter
-from curate.dataset.sides import MAIN, RECORD_SIDE, SideTable, counter
-from curate.errors import ConfigError, GenerationMismatch, SchemaMismatch
-from curate.storage.protocol import Object, Outcome, Published, Store, Writer
-from curate.tasks.books import Books
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """Extra outputs whose names are taken by other bytes. Nothing was published after them."""
-
-    objects: tuple[Object, ...]
+from curate import log
+from curate.arrow.batches import joined
+from curate.dataset.base import Base
+from curate.dataset.batches import check_rows
+from curate.dataset.stats import Ran, terminal_display
+from curate.driver.options import RunOptions
+from curate.formats.record import OutputFormat
+from curate.ledger.summary import Summary
+from curate.plan.nodes import Checkpoint, Scan, may_be_incomplete
+from curate.plan.stages import stage_of
+from curate.sources.memory import Tables
 
 
-class Summed:
-    """A sink that sums what goes through it."""
+class Writing(Base):
+    """Rows that are kept: in files, by jobs that go on where they stopped, or in this process's memory."""
 
-    def __init__(self, sink: Writer) -> None:
-        self._sink = sink
-        self._sum = xxhash.xxh3_128()
+    __slots__ = ()
 
-    @property
-    def checksum(self) -> str:
-        """32 hex digits of the bytes so far."""
-        return self._sum.hexdigest()
+    def checkpoint(self, path: str | os.PathLike[str]) -> Self:
+        """Has the rows written below `path` as Parquet before anything that follows, which reads them from there.
 
-    def write(self, data: bytes | memoryview, /) -> int:
-        """Appends `data`."""
-        self._sum.update(data)
-        return self._sink.write(data)
+        The write is a job of its own: resumable, and free once it is complete. It outlives this dataset and is used
+        again by whoever asks for the same: same files, same operators. Where `path` holds the rows of other operators,
+        running raises ConfigError, with the difference; where shards of it fail, CheckpointFailed.
 
-    def tell(self) -> int:
-        """Returns the number of bytes so far."""
-        return self._sink.tell()
-
-    @property
-    def closed(self) -> bool:
-        """Whether the bytes were published or discarded."""
-        return self._sink.closed
-
-    def flush(self) -> None:
-        """Does nothing, as the sink beneath."""
-        self._sink.flush()
-
-    def close(self) -> None:
-        """Does nothing, as the sink beneath."""
-        self._sink.close()
-
-
-@dataclass(slots=True)
-class _One:
-    """One object on its way."""
-
-    uri: str
-    schema: Any
-    sink: Writer
-    summed: Summed
-    writer: OutputWriter
-
-    def publish(self, record: Mapping[str, Any], over: str) -> Published:
-        self.writer.close(record)
-        return self.sink.publish(over)
-
-
-class Outputs:
-    """What a shard becomes, on its way; leaving the block discards what was not published."""
-
-    def __init__(
-        self,
-        store: Store,
-        uris: Mapping[str, str],
-        schemas: Mapping[str, Any],
-        make_writer: Callable[[Summed, Any], OutputWriter],
-        *,
-        durable: bool = True,
-    ) -> None:
-        """`uris` and `schemas` are by name of the output: MAIN, and the extra ones; `make_writer` is given a sink and a
-        schema; `durable` is as for stores."""
-        self.bytes_out = 0
-        """Stored bytes of what was published."""
-        self._store = store
-        self._open = ExitStack()
-        self._all = {}
-        for name, uri in uris.items():
-            sink = self._open.enter_context(store.writer(uri, durable=durable))
-            summed = Summed(sink)
-            self._all[name] = _One(uri, schemas[name], sink, summed, make_writer(summed, schemas[name]))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._open.close()
-
-    @property
-    def checksum(self) -> str:
-        """That of the bytes of the main output, once it is published."""
-        return self._all[MAIN].summed.checksum
-
-    def write(self, table: Any) -> int:
-        """Takes a table, or a `SideTable`; returns how many rows went to the main output. Raises SchemaMismatch."""
-        name, rows = (table.side, table.table) if isinstance(table, SideTable) else (MAIN, table)
-        one = self._all[name]
-        if not len(one.schema) and len(rows.schema):
-            declare = "output_schema" if name == MAIN else f"the schema of {name!r} in sides"
-            raise SchemaMismatch(
-                f"this shard gives a table{'' if name == MAIN else f' for {name!r}'}, and the first shards of the plan "
-                f"gave none: outputs have no columns; declare {declare} in the job"
-            )
-        try:
-            one.writer.write(rows)
-        except SchemaMismatch as error:
-            # Inputs are held to their schema when they are read: this is what was made of them.
-            error.returned = True
-            raise
-        return int(rows.num_rows) if name == MAIN else 0
-
-    def settle(self, rows: int) -> int:
-        """Returns how many rows the main output has, that was given `rows`: less where a writer puts rows together."""
-        writer = self._all[MAIN].writer
-        if not isinstance(writer, RunWriter):
-            return rows
-        writer.finish()
-        return writer.rows
-
-    def count(self, books: Books) -> None:
-        """Books the rows of extra outputs as counters. Raises ConfigError if the job keeps one of that name."""
-        for name, one in self._all.items():
-            if name != MAIN:
-                if counter(name) in books.counters:
-                    raise ConfigError(
-                        f"the job counts {counter(name)!r} itself, which is what curate counts the rows of its output "
-                        f"{name!r} under; choose another name"
-                    )
-                books.counters[counter(name)] = one.writer.rows
-
-    def publish(
-        self, record: Mapping[str, Any], replaced: Mapping[str, str], over: Mapping[str, str]
-    ) -> Published | Taken:
-        """Publishes all of it, each with the record of the shard, and returns what became of the main output.
-
-        `replaced` are generations of extra outputs to remove first, by URI; `over` are those of outputs, extra ones and
-        the main one, whose places the new ones take. If others are in the way, those are returned, and the main output
-        is not published.
+        >>> import tempfile, pathlib
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> _ = (folder / "in.jsonl").write_text('{"n": 1}\\n')
+        >>> doubled = curate.read_json(folder / "in.jsonl").map(lambda row: {"n": row["n"] * 2})
+        >>> kept = doubled.checkpoint(folder / "kept")
+        >>> kept.take_all(), curate.read_parquet(folder / "kept").count()
+        ([{'n': 2}], 1)
         """
-        taken = []
-        for name, one in self._all.items():
-            if name == MAIN:
-                continue
-            if one.uri in replaced:
-                # If it is another one by now, publishing finds that out.
-                with contextlib.suppress(GenerationMismatch):
-                    self._store.delete(one.uri, replaced[one.uri])
-            published = one.publish({**record, RECORD_SIDE: name}, over.get(one.uri, ""))
-            self.bytes_out += published.object.size
-            if published.outcome is Outcome.DIFFERENT:
-                taken.append(published.object)
-        if taken:
-            return Taken(tuple(taken))
-        main = self._all[MAIN]
-        published = main.publish(record, over.get(main.uri, ""))
-        self.bytes_out += published.object.size
-        return published
+        return self._with(Checkpoint(self._plan, os.fspath(path)))
+
+    def materialize(self) -> Self:
+        """Runs what there is to run, and returns its rows as a dataset that has them in this process's memory.
+
+        What follows on it does not run it again.
+
+        >>> numbers = curate.range(3).map(lambda row: {"n": row["id"] * 2}).materialize()
+        >>> numbers.count(), numbers.take_all()
+        (3, [{'n': 0}, {'n': 2}, {'n': 4}])
+        """
+        tables = self._tables()
+        return self._held("materialize", tables, 0, sum(table.num_rows for table in tables))
+
+    def split(self, n: int, *, equal: bool = False) -> list[Self]:
+        """Runs what there is to run, and returns the rows in `n` datasets that follow each other, held as `materialize`
+        does.
+
+        Their numbers of rows differ by one at most; with `equal` they are the same, and the last rows, less than `n`,
+        are left out. Raises ConfigError for `n` below 1.
+
+        >>> [part.count() for part in curate.range(5).split(2)]
+        [2, 3]
+        >>> [part.take_all() for part in curate.range(5).split(2, equal=True)]
+        [[{'id': 0}, {'id': 1}], [{'id': 2}, {'id': 3}]]
+        """
+        check_rows("n", n, 1)
+        tables = self._tables()
+        rows = sum(table.num_rows for table in tables)
+        ends = [part * (rows // n) if equal else part * rows // n for part in range(n + 1)]
+        return [self._held("split", tables, start, stop) for start, stop in pairwise(ends)]
+
+    def _held(self, method: str, tables: Sequence[pa.Table], start: int, stop: int) -> Self:
+        """Returns rows of tables as a dataset."""
+        whole = joined(list(tables))
+        ends = accumulate((table.num_rows for table in tables), initial=0)
+        cut = [(max(first, start), min(last, stop)) for first, last in pairwise(ends)]
+        pieces = tuple(whole.slice(first, last - first) for first, last in cut if first < last)
+        return self._part(self._with(Scan(Tables(method, pieces, whole.schema))), Ran(self._ran.last))
+
+    def write_parquet(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        backend: str | None = None,
+        codec: str | None = None,
+        keep_stages: bool = False,
+        drop_removed: bool = False,
+    ) -> Summary:
+        """Writes one Parquet file for each input shard below `path`, as a job, and returns the run's summary.
+
+        Idempotent: what is written already is skipped, so that calling it again finishes what was left. Its identity
+        is that of its operators: their code, defaults and closures. `codec` is zstd (default), snappy or none.
+        `backend` is that of `using`, else ray.
+
+        After an exchange there are as many files as it has outputs. Its stages are removed once all of them are there;
+        with `keep_stages` they stay, below `path` or in $CURATE_SCRATCH, for the next run without it to remove. What an
+        exchange gives depends on all of its input: when files are new, gone or changed since the write began, calling
+        it again raises ConfigError.
+
+        Raises ConfigError for a plan that closes over a value of which no identity can be made, and for a `path` that
+        holds something else. Shards that fail do not raise: see `Summary.state`.
+
+        >>> import pyarrow.compute as pc
+        >>> import tempfile, pathlib, pyarrow.parquet as pq
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> _ = (folder / "in.jsonl").write_text('{"n": 1}\\n{"n": 2}\\n')
+        >>> found = curate.read_json(folder / "in.jsonl").filter(pc.field("n") > 1, reason="small")
+        >>> found.write_parquet(folder / "out", backend="inline").books.dropped
+        {'small': 1}
+        >>> curate.read_parquet(folder / "out").take_all()
+        [{'n': 2}]
+        """
+        return self._write(path, OutputFormat.PARQUET, backend, codec, keep_stages, drop_removed)
+
+    def write_json(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        backend: str | None = None,
+        codec: str | None = None,
+        keep_stages: bool = False,
+        drop_removed: bool = False,
+    ) -> Summary:
+        """Writes one file of JSON lines for each input shard below `path`; all else is as for `write_parquet`.
+
+        `codec` is zstd (default) or gzip.
+
+        >>> import tempfile, pathlib
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> _ = (folder / "in.jsonl").write_text('{"n": 1}\\n')
+        >>> _ = curate.read_json(folder / "in.jsonl").write_json(folder / "out", backend="inline")
+        >>> [path.name for path in (folder / "out").glob("in*")]
+        ['in.jsonl.zst']
+        """
+        return self._write(path, OutputFormat.JSONL, backend, codec, keep_stages, drop_removed)
+
+    def write_csv(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        backend: str | None = None,
+        codec: str | None = None,
+        keep_stages: bool = False,
+        drop_removed: bool = False,
+    ) -> Summary:
+        """Writes one CSV file with a header for each input shard below `path`; all else is as for `write_parquet`.
+
+        `codec` is zstd (default) or gzip. A shard with a column that CSV has no way to write, such as a list, fails.
+
+        >>> import gzip, tempfile, pathlib
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> _ = (folder / "in.jsonl").write_text('{"n": 1}\\n')
+        >>> _ = curate.read_json(folder / "in.jsonl").write_csv(folder / "out", backend="inline", codec="gzip")
+        >>> gzip.open(folder / "out" / "in.csv.gz", "rt").read().split()
+        ['"n"', '1']
+        """
+        return self._write(path, OutputFormat.CSV, backend, codec, keep_stages, drop_removed)
+
+    def _write(
+        self,
+        path: str | os.PathLike[str],
+        format: OutputFormat,
+        backend: str | None,
+        codec: str | None,
+        keep_stages: bool,
+        drop_removed: bool,
+    ) -> Summary:
+        from curate.graph.entry import run
+
+        log.ensure_configured()
+        spec, inputs = stage_of(self._plan, format, codec)
+        spec = replace(spec, memory_budget=self._how.memory_budget)
+        return run(
+            spec,
+            RunOptions(
+                inputs=tuple(inputs),
+                output=os.fspath(path),
+                backend=backend or self._how.backend or "ray",
+                keep_stages=keep_stages,
+                drop_removed=drop_removed,
+                allow_incomplete_input=may_be_incomplete(self._plan),
+                display=self._ran.begin().write(terminal_display()),
+            ),
+        )

@@ -7,15 +7,16 @@ from typing import Any
 
 import click
 
-from curate.dataset.formats import OFFERED
 from curate.errors import ConfigError
+from curate.formats.record import OFFERED
 from curate.job.asset import Asset
 from curate.job.params import Param
 from curate.job.settings import SETTINGS
-from curate.runtime import BACKENDS
+from curate.runtime.backends import BACKENDS
 from curate.units import format_bytes, parse_bytes
 
 _BYTES = ("shard_bytes", "memory", "memory_budget")
+
 _UNSET_SHOWN = {"max_bad_rows": "0.1%, at least 10", "codec": "zstd"}
 """What None means, for settings of which it can be said."""
 

@@ -11,21 +11,26 @@ from typing import TYPE_CHECKING, Any, Protocol
 import click
 
 from curate import log
+from curate.driver.options import run_options as checked_options
 from curate.errors import ConfigError, CurateError, ObjectNotFound, PermissionDenied, ShardError
 from curate.job.arguments import JobCommand, parameter_option, run_options, setting_option
-from curate.job.options import run_options as checked_options
 from curate.job.params import Param
-from curate.job.render import render
 from curate.job.settings import TUNABLE
-from curate.tasks.progress import Display, LiveDisplay, LogDisplay
+from curate.observe.progress import Display, LiveDisplay, LogDisplay
+from curate.observe.summary_text import render
 from curate.units import harmless, json_line
 
 if TYPE_CHECKING:
-    from curate.dataset.spec import RunOptions, StageSpec
+    from curate.driver.options import RunOptions
+    from curate.stage.spec import StageSpec
+
 
 EXIT_OK = 0
+
 EXIT_FAILED = 1
+
 EXIT_USAGE = 2
+
 EXIT_INTERRUPTED = 130
 
 
@@ -129,7 +134,7 @@ class _Result:
 
 
 def _result(job: Staged, options: RunOptions, *, as_json: bool, dry: bool) -> _Result:
-    from curate.dataset.driver import run
+    from curate.graph.entry import run
 
     if dry:
         return _Result(_dry_run(job.spec(), options, as_json=as_json), EXIT_OK)
@@ -139,7 +144,7 @@ def _result(job: Staged, options: RunOptions, *, as_json: bool, dry: bool) -> _R
 
 def _dry_run(spec: StageSpec, options: RunOptions, *, as_json: bool) -> str | bytes:
     """Returns what a run would do. Writes nothing, starts nothing."""
-    from curate.dataset.driver import dry_run
+    from curate.graph.entry import dry_run
 
     prepared, text = dry_run(spec, options)
     if not as_json:

@@ -9,9 +9,10 @@ import re
 import types
 from typing import Any
 
-from curate.code import code_digest
-from curate.dataset.formats import DEFAULT_CODEC, OutputFormat, suffix
+from curate.code.digest import code_digest
 from curate.errors import ConfigError, did_you_mean
+from curate.formats.record import OutputFormat
+from curate.formats.write.writer import DEFAULT_CODEC, suffix
 from curate.job.params import Param, collect
 from curate.job.settings import NEUTRAL, SETTINGS, check_setting
 
@@ -23,9 +24,12 @@ HOOKS = {
     "process_file": "(self, file)",
 }
 """Methods that curate calls where a job defines them, as they are called."""
+
 CALLED = ("drop", "quarantine", "count", "log", "spec", "options")
 """What user code calls; a job that replaces one would not get what it called."""
+
 ENTRIES = ("run", "main")
+
 _CLOSE = 0.8
 """How alike a method's name and a hook's are if one is taken for a slip of the other."""
 

@@ -8,17 +8,21 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.dataset.formats import Encoding, detect, read, stem
-from curate.dataset.formats.hold import hold
-from curate.dataset.inputs import list_inputs, refuse_overlap, understand
-from curate.dataset.lazy.sources import FileShards, View
-from curate.dataset.pipeline import describe
-from curate.dataset.prepare import Stores, input_schemas, resolve_output
-from curate.dataset.spec import Asked, StageSpec
-from curate.dataset.tally import Tally, counted
-from curate.dataset.upstream import holes_in, refuse_holes
+from curate.arrow.schema import describe, hold
+from curate.driver.options import resolve_output
+from curate.driver.schemas import input_schemas
+from curate.driver.state import Stores
 from curate.errors import ConfigError
-from curate.storage import open_store
+from curate.formats.encoding import Encoding, detect, stem
+from curate.formats.rows import read
+from curate.pipeline.tally import Tally, counted
+from curate.sources.files import FileShards
+from curate.sources.listing import list_inputs
+from curate.sources.patterns import refuse_overlap, understand
+from curate.sources.protocol import View
+from curate.sources.upstream import holes_in, refuse_holes
+from curate.stage.spec import Asked, StageSpec
+from curate.storage.open import open_store
 from curate.storage.protocol import Object
 from curate.tasks.shard import Shard
 

@@ -30,9 +30,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any, BinaryIO, Literal, TypeVar, cast
 
-# Read when gcsfs is imported: with it, every bucket is first asked over gRPC what kind it is.
-os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-
 import aiohttp
 import google_crc32c
 import yarl
@@ -49,22 +46,36 @@ from curate.storage.throttle import Limiter
 from curate.storage.uris import bucket_and_key
 from curate.storage.writer import BaseWriter
 
+# Read when gcsfs is imported: with it, every bucket is first asked over gRPC what kind it is.
+os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+
+
 SIMPLE_BYTES = 8 << 20
 """The largest upload made in one request, and the most of one that a writer keeps in memory."""
+
 CHUNK_BYTES = 32 << 20
 """One request of a resumable upload; a multiple of 256 KiB, as GCS asks."""
+
 _SESSIONS = 3
 """Resumable uploads started for one publish before giving up: GCS may forget a session."""
+
 _COMPARISONS = 5
+
 _CONNECT_S = 20.0
+
 _PIECE_BYTES = 256 << 10
 """What is sent between two looks at how fast it goes."""
+
 _TRANSIENT = frozenset({408, 409, 429, 500, 502, 503, 504})
 """409: a call of others is under way there; as an answer to a create it may be of our own, see `_taken`."""
+
 _THROTTLED = ("rateLimitExceeded", "userRateLimitExceeded")
 
+
 T = TypeVar("T")
+
 _Kind = Literal["list", "get", "put", "delete"]
+
 
 _limiters: dict[tuple[int, str], Limiter] = {}
 """By process and server."""

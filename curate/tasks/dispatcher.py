@@ -12,15 +12,13 @@ from typing import Any, Protocol
 from curate.clock import Clock, SystemClock
 from curate.errors import StorageError
 from curate.runtime.protocol import Backend, End, Ended, Message, News, Started
-from curate.tasks.record import Failure, FailureKind, ShardRecord, ShardWaits
-from curate.tasks.scheduler import (
+from curate.tasks.events import (
     Cancel,
     Event,
     Finish,
     Launch,
     Outcome,
     Record,
-    Scheduler,
     SchedulerState,
     ShardDone,
     ShardFailed,
@@ -31,17 +29,19 @@ from curate.tasks.scheduler import (
     TaskStarted,
     Tick,
 )
+from curate.tasks.failure import ShardRecord, ShardWaits
+from curate.tasks.scheduler import Scheduler
 from curate.tasks.setup import SetUp, SetupWatch
+from curate.tasks.task_end import failure_of_end, kind_of_end
 
 POLL_S = 0.5
 """Longest wait for news: signals and deadlines are looked at this often."""
+
 GRACE_S = 30.0
 """How long running tasks may go on after the first interrupt."""
+
 LONG_S = 0.25
 """What a shard that takes longer says at once, costs nothing beside it."""
-MAX_ERROR = 1000
-MAX_DETAIL = 8000
-"""Characters of what is told about a task that died: it is kept for every shard that this counts against."""
 
 
 class Observer(Protocol):
@@ -246,25 +246,3 @@ class Dispatcher:
                     self.observer.done(launch, record)
                 else:
                     self.observer.failed(launch, record, action.outcome)
-
-
-def kind_of_end(end: End) -> FailureKind:
-    """Returns what the end of a task means for those of its shards that it did not report on."""
-    if end in (End.LOST, End.CANCELLED):
-        return FailureKind.LOST
-    # Returned without a word: the backend lost a message, or the program kept one back. Tried again like a crash, and
-    # as often: the other shards go on, and the run ends and says so.
-    return FailureKind.OUT_OF_MEMORY if end is End.OUT_OF_MEMORY else FailureKind.CRASHED
-
-
-def failure_of_end(news: Ended, kind: FailureKind) -> Failure:
-    """Returns what is told of a shard that a task left when it ended."""
-    where: dict[str, Any] = {"node": news.node, "pid": news.pid, "peak_bytes": news.peak_bytes}
-    if kind is FailureKind.TIMED_OUT:
-        return Failure(kind, "timed out: the shard took longer than task_timeout_s and was cancelled", **where)
-    if news.end is End.RETURNED:
-        return Failure(kind, "returned: the task ended without a word on this shard", **where)
-    lines = [line.strip() for line in news.detail.splitlines() if line.strip()] or ["no detail"]
-    # A traceback says what happened in its last line, a message of Ray's in its first.
-    line = lines[-1] if news.end is End.RAISED else lines[0]
-    return Failure(kind, f"{news.end.value}: {line}"[:MAX_ERROR], news.detail[-MAX_DETAIL:], **where)

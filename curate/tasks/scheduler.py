@@ -27,43 +27,66 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import Any, NewType
+from typing import Any
 
 import numpy as np
 
-from curate.tasks.record import FailureKind
-from curate.units import GIB, KIB
-
-TaskId = NewType("TaskId", int)
+from curate.tasks.events import (
+    Action,
+    Cancel,
+    Event,
+    Finish,
+    Launch,
+    Outcome,
+    Record,
+    SchedulerState,
+    ShardDone,
+    ShardFailed,
+    ShardWaiting,
+    SlotsChanged,
+    Stop,
+    TaskEnded,
+    TaskId,
+    TaskStarted,
+    Tick,
+)
+from curate.tasks.failure import FailureKind
+from curate.tasks.policy import _REQUEUED_AT_ONCE, Policy, more_memory
+from curate.units import KIB
 
 SHARD_OVERHEAD_BYTES = 256 * KIB
 """What opening an input and publishing an output cost beside the bytes, expressed as bytes: with it one rate fits tiny
 and large shards alike. 1-3 ms on a local disk at 100 MB/s; object stores have higher latency and lower rates."""
+
 RATE_DECAY = 0.98
 """Weight left to the past by each finished shard: the last ~50 decide, so a bundle follows the data as it changes."""
+
 SHORTEST_BUNDLE_S = 0.05
 """Towards the end bundles shrink so that all slots finish together, but not below this: it hides the cost of a task
 (0.5 ms), and no slot waits longer than this for the last one. Only the last few tasks of a slot are that short."""
+
 LAUNCHES_PER_S = 1000.0
 """Tasks that a driver launches and harvests with time to spare. Many slots may not shrink bundles to where they would
 wait for it."""
+
 LARGEST_BUNDLE = 4096
 """Shards in one task, at most: its arguments stay around half a megabyte."""
-LEAST_WINDOW = 16
-"""Tasks in flight even with few slots, or none: pending tasks are the demand that an autoscaler sees."""
-LEAST_MEMORY = GIB
-"""What a task that ran out of memory is taken to have had, at least: it asks for twice as much."""
+
 STRAGGLER_FACTOR = 3.0
+
 STRAGGLER_LEAST_S = 10.0
 """A task is a straggler when what it has done, with the shard at hand, took this many times longer than the bytes say,
 and this much longer: half of what a copy does is wasted."""
+
 LOOK_S = 1.0
 """How often running tasks are looked through for stragglers and passed deadlines: it costs time for each of them."""
+
 PAUSE_S = 30.0
 """A driver that did not look for so long stood still itself: it judges nobody before the news that waited is heard."""
+
 FAREWELL_S = 60.0
 """How long a task may take to end after it has reported on its last shard."""
-LONGEST_BACKOFF_S = 60.0
+
 MOST_WAITING = 10_000
 """Shards that wait out a backoff while new ones are launched: were all of them to fail, they would fill the memory."""
 
@@ -108,246 +131,6 @@ class IllegalTransitionError(RuntimeError):
     """The scheduler was about to do what its table does not allow: a defect of the scheduler."""
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """The rules that a run may choose; the defaults are the design's."""
-
-    target_task_s: float = 120.0
-    """Seconds of work to bundle into one task."""
-    max_in_flight: int | None = None
-    """Tasks launched and not ended, at most; None: max(least_window, 2 x slots)."""
-    least_window: int = LEAST_WINDOW
-    """Tasks launched and not ended, however few slots there are."""
-    max_failed: int | None = None
-    """Stop when more shards than this have failed; None: never."""
-    task_timeout_s: float | None = None
-    """Seconds after which a shard that has not ended is cancelled; None: never."""
-    declared_memory: int | None = None
-    """Bytes that every task asks for; None: nothing is asked for."""
-    speculate: bool = True
-    """Whether stragglers get a copy when slots are idle."""
-    user_error_retries: int = 3
-    """Times a shard whose `process` raised is tried again, alone."""
-    storage_retries: int = 3
-    """Times a shard is tried again after the store refused."""
-    throttle_limit: int = 20
-    """Times a shard is tried again after the store failed for longer than a call's deadline."""
-    retry_later_limit: int = 20
-    """Times in a row that a shard may ask to be run later without a batch of it done."""
-    crash_limit: int = 3
-    """Tries of a shard at which its worker may die before it is given up."""
-    memory_limit: int = 3
-    """Tries of a shard at which its node may run out of memory before it is given up."""
-    timeout_limit: int = 3
-    """Tries of a shard that may time out before it is given up."""
-    loss_limit: int = 20
-    """Losses of a shard with its node before it is given up."""
-    foreign_limit: int = 5
-    """Times a shard may find its name taken by an output of another identity."""
-    backoff_s: float = 1.0
-    """Wait before the first retry of a failed shard; doubles each time, up to a minute."""
-
-    def __post_init__(self) -> None:
-        if self.max_in_flight is not None and self.max_in_flight < 1:
-            raise ValueError(f"max_in_flight is {self.max_in_flight}; with less than 1 a run would never end")
-
-    def limit(self, kind: FailureKind) -> int:
-        """Returns how many failures of `kind` a shard survives."""
-        return {
-            FailureKind.THROTTLED: self.throttle_limit,
-            FailureKind.STORAGE: self.storage_retries,
-            FailureKind.DISK_FULL: self.storage_retries,
-            FailureKind.LOST: self.loss_limit,
-            FailureKind.CRASHED: self.crash_limit - 1,
-            FailureKind.OUT_OF_MEMORY: self.memory_limit - 1,
-            FailureKind.TIMED_OUT: self.timeout_limit - 1,
-            FailureKind.USER_ERROR: self.user_error_retries,
-            FailureKind.RETRY_LATER: self.retry_later_limit,
-            FailureKind.CORRUPT: 0,
-            FailureKind.FOREIGN: self.foreign_limit,
-            FailureKind.MISCONFIGURED: 0,
-        }[kind]
-
-    def wait_s(self, kind: FailureKind, failures: int, after_s: float = 0.0) -> float:
-        """Returns the seconds to wait before the try that follows the `failures`th failure of `kind`.
-
-        At least the `after_s` that user code asked for. Zero where waiting would help nobody.
-        """
-        if kind in _REQUEUED_AT_ONCE:
-            return 0.0
-        return max(min(self.backoff_s * 2.0 ** (failures - 1), LONGEST_BACKOFF_S), after_s)
-
-
-def more_memory(had: int, peak_bytes: int, most: int | None) -> int | None:
-    """Returns the bytes to ask for after a task ran out of memory, None if it had the `most` that there is.
-
-    >>> more_memory(0, 3 * GIB, None) // GIB, more_memory(4 * GIB, 0, 6 * GIB) // GIB, more_memory(GIB, 0, GIB)
-    (6, 6, None)
-    """
-    if most is not None and had >= most:
-        return None
-    wanted = 2 * max(had, peak_bytes, LEAST_MEMORY)
-    return wanted if most is None else min(wanted, most)
-
-
-# What happens
-
-
-@dataclass(frozen=True, slots=True)
-class SlotsChanged:
-    """So many tasks can run at once now. The first event of a run."""
-
-    slots: int
-    largest_memory: int | None = None
-    """Most bytes that one task can ask for on a node that lives or can be started; None: unknown."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskStarted:
-    """A task has left the queue and runs; told only where a backend knows."""
-
-    task: TaskId
-
-
-@dataclass(frozen=True, slots=True)
-class ShardDone:
-    """A shard's output exists."""
-
-    task: TaskId
-    shard: int
-    size_bytes: int
-    seconds: float
-    computed: bool
-    """False: it existed already, which says nothing about the rate."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShardFailed:
-    """A try of one shard failed, and its task goes on."""
-
-    task: TaskId
-    shard: int
-    kind: FailureKind
-    after_s: float = 0.0
-    """Seconds that user code asked to wait for."""
-    peak_bytes: int = 0
-    """Memory that its worker had held by then, as far as is known."""
-    tries: int = 1
-    """Tries in a row that ended like this, those included that its worker made by itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShardWaiting:
-    """A shard that runs waits for what is not there now, and then goes on where it is; or it no longer does."""
-
-    task: TaskId
-    shard: int
-    waits: bool
-
-
-@dataclass(frozen=True, slots=True)
-class TaskEnded:
-    """A task is over. Nothing more is heard of it."""
-
-    task: TaskId
-    kind: FailureKind | None = None
-    """Why it did not get to its last shard; None: it did."""
-    suspect: int | None = None
-    """The first of its shards without an output, where somebody looked: the one that it died of."""
-    peak_bytes: int = 0
-    """Memory that it held, as far as is known."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Time has passed: backoffs end, deadlines pass, stragglers show."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """The user wants to stop: nothing is launched from now on."""
-
-
-Event = SlotsChanged | TaskStarted | ShardDone | ShardFailed | ShardWaiting | TaskEnded | Tick | Stop
-
-# What is to be done
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """Run these shards as one task, in this order."""
-
-    task: TaskId
-    shards: tuple[int, ...]
-    attempt: int
-    """1 for shards that were never launched; the outputs of later attempts may exist already."""
-    last: bool = False
-    """Whether a shard whose `process` raises now is given up."""
-    memory: int | None = None
-    """Bytes to ask for instead of what every task asks for."""
-    copy_of: TaskId | None = None
-    """The straggler that this is a speculative copy of."""
-    asks: bool = False
-    """Whether it is to say that a first batch is done: a service that the shards need was busy when it was launched."""
-    fresh: bool = False
-    """Whether to run them in a process that has run nothing: a worker has died of one of them, or of what a shard that
-    ran there before had left behind."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cancel:
-    """End this task by force. Its `TaskEnded` follows, whatever it says."""
-
-    task: TaskId
-
-
-class Outcome(StrEnum):
-    """What an event meant for a shard."""
-
-    DONE = "done"
-    RETRY = "retry"
-    """It failed and is tried again."""
-    FAILED = "failed"
-    """It failed and is given up."""
-    COPY_FAILED = "copy_failed"
-    """It failed in one task while another one runs it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """Book this."""
-
-    shard: int
-    task: TaskId
-    outcome: Outcome
-    kind: FailureKind | None = None
-    tries: int = 0
-    """Tries of this kind so far, of a shard that is tried again."""
-    wait_s: float = 0.0
-    """Seconds until it is; 0: at once."""
-
-
-class SchedulerState(StrEnum):
-    """Where the whole run stands."""
-
-    ACTIVE = "active"
-    STOPPING = "stopping"
-    """Nothing new is launched; running tasks may end."""
-    ABORTED = "aborted"
-    """Too many shards failed, or there is no room for outputs; running tasks are to be cancelled."""
-    FINISHED = "finished"
-
-
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """The run is over, as `state` says. The last action of all."""
-
-    state: SchedulerState
-
-
-Action = Launch | Cancel | Record | Finish
-
-
 @dataclass(slots=True)
 class _Task:
     """All that is known of a task in flight."""
@@ -373,10 +156,6 @@ class _Task:
     """What its cancellation means for the shards that it leaves; None: it is not being cancelled."""
     dismissed: bool = False
     """It is being cancelled, and leaves no shard: nobody waits for its end."""
-
-
-_REQUEUED_AT_ONCE = {FailureKind.LOST, FailureKind.OUT_OF_MEMORY, FailureKind.FOREIGN}
-"""Kinds after which waiting would help nobody."""
 
 
 class Scheduler:
@@ -859,23 +638,3 @@ def _undisturbed(record: _Task) -> bool:
 def _halves(shards: Sequence[int]) -> Iterable[tuple[int, ...]]:
     middle = (len(shards) + 1) // 2
     return (tuple(half) for half in (shards[:middle], shards[middle:]) if half)
-
-
-def max_failed_shards(text: str, total: int) -> int:
-    """Returns how many failed shards of `total` the option value `text` (`N` or `P%`) tolerates.
-
-    >>> max_failed_shards("3", 1000), max_failed_shards("1%", 1000)
-    (3, 10)
-    """
-    from curate.errors import ConfigError
-    from curate.units import parse_percent
-
-    if text.strip().endswith("%"):
-        return math.floor(parse_percent(text) * total)
-    try:
-        count = int(text)
-    except ValueError:
-        count = -1
-    if count < 0:
-        raise ConfigError(f"--max-failed-shards {text!r} is neither a number of shards nor a percentage like 1%")
-    return count

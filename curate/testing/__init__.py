@@ -24,30 +24,31 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from curate.storage.faults import Fault, Faults, When, kill, lost, parse_faults
+    from curate.storage.faulty import FaultyStore
     from curate.testing.clock import FakeClock
     from curate.testing.contract import StoreContract, StorePlace
-    from curate.testing.faults import Fault, Faults, When, kill, lost, parse_faults
     from curate.testing.local import LocalRun, run_local
-    from curate.testing.store import FaultyStore, faulty_stores
+    from curate.testing.stores import faulty_stores
 
 _HOME = {
     # a job, run here
-    "run_local": "local",
-    "LocalRun": "local",
+    "run_local": "curate.testing.local",
+    "LocalRun": "curate.testing.local",
     # time
-    "FakeClock": "clock",
+    "FakeClock": "curate.testing.clock",
     # a store that fails
-    "FaultyStore": "store",
-    "faulty_stores": "store",
-    "Fault": "faults",
-    "Faults": "faults",
-    "When": "faults",
-    "kill": "faults",
-    "lost": "faults",
-    "parse_faults": "faults",
+    "FaultyStore": "curate.storage.faulty",
+    "faulty_stores": "curate.testing.stores",
+    "Fault": "curate.storage.faults",
+    "Faults": "curate.storage.faults",
+    "When": "curate.storage.faults",
+    "kill": "curate.storage.faults",
+    "lost": "curate.storage.faults",
+    "parse_faults": "curate.storage.faults",
     # a store of one's own
-    "StoreContract": "contract",
-    "StorePlace": "contract",
+    "StoreContract": "curate.testing.contract",
+    "StorePlace": "curate.testing.contract",
 }
 
 __all__ = [
@@ -70,8 +71,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'curate.testing' has no attribute {name!r}")
-    home = f"{__name__}.{_HOME[name]}"
-    if _HOME[name] == "contract":
+    home = _HOME[name]
+    if home == "curate.testing.contract":
         # Before it is imported, so that its assertions show what they compared.
         import_module("pytest").register_assert_rewrite(home)
     return getattr(import_module(home), name)

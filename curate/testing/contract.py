@@ -20,10 +20,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from curate.errors import ConfigError, CurateError, GenerationMismatch, ObjectNotFound, StorageError
-from curate.storage import Object, Outcome, Published, Store
+from curate.storage.protocol import Object, Outcome, Published, Store
 
 _BIG = random.Random(7).randbytes(9 * (1 << 20) + 12345)
 """Beyond one simple upload."""
+
 _ODD_NAMES = [
     "a b",
     "100%",
@@ -71,7 +72,7 @@ def _names(place: StorePlace, prefix: str = "") -> list[str]:
 
 
 class StoreContract:
-    """The promises of `curate.storage.Store`, one test each; derive from it and say where.
+    """The promises of `curate.storage.protocol.Store`, one test each; derive from it and say where.
 
         class TestMyStore(StoreContract):
             @pytest.fixture

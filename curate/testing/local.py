@@ -13,18 +13,17 @@ from unittest.mock import patch
 
 import orjson
 import pyarrow as pa
-import pyarrow.json
 import pyarrow.parquet as pq
 
+from curate.arrow.unknown import empty
 from curate.clock import Clock
-from curate.dataset.driver import run
-from curate.dataset.nulls import empty
-from curate.dataset.sides import SIDES, schema_name
 from curate.errors import ConfigError
-from curate.job import Job
-from curate.tasks import layout
-from curate.tasks.ledger import decompress
-from curate.tasks.summary import Summary
+from curate.graph.entry import run
+from curate.job.job import Job
+from curate.ledger import layout
+from curate.ledger.compression import decompress
+from curate.ledger.side_outputs import SIDES, schema_name
+from curate.ledger.summary import Summary
 from curate.testing.clock import FakeClock
 
 

@@ -23,7 +23,9 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curate import Job, RetryLater, param
+from curate.errors import RetryLater
+from curate.job.job import Job
+from curate.job.params import param
 
 from .common import SCRIPT, Report, Run, alternate, expect, once, wait_until_ready, warm_ray
 

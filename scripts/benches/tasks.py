@@ -20,7 +20,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curate import Job
+from curate.job.job import Job
 
 from .common import ROWS, SCRIPT, Report, Run, Runs, alternate, expect, forget, settle, small_files, warm_ray
 

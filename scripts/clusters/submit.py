@@ -124,7 +124,7 @@ def exit_code(state: Mapping[str, Any] | None) -> int:
 def left(output: str) -> str:
     """Returns a line that says how far the job at an output is."""
     from curate.clock import SystemClock
-    from curate.dataset.look import look
+    from curate.observe.job import look
 
     pool = ThreadPoolExecutor(max_workers=1)
     try:

@@ -6,22 +6,22 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from curate.tasks.record import FailureKind
-from curate.tasks.scheduler import (
+from curate.tasks.events import (
     Cancel,
     Event,
     Finish,
     Launch,
     Outcome,
-    Policy,
     Record,
-    Scheduler,
     SchedulerState,
     ShardDone,
     ShardFailed,
     SlotsChanged,
     TaskEnded,
 )
+from curate.tasks.failure import FailureKind
+from curate.tasks.policy import Policy
+from curate.tasks.scheduler import Scheduler
 from curate.units import GIB
 
 NODE_MEMORY = 64 * GIB

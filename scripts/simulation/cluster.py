@@ -18,14 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from curate.tasks.record import FailureKind
-from curate.tasks.scheduler import (
+from curate.tasks.events import (
     Cancel,
     Event,
     Launch,
-    Policy,
     Record,
-    Scheduler,
     ShardDone,
     ShardFailed,
     SlotsChanged,
@@ -34,6 +31,9 @@ from curate.tasks.scheduler import (
     TaskStarted,
     Tick,
 )
+from curate.tasks.failure import FailureKind
+from curate.tasks.policy import Policy
+from curate.tasks.scheduler import Scheduler
 from curate.units import GIB
 
 from .auditor import FAILED, NODE_MEMORY, OPEN, Auditor, Broken

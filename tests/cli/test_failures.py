@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from curate.cli import failures
-from curate.tasks.runlog import RunLog, new_run_id
+from curate.ledger.run_log import RunLog, new_run_id
 from tests.cli.running import Curate, curate
 from tests.e2e.jobs.choosy import Choosy
 from tests.fakes import FakeClock

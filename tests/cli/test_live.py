@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 
-from curate import Job, RunState
 from curate.cli.status import show_all
-from curate.dataset.look import look
-from curate.tasks.status import JobStatus
+from curate.job.job import Job
+from curate.ledger.summary import RunState
+from curate.observe.job import look
+from curate.observe.status import JobStatus
 from tests.fakes import FakeClock
 
 SHARDS = 5
@@ -67,7 +68,7 @@ def test_a_running_job_is_seen_running(inputs: str) -> None:
 def test_a_failed_shard_is_seen_and_grouped(inputs: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """With its error and its name; and gone from sight once it is mended."""
     monkeypatch.setattr(Watched, "poison", "3")
-    monkeypatch.setattr("curate.dataset.driver.SystemClock", lambda: clock)
+    monkeypatch.setattr("curate.driver.stage_run.SystemClock", lambda: clock)
     assert run(inputs).state is RunState.FAILED
     status = look(Watched.output, clock.now())
     assert (status.state, status.done, status.failed, status.pending) == ("failed", 4, 1, 0)

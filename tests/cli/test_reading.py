@@ -19,14 +19,15 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from curate import Job
 from curate.cli import head, logs, quarantine, verify
 from curate.cli.logs import show_logs
 from curate.cli.main import main
-from curate.dataset.look import find_job
-from curate.storage import memory, open_store
-from curate.tasks import layout
-from curate.tasks.ledger import compress
+from curate.job.job import Job
+from curate.ledger import layout
+from curate.ledger.compression import compress
+from curate.observe.job import find_job
+from curate.storage import memory
+from curate.storage.open import open_store
 from tests.fakes import FakeClock
 from tests.gcs_emulator import GcsEmulator
 from tests.job.inline import numbered, run_job, write_jsonl
@@ -550,7 +551,7 @@ def test_they_start_without_ray_gcsfs_or_a_model(out: str) -> None:
         "from curate.cli.main import main\n"
         "try:\n    main()\n"
         "except SystemExit as ended:\n    assert not ended.code\n"
-        "heavy = {'ray', 'gcsfs', 'fsspec', 'sklearn', 'pandas', 'curate.job', 'curate.dataset.driver', 'aiohttp'}\n"
+        "heavy = {'ray', 'gcsfs', 'fsspec', 'sklearn', 'pandas', 'curate.job', 'curate.driver.stage_run', 'aiohttp'}\n"
         "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
     )
     for args in (["verify", out], ["head", out], ["quarantine", out], ["logs", out]):
@@ -563,7 +564,7 @@ def test_they_start_without_ray_gcsfs_or_a_model(out: str) -> None:
 def test_a_look_costs_what_it_shows(out: str, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     """The first row of a large job: a listing, job and plan, and the first output alone."""
     store = open_store(out)
-    monkeypatch.setattr("curate.dataset.look.open_store", lambda _: store)
+    monkeypatch.setattr("curate.observe.job.open_store", lambda _: store)
     before = store.calls.copy()
     find_job(out)
     found = store.calls.since(before)

@@ -12,7 +12,9 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from curate import FileJob, Job, param
+from curate.job.job import Job
+from curate.job.params import param
+from curate.job.shapes import FileJob
 from tests.cli.running import Curate, curate
 from tests.e2e.jobs.choosy import Choosy
 from tests.fakes import FakeClock
@@ -216,7 +218,7 @@ class Mine(Job):
 
 
 def load(path: Path) -> Job:
-    from curate.job.origin import locate
+    from curate.job.locate import locate
 
     return locate({"script": str(path), "module": "", "class": "Mine", "parameters": {}, "settings": {}})
 

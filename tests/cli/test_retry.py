@@ -8,11 +8,11 @@ from pathlib import Path
 import orjson
 import pytest
 
-from curate import Job
-from curate.job.origin import locate
-from curate.tasks import layout
-from curate.tasks.ledger import compress
-from curate.tasks.summary import RunState
+from curate.job.job import Job
+from curate.job.locate import locate
+from curate.ledger import layout
+from curate.ledger.compression import compress
+from curate.ledger.summary import RunState
 from tests.cli.running import Curate, curate
 from tests.e2e.jobs.choosy import Choosy
 from tests.fakes import FakeClock

@@ -13,12 +13,14 @@ import orjson
 import pytest
 
 from curate.clock import SystemClock
-from curate.dataset.course import Course
-from curate.dataset.lazy import ranges, sinks
-from curate.job.render import render
-from curate.tasks import layout, registry
-from curate.tasks.stages import StageReport
-from curate.tasks.summary import RunState, Summary
+from curate.driver.stage_progress import Course
+from curate.exchange import ranges
+from curate.ledger import layout
+from curate.ledger.stages import StageReport
+from curate.ledger.summary import RunState, Summary
+from curate.observe import registry
+from curate.observe.summary_text import render
+from curate.plan import rewrites
 from tests.cli.running import Curate, curate
 from tests.e2e.jobs.ordered import Ordered
 from tests.fakes import FakeClock
@@ -65,7 +67,7 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    monkeypatch.setattr(sinks, "LEAST_MAP_BYTES", 1024)
+    monkeypatch.setattr(rewrites, "LEAST_MAP_BYTES", 1024)
     monkeypatch.setattr(ranges, "LEAST_BYTES", 1024)
     for file in range(FILES):
         rows = [{"text": text, "file": file} for text in texts(file)]

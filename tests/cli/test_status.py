@@ -21,12 +21,14 @@ from rich.console import Console
 from curate.cli import status as rendering
 from curate.cli.main import cli, main
 from curate.cli.status import show_all, show_job
-from curate.dataset import look as looking
-from curate.dataset.look import NEWEST_RUNS, look
-from curate.storage import memory, open_store
-from curate.tasks import layout, registry
+from curate.ledger import layout
+from curate.ledger.run_log import whereabouts
+from curate.observe import job as looking
+from curate.observe import registry
+from curate.observe.job import NEWEST_RUNS, look
+from curate.storage import memory
+from curate.storage.open import open_store
 from curate.tasks.books import Books
-from curate.tasks.runlog import whereabouts
 from tests.fakes import FakeClock
 from tests.gcs_emulator import GcsEmulator
 from tests.ledgers import heartbeat, make_job, make_ledger
@@ -603,7 +605,7 @@ def test_it_starts_without_ray_gcsfs_or_a_model(tmp_path: Path) -> None:
         "from curate.cli.main import main\n"
         "try:\n    main()\n"
         "except SystemExit as ended:\n    assert not ended.code\n"
-        "heavy = {'ray', 'gcsfs', 'fsspec', 'sklearn', 'pandas', 'curate.job', 'curate.dataset.driver', 'aiohttp'}\n"
+        "heavy = {'ray', 'gcsfs', 'fsspec', 'sklearn', 'pandas', 'curate.job', 'curate.driver.stage_run', 'aiohttp'}\n"
         "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
     )
     for args in (["status", f"{tmp_path}/out"], ["status", f"{tmp_path}/out", "--json"], ["status"], ["status", "-h"]):

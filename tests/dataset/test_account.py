@@ -10,10 +10,10 @@ import pytest
 import structlog
 
 import curate
-from curate import Job
-from curate.dataset.account import MOST_WARNINGS, Account
-from curate.tasks.meters import Measured
-from curate.tasks.progress import Progress
+from curate.driver.account import MOST_WARNINGS, Account
+from curate.job.job import Job
+from curate.observe.metrics import Measured
+from curate.observe.progress import Progress
 
 
 class Broken(Job):

@@ -13,10 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from curate import ConfigError, Job, RunState, TextJob
-from curate.errors import CurateError, PermissionDenied
-from curate.storage import open_store
+from curate.errors import ConfigError, CurateError, PermissionDenied
+from curate.job.job import Job
+from curate.job.shapes import TextJob
+from curate.ledger.summary import RunState
 from curate.storage.memory import clear
+from curate.storage.open import open_store
 from tests.gcs_emulator import GcsEmulator
 from tests.job.inline import (
     everything,

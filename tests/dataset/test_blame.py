@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 
 import curate
-from curate.dataset.blame import LONGEST_WAIT_S, MAX_ERROR, MAX_TRACEBACK, ForeignOutputError, failure_of
 from curate.errors import (
     BadRow,
     ConfigError,
@@ -26,8 +25,9 @@ from curate.errors import (
     TooManyBadRows,
     TransientStorageError,
 )
-from curate.storage import open_store
-from curate.tasks.record import Failure, FailureKind
+from curate.pipeline.classify import LONGEST_WAIT_S, MAX_ERROR, MAX_TRACEBACK, ForeignOutputError, failure_of
+from curate.storage.open import open_store
+from curate.tasks.failure import Failure, FailureKind
 
 HERE = "tests/dataset/test_blame.py"
 

@@ -19,9 +19,14 @@ import pyarrow as pa
 import pytest
 import structlog
 
-from curate import Job, log, param
-from curate.dataset import capture
-from curate.dataset.capture import (
+from curate import log
+from curate.errors import PermissionDenied, TransientStorageError
+from curate.job.job import Job
+from curate.job.params import param
+from curate.ledger import layout
+from curate.ledger.compression import decompress
+from curate.stage import worker_log
+from curate.stage.worker_log import (
     BURST_LINES,
     LINE_BYTES,
     LINES_PER_S,
@@ -31,10 +36,7 @@ from curate.dataset.capture import (
     LineBudget,
     WorkerLog,
 )
-from curate.errors import PermissionDenied, TransientStorageError
 from curate.storage.memory import MemoryStore, clear
-from curate.tasks import layout
-from curate.tasks.ledger import decompress
 from tests.fakes import After, FakeClock, FlakyStore
 from tests.job.inline import numbered, run_job, write_jsonl
 
@@ -285,7 +287,7 @@ class TestHowMuch:
         assert sum("left out" in event for event in events) == 1
 
     def test_what_waits_for_a_store_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(capture, "WAITING_BYTES", 1000)
+        monkeypatch.setattr(worker_log, "WAITING_BYTES", 1000)
         worker = Worker()
         for _ in range(100):
             worker.say("x" * 100)
@@ -343,7 +345,7 @@ class TestWhenItIsPublished:
 
     def test_a_shard_that_hangs_shows_its_lines(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """From a thread that is gone when nothing waits."""
-        monkeypatch.setattr(capture, "PUBLISH_S", 0.0)
+        monkeypatch.setattr(worker_log, "PUBLISH_S", 0.0)
         worker = Worker(background=True)
         published = threading.Event()
         worker.store.script.append(published.set)
@@ -366,7 +368,7 @@ class TestWhenItIsPublished:
         assert worker.events() == ["one", "two"]
 
     def test_but_not_for_a_store_that_does_not_answer(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(capture, "FLUSH_S", 0.01)
+        monkeypatch.setattr(worker_log, "FLUSH_S", 0.01)
         worker = Worker(background=True)
         answer = threading.Event()
         worker.store.script.append(lambda: answer.wait(30))

@@ -18,9 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import curate
-from curate.dataset.confine import Confined
-from curate.dataset.raised import RaisedElsewhere
 from curate.errors import BadRow, ConfigError, RetryLater
+from curate.pipeline.remote_error import RaisedElsewhere
+from curate.pipeline.sandbox import Confined
 from curate.units import MIB
 from tests.fakes import NEVER_S
 from tests.job.inline import quarantined
@@ -455,7 +455,7 @@ def test_nothing_outlives_the_worker(how: str, tmp_path: Path) -> None:
     program = f"""
 import os, signal
 from pathlib import Path
-from curate.dataset.confine import Confined
+from curate.pipeline.sandbox import Confined
 
 def act(row):
     Path(row["pids"]).write_text(f"{{os.getpid()}} {{os.getppid()}}")

@@ -12,16 +12,16 @@ import pytest
 import structlog
 
 import curate
-from curate import ConfigError, Job
 from curate.clock import SystemClock
-from curate.dataset.driver import dry_run
-from curate.dataset.failures import read_failures
-from curate.dataset.look import look
-from curate.dataset.verify import verify
-from curate.errors import CorruptInput
-from curate.job.render import render
-from curate.tasks import layout
-from curate.tasks.summary import RunState, Summary
+from curate.errors import ConfigError, CorruptInput
+from curate.graph.entry import dry_run
+from curate.job.job import Job
+from curate.ledger import layout
+from curate.ledger.summary import RunState, Summary
+from curate.observe.failures import read_failures
+from curate.observe.job import look
+from curate.observe.summary_text import render
+from curate.observe.verify import verify
 from tests.fakes import FakeClock
 from tests.job import inline
 from tests.job.inline import everything, output_rows, quarantined, write_jsonl

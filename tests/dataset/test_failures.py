@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.dataset.failures import JobFailures, failed_now, read_failures
-from curate.dataset.look import NoJobError
-from curate.tasks import layout
-from curate.tasks.failures import DONE, FAILED, RETRY
-from curate.tasks.ledger import Ledger, compress
-from curate.tasks.outputs import match
+from curate.ledger import layout
+from curate.ledger.compression import compress
+from curate.ledger.failures import DONE, FAILED, RETRY
+from curate.ledger.ledger import Ledger
+from curate.ledger.listing import match
+from curate.observe.failures import JobFailures, failed_now, read_failures
+from curate.observe.job import NoJobError
 from tests.job.inline import refusing
 from tests.ledgers import SUFFIX, make_job
 

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate import ConfigError
-from curate.dataset.inputs import Inputs, enclosing_ledgers, list_inputs, refuse_overlap, understand
-from curate.storage import open_store
+from curate.errors import ConfigError
+from curate.sources.listing import Inputs, enclosing_ledgers, list_inputs
+from curate.sources.patterns import refuse_overlap, understand
 from curate.storage.memory import MemoryStore, clear
+from curate.storage.open import open_store
 from tests.gcs_emulator import GcsEmulator
 from tests.job.inline import refusing
 

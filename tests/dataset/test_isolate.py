@@ -12,12 +12,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from curate.dataset import isolate
-from curate.dataset.isolate import applied, row_text
-from curate.dataset.patience import Busy
-from curate.dataset.tally import MOST_SEARCHED, BadRowBudget, Tally
 from curate.errors import BadRow, ConfigError, CorruptInput, PermissionDenied, RetryLater, TooManyBadRows
-from curate.tasks.ledger import decompress
+from curate.ledger.compression import decompress
+from curate.pipeline import bad_rows
+from curate.pipeline.bad_rows import applied, row_text
+from curate.pipeline.patience import Busy
+from curate.pipeline.tally import MOST_SEARCHED, BadRowBudget, Tally
 
 Rule = Callable[[list[int]], None]
 """Raises for some lists of rows."""
@@ -39,7 +39,7 @@ class Ruled:
         tally.drop(sum(n % 7 == 0 for n in numbers), "seven")
         for n in numbers:
             if n % 5 == 0:
-                tally.set_aside(isolate.BadLine(0, "five", str(n)))
+                tally.set_aside(bad_rows.BadLine(0, "five", str(n)))
         for position in range(self.first):
             yield batch.slice(position, 1)
         self.rule(numbers)
@@ -215,7 +215,7 @@ class TestHeldBack:
 
     def test_beyond_a_bound_tables_go_on_and_a_bad_row_comes_too_late(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A batch that becomes gigabytes is not gathered in memory."""
-        monkeypatch.setattr(isolate, "HELD_BYTES", 16)
+        monkeypatch.setattr(bad_rows, "HELD_BYTES", 16)
         assert do(bad(), range(1, 9), first=3).rows == list(range(1, 9))
         with pytest.raises(RuntimeError, match=r"after it had given 24 B of the batch, which cannot be taken back"):
             do(bad(7), range(1, 9), first=3)
@@ -346,7 +346,7 @@ class TestRowText:
                 "nested": [{"x": [1, None]}],
             }
         )
-        row = orjson.loads(row_text(isolate._row(batch, 0)))
+        row = orjson.loads(row_text(bad_rows._row(batch, 0)))
         assert (row["id"], row["raw"], row["nested"]) == ("a", "/w==", {"x": [1, None]})
         assert row["at"] == "1970-01-01 00:00:00.000000001"
         assert str(10**15) in row["far"]

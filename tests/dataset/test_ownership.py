@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from curate.dataset.ownership import SURE_S, OwnedStore
-from curate.dataset.rivals import BETWEEN_LOOKS_S
+from curate.driver.rivals import BETWEEN_LOOKS_S
 from curate.errors import JobReplacedError, ObjectNotFound
+from curate.ledger.listing import sort_listing
+from curate.ledger.owned_store import SURE_S, OwnedStore
+from curate.ledger.run_log import HEARTBEAT_S
 from curate.storage.memory import MemoryStore, clear
-from curate.tasks.outputs import sort_listing
-from curate.tasks.runlog import HEARTBEAT_S
 from tests.fakes import FakeClock
 
 ROOT = "memory://owned/out"

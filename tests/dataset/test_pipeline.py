@@ -14,13 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import curate
-from curate.dataset.pipeline import ActorPool, Applying, Compute, Meter, Pipeline, Place
-from curate.dataset.raised import Raised, RaisedElsewhere
-from curate.dataset.stage import counted
-from curate.dataset.tally import BadRowBudget, Tally
 from curate.errors import BadRow, RetryLater, SchemaMismatch
+from curate.pipeline.meters import Meter
+from curate.pipeline.pipeline import Applying, Pipeline
+from curate.pipeline.remote_error import Raised, RaisedElsewhere
+from curate.pipeline.step import ActorPool, Compute, Place
+from curate.pipeline.tally import BadRowBudget, Tally, counted
 from curate.runtime.protocol import CallLostError, End, Ended, PoolSpec, Resources
-from curate.tasks.record import FailureKind
+from curate.tasks.failure import FailureKind
 
 POOLED = Compute(ActorPool(size=2), Resources())
 

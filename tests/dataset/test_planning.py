@@ -13,10 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from curate import FileJob, Job, RunState
-from curate.dataset.planning import refuse_collisions
-from curate.dataset.split import whole
-from curate.tasks.plan import Plan
+from curate.job.job import Job
+from curate.job.shapes import FileJob
+from curate.ledger.manifest import Plan
+from curate.ledger.summary import RunState
+from curate.sources.planning import refuse_collisions
+from curate.sources.split import whole
 from tests.job.inline import everything, numbered, output_rows, outputs, refusing, run_job, write_jsonl, write_parquet
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.dataset.probing import _Asking
-from curate.dataset.stage import Probe, Probed
+from curate.driver.schemas import _Asking
 from curate.log import get_logger
 from curate.runtime.protocol import End, Ended, Message, Started
+from curate.stage.messages import Probe, Probed
 from curate.tasks.dispatcher import POLL_S, Interrupts
 from tests.fakes import FakeBackend, FakeClock
 

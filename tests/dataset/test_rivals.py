@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.dataset.rivals import (
+from curate.driver.rivals import (
     BETWEEN_LOOKS_S,
     LONG_SILENT_S,
     NEWEST_RUNS,
@@ -28,8 +28,8 @@ from curate.dataset.rivals import (
     second_look,
 )
 from curate.errors import ConfigError
-from curate.tasks.ledger import Ledger
-from curate.tasks.runlog import HEARTBEAT_S, whereabouts
+from curate.ledger.ledger import Ledger
+from curate.ledger.run_log import HEARTBEAT_S, whereabouts
 from tests.fakes import FakeClock
 from tests.ledgers import heartbeat, make_job
 
@@ -86,7 +86,7 @@ def test_a_process_of_this_host(change: Mapping[str, Any], expected: Process) ->
 
 
 def test_another_process_of_this_host_is_alive() -> None:
-    from curate.tasks.runlog import process_started
+    from curate.ledger.process import process_started
 
     parent = os.getppid()
     assert process_here(whereabouts() | {"pid": parent, "pid_started": process_started(parent)}) is Process.ALIVE

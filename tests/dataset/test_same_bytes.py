@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 import structlog
 
-from curate import Job
-from curate.tasks import layout
-from curate.tasks.summary import RunState
+from curate.job.job import Job
+from curate.ledger import layout
+from curate.ledger.summary import RunState
 from tests.gcs_emulator import GcsEmulator
 from tests.job.inline import everything, numbered, run_job, write_jsonl
 

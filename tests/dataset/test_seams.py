@@ -20,18 +20,23 @@ import pyarrow.parquet as pq
 import pytest
 
 import curate
-from curate import Dataset, Job
-from curate.dataset import stage
-from curate.dataset.driver import run
-from curate.dataset.exchange.runs import RunWriter
-from curate.dataset.formats import OutputFormat
-from curate.dataset.lazy import ranges, run_files, sinks
-from curate.dataset.spec import RunOptions
-from curate.dataset.verify import verify
+from curate.dataset.dataset import Dataset
+from curate.driver.options import RunOptions
+from curate.exchange import ranges, run_file
+from curate.exchange.run_file import RunWriter
+from curate.formats.record import OutputFormat
+from curate.graph.entry import run
+from curate.job.job import Job
+from curate.ledger.summary import RunState, Summary
+from curate.observe.verify import verify
+from curate.plan import rewrites
+from curate.plan import stages as plan_stages
+from curate.stage import program
 from curate.storage import memory
+from curate.storage.faults import Fault
 from curate.storage.memory import MemoryStore
-from curate.tasks.summary import RunState, Summary
-from curate.testing import FakeClock, Fault, faulty_stores
+from curate.testing.clock import FakeClock
+from curate.testing.stores import faulty_stores
 from tests.e2e.jobs.seams import SEAMS, SMALL_BYTES, chained, rows
 
 INPUTS = 2
@@ -50,9 +55,9 @@ Stored = dict[str, tuple[bytes, str]]
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sinks, "LEAST_MAP_BYTES", SMALL_BYTES)
+    monkeypatch.setattr(rewrites, "LEAST_MAP_BYTES", SMALL_BYTES)
     monkeypatch.setattr(ranges, "LEAST_BYTES", SMALL_BYTES)
-    monkeypatch.setattr(stage, "RunWriter", partial(RunWriter, page_bytes=150))
+    monkeypatch.setattr(program, "RunWriter", partial(RunWriter, page_bytes=150))
 
 
 class Parted(Job):
@@ -129,7 +134,7 @@ class Write:
 
     def run(self, *, keep: bool = False, **options: Any) -> tuple[Summary, Watch]:
         """Runs it, as a process of its own would."""
-        run_files.opened.cache_clear()
+        run_file.opened.cache_clear()
         watch = Watch(root=self.root, keep=keep)
         given: dict[str, Any] = {"output": f"{self.root}/out", "backend": "inline"} | options
         if self.names[-1] == SIDE:
@@ -137,7 +142,7 @@ class Write:
             spec, inputs = job.spec(), [f"{self.root}/in"]
         else:
             ds = chained(curate.read_parquet(f"{self.root}/in"), self.names, self.root)
-            spec, inputs = sinks.stage_of(ds._plan, OutputFormat.PARQUET, None)
+            spec, inputs = plan_stages.stage_of(ds._plan, OutputFormat.PARQUET, None)
         with faulty_stores(watch, retry=None):
             ended = run(spec, RunOptions(inputs=tuple(inputs), **given), clock=FakeClock())
         return ended, watch

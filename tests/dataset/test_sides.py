@@ -19,22 +19,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import curate
-from curate import ActorPool, BadRow, ConfigError, Dataset, FileJob, Job, Summary, param
 from curate.clock import SystemClock
-from curate.dataset.branching import Branching
-from curate.dataset.driver import run
-from curate.dataset.failures import read_failures
-from curate.dataset.formats import Format, OutputFormat, make_writer, read_record
-from curate.dataset.pipeline import Applying, Compute, Pipeline, Place
-from curate.dataset.replay import replay
-from curate.dataset.sides import SideTable
-from curate.dataset.stage import Piece
-from curate.dataset.tally import BadRowBudget, Tally
-from curate.dataset.verify import verify
-from curate.storage import open_store
+from curate.dataset.dataset import Dataset
+from curate.driver.replay import replay
+from curate.errors import BadRow, ConfigError
+from curate.formats.encoding import Format
+from curate.formats.record import OutputFormat, read_record
+from curate.formats.write.writer import make_writer
+from curate.graph.entry import run
+from curate.job.job import Job
+from curate.job.params import param
+from curate.job.shapes import FileJob
+from curate.ledger.summary import Summary
+from curate.observe.failures import read_failures
+from curate.observe.verify import verify
+from curate.pipeline.branches import Branching
+from curate.pipeline.pipeline import Applying, Pipeline
+from curate.pipeline.step import ActorPool, Compute, Place, SideTable
+from curate.pipeline.tally import BadRowBudget, Tally
+from curate.stage.messages import Piece
 from curate.storage.memory import clear
+from curate.storage.open import open_store
 from curate.tasks.shard import Shard
-from curate.testing import run_local
+from curate.testing.local import run_local
 from tests.e2e.workbench import NoBackend
 from tests.job.inline import everything, numbered, refusing, run_job, write_jsonl, write_parquet
 

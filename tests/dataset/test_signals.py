@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from curate.dataset.signals import Signals
+from curate.driver.signals import Signals
 from curate.log import get_logger
 from tests.fakes import FakeBackend, FakeClock
 

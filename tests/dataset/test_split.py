@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.dataset.split import parts, split_bytes, split_row_groups, whole
+from curate.sources.split import parts, split_bytes, split_row_groups, whole
 from curate.tasks.shard import SliceKind
 
 SIZES = st.integers(0, 10**7)

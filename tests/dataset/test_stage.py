@@ -17,19 +17,23 @@ import pyarrow.parquet as pq
 import pytest
 from structlog.testing import capture_logs
 
-from curate import ConfigError
-from curate.dataset.formats import Format, OutputFormat
-from curate.dataset.pipeline import Compute, Pipeline, Place
-from curate.dataset.split import whole
-from curate.dataset.stage import PROBED_BATCHES, Piece, Probe, Probed, StageProgram, books_of
-from curate.dataset.tally import Tally
-from curate.errors import BadRow, CorruptInput, RetryLater
+from curate.errors import BadRow, ConfigError, CorruptInput, RetryLater
+from curate.formats.encoding import Format
+from curate.formats.record import OutputFormat
+from curate.ledger import layout
+from curate.ledger.compression import decompress
+from curate.ledger.ledger import JOB_FIELDS, Ledger
 from curate.log import get_logger
-from curate.storage import open_store
+from curate.pipeline.pipeline import Pipeline
+from curate.pipeline.step import Compute, Place
+from curate.pipeline.tally import Tally
+from curate.sources.split import whole
+from curate.stage.messages import Piece, Probe, Probed
+from curate.stage.outputs import books_of
+from curate.stage.program import PROBED_BATCHES, StageProgram
 from curate.storage.memory import clear
-from curate.tasks import layout
-from curate.tasks.ledger import JOB_FIELDS, Ledger, decompress
-from curate.tasks.record import FailureKind, ShardRecord
+from curate.storage.open import open_store
+from curate.tasks.failure import FailureKind, ShardRecord
 from curate.tasks.shard import Shard
 
 ROOT = "memory://stage"

@@ -23,20 +23,26 @@ import pytest
 from structlog.testing import capture_logs
 
 import curate
-from curate import ConfigError, Dataset
-from curate.dataset import begin, places, stage, staged
-from curate.dataset.driver import dry_run, run
-from curate.dataset.exchange.runs import RunWriter
-from curate.dataset.formats import OutputFormat
-from curate.dataset.lazy import ranges, run_files, sinks
-from curate.dataset.spec import RunOptions
-from curate.errors import CurateError, StorageError
+from curate.dataset.dataset import Dataset
+from curate.driver.options import RunOptions
+from curate.errors import ConfigError, CurateError, StorageError
+from curate.exchange import ranges, run_file
+from curate.exchange.run_file import RunWriter
+from curate.formats.record import OutputFormat
+from curate.graph import begin, graph
+from curate.graph.entry import dry_run, run
+from curate.ledger import stages as places
+from curate.ledger.compression import decompress
+from curate.ledger.summary import RunState, Summary
+from curate.plan import rewrites
+from curate.plan import stages as plan_stages
 from curate.runtime.inline import InlineBackend
-from curate.storage import open_store
+from curate.stage import program
+from curate.storage.faults import Fault
 from curate.storage.local import LocalWriter
-from curate.tasks.ledger import decompress
-from curate.tasks.summary import RunState, Summary
-from curate.testing import FakeClock, Fault, faulty_stores
+from curate.storage.open import open_store
+from curate.testing.clock import FakeClock
+from curate.testing.stores import faulty_stores
 from tests.e2e.harness import balanced, job_summary, outputs
 from tests.e2e.workbench import NoBackend
 from tests.gcs_emulator import GcsEmulator
@@ -57,9 +63,9 @@ broken: list[str] = []
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sinks, "LEAST_MAP_BYTES", 1024)
+    monkeypatch.setattr(rewrites, "LEAST_MAP_BYTES", 1024)
     monkeypatch.setattr(ranges, "LEAST_BYTES", 1500)
-    monkeypatch.setattr(stage, "RunWriter", partial(RunWriter, page_bytes=150))
+    monkeypatch.setattr(program, "RunWriter", partial(RunWriter, page_bytes=150))
     forget()
     broken.clear()
 
@@ -122,7 +128,7 @@ class Bench:
         return self.rows().sort("n").map_batches(after, batch_size=None)
 
     def options(self, ds: Dataset, name: str, **options: Any) -> tuple[Any, RunOptions]:
-        spec, inputs = sinks.stage_of(ds._plan, OutputFormat.PARQUET, None)
+        spec, inputs = plan_stages.stage_of(ds._plan, OutputFormat.PARQUET, None)
         out = name if "://" in name or name.startswith("/") else f"{self.root}/{name}"
         given: dict[str, Any] = {"backend": "inline", "confirm": lambda _: True} | options
         return spec, RunOptions(inputs=tuple(inputs), output=out, **given)
@@ -213,12 +219,12 @@ def dies(nth: int, *, after: bool = False, name: str = "", operation: str | None
 
     first.error = die
     # As in a process of its own: what is opened there is opened again here.
-    run_files.opened.cache_clear()
+    run_file.opened.cache_clear()
     try:
         with faulty_stores(first, Dead(times=EVER, error=error), retry=None) as faults:
             yield faults
     finally:
-        run_files.opened.cache_clear()
+        run_file.opened.cache_clear()
 
 
 def killed(bench: Bench, nth: int, *, after: bool = False, **where: Any) -> None:
@@ -326,7 +332,7 @@ class TestDamaged:
         def act() -> None:
             assert (len(maps), len(bench.run_files())) == (MAPS + 1, MAPS)
             forget()
-            run_files.opened.cache_clear()
+            run_file.opened.cache_clear()
             gone.extend(bench.run_files()[:count])
             for uri in gone:
                 bench.store.delete(uri)
@@ -339,7 +345,7 @@ class TestDamaged:
 
     def test_a_stage_that_vanishes_before_it_is_read(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         """Is made again: no job is complete that has no rows for want of them."""
-        read, left = staged._outputs, [1]
+        read, left = graph._outputs, [1]
 
         def vanished(spec: Any, output: str) -> Any:
             if left.pop() if left else 0:
@@ -347,7 +353,7 @@ class TestDamaged:
                     bench.store.delete(item.uri)
             return read(spec, output)
 
-        monkeypatch.setattr(staged, "_outputs", vanished)
+        monkeypatch.setattr(graph, "_outputs", vanished)
         complete(bench.write())
         assert len(maps) == 2 * (MAPS + 1)
         bench.check()
@@ -392,20 +398,20 @@ class TestDamaged:
         on."""
         spoil = DAMAGES[what]
         with monkeypatch.context() as patch:
-            original = staged._outputs
+            original = graph._outputs
 
             def lying(spec: Any, output: str) -> Any:
                 uri = original(spec, output)[0].uri
                 bench.rewrite(uri, spoil(bench.store.read(uri)))
                 return original(spec, output)
 
-            patch.setattr(staged, "_outputs", lying)
+            patch.setattr(graph, "_outputs", lying)
             if what == "a page":
                 assert bench.write().state is RunState.FAILED
             else:
                 with pytest.raises(StorageError, match="was found damaged or gone 4 times"):
                     bench.write()
-            assert len(maps) == MAPS + 1 + staged.MOST_MENDED
+            assert len(maps) == MAPS + 1 + graph.MOST_MENDED
         forget()
         complete(bench.write())
         assert len(maps) <= 1

@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate.dataset.streaming import BLOCK_OVERHEAD_BYTES, stream_blocks
 from curate.errors import RetryLater, StreamFailed
-from curate.runtime import make_backend
+from curate.runtime.backends import make_backend
 from curate.runtime.protocol import (
     Block,
     BlockLostError,
@@ -30,7 +29,8 @@ from curate.runtime.protocol import (
     Resources,
     Started,
 )
-from curate.testing import FakeClock
+from curate.streaming.engine import BLOCK_OVERHEAD_BYTES, stream_blocks
+from curate.testing.clock import FakeClock
 
 
 @dataclass

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate import ConfigError
-from curate.dataset.formats import BadRow
-from curate.dataset.tally import HOPELESS_BAD_ROWS, BadRowBudget, Tally
-from curate.errors import TooManyBadRows
+from curate.errors import ConfigError, TooManyBadRows
+from curate.formats.bad_line import BadRow
+from curate.pipeline.tally import HOPELESS_BAD_ROWS, BadRowBudget, Tally
 
 
 def bad(reason: str = "broken") -> BadRow:

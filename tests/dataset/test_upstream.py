@@ -11,16 +11,18 @@ import pyarrow as pa
 import pytest
 
 import curate
-from curate import ConfigError, Job
 from curate.clock import SystemClock
-from curate.dataset.inputs import list_inputs, understand
-from curate.dataset.look import look
-from curate.dataset.upstream import holes_in
-from curate.job.render import render
-from curate.storage import open_store
-from curate.tasks import layout
-from curate.tasks.summary import RunState
-from curate.testing import faulty_stores
+from curate.errors import ConfigError
+from curate.job.job import Job
+from curate.ledger import layout
+from curate.ledger.summary import RunState
+from curate.observe.job import look
+from curate.observe.summary_text import render
+from curate.sources.listing import list_inputs
+from curate.sources.patterns import understand
+from curate.sources.upstream import holes_in
+from curate.storage.open import open_store
+from curate.testing.stores import faulty_stores
 from tests.job.inline import numbered, output_rows, run_job, write_jsonl
 
 

@@ -14,17 +14,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from curate import Job
-from curate.dataset import verify as verifying
-from curate.dataset.formats import OutputFormat, make_writer, read_record
-from curate.dataset.formats.check import count_rows
-from curate.dataset.formats.parquet_output import ParquetOutput
-from curate.dataset.formats.record import read_carried
-from curate.dataset.verify import DAMAGED, INCOMPLETE, KINDS, OK, Verified, verify
 from curate.errors import CorruptInput, SchemaMismatch, StorageError
-from curate.storage import memory, open_store
-from curate.tasks import layout
-from curate.tasks.ledger import compress, decompress
+from curate.formats.check import count_rows
+from curate.formats.record import OutputFormat, read_carried, read_record
+from curate.formats.write.parquet import ParquetOutput
+from curate.formats.write.writer import make_writer
+from curate.job.job import Job
+from curate.ledger import layout
+from curate.ledger.compression import compress, decompress
+from curate.observe import verify as verifying
+from curate.observe.verify import DAMAGED, INCOMPLETE, KINDS, OK, Verified, verify
+from curate.storage import memory
+from curate.storage.open import open_store
 from tests.gcs_emulator import GcsEmulator
 from tests.job.inline import numbered, run_job, write_jsonl
 

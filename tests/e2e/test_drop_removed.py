@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from curate.dataset.verify import verify
 from curate.errors import ConfigError
+from curate.observe.verify import verify
 from tests.e2e.conftest import Sweep
 from tests.e2e.harness import CURATION, LENGTHS, Place, Zygote, corpus, job_summary, outputs, strangers, totals
 from tests.e2e.test_two_drivers import Meanwhile, MovingClock, begin_elsewhere

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from curate.errors import ConfigError
+from curate.ledger.summary import RunState
 from curate.runtime.inline import InlineBackend
 from curate.runtime.protocol import Ended, Message, PoolSpec, Program, Resources
-from curate.tasks.summary import RunState
 from tests.e2e.harness import CURATION, Place, corpus, executions, job_summary, outputs, run
 from tests.e2e.workbench import Bench, complete
 from tests.fakes import FakeClock

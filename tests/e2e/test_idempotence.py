@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from curate.errors import ConfigError
-from curate.tasks.summary import RunState
+from curate.ledger.summary import RunState
 from tests.e2e.harness import Place, corpus, encoded, job_summary, outputs, rows, run, totals
 from tests.e2e.jobs.curation import Curation
 from tests.e2e.workbench import Bench, NoBackend, complete

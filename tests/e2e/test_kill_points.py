@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from curate.clock import SystemClock
-from curate.dataset.look import look
+from curate.observe.job import look
 from tests.e2e.conftest import Sweep
 from tests.e2e.harness import (
     CURATION,

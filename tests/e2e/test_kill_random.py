@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from curate.clock import SystemClock
-from curate.dataset.look import NoJobError, look
+from curate.observe.job import NoJobError, look
 from tests.e2e.harness import (
     CURATION,
     Driver,

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from curate.dataset.account import DISTURBED
-from curate.dataset.driver import MOST_ROUNDS, RunStoppedError
+from curate.driver.account import DISTURBED
+from curate.driver.stage_run import MOST_ROUNDS, RunStoppedError
 from curate.errors import JobReplacedError, PermissionDenied, TransientStorageError
+from curate.ledger.summary import RunState
 from curate.runtime.inline import InlineBackend
 from curate.runtime.protocol import Ended, Message, PoolSpec, Resources
-from curate.storage import open_store
+from curate.storage.open import open_store
 from curate.storage.protocol import Store
-from curate.tasks.summary import RunState
 from tests.e2e.harness import Place, corpus, encoded, job_summary, outputs, strangers
 from tests.e2e.workbench import Bench, NoBackend, complete
 
@@ -223,7 +223,7 @@ class Failing:
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, method: str, ending: str, error: Exception) -> None:
-    from curate.dataset import prepare
+    from curate.driver import prepare
 
     monkeypatch.setattr(
         prepare, "open_store", lambda uri, scratch: Failing(open_store(uri, scratch), method, ending, error)

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from curate.dataset import prepare
+from curate.driver import prepare
 from curate.errors import ConfigError, JobReplacedError
-from curate.storage import open_store
+from curate.ledger.summary import Summary
 from curate.storage.local import LocalStore
-from curate.tasks.summary import Summary
+from curate.storage.open import open_store
 from tests.e2e.harness import Place, corpus, encoded, job_summary, outputs, rows
 from tests.e2e.workbench import Bench, complete
 from tests.fakes import FakeClock

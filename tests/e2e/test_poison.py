@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from curate.cli.main import cli
-from curate.tasks.summary import RunState
+from curate.ledger.summary import RunState
 from tests.e2e.harness import Ended, Place, outputs, run
 from tests.e2e.jobs.choosy import Choosy
 from tests.fakes import FakeClock

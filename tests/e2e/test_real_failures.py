@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from curate.dataset.failures import read_failures
+from curate.observe.failures import read_failures
 from tests.e2e.harness import (
     Driver,
     Ended,

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import structlog
 
-from curate.dataset.driver import dry_run
 from curate.errors import ConfigError
-from curate.storage import open_store
-from curate.tasks.summary import RunState
-from curate.testing import Fault, faulty_stores
+from curate.graph.entry import dry_run
+from curate.ledger.summary import RunState
+from curate.storage.faults import Fault
+from curate.storage.open import open_store
+from curate.testing.stores import faulty_stores
 from tests.e2e.conftest import Sweep
 from tests.e2e.harness import (
     CURATION,

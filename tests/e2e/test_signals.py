@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from curate.clock import SystemClock
-from curate.dataset.look import look
-from curate.storage import open_store
-from curate.tasks.ledger import Ledger
-from curate.tasks.summary import Summary
+from curate.ledger.ledger import Ledger
+from curate.ledger.summary import Summary
+from curate.observe.job import look
+from curate.storage.open import open_store
 from tests.e2e.harness import CURATION, Driver, Ended, Place, corpus, executions, outputs, strangers, totals, wait_until
 from tests.e2e.jobs.curation import Curation
 from tests.gcs_emulator import GcsEmulator
@@ -127,7 +127,7 @@ def test_the_patience_with_running_tasks_ends(local: Place, tmp_path: Path) -> N
     bench.hold.touch()
     argv = [*bench.argv(), "--hold", str(bench.hold)]
     code = (
-        "import runpy, sys\nimport curate.dataset.signals as signals\n"
+        "import runpy, sys\nimport curate.driver.signals as signals\n"
         f"signals.GRACE_S, sys.argv = 0.5, {argv}\nrunpy.run_path(sys.argv[0], run_name='__main__')"
     )
     with Driver(["-c", code]) as driver:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from curate.clock import SystemClock
-from curate.dataset.look import look
+from curate.observe.job import look
 from tests.e2e.harness import ROOT, Place, corpus, end_all, json_line, outputs, run, totals, wait_until, write_files
 from tests.fakes import NEVER_S
 

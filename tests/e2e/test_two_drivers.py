@@ -15,9 +15,9 @@ import orjson
 import pytest
 
 from curate.clock import SystemClock
-from curate.dataset.driver import dry_run
-from curate.dataset.rivals import BETWEEN_LOOKS_S
+from curate.driver.rivals import BETWEEN_LOOKS_S
 from curate.errors import ConfigError
+from curate.graph.entry import dry_run
 from curate.runtime.inline import InlineBackend
 from curate.runtime.protocol import Ended, Message, PoolSpec, Resources
 from tests.e2e.harness import (

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from curate.clock import Clock, SystemClock
-from curate.dataset.driver import run
-from curate.dataset.look import look
+from curate.graph.entry import run
+from curate.ledger.summary import RunState, Summary
+from curate.observe.job import look
+from curate.observe.status import JobStatus
 from curate.runtime.protocol import PoolSpec, Resources
-from curate.tasks.status import JobStatus
-from curate.tasks.summary import RunState, Summary
 from tests.e2e.harness import Place, balanced, executions
 from tests.e2e.jobs.curation import Curation
 

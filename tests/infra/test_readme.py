@@ -100,7 +100,7 @@ def test_its_arithmetic() -> None:
 
 def test_it_names_what_curate_may_delete() -> None:
     """The condition of the sweeping role is the ledger's folder."""
-    from curate.tasks import layout
+    from curate.ledger import layout
 
     assert f'extract("/objects/{{before}}/{layout.LEDGER}/")' in README
 

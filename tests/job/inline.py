@@ -13,10 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from curate import ConfigError, Job, Summary
-from curate.dataset.driver import run
-from curate.tasks import layout
-from curate.tasks.ledger import decompress
+from curate.errors import ConfigError
+from curate.graph.entry import run
+from curate.job.job import Job
+from curate.ledger import layout
+from curate.ledger.compression import decompress
+from curate.ledger.summary import Summary
 from tests.fakes import FakeClock
 
 Rows = Sequence[Mapping[str, Any]]

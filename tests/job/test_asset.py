@@ -13,11 +13,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from curate import Asset, ConfigError, Job, RunState
-from curate.errors import StorageError
+from curate.errors import ConfigError, StorageError
 from curate.job import asset as asset_module
-from curate.storage import open_store
+from curate.job.asset import Asset
+from curate.job.job import Job
+from curate.ledger.summary import RunState
 from curate.storage.memory import clear
+from curate.storage.open import open_store
 from tests.gcs_emulator import GcsEmulator
 from tests.job.inline import numbered, output_rows, refusing, run_job, write_jsonl
 

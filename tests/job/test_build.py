@@ -12,7 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import curate
-from curate import ActorPool, ConfigError, Dataset, FileJob, Job, param
+from curate.dataset.dataset import Dataset
+from curate.errors import ConfigError
+from curate.job.job import Job
+from curate.job.params import param
+from curate.job.shapes import FileJob
+from curate.pipeline.step import ActorPool
 from curate.runtime.protocol import Resources
 
 

@@ -15,15 +15,19 @@ import pyarrow.parquet as pq
 import pytest
 
 import curate
-from curate import ActorPool, BadRow, ConfigError, Dataset, Job, RetryLater, RunState, param
-from curate.dataset.browse import quarantined as browse_quarantined
-from curate.dataset.lazy import sinks
-from curate.dataset.look import find_job
-from curate.dataset.verify import verify
-from curate.errors import CurateError
-from curate.storage import open_store
-from curate.tasks import layout
-from curate.testing import faulty_stores
+from curate.dataset.dataset import Dataset
+from curate.errors import BadRow, ConfigError, CurateError, RetryLater
+from curate.job.job import Job
+from curate.job.params import param
+from curate.ledger import layout
+from curate.ledger.summary import RunState
+from curate.observe.browse import quarantined as browse_quarantined
+from curate.observe.job import find_job
+from curate.observe.verify import verify
+from curate.pipeline.step import ActorPool
+from curate.plan import rewrites
+from curate.storage.open import open_store
+from curate.testing.stores import faulty_stores
 from tests.dataset.test_staged import dies
 from tests.job.inline import everything, output_rows, outputs, quarantined, refusing, run_job
 from tests.job.modules import Modules
@@ -47,7 +51,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def small_maps(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file is a map shard."""
-    monkeypatch.setattr(sinks, "LEAST_MAP_BYTES", 250)
+    monkeypatch.setattr(rewrites, "LEAST_MAP_BYTES", 250)
 
 
 calls: list[int] = []
@@ -529,7 +533,7 @@ def test_an_input_that_cannot_be_read_fails_alone(folder: Path, tmp_path: Path) 
 
 def test_a_dry_run_says_where_it_begins(folder: Path, tmp_path: Path) -> None:
     """And writes nothing."""
-    from curate.dataset.driver import dry_run
+    from curate.graph.entry import dry_run
 
     job = Sorted()
     prepared, text = dry_run(job.spec(), job.options(input=folder, output=tmp_path / "out", backend="inline"))

@@ -11,8 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from curate import ConfigError, Job
+from curate.errors import ConfigError
 from curate.job.definition import job_digest
+from curate.job.job import Job
 from tests.job.modules import Modules
 
 BASE = '''

@@ -17,12 +17,16 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
-from curate import Asset, Job, TextJob, param
-from curate.dataset.spec import RunOptions, StageSpec
+from curate.driver.options import RunOptions
 from curate.errors import ConfigError
+from curate.job.asset import Asset
 from curate.job.command import command
+from curate.job.job import Job
+from curate.job.params import param
+from curate.job.shapes import TextJob
+from curate.ledger.summary import Summary
 from curate.runtime.protocol import Resources
-from curate.tasks.summary import Summary
+from curate.stage.spec import StageSpec
 from tests.fakes import NEVER_S
 from tests.job.inline import everything, numbered, outputs, write_jsonl
 
@@ -69,7 +73,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[tuple[StageSpec, RunOptions]]
         seen.append((spec, options))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("curate.dataset.driver.run", run)
+    monkeypatch.setattr("curate.graph.entry.run", run)
     return seen
 
 
@@ -445,12 +449,12 @@ class TestExitCodes:
 
     @pytest.mark.parametrize("state", ["complete", "failed", "aborted", "interrupted"])
     def test_they_follow_the_state(self, run: Run, monkeypatch: pytest.MonkeyPatch, state: str) -> None:
+        from curate.ledger.summary import RunState
         from curate.storage.protocol import Calls
         from curate.tasks.books import Books
-        from curate.tasks.summary import RunState
 
         summary = Summary("j", "r", "/o", RunState(state), 0, 0, 0, 0, 0, 0, Books(), 0, 0, 0.0, Calls())
-        monkeypatch.setattr("curate.dataset.driver.run", lambda *_: summary)
+        monkeypatch.setattr("curate.graph.entry.run", lambda *_: summary)
         expected = {"complete": 0, "failed": 1, "aborted": 3, "interrupted": 130}[state]
         assert run("--json").exit_code == expected
         assert run().exit_code == expected
@@ -583,7 +587,7 @@ class TestAsAProcess:
         del source
         hangs = SCRIPT.replace(
             'if __name__ == "__main__":',
-            "import curate.dataset.prepare as prepare\n"
+            "import curate.driver.prepare as prepare\n"
             "def hang(*_):\n    print('listing', flush=True)\n    sys.stdin.read()\n"
             "prepare.list_inputs = hang\n"
             'if __name__ == "__main__":',

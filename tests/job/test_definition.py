@@ -10,7 +10,11 @@ from typing import Any, ClassVar, Literal
 import pyarrow as pa
 import pytest
 
-from curate import Asset, ConfigError, FileJob, Job, TextJob, param
+from curate.errors import ConfigError
+from curate.job.asset import Asset
+from curate.job.job import Job
+from curate.job.params import param
+from curate.job.shapes import FileJob, TextJob
 from tests.job.inline import refusing
 
 

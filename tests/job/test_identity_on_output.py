@@ -10,7 +10,8 @@ import orjson
 import pytest
 from structlog.testing import capture_logs
 
-from curate import Job, RunState
+from curate.job.job import Job
+from curate.ledger.summary import RunState
 from tests.job.inline import everything, numbered, output_rows, outputs, refusing, run_job, write_jsonl, write_parquet
 from tests.job.modules import Modules
 
@@ -157,7 +158,7 @@ class TestCodeUnderTheSameVersion:
         assert run_job(make(edited), source, out).state is RunState.COMPLETE
 
     def test_a_dry_run_says_so_too(self, make: Make, source: Path, out: Path) -> None:
-        from curate.dataset.driver import dry_run
+        from curate.graph.entry import dry_run
 
         run_job(make(), source, out, limit=1)
         job = make(CHANGED)

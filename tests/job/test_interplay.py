@@ -13,8 +13,9 @@ import structlog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from curate import BadRow, Job, RetryLater
-from curate.dataset.failures import read_failures
+from curate.errors import BadRow, RetryLater
+from curate.job.job import Job
+from curate.observe.failures import read_failures
 from tests.fakes import FakeClock
 from tests.job.inline import everything, numbered, output_rows, outputs, refusing, run_job, write_jsonl
 

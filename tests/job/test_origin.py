@@ -13,11 +13,12 @@ from typing import Any
 import orjson
 import pytest
 
-from curate import Asset, Job, param
-from curate.job.base import job_origin
-from curate.job.origin import locate, recorded_run
-from curate.runtime import code
-from curate.tasks import layout
+from curate.job.asset import Asset
+from curate.job.job import Job, job_origin
+from curate.job.locate import locate, recorded_run
+from curate.job.params import param
+from curate.ledger import layout
+from curate.runtime import shipping
 from tests.job.inline import refusing
 from tests.ledgers import make_job
 
@@ -78,8 +79,8 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is imported in a test is forgotten after it."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "modules", sys.modules.copy())
-    monkeypatch.setattr(code, "BY_VALUE", [])
-    monkeypatch.setattr(code, "FOLDERS", [])
+    monkeypatch.setattr(shipping, "BY_VALUE", [])
+    monkeypatch.setattr(shipping, "FOLDERS", [])
 
 
 @pytest.fixture
@@ -153,8 +154,8 @@ def test_nothing_under_the_main_guard_runs(script: Path) -> None:
     job: Any = locate(origin(script))
     assert job.process(5) == 5
     assert str(script.parent) in sys.path
-    assert [str(script.parent)] == code.FOLDERS
-    assert [module.__name__ for module in code.BY_VALUE] == ["a-job"]
+    assert [str(script.parent)] == shipping.FOLDERS
+    assert [module.__name__ for module in shipping.BY_VALUE] == ["a-job"]
 
 
 def test_a_class_within_a_class(script: Path) -> None:

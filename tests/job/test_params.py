@@ -10,7 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate import Asset, ConfigError, Job, param
+from curate.errors import ConfigError
+from curate.job.asset import Asset
+from curate.job.job import Job
+from curate.job.params import param
 from tests.job.inline import refusing
 
 

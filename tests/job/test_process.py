@@ -12,8 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from curate import BadRow, ConfigError, FileJob, Job, RetryLater, RunState, param
-from curate.dataset.driver import run
+from curate.errors import BadRow, ConfigError, RetryLater
+from curate.graph.entry import run
+from curate.job.job import Job
+from curate.job.params import param
+from curate.job.shapes import FileJob
+from curate.ledger.summary import RunState
 from curate.runtime.inline import InlineBackend
 from tests.fakes import FakeClock
 from tests.job.inline import (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from curate.job.render import SHOWN_CHARS, render
+from curate.ledger.summary import FailureGroup, RunState, Summary
+from curate.observe.summary_text import SHOWN_CHARS, render
 from curate.storage.protocol import Calls
 from curate.tasks.books import Books
-from curate.tasks.summary import FailureGroup, RunState, Summary
 
 NASTY = "two\nlines \x1b[31mred\x07"
 SHOWN = "two lines \\x1b[31mred\\x07"

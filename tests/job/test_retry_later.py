@@ -13,11 +13,16 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from curate import ActorPool, Dataset, Job, RetryLater, RunState, param
 from curate.cli.failures import _heading
 from curate.clock import SystemClock
-from curate.dataset.look import look
-from curate.dataset.patience import MOST_TRIES, wait_s
+from curate.dataset.dataset import Dataset
+from curate.errors import RetryLater
+from curate.job.job import Job
+from curate.job.params import param
+from curate.ledger.summary import RunState
+from curate.observe.job import look
+from curate.pipeline.patience import MOST_TRIES, wait_s
+from curate.pipeline.step import ActorPool
 from tests.fakes import FakeClock
 from tests.job.inline import everything, numbered, run_job, write_jsonl
 
@@ -299,7 +304,7 @@ def test_who_looks_is_told_what_a_shard_waits_for(service: Service, tmp_path: Pa
     job = Calling()
     account: list[Any] = []
     shown: list[str] = []
-    from curate.dataset import account as module
+    from curate.driver import account as module
 
     original = module.Account.waits
 

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 import curate
-from curate import FileJob, RunState, TextJob
+from curate.job.shapes import FileJob, TextJob
+from curate.ledger.summary import RunState
 from tests.job.inline import failures, numbered, run_job, write_jsonl, write_parquet
 
 RETURN: list[Callable[[pa.Table], Any]] = []

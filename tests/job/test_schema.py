@@ -9,7 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from curate import Job, RunState, TextJob
+from curate.job.job import Job
+from curate.job.shapes import TextJob
+from curate.ledger.summary import RunState
 from tests.job.inline import numbered, outputs, refusing, run_job, write_jsonl, write_parquet
 
 SCORED = pa.schema([("id", pa.string()), ("score", pa.float32())])

@@ -14,9 +14,12 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from curate import BadRow, ConfigError, CorruptInput, Job, RetryLater, RunState, param
-from curate.dataset.blame import failure_of
+from curate.errors import BadRow, ConfigError, CorruptInput, RetryLater
+from curate.job.job import Job
+from curate.job.params import param
 from curate.job.secrets import HIDDEN, Secrets
+from curate.ledger.summary import RunState
+from curate.pipeline.classify import failure_of
 from tests.job.inline import everything, failures, numbered, output_rows, quarantined, refusing, run_job, write_jsonl
 
 ROOT = Path(__file__).parents[2]
@@ -79,7 +82,7 @@ def _key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def leaks(root: Path) -> list[str]:
     """Returns the files that hold the value, in any spelling, decompressed where they are compressed."""
-    from curate.tasks.ledger import decompress
+    from curate.ledger.compression import decompress
 
     found = []
     for name, data in everything(root).items():

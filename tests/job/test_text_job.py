@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from curate import RunState, TextJob
+from curate.job.shapes import TextJob
+from curate.ledger.summary import RunState
 from tests.job.inline import output_rows, outputs, quarantined, refusing, run_job, write_jsonl, write_parquet
 
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from curate.errors import ConfigError
-from curate.testing import run_local
+from curate.testing.local import run_local
 from jobs.dedup_exact import DedupExact
 from tests.dataset.dedup.corpus import corpus
 from tests.job.inline import everything, run_job

@@ -7,9 +7,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from curate.dataset.dedup.minhash import found_share
+from curate.dedup.minhash import found_share
 from curate.errors import ConfigError
-from curate.testing import run_local
+from curate.testing.local import run_local
 from jobs import dedup_minhash
 from jobs.dedup_minhash import DedupMinhash
 from tests.dataset.dedup.corpus import corpus

@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from curate import ConfigError, RunState
+from curate.errors import ConfigError
+from curate.ledger.summary import RunState
 from curate.runtime.protocol import Resources
-from curate.testing import run_local
+from curate.testing.local import run_local
 from jobs import embed
 from jobs.embed import Embed, SentenceModel, Tokenizer
 from tests.job.inline import outputs, refusing, run_job

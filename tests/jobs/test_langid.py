@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate import RunState
-from curate.testing import run_local
+from curate.ledger.summary import RunState
+from curate.testing.local import run_local
 from jobs import langid
 from jobs.langid import LangId, LanguageModel, model_path
 from tests.job.inline import outputs, refusing, run_job

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate import RunState
-from curate.testing import run_local
+from curate.ledger.summary import RunState
+from curate.testing.local import run_local
 from jobs.langid import LangId
 from jobs.quality import Quality, lines
 from tests.job.inline import output_rows, refusing, run_job

@@ -14,7 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from curate.testing import run_local
+from curate.testing.local import run_local
 from jobs.shuffle import Shuffle
 from tests.e2e.test_tweets import TWEETS
 from tests.job.inline import everything, outputs, refusing, run_job, write_parquet

@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate import RunState
-from curate.testing import run_local
+from curate.ledger.summary import RunState
+from curate.testing.local import run_local
 from jobs.threads import THREAD, Threads, parents_of, reading_order, thread
 from tests.job.inline import output_rows, refusing, run_job, write_jsonl
 

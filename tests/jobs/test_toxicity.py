@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pytest
 
-from curate import RunState, Summary
-from curate.storage import open_store
+from curate.ledger.summary import RunState, Summary
 from curate.storage.memory import clear
+from curate.storage.open import open_store
 from jobs.toxicity import BundledClassifier, Toxicity
 from tests.job.inline import outputs, quarantined, refusing, run_job, write_jsonl
 from tests.jobs.fasttext_model import expected_probability, write_fasttext_model

@@ -7,7 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate import BadRow, Dataset, Job, TextJob, param
+from curate.dataset.dataset import Dataset
+from curate.errors import BadRow
+from curate.job.job import Job
+from curate.job.params import param
+from curate.job.shapes import TextJob
 
 
 class Lengths(TextJob):

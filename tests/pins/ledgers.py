@@ -16,10 +16,11 @@ from typing import Any
 
 import orjson
 
-from curate.storage import memory, open_store, wrap_stores
-from curate.tasks import layout
-from curate.testing import Fault
-from curate.testing.store import FaultyStore
+from curate.ledger import layout
+from curate.storage import memory
+from curate.storage.faults import Fault
+from curate.storage.faulty import FaultyStore
+from curate.storage.open import open_store, wrap_stores
 from tests.job.inline import run_job
 from tests.pins.jobs import Lengths, Ordered
 

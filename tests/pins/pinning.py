@@ -12,9 +12,10 @@ from typing import Any
 
 import orjson
 
-from curate import Dataset
-from curate.storage import memory, open_store
-from curate.tasks import layout
+from curate.dataset.dataset import Dataset
+from curate.ledger import layout
+from curate.storage import memory
+from curate.storage.open import open_store
 from tests.pins.plans import PLANS, WRITES, write_inputs
 
 PINS = Path(__file__).parent / "pins.json"

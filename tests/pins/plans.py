@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import curate
-from curate import ActorPool, Dataset
-from curate.storage import open_store
+from curate.dataset.dataset import Dataset
+from curate.pipeline.step import ActorPool
+from curate.storage.open import open_store
 
 INPUTS = "memory://pinned/in"
 PEOPLE = 40

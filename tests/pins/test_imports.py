@@ -34,6 +34,6 @@ def test_status_imports_no_engine(tmp_path: Path) -> None:
 
 def test_a_process_for_one_row_imports_no_engine() -> None:
     """The process in which a row's parser runs is started for every worker, and anew after each crash."""
-    program = f"import sys, json, curate.dataset.confine_process\nprint(json.dumps({LOADED}))"
+    program = f"import sys, json, curate.pipeline.sandbox_process\nprint(json.dumps({LOADED}))"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert not set(orjson.loads(ran.stdout)) & HEAVY

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from curate import Job
+from curate.job.job import Job
 from curate.storage import memory
 from tests.cli.running import Curate
 from tests.job.inline import run_job

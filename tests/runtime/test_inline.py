@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from curate.errors import ConfigError, PoolFailed
-from curate.runtime import make_backend
+from curate.runtime.backends import make_backend
 from curate.runtime.inline import InlineBackend
 from curate.runtime.protocol import CallLostError, End, Ended, Message, Pool, PoolSpec, Resources
 from tests.fakes import NEVER_S
@@ -266,6 +266,7 @@ def test_a_backend_that_does_not_exist_is_refused() -> None:
 def test_inline_needs_no_ray() -> None:
     """Importing Ray takes seconds."""
     script = (
-        "import sys; from curate.runtime import make_backend; make_backend('inline'); assert 'ray' not in sys.modules"
+        "import sys; from curate.runtime.backends import make_backend; make_backend('inline'); "
+        "assert 'ray' not in sys.modules"
     )
     assert subprocess.run([sys.executable, "-c", script], timeout=NEVER_S).returncode == 0

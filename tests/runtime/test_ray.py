@@ -26,7 +26,7 @@ def machine() -> Iterator[Any]:
     """A cluster of this process alone, with two CPUs, and a backend on it."""
     import ray
 
-    from curate.runtime.ray import RayBackend
+    from curate.runtime.ray.backend import RayBackend
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AUTH_MODE", "disabled")
@@ -271,7 +271,7 @@ def test_an_address_that_is_none_is_refused(address: str, says: str, monkeypatch
     """With what to do instead."""
     import ray
 
-    from curate.runtime.ray import RayBackend
+    from curate.runtime.ray.backend import RayBackend
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setenv("RAY_ADDRESS", address)
@@ -283,7 +283,7 @@ def test_a_cluster_that_does_not_answer_is_refused_at_once(monkeypatch: pytest.M
     """Ray would try for minutes."""
     import ray
 
-    from curate.runtime.ray import RayBackend
+    from curate.runtime.ray.backend import RayBackend
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     with socket.socket() as unused:

@@ -22,8 +22,8 @@ SCRIPT = """
 import sys
 from curate.errors import ConfigError
 from curate.runtime.protocol import Resources
-from curate.runtime.ray import RayBackend
-from curate.runtime.ray_cluster import made_by_this_process
+from curate.runtime.ray.backend import RayBackend
+from curate.runtime.ray.cluster import made_by_this_process
 from tests.runtime.calling import Calling
 
 backend = RayBackend()

@@ -8,10 +8,10 @@ import pytest
 import structlog.testing
 from ray import exceptions as ray_errors
 
-from curate.runtime import ray_cluster
 from curate.runtime.protocol import CallLostError, End, Ended
-from curate.runtime.ray_cluster import hush
-from curate.runtime.ray_errors import MAX_DETAIL, Place, ended, killed_for_memory
+from curate.runtime.ray import cluster
+from curate.runtime.ray.cluster import hush
+from curate.runtime.ray.errors import MAX_DETAIL, Place, ended, killed_for_memory
 
 NODE = "5762ece074c0a8b87a310c3ec0b68d273d38fb265216b0529ab1e924"
 OUT_OF_MEMORY = f"""\
@@ -180,7 +180,7 @@ def test_another_ray_may_lack_what_is_private(private: str, monkeypatch: pytest.
     from ray._private.state import GlobalState
 
     monkeypatch.delattr(GlobalState, private)
-    known = ray_cluster.draining() if private == "get_draining_nodes" else ray_cluster.configurable()
+    known = cluster.draining() if private == "get_draining_nodes" else cluster.configurable()
     assert not known
 
 
@@ -189,7 +189,7 @@ def test_ray_says_little(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     from ray._private import worker
 
     now = [1000.0]
-    monkeypatch.setattr(ray_cluster.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(cluster.time, "monotonic", lambda: now[0])
     printed = worker.print_to_stdstream
     undo = hush()
     page = {"lines": ["Raylet is terminated.\n    [state-dump] " + "x" * 5000], "pid": "raylet", "is_err": False}

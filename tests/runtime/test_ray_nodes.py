@@ -41,8 +41,8 @@ def cluster() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def connected(cluster: Any) -> Iterator[Any]:
     """A backend that joined the cluster. It had no node that could hold a task, which is no reason to refuse."""
-    from curate.runtime import ray_session
-    from curate.runtime.ray import RayBackend
+    from curate.runtime.ray import session
+    from curate.runtime.ray.backend import RayBackend
 
     backend = RayBackend()
     assert os.environ["RAY_ADDRESS"] == cluster.address
@@ -52,7 +52,7 @@ def connected(cluster: Any) -> Iterator[Any]:
     yield backend
     backend.close()
     # The cluster ends with the module, and does not while this process is connected to it.
-    ray_session.leave_for_good()
+    session.leave_for_good()
 
 
 def wait(condition: Callable[[], bool], what: str) -> None:

@@ -35,8 +35,8 @@ def cluster() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def backend(cluster: Any) -> Iterator[Any]:
-    from curate.runtime import ray_session
-    from curate.runtime.ray import RayBackend
+    from curate.runtime.ray import session
+    from curate.runtime.ray.backend import RayBackend
 
     made = RayBackend()
     assert cluster.address
@@ -44,7 +44,7 @@ def backend(cluster: Any) -> Iterator[Any]:
     yield made
     made.close()
     # The cluster ends with the module, and does not while this process is connected to it.
-    ray_session.leave_for_good()
+    session.leave_for_good()
 
 
 @pytest.fixture

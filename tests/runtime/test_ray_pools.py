@@ -27,7 +27,7 @@ def backend() -> Iterator[Any]:
     """A cluster of this process alone, with two CPUs, and a backend on it."""
     import ray
 
-    from curate.runtime.ray import RayBackend
+    from curate.runtime.ray.backend import RayBackend
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AUTH_MODE", "disabled")
@@ -215,12 +215,12 @@ def test_what_curate_itself_raises_ends_the_task(pooled: Pooled) -> None:
 )
 def test_an_actor_that_cannot_be_set_up_fails_the_run_at_once(pooled: Pooled, fails: str, says: str) -> None:
     """With its traceback; not when its time is up."""
-    from curate.runtime import ray_pools
+    from curate.runtime.ray import pools
 
     began = time.monotonic()
     with pytest.raises(PoolFailed, match=rf"(?s)serving: an actor cannot be set up\n.*in setup.*{says}"):
         pooled.load(fails)
-    assert time.monotonic() - began < ray_pools.SETUP_S / 2
+    assert time.monotonic() - began < pools.SETUP_S / 2
 
 
 def test_an_actor_that_dies_while_it_is_set_up_is_tried_three_times(pooled: Pooled) -> None:
@@ -233,9 +233,9 @@ def test_an_actor_that_dies_while_it_is_set_up_is_tried_three_times(pooled: Pool
 
 def test_an_actor_whose_setup_does_not_return_fails_the_run(pooled: Pooled, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told from one that waits for a place, and says where it is."""
-    from curate.runtime import ray_pools
+    from curate.runtime.ray import pools
 
-    monkeypatch.setattr(ray_pools, "SETUP_S", 1.0)
+    monkeypatch.setattr(pools, "SETUP_S", 1.0)
     with pytest.raises(
         PoolFailed, match=r"serving: an actor cannot be set up\nsetup did not return within 1 s, in process \d+ on "
     ):
@@ -321,7 +321,7 @@ def test_slots_are_those_beside_the_pools(pooled: Pooled) -> None:
 
 def test_pools_that_leave_no_room_for_a_task_are_refused(pooled: Pooled) -> None:
     """With the arithmetic, before anything is started."""
-    from curate.runtime.ray import RayBackend
+    from curate.runtime.ray.backend import RayBackend
 
     spec = PoolSpec("embed", Serving(pooled.folder), Resources(num_cpus=1), min_size=2)
     with pytest.raises(

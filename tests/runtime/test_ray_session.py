@@ -48,7 +48,7 @@ def test_a_start_that_fails_says_so_in_a_line(error: Exception, says: str, monke
     import ray
 
     from curate.runtime.protocol import Resources
-    from curate.runtime.ray import RayBackend
+    from curate.runtime.ray.backend import RayBackend
 
     init = Counted(error)
     monkeypatch.setenv("RAY_ADDRESS", "local")
@@ -89,8 +89,8 @@ def test_the_command_says_it_without_a_traceback(tmp_path: Path) -> None:
 
 def test_what_workers_would_find_otherwise(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Whatever a new Ray would see that the old one did not is a reason for a new one, and told by its name alone."""
-    from curate.runtime import code
-    from curate.runtime.ray_session import _Setting
+    from curate.runtime import shipping
+    from curate.runtime.ray.session import _Setting
 
     before = _Setting.now(made=True)
     assert _Setting.now(made=True).changed(before) == ""
@@ -104,7 +104,7 @@ def test_what_workers_would_find_otherwise(monkeypatch: pytest.MonkeyPatch, tmp_
         patch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
         assert _Setting.now(made=False).changed(joined) == "RAY_ADDRESS has changed"
     with monkeypatch.context() as patch:
-        patch.setattr(code, "FOLDERS", ["/jobs"])
+        patch.setattr(shipping, "FOLDERS", ["/jobs"])
         assert _Setting.now(made=False).changed(joined) == "the job's code is in another folder"
     monkeypatch.chdir(tmp_path)
     assert _Setting.now(made=True).changed(before) == "the working directory has changed"

@@ -12,8 +12,8 @@ import pytest
 
 import curate
 from curate.errors import ConfigError
-from curate.runtime.ray_pickle import packed
-from curate.runtime.ray_versions import check_of_workers, digest_of, refuse_other_code
+from curate.runtime.ray.pickling import packed
+from curate.runtime.ray.versions import check_of_workers, digest_of, refuse_other_code
 from tests.fakes import NEVER_S
 
 HERE = Path(curate.__file__).parent
@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 from curate.errors import ConfigError
 from curate.runtime.protocol import PoolSpec, Resources
-from curate.runtime.ray import RayBackend
+from curate.runtime.ray.backend import RayBackend
 from tests.runtime.calling import Calling
 from tests.runtime.pooling import Conducting, Serving
 

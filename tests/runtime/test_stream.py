@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from curate.dataset.streaming import stream_blocks
 from curate.errors import StreamFailed
 from curate.runtime.protocol import Resources
+from curate.streaming.engine import stream_blocks
 from curate.units import MIB
 from tests.fakes import NEVER_S
 from tests.runtime.streaming import Blocks, Unsendable
@@ -28,7 +28,7 @@ def machine() -> Iterator[Any]:
     """A cluster of this process alone, with two CPUs and a small object store, and a backend on it."""
     import ray
 
-    from curate.runtime.ray import RayBackend
+    from curate.runtime.ray.backend import RayBackend
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AUTH_MODE", "disabled")

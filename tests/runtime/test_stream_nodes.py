@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from curate.dataset.streaming import stream_blocks
 from curate.runtime.protocol import Resources
+from curate.streaming.engine import stream_blocks
 from curate.units import MIB
 from tests.runtime.streaming import Blocks
 from tests.runtime.test_stream import in_order, places, until
@@ -19,8 +19,8 @@ def test_a_node_is_lost_with_blocks_that_were_taken(tmp_path: Path) -> None:
     """Those blocks, and what ran there, are made again on another node; the consumer gets each once."""
     from ray.cluster_utils import Cluster
 
-    from curate.runtime import ray_session
-    from curate.runtime.ray import RayBackend
+    from curate.runtime.ray import session
+    from curate.runtime.ray.backend import RayBackend
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AUTH_MODE", "disabled")
@@ -47,5 +47,5 @@ def test_a_node_is_lost_with_blocks_that_were_taken(tmp_path: Path) -> None:
         finally:
             backend.close()
             # A cluster does not end while this process is connected to it.
-            ray_session.leave_for_good()
+            session.leave_for_good()
             cluster.shutdown()

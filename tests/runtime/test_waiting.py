@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from curate.runtime.demand import AGAIN_S, FIRST_S, SHOWN_KINDS, Want, Watch, amounts, why
 from curate.runtime.scaling import fits
-from curate.runtime.waiting import AGAIN_S, FIRST_S, SHOWN_KINDS, Want, Watch, amounts, why
 
 TASKS = Want("tasks", {"CPU": 1.0})
 MODEL = Want("the pool map(Model)", {"TPU": 4.0})

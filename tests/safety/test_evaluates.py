@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import curate
-from curate import Job
-from curate.dataset.exchange.order import Order, SortKey
-from curate.dataset.exchange.runs import RunFile, RunWriter
+from curate.arrow.order import Order, SortKey
 from curate.errors import ConfigError, CurateError
-from curate.storage import open_store
-from curate.tasks import layout
+from curate.exchange.run_file import RunFile, RunWriter
+from curate.job.job import Job
+from curate.ledger import layout
+from curate.storage.open import open_store
 from tests.cli.running import Curate
 from tests.cli.running import curate as curate_
 from tests.job.inline import run_job, write_jsonl
@@ -54,17 +54,16 @@ RUNS_CODE = {
     "read_pickle",
 }
 ALLOWED = {
-    ("runtime/ray.py", "pickle.loads"): "between driver and workers, by Ray, whose cluster takes a token",
-    ("runtime/ray_calls.py", "pickle.loads"): "the board of a pool in the cluster's own key-value store",
-    ("dataset/confine.py", "pickle.loads"): "a pipe to a child process that this one has started",
-    ("dataset/confine_process.py", "pickle.loads"): "the other end of that pipe",
-    ("dataset/raised.py", "pickle.loads"): "an exception on its way from that child, or just pickled here",
+    ("runtime/ray/backend.py", "pickle.loads"): "between driver and workers, by Ray, whose cluster takes a token",
+    ("runtime/ray/calls.py", "pickle.loads"): "the board of a pool in the cluster's own key-value store",
+    ("pipeline/sandbox.py", "pickle.loads"): "a pipe to a child process that this one has started",
+    ("pipeline/sandbox_process.py", "pickle.loads"): "the other end of that pipe",
+    ("pipeline/remote_error.py", "pickle.loads"): "an exception on its way from that child, or just pickled here",
     ("testing/contract.py", "pickle.loads"): "a store that the test itself has pickled",
     ("testing/__init__.py", "import_module"): "a table of curate's own names",
     ("__init__.py", "import_module"): "a table of curate's own names",
-    ("storage/__init__.py", "importlib.import_module"): "curate's own store of scripted faults, a literal",
-    ("job/origin.py", "importlib.import_module"): "the job's own file on this machine, as the user's Python finds it",
-    ("job/origin.py", "exec_module"): "the same; `curate retry` says which file, --job another one",
+    ("job/locate.py", "importlib.import_module"): "the job's own file on this machine, as the user's Python finds it",
+    ("job/locate.py", "exec_module"): "the same; `curate retry` says which file, --job another one",
 }
 
 

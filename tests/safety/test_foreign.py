@@ -16,12 +16,15 @@ import hypothesis.strategies as st
 import pyarrow as pa
 import pytest
 
-from curate import ConfigError, Dataset, Job, RunState
-from curate.dataset.driver import dry_run
-from curate.dataset.places import remove_stages
-from curate.storage import open_store
+from curate.dataset.dataset import Dataset
+from curate.errors import ConfigError
+from curate.graph.entry import dry_run
+from curate.job.job import Job
+from curate.ledger import layout
+from curate.ledger.stages import remove_stages
+from curate.ledger.summary import RunState
 from curate.storage.local import LocalStore, remove_scratch, sweep_scratch
-from curate.tasks import layout
+from curate.storage.open import open_store
 from tests.fakes import FakeClock
 from tests.job.inline import run_job, write_jsonl
 

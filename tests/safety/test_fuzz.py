@@ -22,23 +22,22 @@ import pyarrow.parquet as pq
 import pytest
 import structlog
 
-from curate import ConfigError, Job
-from curate.dataset.browse import quarantined, rows, said
-from curate.dataset.exchange.order import Order, SortKey
-from curate.dataset.exchange.runs import RunFile, RunWriter
-from curate.dataset.failures import read_failures
-from curate.dataset.formats import OutputFormat, read_record
-from curate.dataset.formats.record import gzip_trailer, parquet_record, run_end, zstd_trailer
-from curate.dataset.look import find_job, look
-from curate.dataset.rivals import at_work
-from curate.dataset.verify import verify
-from curate.errors import CorruptInput, CurateError
-from curate.job.origin import recorded_run
-from curate.storage import open_store
+from curate.arrow.order import Order, SortKey
+from curate.driver.rivals import at_work
+from curate.errors import ConfigError, CorruptInput, CurateError
+from curate.exchange.run_file import RunFile, RunWriter
+from curate.formats.record import OutputFormat, gzip_trailer, parquet_record, read_record, run_end, zstd_trailer
+from curate.job.job import Job
+from curate.job.locate import recorded_run
+from curate.ledger import layout
+from curate.ledger.compression import MOST_SEGMENT_BYTES, compress, decompress
+from curate.ledger.manifest import SCHEMA
+from curate.observe.browse import quarantined, rows, said
+from curate.observe.failures import read_failures
+from curate.observe.job import find_job, look
+from curate.observe.verify import verify
 from curate.storage.memory import clear
-from curate.tasks import layout
-from curate.tasks.ledger import MOST_SEGMENT_BYTES, compress, decompress
-from curate.tasks.plan import SCHEMA
+from curate.storage.open import open_store
 from tests.fakes import FakeClock
 from tests.job.inline import run_job, write_jsonl
 

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from curate import ConfigError, Job
-from curate.errors import CurateError
-from curate.storage import open_store
+from curate.errors import ConfigError, CurateError
+from curate.job.job import Job
+from curate.ledger import layout, validation
+from curate.ledger.manifest import SCHEMA, shards_table
 from curate.storage.memory import clear
-from curate.tasks import layout, sense
-from curate.tasks.plan import SCHEMA, shards_table
+from curate.storage.open import open_store
 from tests.cli.running import Curate
 from tests.cli.running import curate as curate_
 from tests.gcs_emulator import GcsEmulator
@@ -110,7 +110,7 @@ def test_a_name_is_refused_if_and_only_if_the_system_would_take_it_elsewhere(nam
     own = there.split("/")[2:3]
     leads_out = there != f"/out/{name}" or (own in (["_curate"], ["_side"]) and "/" in name)
     odd = re.search(r"[\x00-\x1f\x7f]", name) is not None
-    assert (sense.escaping(pa.array([name])) is not None) == (leads_out or odd)
+    assert (validation.escaping(pa.array([name])) is not None) == (leads_out or odd)
 
 
 # A ledger by somebody else
@@ -176,8 +176,8 @@ def test_names_in_job_json_that_lead_out_are_refused(field: str, hostile: tuple[
 def test_quarantine_that_leads_out_is_not_read() -> None:
     """An output's record, and a summary, name only files of the job's own quarantine."""
     for name in ("_curate/quarantine/../../../x", "/etc/passwd", "_curate/job.json", "../x", 7, ""):
-        assert not sense.quarantine(name)
-    assert sense.quarantine("_curate/quarantine/0123456789abcdef.jsonl.zst")
+        assert not validation.quarantine(name)
+    assert validation.quarantine("_curate/quarantine/0123456789abcdef.jsonl.zst")
 
 
 @pytest.mark.parametrize("folder", ["_curate/quarantine", "_curate/stages", "_curate/linked", "linked"])

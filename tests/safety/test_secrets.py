@@ -10,9 +10,12 @@ import pyarrow as pa
 import pytest
 import structlog
 
-from curate import ConfigError, Job, log, param
+from curate import log
 from curate.cli.main import main
+from curate.errors import ConfigError
 from curate.job.command import execute
+from curate.job.job import Job
+from curate.job.params import param
 from tests.job.inline import everything, run_job, write_jsonl
 
 TOKEN = "ray-token-5f1c9be2d0a7"

@@ -11,12 +11,16 @@ import pyarrow as pa
 import pytest
 
 import curate
-from curate import Asset, ConfigError, Dataset, FileJob, Job, RunState
-from curate.dataset.exchange.runs import RunFile
-from curate.errors import DamagedRun, ObjectNotFound, StorageError
-from curate.storage import Object, open_store
-from curate.storage.protocol import Special
-from curate.tasks import layout
+from curate.dataset.dataset import Dataset
+from curate.errors import ConfigError, DamagedRun, ObjectNotFound, StorageError
+from curate.exchange.run_file import RunFile
+from curate.job.asset import Asset
+from curate.job.job import Job
+from curate.job.shapes import FileJob
+from curate.ledger import layout
+from curate.ledger.summary import RunState
+from curate.storage.open import open_store
+from curate.storage.protocol import Object, Special
 from tests.cli.running import Curate
 from tests.cli.running import curate as curate_
 from tests.job.inline import everything, run_job, write_jsonl

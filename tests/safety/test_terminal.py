@@ -13,9 +13,10 @@ import pyarrow as pa
 import pytest
 import structlog
 
-from curate import Job, log
+from curate import log
 from curate.cli import main
-from curate.tasks.ledger import compress, decompress
+from curate.job.job import Job
+from curate.ledger.compression import compress, decompress
 from tests.cli.running import Curate
 from tests.cli.running import curate as curate_
 from tests.job.inline import run_job, write_jsonl
@@ -191,8 +192,9 @@ def test_logs_are_harmless(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_job_of_an_evil_name_shows_its_progress_harmless(capsys: pytest.CaptureFixture[str]) -> None:
     """Lines that are drawn in place: the job's name, a stage's, an operator's."""
-    from curate.tasks.meters import Measured, Meter, Operated, Role
-    from curate.tasks.progress import LiveDisplay, Progress
+    from curate.observe.metrics import Measured, Operated, Role
+    from curate.observe.progress import LiveDisplay, Progress
+    from curate.pipeline.meters import Meter
 
     rate = {"shards_per_s": 1.0, "rows_per_s": 5.0, "bytes_per_s": 2048.0}
     steps = tuple(Operated(EVIL, Role.STEP, Meter(rows_out=1)) for _ in range(2))

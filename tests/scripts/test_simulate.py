@@ -16,20 +16,20 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from curate.tasks.scheduler import (
+from curate.tasks.events import (
     Action,
     Cancel,
     Event,
     Finish,
     Launch,
     Outcome,
-    Policy,
     Record,
-    Scheduler,
     SchedulerState,
     SlotsChanged,
     TaskId,
 )
+from curate.tasks.policy import Policy
+from curate.tasks.scheduler import Scheduler
 from scripts.simulation.auditor import Broken
 from scripts.simulation.cluster import WASTE, footprint
 from scripts.simulation.report import Report, ideal_s, simulate

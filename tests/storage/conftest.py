@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from curate.storage import local, open_store
+from curate.storage import local
 from curate.storage.gcs import GCSStore
 from curate.storage.memory import clear
+from curate.storage.open import open_store
 from curate.storage.retry import Retry
-from curate.testing import FakeClock, StorePlace
+from curate.testing.clock import FakeClock
+from curate.testing.contract import StorePlace
 from tests.gcs_emulator import GcsEmulator
 
 

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from curate.testing import FaultyStore, StoreContract, StorePlace
+from curate.storage.faulty import FaultyStore
+from curate.testing.contract import StoreContract, StorePlace
 
 
 class TestStores(StoreContract):

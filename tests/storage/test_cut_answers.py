@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from curate.errors import GenerationMismatch, ObjectNotFound
-from curate.storage import Outcome, Store, gcs
+from curate.storage import gcs
 from curate.storage.gcs import GCSStore
-from curate.storage.protocol import Object
-from curate.testing import FakeClock
+from curate.storage.protocol import Object, Outcome, Store
+from curate.testing.clock import FakeClock
 from tests.gcs_emulator import Cut, GcsEmulator
 
 X, NEW = "gs://bucket/x", "gs://bucket/new"

@@ -21,8 +21,10 @@ from typing import Any
 import pytest
 
 from curate.errors import ConfigError, ObjectNotFound, PermissionDenied, StorageError
-from curate.storage import Outcome, local, open_store
+from curate.storage import local
 from curate.storage.local import LocalStore, probe_linking, sweep_scratch, sync_directories
+from curate.storage.open import open_store
+from curate.storage.protocol import Outcome
 
 SMALL = b"0123456789" * 10
 LARGE = b"0123456789" * 500_000
@@ -58,7 +60,7 @@ STEPS = ["open", "write", "utime", "fsync", "fstat", "link", "unlink"]
 KILLED_CHILD = """
     import os, signal, sys
     how, step, when, root, scratch, temporaries = sys.argv[1:]
-    from curate.storage import local
+    from curate.storage.open import local
     from curate.storage.local import LocalStore
 
     local.NAMELESS = temporaries == "nameless"

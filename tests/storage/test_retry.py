@@ -8,7 +8,7 @@ import pytest
 
 from curate.errors import ObjectNotFound, TransientStorageError
 from curate.storage.retry import Retry
-from curate.testing import FakeClock
+from curate.testing.clock import FakeClock
 
 
 class Flaky:

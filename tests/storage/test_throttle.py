@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.errors import ObjectNotFound, TransientStorageError
-from curate.storage import Outcome
 from curate.storage.gcs import GCSStore
+from curate.storage.protocol import Outcome
 from curate.storage.retry import Retry
 from curate.storage.throttle import Bounds, Limiter, Window
-from curate.testing import FakeClock
+from curate.testing.clock import FakeClock
 from tests.gcs_emulator import GcsEmulator
 
 BOUNDS = Bounds()

@@ -11,7 +11,9 @@ import sys
 import pytest
 
 from curate.errors import ConfigError
-from curate.storage import is_local, join, normalise, open_store, protocol, relative, uris
+from curate.storage import protocol, uris
+from curate.storage.open import open_store
+from curate.storage.uris import is_local, join, normalise, relative
 
 
 @pytest.mark.parametrize(
@@ -114,7 +116,7 @@ def test_the_scheme_chooses_the_store() -> None:
 def test_importing_storage_is_cheap() -> None:
     """Neither gcsfs nor ray nor anything heavy comes with the package, or with a local store."""
     script = (
-        "import sys, curate.storage as s; s.open_store('/x'); s.open_store('memory://b');"
+        "import sys, curate.storage.open as s; s.open_store('/x'); s.open_store('memory://b');"
         "print(sorted({'gcsfs', 'ray', 'fsspec', 'aiohttp', 'pyarrow', 'tenacity', 'google'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from curate.tasks.record import FailureKind
-from curate.tasks.scheduler import (
-    SHARD_OVERHEAD_BYTES,
-    SHORTEST_BUNDLE_S,
+from curate.tasks.events import (
     Action,
     Cancel,
     Event,
     Finish,
     Launch,
     Outcome,
-    Policy,
     Record,
-    Scheduler,
     SchedulerState,
     ShardDone,
     ShardFailed,
@@ -26,6 +21,9 @@ from curate.tasks.scheduler import (
     TaskStarted,
     Tick,
 )
+from curate.tasks.failure import FailureKind
+from curate.tasks.policy import Policy
+from curate.tasks.scheduler import SHARD_OVERHEAD_BYTES, SHORTEST_BUNDLE_S, Scheduler
 from curate.units import MIB
 
 

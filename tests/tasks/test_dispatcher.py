@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from curate.errors import StorageError
 from curate.runtime.protocol import End, Ended, Message, News, Started
 from curate.tasks.dispatcher import GRACE_S, POLL_S, Dispatcher, Interrupts
-from curate.tasks.record import Failure, FailureKind, ShardRecord, ShardWaits
-from curate.tasks.scheduler import Action, Event, Launch, Outcome, Policy, Scheduler, SlotsChanged
+from curate.tasks.events import Action, Event, Launch, Outcome, SlotsChanged
+from curate.tasks.failure import Failure, FailureKind, ShardRecord, ShardWaits
+from curate.tasks.policy import Policy
+from curate.tasks.scheduler import Scheduler
 from curate.units import GIB
 from tests.fakes import FakeBackend, FakeClock
 

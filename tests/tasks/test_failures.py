@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.tasks import failures
-from curate.tasks.failures import (
+from curate.ledger import failures
+from curate.ledger.failures import (
     COPY_FAILED,
     FAILED,
     KEPT_TRACEBACKS,
@@ -28,8 +28,8 @@ from curate.tasks.failures import (
     pattern,
     signature,
 )
-from curate.tasks.record import Failure, FailureKind, ShardRecord
-from curate.tasks.scheduler import Launch, TaskId
+from curate.tasks.events import Launch, TaskId
+from curate.tasks.failure import Failure, FailureKind, ShardRecord
 from tests.ledgers import make_shard
 
 WORD = st.sampled_from(["row", "column", "cannot", "parse", "value", "of", "the", "is", "large", "(see", "below)"])

@@ -11,10 +11,11 @@ import pytest
 import structlog
 
 from curate.errors import ConfigError, ObjectNotFound
+from curate.ledger import layout
+from curate.ledger.compression import compress, decompress
+from curate.ledger.ledger import READERS, Ledger
+from curate.ledger.manifest import shards_table
 from curate.storage import memory
-from curate.tasks import layout
-from curate.tasks.ledger import READERS, Ledger, compress, decompress
-from curate.tasks.plan import shards_table
 from tests.ledgers import make_job, make_ledger, make_shard
 
 

@@ -9,19 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from curate.observe.metrics import Capacity, Flow, Measured, Operated, Role, limit_of, operated
+from curate.pipeline.meters import Meter, add_packed, packed
 from curate.runtime.protocol import PoolState
-from curate.tasks.meters import (
-    Capacity,
-    Flow,
-    Measured,
-    Meter,
-    Operated,
-    Role,
-    add_packed,
-    limit_of,
-    operated,
-    packed,
-)
 
 COUNTS = st.integers(0, 2**40)
 METERS = st.builds(Meter, *(COUNTS for _ in range(6)), *(st.floats(0, 1e6) for _ in range(3)), COUNTS, COUNTS)

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.storage import open_store
+from curate.ledger import layout
+from curate.ledger.listing import match, sort_listing
+from curate.ledger.manifest import Plan, shards_table
+from curate.storage.open import open_store
 from curate.storage.protocol import Object
-from curate.tasks import layout
-from curate.tasks.outputs import match, sort_listing
-from curate.tasks.plan import Plan, shards_table
 from tests.ledgers import make_ledger, make_shard
 from tests.tasks.test_plan import NAMES, ODD_NAMES
 

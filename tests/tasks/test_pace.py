@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.tasks.pace import RECENT_S, Pace, format_range
+from curate.observe.eta import RECENT_S, Pace, format_range
 
 
 def steady(seconds: int, shards_per_s: float, size: int = 1000) -> Pace:

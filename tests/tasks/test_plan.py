@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate.tasks.plan import SCHEMA, Plan, compare, removal, shards_table
+from curate.ledger.manifest import SCHEMA, Plan, compare, removal, shards_table
 from curate.tasks.shard import Shard, SliceKind
 from tests.ledgers import make_shard
 

@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 import structlog
 
+from curate.observe.metrics import Flow, Measured, Operated, Role
+from curate.observe.progress import LiveDisplay, LogDisplay, NoDisplay, Progress, RowRates, operator_lines
+from curate.pipeline.meters import Meter
 from curate.runtime.protocol import PoolState
-from curate.tasks.meters import Flow, Measured, Meter, Operated, Role
-from curate.tasks.progress import LiveDisplay, LogDisplay, NoDisplay, Progress, RowRates, operator_lines
 
 
 def progress(

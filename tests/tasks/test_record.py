@@ -7,7 +7,7 @@ import pickle
 import orjson
 import pytest
 
-from curate.tasks.record import Failure, FailureKind, ShardRecord
+from curate.tasks.failure import Failure, FailureKind, ShardRecord
 
 
 @pytest.mark.parametrize("text", ["plain", "naïve 日本 🦊", "", "a\nb"])

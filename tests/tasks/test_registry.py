@@ -10,8 +10,8 @@ import pytest
 import structlog
 
 from curate.errors import ConfigError
-from curate.storage import open_store
-from curate.tasks.registry import home, known, remember
+from curate.observe.registry import home, known, remember
+from curate.storage.open import open_store
 
 
 @pytest.fixture(params=["local", "memory"])

@@ -18,12 +18,13 @@ import pytest
 import structlog
 
 from curate.errors import ConfigError, JobReplacedError, StorageError, TransientStorageError
+from curate.ledger import layout, segments
+from curate.ledger.failures import KEPT_TRACEBACKS
+from curate.ledger.ledger import Ledger
+from curate.ledger.process import is_gone, process_started
+from curate.ledger.run_log import RunLog, new_run_id, whereabouts
+from curate.ledger.segments import Segments
 from curate.storage.memory import MemoryStore
-from curate.tasks import layout, segments
-from curate.tasks.failures import KEPT_TRACEBACKS
-from curate.tasks.ledger import Ledger
-from curate.tasks.runlog import RunLog, is_gone, new_run_id, process_started, whereabouts
-from curate.tasks.segments import Segments
 from tests.fakes import After, FakeClock, FlakyStore
 
 DOWN = TransientStorageError("503")

@@ -8,30 +8,30 @@ import numpy as np
 import pytest
 
 from curate.errors import ConfigError
-from curate.tasks.record import FailureKind
-from curate.tasks.scheduler import (
-    LARGEST_BUNDLE,
-    LEAST_WINDOW,
-    SHARD_OVERHEAD_BYTES,
-    SHORTEST_BUNDLE_S,
-    TRANSITIONS,
-    IllegalTransitionError,
+from curate.tasks.events import (
     Launch,
-    Move,
     Outcome,
-    Policy,
-    Scheduler,
     SchedulerState,
     ShardDone,
     ShardFailed,
-    ShardState,
     SlotsChanged,
     Stop,
     TaskEnded,
     TaskId,
     TaskStarted,
     Tick,
-    max_failed_shards,
+)
+from curate.tasks.failure import FailureKind
+from curate.tasks.policy import LEAST_WINDOW, Policy, max_failed_shards
+from curate.tasks.scheduler import (
+    LARGEST_BUNDLE,
+    SHARD_OVERHEAD_BYTES,
+    SHORTEST_BUNDLE_S,
+    TRANSITIONS,
+    IllegalTransitionError,
+    Move,
+    Scheduler,
+    ShardState,
 )
 from curate.units import MIB
 from tests.tasks.driven import Driven, bundle_of, make, said

@@ -7,20 +7,9 @@ from dataclasses import dataclass
 import pytest
 
 from curate.tasks import scheduler
-from curate.tasks.record import FailureKind
-from curate.tasks.scheduler import (
-    FAREWELL_S,
-    PAUSE_S,
-    SHARD_OVERHEAD_BYTES,
-    Launch,
-    Outcome,
-    SchedulerState,
-    ShardFailed,
-    ShardWaiting,
-    SlotsChanged,
-    Stop,
-    TaskId,
-)
+from curate.tasks.events import Launch, Outcome, SchedulerState, ShardFailed, ShardWaiting, SlotsChanged, Stop, TaskId
+from curate.tasks.failure import FailureKind
+from curate.tasks.scheduler import FAREWELL_S, PAUSE_S, SHARD_OVERHEAD_BYTES
 from curate.units import GIB, MIB
 from tests.tasks.driven import Driven, bundle_of, make, said
 

@@ -11,26 +11,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from curate.tasks.record import FailureKind
-from curate.tasks.scheduler import (
-    FAREWELL_S,
-    LARGEST_BUNDLE,
-    LEAST_MEMORY,
-    LOOK_S,
-    PAUSE_S,
-    STRAGGLER_LEAST_S,
+from curate.tasks.events import (
     Cancel,
     Event,
     Finish,
     Launch,
     Outcome,
-    Policy,
     Record,
-    Scheduler,
     SchedulerState,
     ShardDone,
     ShardFailed,
-    ShardState,
     ShardWaiting,
     SlotsChanged,
     Stop,
@@ -39,6 +29,9 @@ from curate.tasks.scheduler import (
     TaskStarted,
     Tick,
 )
+from curate.tasks.failure import FailureKind
+from curate.tasks.policy import LEAST_MEMORY, Policy
+from curate.tasks.scheduler import FAREWELL_S, LARGEST_BUNDLE, LOOK_S, PAUSE_S, STRAGGLER_LEAST_S, Scheduler, ShardState
 from curate.units import GIB, MIB
 
 K = FailureKind

@@ -9,11 +9,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from curate import Job, param
 from curate.errors import SetupFailed
+from curate.job.job import Job
+from curate.job.params import param
 from curate.runtime.protocol import End, Ended
 from curate.tasks.setup import ENDED, MOST_DEATHS, PATIENCE_S, SetUp, SetupWatch
-from curate.testing import FakeClock
+from curate.testing.clock import FakeClock
 
 DIED = Ended(1, End.CRASHED, "the worker died: killed")
 

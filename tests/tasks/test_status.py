@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from curate.ledger.run_log import whereabouts
+from curate.observe.status import NO_RATE, JobStatus, RateWindow, job_status, run_status
 from curate.tasks.books import Books
-from curate.tasks.runlog import whereabouts
-from curate.tasks.status import NO_RATE, JobStatus, RateWindow, job_status, run_status
 from tests.ledgers import heartbeat
 
 NOW = 1_700_000_000.0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from curate.ledger.summary import FailureGroup, RunState, Summary
 from curate.storage.protocol import Calls
 from curate.tasks.books import Books
-from curate.tasks.summary import FailureGroup, RunState, Summary
 
 
 def test_the_json_has_exactly_this_shape() -> None:

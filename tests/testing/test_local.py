@@ -11,8 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from curate import BadRow, ConfigError, FileJob, Job, param
-from curate.testing import FakeClock, run_local
+from curate.errors import BadRow, ConfigError
+from curate.job.job import Job
+from curate.job.params import param
+from curate.job.shapes import FileJob
+from curate.testing.clock import FakeClock
+from curate.testing.local import run_local
 
 
 class Longer(Job):

@@ -15,12 +15,15 @@ from pathlib import Path
 import pytest
 
 from curate.errors import ConfigError, StorageError, TransientStorageError
-from curate.storage import Outcome, Store, open_store
+from curate.storage.faults import OPERATIONS, Fault, Faults, When, parse_faults
+from curate.storage.faulty import FaultyStore
 from curate.storage.local import LocalStore
 from curate.storage.memory import MemoryStore
+from curate.storage.open import open_store
+from curate.storage.protocol import Outcome, Store
 from curate.storage.retry import Retry
-from curate.testing import FakeClock, Fault, Faults, FaultyStore, When, faulty_stores, parse_faults
-from curate.testing.faults import OPERATIONS
+from curate.testing.clock import FakeClock
+from curate.testing.stores import faulty_stores
 
 ERROR = StorageError("as scripted")
 CALLS: dict[str, Callable[[Store, str], object]] = {
@@ -209,7 +212,7 @@ def test_a_process_gets_its_faults_by_the_environment(tmp_path: Path) -> None:
     """Kills included: the third publish of the process is its last, and took effect."""
     script = """
 import sys
-from curate.storage import open_store
+from curate.storage.open import open_store
 for n in range(5):
     open_store(sys.argv[1], sys.argv[1] + "/tmp").publish(f"{sys.argv[1]}/{n}", b"x")
 """

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from curate.errors import StorageError
+from curate.ledger.summary import RunState
+from curate.storage.faults import OPERATIONS, Fault
 from curate.storage.retry import Retry
-from curate.tasks.summary import RunState
-from curate.testing import FakeClock, Fault, faulty_stores
-from curate.testing.faults import OPERATIONS
+from curate.testing.clock import FakeClock
+from curate.testing.stores import faulty_stores
 from tests.e2e.harness import CURATION, Place, corpus, job_summary, outputs, run, strangers, totals
 from tests.e2e.workbench import Bench, complete
 from tests.gcs_emulator import GcsEmulator

@@ -8,10 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.dataset.dedup.places import TableMarks
-from curate.dataset.pipeline import Place
-from curate.dataset.sides import SideTable
-from curate.dataset.tally import BadRowBudget, Tally
+from curate.exchange.row_ids import TableMarks
+from curate.pipeline.step import Place, SideTable
+from curate.pipeline.tally import BadRowBudget, Tally
 
 
 def read_again(

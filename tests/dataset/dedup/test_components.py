@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.dataset.dedup.components import components
+from curate.dedup.components import components
 
 Edges = list[tuple[int, int, float]]
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.dataset.dedup.exact import Chosen, Digests, DropCopies, Same
-from curate.dataset.pipeline import Place
-from curate.dataset.tally import BadRowBudget, Tally
+from curate.dedup.exact import Chosen, Digests, DropCopies, Same
 from curate.errors import ConfigError
+from curate.pipeline.step import Place
+from curate.pipeline.tally import BadRowBudget, Tally
 from tests.dataset.dedup.marked import read_again
 from tests.dataset.exchange.local import exchanged
 

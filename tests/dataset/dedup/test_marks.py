@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate.dataset.dedup import marks
-from curate.dataset.dedup.marks import FileMarks
-from curate.dataset.dedup.places import PLACE, TableMarks, first_place, places
-from curate.dataset.exchange.order import Order, SortKey
-from curate.dataset.exchange.runs import RunFile, RunWriter
-from curate.dataset.pipeline import Place
+from curate.arrow.order import Order, SortKey
 from curate.errors import ConfigError, DamagedRun
-from curate.storage import open_store
+from curate.exchange import side_input
+from curate.exchange.row_ids import PLACE, TableMarks, first_place, places
+from curate.exchange.run_file import RunFile, RunWriter
+from curate.exchange.side_input import FileMarks
+from curate.pipeline.step import Place
+from curate.storage.open import open_store
 from curate.storage.protocol import Object
 
 ORDER = Order((SortKey(PLACE), SortKey("n")))
@@ -59,7 +59,7 @@ def test_any_range_is_that_of_all_marks(
     )
     memory = TableMarks(pa.concat_tables([SCHEMA.empty_table(), *tables]), ORDER)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(marks, "WHOLE_BYTES", 1 << 20 if whole else -1)
+        patched.setattr(side_input, "WHOLE_BYTES", 1 << 20 if whole else -1)
         found = pickle.loads(pickle.dumps(FileMarks(objects, ORDER)))
         for rank, start, stop in asked:
             start, stop = (first_place(rank) + row for row in (start, max(start, stop)))
@@ -80,7 +80,7 @@ def test_only_what_is_asked_for_is_read(tmp_path: Path, monkeypatch: pytest.Monk
         read.append(stop - start)
         return plain(self, segment, start, stop)
 
-    monkeypatch.setattr(marks, "WHOLE_BYTES", 1000)
+    monkeypatch.setattr(side_input, "WHOLE_BYTES", 1000)
     monkeypatch.setattr(RunFile, "read", counting)
     found = FileMarks((file,), ORDER)
     assert found.of(first_place(3) + 50, first_place(3) + 60).num_rows == 10

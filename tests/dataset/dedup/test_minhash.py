@@ -11,9 +11,9 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.dataset.dedup import minhash
-from curate.dataset.dedup.minhash import band_hashes, found_share, signatures
-from curate.dataset.dedup.shingles import Shingles
+from curate.dedup import minhash
+from curate.dedup.minhash import band_hashes, found_share, signatures
+from curate.dedup.shingles import Shingles
 
 
 def sets_of(lists: list[list[int]]) -> Shingles:

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate.dataset.dedup import near
-from curate.dataset.dedup.near import Bands, Buckets, Clusters, DropNear, Edges, Near, SendSets
-from curate.dataset.dedup.pairs import SMALL, distinct_pairs, pairs_of_buckets, similarities
-from curate.dataset.dedup.places import PLACE, ROW_BITS
-from curate.dataset.dedup.shingles import Shingles, distinct
-from curate.dataset.pipeline import Place
-from curate.dataset.tally import BadRowBudget, Tally
+from curate.dedup import near
+from curate.dedup.near import Bands, Buckets, Clusters, DropNear, Edges, Near, SendSets
+from curate.dedup.pairs import SMALL, distinct_pairs, pairs_of_buckets, similarities
+from curate.dedup.shingles import Shingles, distinct
 from curate.errors import ConfigError
+from curate.exchange.row_ids import PLACE, ROW_BITS
+from curate.pipeline.step import Place
+from curate.pipeline.tally import BadRowBudget, Tally
 from tests.dataset.dedup.corpus import corpus
 from tests.dataset.dedup.marked import read_again
 from tests.dataset.exchange.local import exchanged

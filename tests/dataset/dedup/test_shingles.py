@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.dataset.dedup import shingles as module
-from curate.dataset.dedup.normalise import normalised, worded
-from curate.dataset.dedup.shingles import Shingles, distinct, shingles
+from curate.dedup import shingles as module
+from curate.dedup.normalise import normalised, worded
+from curate.dedup.shingles import Shingles, distinct, shingles
 
 ALPHABET = "aB1_ .,\n\u00a0éÉ\u0301ß“中\0"
 GOLDEN_WORDS = [0x5C5857F3230C2275, 0xD8F8CC04ECD9F33F, 0xD8F18316DCD54357, 0x2B3FD238CE2FC894]

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from curate.dataset.exchange.how import Part
-from curate.dataset.exchange.order import Order
-from curate.dataset.pipeline import Place
-from curate.dataset.tally import BadRowBudget, Tally
+from curate.arrow.order import Order
+from curate.exchange.protocol import Part
+from curate.pipeline.step import Place
+from curate.pipeline.tally import BadRowBudget, Tally
 
 Shards = Sequence[pa.Table]
 

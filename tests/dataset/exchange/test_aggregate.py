@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate.dataset.exchange.aggregate import FUNCTIONS, make
-from curate.dataset.lazy.grouping import Grouped
 from curate.errors import ConfigError, SumOverflow
+from curate.exchange.kinds.aggregates import FUNCTIONS, make
+from curate.exchange.kinds.group import Grouped
 from tests.dataset.exchange.local import exchanged, same, sort_key
 
 NAN = float("nan")

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from curate.dataset.exchange.cuts import Cut, cuts, place
-from curate.dataset.exchange.order import Order, SortKey
-from curate.dataset.exchange.runs import Segment
+from curate.arrow.order import Order, SortKey
+from curate.exchange.cuts import Cut, cuts, place
+from curate.exchange.run_file import Segment
 
 ROW_BYTES = 8
 

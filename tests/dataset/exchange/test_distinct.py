@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate.dataset.lazy.distinct import Distinct
 from curate.errors import ConfigError
+from curate.exchange.kinds.distinct import Distinct
 from tests.dataset.exchange.local import exchanged, same, sort_key
 
 NAN = float("nan")

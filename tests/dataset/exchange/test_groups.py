@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate.dataset.isolate import applied
-from curate.dataset.lazy.grouping import GroupRows, MapGroups
-from curate.dataset.lazy.operators import Udf
-from curate.dataset.pipeline import READ_ROWS, Place
-from curate.dataset.tally import BadRowBudget, Tally
 from curate.errors import BadRow, ConfigError
+from curate.exchange.kinds.group import GroupRows
+from curate.exchange.kinds.map_groups import MapGroups
+from curate.operators.udf import Udf
+from curate.pipeline.bad_rows import applied
+from curate.pipeline.step import READ_ROWS, Place
+from curate.pipeline.tally import BadRowBudget, Tally
 from tests.dataset.exchange.local import exchanged, sort_key
 
 KEY = st.sampled_from([None, float("nan"), 0.0, -0.0, 1.0, -1.0])

@@ -14,7 +14,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.dataset.exchange.hashing import digest_rows, hash_bytes, hash_rows, hash_words, random_keys
+from curate.arrow.hashing import digest_rows, hash_bytes, hash_rows, hash_words, random_keys
 from curate.errors import ConfigError
 
 GOLDEN_HASHES = [

@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate.dataset.exchange import merge_join
-from curate.dataset.exchange.merge_join import HOWS, gathered
-from curate.dataset.lazy import joining
-from curate.dataset.lazy.joining import BROADCAST_HOWS, BroadcastJoin, Join, Keys, common_type
-from curate.dataset.pipeline import Place
-from curate.dataset.tally import BadRowBudget, Tally
 from curate.errors import ConfigError, SchemaMismatch
+from curate.exchange.kinds import join as joining
+from curate.exchange.kinds import merge_join
+from curate.exchange.kinds.broadcast_join import BROADCAST_HOWS, BroadcastJoin
+from curate.exchange.kinds.join import Join, Keys, common_type
+from curate.exchange.kinds.merge_join import HOWS, gathered
+from curate.pipeline.step import Place
+from curate.pipeline.tally import BadRowBudget, Tally
 from tests.dataset.exchange.local import exchanged, same, sort_key
 
 NAN = float("nan")

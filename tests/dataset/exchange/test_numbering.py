@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate.dataset.exchange.groups import groups_of, groups_of_sorted
-from curate.dataset.exchange.order import Order, SortKey
+from curate.arrow.groups import groups_of, groups_of_sorted
+from curate.arrow.order import Order, SortKey
 from tests.dataset.exchange.local import sort_key
 
 WHOLE = {

@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 import pytest
 
 import curate
-from curate import Dataset
-from curate.dataset.exchange import offsets
-from curate.dataset.exchange.offsets import one_array, packed, taken, unpacked
+from curate.arrow import offsets
+from curate.arrow.offsets import one_array, packed, taken, unpacked
+from curate.dataset.dataset import Dataset
 from curate.errors import ShardError
 
 MOST = 400

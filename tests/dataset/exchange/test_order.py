@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate.dataset.exchange.order import Order, SortKey, take
+from curate.arrow.order import Order, SortKey, take
 from curate.errors import ConfigError
 
 NAN = float("nan")

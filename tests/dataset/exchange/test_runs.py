@@ -15,12 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate.dataset.exchange import chunks as gathered
-from curate.dataset.exchange.order import Order, SortKey
-from curate.dataset.exchange.runs import RunFile, RunWriter, read_run_record
-from curate.dataset.formats import OutputFormat, make_writer, read_record, suffix
-from curate.dataset.formats.parquet_output import row_bytes
+from curate.arrow.order import Order, SortKey
+from curate.arrow.sizes import row_bytes
 from curate.errors import ConfigError, CorruptInput, DamagedRun, SchemaMismatch
+from curate.exchange import chunks as gathered
+from curate.exchange.run_file import RunFile, RunWriter, read_run_record
+from curate.formats.record import OutputFormat, read_record
+from curate.formats.write.writer import make_writer, suffix
 from curate.storage.local import LocalStore
 from curate.storage.memory import MemoryStore
 from curate.storage.protocol import Object, Store

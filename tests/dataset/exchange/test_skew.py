@@ -10,9 +10,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.dataset.exchange.order import Order, SortKey
-from curate.dataset.exchange.runs import Segment
-from curate.dataset.exchange.skew import Heavy, heaviest, refusal
+from curate.arrow.order import Order, SortKey
+from curate.exchange.run_file import Segment
+from curate.exchange.skew import Heavy, heaviest, refusal
 
 ORDER = Order((SortKey("key"),))
 

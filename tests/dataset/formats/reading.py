@@ -6,7 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.dataset.formats import BadRow, detect, read
+from curate.formats.bad_line import BadRow
+from curate.formats.encoding import detect
+from curate.formats.rows import read
 from curate.storage.protocol import Object
 from curate.tasks.shard import SliceKind
 

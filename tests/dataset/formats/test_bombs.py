@@ -15,13 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.dataset.formats import csv, detect, parquet, read, rechunk, sample_schema
-from curate.dataset.formats.encoding import Format, ReadAs
+from curate.arrow.batches import rechunk
 from curate.errors import CorruptInput
+from curate.formats.encoding import Format, ReadAs, detect
+from curate.formats.read import csv, parquet
+from curate.formats.rows import read, sample_schema
 from curate.tasks.shard import SliceKind
 from tests.dataset.formats.conftest import FakeStore
 
-RECHUNK = sys.modules["curate.dataset.formats.rechunk"]  # in the package its function has that name
+RECHUNK = sys.modules["curate.arrow.batches"]  # in the package its function has that name
 KIB, MIB = 1 << 10, 1 << 20
 TEXT = "".join(map(str, range(20_000)))[: 64 * KIB]
 
@@ -144,9 +146,9 @@ def test_batches_are_cut_by_their_rows_alone(sizes: list[int], cuts: list[int], 
 @pytest.mark.parametrize("name", ["a.jsonl.gz", "a.json.gz", "a.csv.gz", "a.txt.gz", "utf-16.txt.gz"])
 def test_a_line_that_never_ends_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of gigabytes that a few KiB unpack to, no more than a line may have is held."""
-    monkeypatch.setattr("curate.dataset.formats.lines.LARGEST_LINE_BYTES", 4 * MIB)
-    monkeypatch.setattr("curate.dataset.formats.text.LARGEST_LINE_BYTES", 4 * MIB)
-    monkeypatch.setattr("curate.dataset.formats.json_array._LARGEST_ELEMENT_BYTES", 4 * MIB)
+    monkeypatch.setattr("curate.formats.read.lines.LARGEST_LINE_BYTES", 4 * MIB)
+    monkeypatch.setattr("curate.formats.read.text.LARGEST_LINE_BYTES", 4 * MIB)
+    monkeypatch.setattr("curate.formats.read.json_array._LARGEST_ELEMENT_BYTES", 4 * MIB)
     monkeypatch.setattr(csv, "_LARGEST_ROW_BYTES", 16 * MIB)
     head = {"a.json.gz": b'[{"a":"', "a.csv.gz": b'a\n"'}.get(name, b'{"a":"')
     data = gzip.compress(head + b"x" * (40 * MIB), 1)

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.dataset.formats import csv, detect, sample_schema
 from curate.errors import ConfigError, CorruptInput, SchemaMismatch
+from curate.formats.encoding import detect
+from curate.formats.read import csv
+from curate.formats.rows import sample_schema
 from tests.dataset.formats.conftest import FakeStore
 from tests.dataset.formats.reading import read_all
 

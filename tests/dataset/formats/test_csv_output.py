@@ -16,11 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.dataset.formats import OutputFormat, compress, csv_output, detect, make_writer, read_record, suffix
-from curate.dataset.formats.check import count_rows, output_schema
-from curate.dataset.formats.peek import peek
-from curate.dataset.formats.record import read_carried
 from curate.errors import ConfigError, CorruptInput, SchemaMismatch
+from curate.formats.check import count_rows, output_schema
+from curate.formats.encoding import detect
+from curate.formats.record import OutputFormat, read_carried, read_record
+from curate.formats.write import compress, csv
+from curate.formats.write.writer import make_writer, suffix
+from curate.observe.peek import peek
 from tests.dataset.formats.conftest import FakeStore
 from tests.dataset.formats.reading import read_all
 
@@ -73,7 +75,7 @@ def test_the_bytes_do_not_depend_on_the_tables_that_rows_come_in(
         parts = [pa.Table.from_pylist(content[a:b], schema) for a, b in itertools.pairwise(edges)]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(compress, "_PIECE_BYTES", limit)
-            patch.setattr(csv_output, "_ENCODE_ROWS", 7)
+            patch.setattr(csv, "_ENCODE_ROWS", 7)
             assert written(parts, codec, schema) == written([whole], codec, schema)
 
 

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from curate.dataset.formats import OutputFormat, make_writer
-from curate.dataset.formats.rechunk import rechunk
+from curate.arrow.batches import rechunk
+from curate.formats.record import OutputFormat
+from curate.formats.write.writer import make_writer
 
 ROWS = 10_000
 

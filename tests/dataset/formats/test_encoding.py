@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from curate.dataset.formats import Encoding, Format, detect, stem
 from curate.errors import ConfigError
+from curate.formats.encoding import Encoding, Format, detect, stem
 
 
 @pytest.mark.parametrize(

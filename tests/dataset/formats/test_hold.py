@@ -3,7 +3,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from curate.dataset.formats import hold
+from curate.arrow.schema import hold
 from curate.errors import SchemaMismatch
 
 SCHEMA = pa.schema([("id", pa.string()), ("n", pa.int64()), ("x", pa.float64())])

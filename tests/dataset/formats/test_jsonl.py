@@ -10,8 +10,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from curate.dataset.formats import JSON_TEXT, detect, lines, read, sample_schema
 from curate.errors import ConfigError, CorruptInput, PermissionDenied, TransientStorageError
+from curate.formats.encoding import detect
+from curate.formats.read import lines
+from curate.formats.read.json_values import JSON_TEXT
+from curate.formats.rows import read, sample_schema
 from curate.tasks.shard import SliceKind
 from tests.dataset.formats.conftest import FakeStore
 from tests.dataset.formats.reading import read_all

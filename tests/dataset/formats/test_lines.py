@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.dataset.formats import lines as module
-from curate.dataset.formats.lines import line_blocks
 from curate.errors import CorruptInput
+from curate.formats.read import lines as module
+from curate.formats.read.lines import line_blocks
 from tests.dataset.formats.conftest import FakeStore
 
 

@@ -14,11 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import curate
-from curate import RunState
-from curate.dataset.formats import BadRow, Format, detect, json_array, read, sample_schema, source
-from curate.dataset.formats.badrow import NO_COLUMNS
-from curate.dataset.lazy.sources import files
 from curate.errors import CorruptInput, CurateError
+from curate.formats.bad_line import NO_COLUMNS, BadRow
+from curate.formats.encoding import Format, detect
+from curate.formats.read import json_array, stream
+from curate.formats.rows import read, sample_schema
+from curate.ledger.summary import RunState
+from curate.sources.files import files
 from curate.tasks.shard import SliceKind
 from tests.dataset.formats.conftest import FakeStore
 
@@ -104,7 +106,7 @@ def test_elements_are_those_that_json_reads(values: list[Any], indent: int | Non
     object = store.put("a.json", (end + json.dumps(values, indent=indent) + end).encode())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_array, "BLOCK_BYTES", block)
-        with source.Source(store, object, None) as opened:  # type: ignore[arg-type]
+        with stream.Source(store, object, None) as opened:  # type: ignore[arg-type]
             found = [one for block_ in json_array.element_blocks(opened, "a.json") for one in block_ if one]
             assert not opened.read(10).strip()
     assert [json.loads(one) for one in found] == values
@@ -207,9 +209,9 @@ def test_a_first_row_of_many_blocks_is_read() -> None:
 
 def test_rows_of_which_no_column_is_known_are_bad(monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind more bad lines than are looked through for a schema."""
-    monkeypatch.setattr("curate.dataset.formats.jsonl.SAMPLED_LINES", 3)
-    monkeypatch.setattr("curate.dataset.formats.csv.SAMPLED_ROWS", 3)
-    monkeypatch.setattr("curate.dataset.formats.csv.BLOCK_BYTES", 2000)
+    monkeypatch.setattr("curate.formats.read.jsonl.SAMPLED_LINES", 3)
+    monkeypatch.setattr("curate.formats.read.csv.SAMPLED_ROWS", 3)
+    monkeypatch.setattr("curate.formats.read.csv.BLOCK_BYTES", 2000)
     _, bad = taken("a.jsonl", (b"x" * 1000 + b"\n") * 2000 + b'{"a":1}\n')
     assert (len(bad), bad[-1].reason) == (2001, NO_COLUMNS)
     _, bad = taken("a.csv", b"a,b\n" + (b"x" * 1000 + b"\n") * 400 + b"1,2\n")

@@ -21,9 +21,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.dataset.formats import OFFERED, OutputFormat, compress, detect, make_writer, read_record, suffix
-from curate.dataset.formats.parquet_output import ParquetOutput, row_bytes
+from curate.arrow.sizes import row_bytes
 from curate.errors import ConfigError, CorruptInput, SchemaMismatch
+from curate.formats.encoding import detect
+from curate.formats.record import OFFERED, OutputFormat, read_record
+from curate.formats.write import compress
+from curate.formats.write.parquet import ParquetOutput
+from curate.formats.write.writer import make_writer, suffix
 from tests.dataset.formats.conftest import FakeStore
 from tests.dataset.formats.reading import read_all
 

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.dataset.formats import detect, row_groups, sample_schema
 from curate.errors import ConfigError, CorruptInput, SchemaMismatch
+from curate.formats.encoding import detect
+from curate.formats.read.parquet import row_groups
+from curate.formats.rows import sample_schema
 from curate.storage.protocol import Object
 from curate.tasks.shard import SliceKind
 from tests.dataset.formats.conftest import FakeStore

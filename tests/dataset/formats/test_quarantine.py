@@ -5,7 +5,8 @@ import json
 import pyarrow as pa
 import pytest
 
-from curate.dataset.formats import BadRow, QuarantineWriter
+from curate.formats.bad_line import BadRow
+from curate.formats.quarantine import QuarantineWriter
 
 ROWS = [BadRow(1, "invalid UTF-8", b"\xff"), BadRow(7, "not an object", b"null"), BadRow(8, "not an object", "é")]
 

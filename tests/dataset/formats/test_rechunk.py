@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.dataset.formats import rechunk
+from curate.arrow.batches import rechunk
 
 
 @given(st.lists(st.integers(0, 7)), st.integers(1, 10))

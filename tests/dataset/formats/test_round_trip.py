@@ -12,9 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from curate.dataset.formats import OutputFormat, ReadAs, check_declared, detect, make_writer, read, suffix
-from curate.dataset.formats.encoding import Format
 from curate.errors import ConfigError
+from curate.formats.encoding import Format, ReadAs, detect
+from curate.formats.record import OutputFormat
+from curate.formats.rows import check_declared, read
+from curate.formats.write.writer import make_writer, suffix
 from curate.tasks.shard import SliceKind
 from tests.dataset.formats.conftest import FakeStore
 

@@ -5,8 +5,10 @@ import gzip
 import pyarrow as pa
 import pytest
 
-from curate.dataset.formats import TEXT_SCHEMA, detect, sample_schema
 from curate.errors import ConfigError
+from curate.formats.encoding import detect
+from curate.formats.read.text import TEXT_SCHEMA
+from curate.formats.rows import sample_schema
 from curate.tasks.shard import SliceKind
 from tests.dataset.formats.conftest import FakeStore
 from tests.dataset.formats.reading import read_all

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import curate
-from curate import Dataset
+from curate.dataset.dataset import Dataset
 
 SCHEMA = pa.schema(
     [

@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 import pytest
 
 import curate
-from curate import ConfigError, Dataset
-from curate.errors import CheckpointFailed
+from curate.dataset.dataset import Dataset
+from curate.errors import CheckpointFailed, ConfigError
 from tests.dataset.lazy.test_write import outputs
 
 

@@ -27,18 +27,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import curate
-from curate import ConfigError, Dataset
-from curate.dataset.lazy import consuming, relay
-from curate.dataset.lazy.consuming import numeric, shuffled
-from curate.dataset.lazy.execution import Options, blocks, side_by_side
-from curate.dataset.lazy.plan import schema_of
-from curate.dataset.lazy.relay import Relay, Stopped, prefetched
-from curate.dataset.lazy.rules import lower
-from curate.dataset.lazy.sampling import RandomSample, random_numbers
-from curate.dataset.lazy.splitting import DataIterator, Passes, equal_parts
-from curate.dataset.pipeline import Place
-from curate.dataset.tally import BadRowBudget, Tally
+from curate.dataset import batches as consuming
+from curate.dataset.batches import numeric, shuffled
+from curate.dataset.dataset import Dataset
+from curate.dataset.execute import Options, blocks, side_by_side
+from curate.dataset.split import DataIterator, Passes, equal_parts
+from curate.errors import ConfigError
+from curate.operators.sample import RandomSample, random_numbers
+from curate.pipeline.step import Place
+from curate.pipeline.tally import BadRowBudget, Tally
+from curate.plan.nodes import schema_of
+from curate.plan.physical import lower
 from curate.runtime.inline import InlineBackend
+from curate.streaming import prefetch
+from curate.streaming.prefetch import Relay, Stopped, prefetched
 
 PATIENCE_S = 5.0
 """After which a thread that should have done something is taken not to do it."""
@@ -680,7 +682,7 @@ class TestStreamingSplit:
                 yield numbers(k, k + 1)
 
         passes = Passes(make, 2, equal=False)
-        first = passes.blocks(0, relay.never)
+        first = passes.blocks(0, prefetch.never)
         assert next(first).num_rows == 1
         first.close()
         # Number 1 has not begun, and the pass goes on for it: number 0 asks twice whether to wait on.
@@ -688,8 +690,8 @@ class TestStreamingSplit:
         assert list(passes.blocks(0, lambda: next(asked))) == []
         assert next(asked)
         assert runs == [1]
-        assert [table.num_rows for table in passes.blocks(1, relay.never)] == [1, 1]
-        assert next(passes.blocks(0, relay.never)).num_rows == 1
+        assert [table.num_rows for table in passes.blocks(1, prefetch.never)] == [1, 1]
+        assert next(passes.blocks(0, prefetch.never)).num_rows == 1
         assert runs == [1, 1]
         passes.abandon(1)
 
@@ -899,7 +901,7 @@ class TestZip:
             budgets.append(budget_bytes)
             yield from ()
 
-        monkeypatch.setattr("curate.dataset.lazy.execution.stream_blocks", watched)
+        monkeypatch.setattr("curate.dataset.execute.stream_blocks", watched)
         found = curate.range(2).zip(curate.range(2).zip(curate.range(2), curate.range(2)))
         assert not list(blocks(lower(found._plan), Options(memory_budget=1200)))
         assert budgets == [600, 200, 200, 200]

@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import curate
-from curate import Dataset
-from curate.dataset.lazy.convert import from_columns, gathered, rows, to_numpy
-from curate.dataset.values import Misfit, fitted, inferred
+from curate.arrow.values import Misfit, fitted, inferred
+from curate.dataset.dataset import Dataset
 from curate.errors import SchemaMismatch
-from curate.testing import run_local
+from curate.operators.convert import from_columns, gathered, rows, to_numpy
+from curate.testing.local import run_local
 
 D = decimal.Decimal
 BIG = 2**53 + 1

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import curate
-from curate import ConfigError, Dataset
-from curate.dataset.lazy.declared import as_declared
-from curate.errors import SchemaMismatch
+from curate.arrow.declared import as_declared
+from curate.dataset.dataset import Dataset
+from curate.errors import ConfigError, SchemaMismatch
 
 D = decimal.Decimal
 TYPES = [

@@ -16,14 +16,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import curate
-from curate import BadRow, ConfigError, Dataset
-from curate.dataset import stage
-from curate.dataset.driver import dry_run
-from curate.dataset.exchange.runs import RunWriter
-from curate.dataset.formats import OutputFormat
-from curate.dataset.lazy import ordering, ranges, sinks
-from curate.dataset.lazy.sinks import stage_of
-from curate.dataset.spec import RunOptions
+from curate.dataset.dataset import Dataset
+from curate.driver.options import RunOptions
+from curate.errors import BadRow, ConfigError
+from curate.exchange import ranges
+from curate.exchange.kinds import sort
+from curate.exchange.run_file import RunWriter
+from curate.formats.record import OutputFormat
+from curate.graph.entry import dry_run
+from curate.plan import rewrites
+from curate.plan.stages import stage_of
+from curate.stage import program
 
 Row = dict[str, Any]
 
@@ -31,9 +34,9 @@ Row = dict[str, Any]
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several map shards, outputs and pages of what are a few rows."""
-    monkeypatch.setattr(sinks, "LEAST_MAP_BYTES", 64)
+    monkeypatch.setattr(rewrites, "LEAST_MAP_BYTES", 64)
     monkeypatch.setattr(ranges, "LEAST_BYTES", 200)
-    monkeypatch.setattr(stage, "RunWriter", partial(RunWriter, chunk_bytes=700, page_bytes=90))
+    monkeypatch.setattr(program, "RunWriter", partial(RunWriter, chunk_bytes=700, page_bytes=90))
 
 
 @pytest.fixture
@@ -283,7 +286,7 @@ def test_the_first_of_any_sort(
     expected = sorted(rows, key=lambda row: (row["key"] is None, (-1 if descending else 1) * (row["key"] or 0)))[:most]
     ds = curate.read_parquet(at / "*.parquet").sort("key", descending).limit(most)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ordering, "FOLDED_ROWS", 1 << 16 if folded else -1)
+        patch.setattr(sort, "FOLDED_ROWS", 1 << 16 if folded else -1)
         ended = ds.write_parquet(at / "out", backend="inline")
     assert (ended.state, ended.books.balanced(), ended.books.rows_in) == ("complete", True, len(rows))
     written = [row for path in sorted((at / "out").glob("*.parquet")) for row in pq.read_table(path).to_pylist()]

@@ -20,7 +20,7 @@ import pyarrow.types as pt
 import pytest
 
 import curate
-from curate import Dataset
+from curate.dataset.dataset import Dataset
 
 pytest.importorskip("pandas")
 

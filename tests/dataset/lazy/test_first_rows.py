@@ -13,10 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import curate
-from curate import CurateError, Dataset, Job
-from curate.dataset import driver
-from curate.dataset.probing import PROBES
-from curate.tasks.summary import Summary
+from curate.dataset.dataset import Dataset
+from curate.driver import stage_run
+from curate.driver.schemas import PROBES
+from curate.errors import CurateError
+from curate.job.job import Job
+from curate.ledger.summary import Summary
 from tests.job.inline import run_job
 
 SHARDS = PROBES + 2
@@ -260,7 +262,7 @@ def test_killed_once_the_schema_is_there(
         def die(*_: Any) -> None:
             raise _KilledError
 
-        patched.setattr(driver.Dispatcher, "run", die)
+        patched.setattr(stage_run.Dispatcher, "run", die)
         with pytest.raises(_KilledError):
             made([]).write_parquet(tmp_path / "killed", backend="inline")
     assert (tmp_path / "killed/_curate/schema/output.arrow").exists()

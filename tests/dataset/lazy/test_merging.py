@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import curate
-from curate.dataset.exchange import runs
-from curate.dataset.lazy import merging, ranges, sinks
+from curate.exchange import merge, ranges, run_file
+from curate.plan import rewrites
 
 ROWS = 4000
 
@@ -18,14 +18,14 @@ ROWS = 4000
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes at which a few thousand rows have the shape of 100 TB: very small ranges of many run files."""
-    monkeypatch.setattr(merging, "FEWEST_SEGMENTS", 4)
-    monkeypatch.setattr(merging, "MERGED_BYTES", 20_000)
-    monkeypatch.setattr(sinks, "LEAST_MAP_BYTES", 1)
-    monkeypatch.setattr(sinks, "MAPS", 1 << 30)
+    monkeypatch.setattr(merge, "FEWEST_SEGMENTS", 4)
+    monkeypatch.setattr(merge, "MERGED_BYTES", 20_000)
+    monkeypatch.setattr(rewrites, "LEAST_MAP_BYTES", 1)
+    monkeypatch.setattr(rewrites, "MAPS", 1 << 30)
     monkeypatch.setattr(ranges, "LEAST_BYTES", 8_000)
-    defaults = list(runs.RunWriter.__init__.__defaults__ or ())
-    defaults[defaults.index(runs.PAGE_BYTES)] = 500
-    monkeypatch.setattr(runs.RunWriter.__init__, "__defaults__", tuple(defaults))
+    defaults = list(run_file.RunWriter.__init__.__defaults__ or ())
+    defaults[defaults.index(run_file.PAGE_BYTES)] = 500
+    monkeypatch.setattr(run_file.RunWriter.__init__, "__defaults__", tuple(defaults))
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_every_exchange_gives_the_same_with_it(
     }
     for name, ds in made.items():
         ds.write_parquet(tmp_path / f"with/{name}")
-    monkeypatch.setattr(merging, "FEWEST_SEGMENTS", 1 << 30)
+    monkeypatch.setattr(merge, "FEWEST_SEGMENTS", 1 << 30)
     for name, ds in made.items():
         ds.write_parquet(tmp_path / f"without/{name}")
         assert read(tmp_path / f"with/{name}").equals(read(tmp_path / f"without/{name}")), name

@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 import pytest
 
 import curate
-from curate import ConfigError, Dataset
+from curate.dataset.dataset import Dataset
+from curate.errors import ConfigError
 
 ROWS = [{"n": 1, "k": "a"}, {"n": 2, "k": "b"}]
 

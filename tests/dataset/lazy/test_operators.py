@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import curate
-from curate import Dataset
+from curate.dataset.dataset import Dataset
 
 Row = dict[str, Any]
 SCHEMA = pa.schema(

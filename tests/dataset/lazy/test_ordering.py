@@ -19,16 +19,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import curate
-from curate import ConfigError, Dataset
-from curate.dataset import stage
-from curate.dataset.driver import dry_run, run
-from curate.dataset.exchange.runs import RunWriter
-from curate.dataset.formats import OutputFormat
-from curate.dataset.lazy import ranges, sinks
-from curate.dataset.spec import RunOptions
+from curate.dataset.dataset import Dataset
+from curate.driver.options import RunOptions
+from curate.errors import ConfigError
+from curate.exchange import ranges
+from curate.exchange.run_file import RunWriter
+from curate.formats.record import OutputFormat
+from curate.graph.entry import dry_run, run
+from curate.ledger.summary import RunState
+from curate.plan import rewrites, stages
 from curate.runtime.inline import InlineBackend
 from curate.runtime.protocol import News
-from curate.tasks.summary import RunState
+from curate.stage import program
 from tests.e2e.harness import balanced
 from tests.fakes import FakeClock
 
@@ -51,9 +53,9 @@ KEYS = st.lists(
 def _small() -> Any:
     """Several map shards, outputs and pages of what are a few rows."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sinks, "LEAST_MAP_BYTES", 64)
+        patch.setattr(rewrites, "LEAST_MAP_BYTES", 64)
         patch.setattr(ranges, "LEAST_BYTES", 200)
-        patch.setattr(stage, "RunWriter", partial(RunWriter, chunk_bytes=700, page_bytes=90))
+        patch.setattr(program, "RunWriter", partial(RunWriter, chunk_bytes=700, page_bytes=90))
         yield
 
 
@@ -102,7 +104,7 @@ def parts(out: Path) -> list[pa.Table]:
 
 
 def written(ds: Dataset, out: Path, backend: Any = None, **options: Any) -> list[pa.Table]:
-    spec, inputs = sinks.stage_of(ds._plan, OutputFormat.PARQUET, None)
+    spec, inputs = stages.stage_of(ds._plan, OutputFormat.PARQUET, None)
     ended = run(
         spec,
         RunOptions(inputs=tuple(inputs), output=str(out), backend="inline", **options),
@@ -207,7 +209,7 @@ class TestSort:
         (tmp_path / "in").mkdir()
         pq.write_table(pa.table({"n": [1, 2]}), tmp_path / "in" / "0.parquet")
         pq.write_table(pa.table({"n": ["a", "b"]}), tmp_path / "in" / "1.parquet")
-        spec, inputs = sinks.stage_of(curate.read_parquet(tmp_path / "in").sort("n")._plan, OutputFormat.PARQUET, None)
+        spec, inputs = stages.stage_of(curate.read_parquet(tmp_path / "in").sort("n")._plan, OutputFormat.PARQUET, None)
         options = RunOptions(inputs=tuple(inputs), output=str(tmp_path / "out"), backend="inline")
         with pytest.raises(ConfigError, match=r"the key 'n' is read as int64, and it is string in .*1\.parquet"):
             run(spec, options, clock=FakeClock())

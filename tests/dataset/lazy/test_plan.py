@@ -15,13 +15,13 @@ import pytest
 from structlog.testing import capture_logs
 
 import curate
-from curate import ConfigError, Dataset
-from curate.dataset.lazy import sources
-from curate.dataset.lazy.execution import blocks
-from curate.dataset.lazy.rules import Tasks, lower
-from curate.errors import SchemaMismatch
+from curate.dataset.dataset import Dataset
+from curate.dataset.execute import blocks
+from curate.errors import ConfigError, SchemaMismatch
+from curate.plan.physical import Tasks, lower
 from curate.runtime.inline import InlineBackend
 from curate.runtime.protocol import Program
+from curate.sources import files
 
 
 @pytest.fixture
@@ -38,13 +38,13 @@ def folder(tmp_path: Path) -> Path:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int, list[str]]]:
     """What is read: file, first row group, row group behind the last (0, 0: all), columns."""
     found: list[tuple[str, int, int, list[str]]] = []
-    whole = sources.read
+    whole = files.read
 
     def read(store: Any, object: Any, encoding: Any, kind: Any, start: int, stop: int, schema: Any, *rest: Any) -> Any:
         found.append((object.uri.rpartition("/")[2], start, stop, schema.names))
         return whole(store, object, encoding, kind, start, stop, schema, *rest)
 
-    monkeypatch.setattr(sources, "read", read)
+    monkeypatch.setattr(files, "read", read)
     return found
 
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import curate
-from curate.dataset.lazy.slices import outputs
 from curate.errors import ConfigError
+from curate.sources.slices import outputs
 from curate.units import MIB
 
 

@@ -16,9 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import curate
-from curate import ConfigError
-from curate.dataset.formats.fit import readable
-from curate.errors import SchemaMismatch
+from curate.errors import ConfigError, SchemaMismatch
+from curate.formats.read.json_values import readable
 
 
 @pytest.fixture
@@ -312,7 +311,7 @@ class TestBinary:
 
     def test_too_large_for_a_value(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Said with what to do, before it is read."""
-        monkeypatch.setattr("curate.dataset.formats.binary.LARGEST_BYTES", 3)
+        monkeypatch.setattr("curate.formats.read.binary.LARGEST_BYTES", 3)
         (tmp_path / "a").write_bytes(b"1234")
         with pytest.raises(curate.CorruptInput, match="has 4 bytes, and a value has at most 3; leave it out"):
             curate.read_binary_files(tmp_path).take_all()

@@ -6,9 +6,10 @@ import pickle
 
 import pyarrow as pa
 
-from curate.dataset.lazy.shards import SourceRows
-from curate.dataset.lazy.sources import Range, Tables, View
-from curate.dataset.tally import BadRowBudget, Tally
+from curate.pipeline.tally import BadRowBudget, Tally
+from curate.sources.memory import Range, Tables
+from curate.sources.protocol import View
+from curate.sources.shards import SourceRows
 
 ROWS = 1000
 

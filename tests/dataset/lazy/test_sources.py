@@ -18,13 +18,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import curate
-from curate import Dataset
-from curate.dataset.lazy import sinks, sources
-from curate.dataset.lazy.plan import Scan
-from curate.dataset.lazy.sources import Files, View
-from curate.dataset.split import BUNDLE_BYTES, OPEN_BYTES, bundled, whole
-from curate.dataset.tally import BadRowBudget, Tally
-from curate.tasks.plan import SCHEMA
+from curate.dataset.dataset import Dataset
+from curate.ledger.manifest import SCHEMA
+from curate.pipeline.tally import BadRowBudget, Tally
+from curate.plan import stages
+from curate.plan.nodes import Scan
+from curate.sources import files, memory
+from curate.sources.files import Files
+from curate.sources.protocol import View
+from curate.sources.split import BUNDLE_BYTES, OPEN_BYTES, bundled, whole
 from curate.tasks.shard import Shard, SliceKind
 from curate.units import MIB
 
@@ -116,7 +118,7 @@ class TestSplit:
         """With its ids, slices and sizes: so a row has one place, wherever it is read."""
         (tmp_path / "in").mkdir()
         made(tmp_path / "in", ending, write)
-        monkeypatch.setattr(sinks, "SHARD_BYTES", 1500)
+        monkeypatch.setattr(stages, "SHARD_BYTES", 1500)
         assert read(tmp_path / "in").write_parquet(tmp_path / "out", backend="inline").state == "complete"
         plan = pa.concat_tables(
             [pq.read_table(part) for part in sorted((tmp_path / "out/_curate/plan").glob("*.parquet"))]
@@ -191,13 +193,13 @@ class TestBundles:
         for number in range(100):
             jsonl(tmp_path / f"{number:03d}.jsonl", ROWS[number : number + 1])
         opened: list[str] = []
-        whole_read = sources.read
+        whole_read = files.read
 
         def read(store: Any, object: Any, *rest: Any) -> Iterator[Any]:
             opened.append(object.uri)
             return whole_read(store, object, *rest)
 
-        monkeypatch.setattr(sources, "read", read)
+        monkeypatch.setattr(files, "read", read)
         assert curate.read_json(tmp_path).take(20) == ROWS[:20]
         assert len(opened) < 50
 
@@ -215,7 +217,7 @@ class TestBundles:
 class TestMemory:
     def test_large_tables_are_several_pieces(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Each travels alone: a slice does not bring its table along."""
-        monkeypatch.setattr(sources, "TABLE_BYTES", 8000)
+        monkeypatch.setattr(memory, "TABLE_BYTES", 8000)
         tables = [pa.table({"n": range(rows)}, pa.schema([("n", pa.int64())])) for rows in (5000, 0, 3)]
         found = curate.from_arrow(tables)
         assert [row["n"] for row in found.take_all()] == [*range(5000), *range(3)]
@@ -231,7 +233,7 @@ class TestMemory:
 
     def test_a_range_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Over the edges of its pieces."""
-        monkeypatch.setattr(sources, "RANGE_ROWS", 7)
+        monkeypatch.setattr(memory, "RANGE_ROWS", 7)
         assert [row["id"] for row in curate.range(30).take_all()] == [*range(30)]
 
 

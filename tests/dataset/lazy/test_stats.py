@@ -19,12 +19,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import curate
-from curate.dataset.lazy.stats import NOTHING, NOTHING_LEFT, Ran, Run, stats
-from curate.dataset.streaming import Gauges, stream_blocks
-from curate.runtime import make_backend
+from curate.dataset.stats import NOTHING, NOTHING_LEFT, Ran, Run, stats
+from curate.observe.metrics import Measured, Role
+from curate.pipeline.meters import Meter, Word, packed
+from curate.runtime.backends import make_backend
 from curate.runtime.protocol import End, Resources
-from curate.tasks.meters import Measured, Meter, Role, Word, packed
-from curate.testing import FakeClock
+from curate.streaming.engine import stream_blocks
+from curate.streaming.gauges import Gauges
+from curate.testing.clock import FakeClock
 from tests.dataset.test_streaming import Scripted
 
 
@@ -294,7 +296,7 @@ def test_progress_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch, switch
     monkeypatch.setenv("CURATE_PROGRESS", switch)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setattr("curate.tasks.progress.QUIET_S", 0.0)
+    monkeypatch.setattr("curate.observe.progress.QUIET_S", 0.0)
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setattr(sys, "stdout", out)
     ds = curate.range(1 << 18).map_batches(Model, compute=curate.ActorPool(size=1)).using(block_bytes=1 << 19)
@@ -308,7 +310,7 @@ def test_a_stream_in_a_stream_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> N
     """Two that draw would draw over each other; when the first has ended, the next is shown."""
     screen = Terminal()
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr("curate.tasks.progress.QUIET_S", 0.0)
+    monkeypatch.setattr("curate.observe.progress.QUIET_S", 0.0)
     monkeypatch.setattr(sys, "stderr", screen)
     for _ in curate.range(5).iter_rows():
         curate.range(77).take_all()

@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import curate
-from curate import ConfigError, Dataset
+from curate.dataset.dataset import Dataset
+from curate.errors import ConfigError
 from curate.runtime.inline import InlineBackend
 
 
@@ -52,7 +53,7 @@ class TestWrite:
             asked.append(name)
             return InlineBackend()
 
-        monkeypatch.setattr("curate.dataset.driver.make_backend", make)
+        monkeypatch.setattr("curate.driver.stage_run.make_backend", make)
         for number, (found, options) in enumerate(
             [
                 (pipeline(folder), {}),
@@ -100,7 +101,8 @@ class TestWrite:
 
 class TestIdentity:
     def identity(self, fn: Any) -> Any:
-        from curate.dataset.lazy.operators import MapRows, Udf
+        from curate.operators.rows import MapRows
+        from curate.operators.udf import Udf
 
         return MapRows(Udf(fn), flat=False).identity()
 
@@ -143,7 +145,7 @@ class TestIdentity:
 
     def test_long_lists_in_expressions_count(self) -> None:
         """The text of an expression leaves the middle of a list out; its identity does not."""
-        from curate.dataset.lazy.expressions import expression_text
+        from curate.arrow.expressions import expression_text
 
         one = pc.field("n").isin([*range(100)])
         other = pc.field("n").isin([*range(50), 1000, *range(51, 100)])

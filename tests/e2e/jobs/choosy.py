@@ -5,7 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate import Job, param
+from curate.job.job import Job
+from curate.job.params import param
 
 
 class Choosy(Job):

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate import Job, param
+from curate.job.job import Job
+from curate.job.params import param
 
 
 class Curation(Job):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from curate import Dataset
+from curate.dataset.dataset import Dataset
 from tests.e2e.jobs.curation import Curation
 
 

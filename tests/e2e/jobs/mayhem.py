@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from curate import RetryLater, param
+from curate.errors import RetryLater
+from curate.job.params import param
 from tests.e2e.jobs.curation import Curation, _first_time
 
 TROUBLES = ("raise", "later", "slow", "talk", "kill", "exit", "hang")

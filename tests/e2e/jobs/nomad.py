@@ -13,11 +13,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate import ActorPool, Dataset, Job, param
-from curate.dataset.lazy import ranges, sinks
+from curate.dataset.dataset import Dataset
+from curate.exchange import ranges
+from curate.job.job import Job
+from curate.job.params import param
+from curate.pipeline.step import ActorPool
+from curate.plan import rewrites
 
-sinks.LEAST_MAP_BYTES = ranges.LEAST_BYTES = 2048
-sinks.MAPS = ranges.PARTS = 1 << 30
+rewrites.LEAST_MAP_BYTES = ranges.LEAST_BYTES = 2048
+rewrites.MAPS = ranges.PARTS = 1 << 30
 
 
 def look(batch: pa.Table, what: str, trace: str, pause_s: float, hold: str) -> pa.Table:

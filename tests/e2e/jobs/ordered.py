@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from curate import Dataset, Job, param
+from curate.dataset.dataset import Dataset
+from curate.job.job import Job
+from curate.job.params import param
 
 
 class Ordered(Job):

@@ -11,7 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate import ActorPool, Dataset, Job, param
+from curate.dataset.dataset import Dataset
+from curate.job.job import Job
+from curate.job.params import param
+from curate.pipeline.step import ActorPool
 
 
 class Measure:

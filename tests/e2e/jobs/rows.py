@@ -9,9 +9,10 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate import BadRow, Job
-from curate.dataset.driver import run
-from curate.testing import FakeClock
+from curate.errors import BadRow
+from curate.graph.entry import run
+from curate.job.job import Job
+from curate.testing.clock import FakeClock
 
 
 class Rows(Job):

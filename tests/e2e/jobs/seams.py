@@ -13,8 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import curate
-from curate import ActorPool, Dataset, log
-from curate.dataset.lazy import ranges, sinks
+from curate import log
+from curate.dataset.dataset import Dataset
+from curate.exchange import ranges
+from curate.pipeline.step import ActorPool
+from curate.plan import rewrites
 
 SMALL_BYTES = 400
 """What a map shard reads, and an output has, so that a few rows make several of each."""
@@ -23,7 +26,7 @@ WORDS = ("a brown fox", "the lazy dog", "some old river", "this green hill", "on
 
 def make_small() -> None:
     """Has this process plan several shards for a few rows."""
-    sinks.LEAST_MAP_BYTES = ranges.LEAST_BYTES = SMALL_BYTES
+    rewrites.LEAST_MAP_BYTES = ranges.LEAST_BYTES = SMALL_BYTES
 
 
 def rows(number: int, count: int = 6) -> pa.Table:

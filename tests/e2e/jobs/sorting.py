@@ -17,14 +17,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import curate
-from curate import Dataset, log
-from curate.dataset.driver import dry_run, run
-from curate.dataset.formats import OutputFormat
-from curate.dataset.lazy import ranges, sinks
-from curate.dataset.spec import RunOptions
+from curate import log
+from curate.dataset.dataset import Dataset
+from curate.driver.options import RunOptions
 from curate.errors import ConfigError, CurateError
+from curate.exchange import ranges
+from curate.formats.record import OutputFormat
+from curate.graph.entry import dry_run, run
+from curate.plan import rewrites, stages
 
-sinks.LEAST_MAP_BYTES = ranges.LEAST_BYTES = int(os.environ.get("SORTING_BYTES", "2048"))
+rewrites.LEAST_MAP_BYTES = ranges.LEAST_BYTES = int(os.environ.get("SORTING_BYTES", "2048"))
 
 
 def look_before(batch: pa.Table) -> pa.Table:
@@ -67,7 +69,7 @@ def dataset(arguments: Namespace) -> Dataset:
 
 def written(arguments: Namespace) -> tuple[Any, RunOptions]:
     """Returns the stage that is run, and how."""
-    spec, inputs = sinks.stage_of(dataset(arguments)._plan, OutputFormat.PARQUET, None)
+    spec, inputs = stages.stage_of(dataset(arguments)._plan, OutputFormat.PARQUET, None)
     return spec, RunOptions(
         inputs=tuple(inputs),
         output=arguments.output,

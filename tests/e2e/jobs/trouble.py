@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from curate import param
+from curate.job.params import param
 from tests.e2e.jobs.curation import Curation, _first_time
 
 STEP_BYTES = 32 << 20

@@ -1,0 +1,1 @@
+"""Functions on Arrow data that know nothing of curate."""

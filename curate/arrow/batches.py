@@ -1,0 +1,149 @@
+"""Tables of an exact number of rows, whatever the sizes they come in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from curate.arrow.sizes import row_bytes
+from curate.log import get_logger
+from curate.units import format_bytes
+
+FIRST_BLOCK_BYTES = 1 << 20
+"""Bytes at which what a piece gives first becomes a block."""
+
+
+def sized(tables: Iterator[pa.Table], block_bytes: int) -> Iterator[pa.Table]:
+    """Yields the rows in blocks that reach a size: `FIRST_BLOCK_BYTES` for the first, twice that for the next, and so
+    on to `block_bytes`.
+
+    So the first rows are there soon, and most blocks are large. Which rows a block has depends on nothing else but
+    their schema, which all of them have.
+    """
+    gathered: list[pa.Table] = []
+    size, enough = 0, min(FIRST_BLOCK_BYTES, block_bytes)
+    for table in _sliced(tables, block_bytes):
+        if gathered and not table.schema.equals(gathered[0].schema):
+            yield joined(gathered)
+            gathered, size = [], 0
+        gathered.append(table)
+        size += table.nbytes
+        if size >= enough:
+            yield joined(gathered)
+            gathered, size, enough = [], 0, min(2 * enough, block_bytes)
+    if gathered:
+        yield joined(gathered)
+
+
+def _sliced(tables: Iterator[pa.Table], most_bytes: int) -> Iterator[pa.Table]:
+    """Yields the rows in tables of about `most_bytes` bytes at most, by what their rows have on average; of one row at
+    least. Says once that there is a row that is larger."""
+    warned = False
+    for table in tables:
+        size = table.nbytes
+        rows = max(1, table.num_rows * most_bytes // size) if size > most_bytes else table.num_rows
+        if size > most_bytes and rows == 1 and not warned:
+            warned = True
+            get_logger().warning(
+                "a row is larger than block_bytes, and is a block of its own",
+                row_bytes=format_bytes(size // table.num_rows),
+                block_bytes=format_bytes(most_bytes),
+            )
+        yield from (table.slice(at, rows) for at in range(0, table.num_rows, rows))
+
+
+def first_rows(tables: Iterator[pa.Table], rows: int | None) -> Iterator[pa.Table]:
+    """Yields the first rows, and asks for no table beyond; all of them if `rows` is None. No table is empty."""
+    left = rows
+    if left == 0:
+        return
+    for table in tables:
+        if not table.num_rows:
+            continue
+        if left is not None and table.num_rows >= left:
+            yield table.slice(0, left)
+            return
+        if left is not None:
+            left -= table.num_rows
+        yield table
+
+
+def paced(tables: Iterator[pa.Table], step: int | None) -> Iterator[pa.Table]:
+    """Yields all rows: `step` of them first, and then as many as there were so far; tables as they are if it is None.
+
+    >>> [table.num_rows for table in paced(iter([pa.table({"n": range(9)})]), 2)]
+    [2, 2, 4, 1]
+    """
+    if not step:
+        yield from tables
+        return
+    given = 0
+    for table in tables:
+        at = 0
+        while at < table.num_rows:
+            own = table.slice(at, given or step)
+            given += own.num_rows
+            at += own.num_rows
+            yield own
+
+
+def joined(tables: list[pa.Table]) -> pa.Table:
+    """Returns tables as one, types of nulls filled in and numbers widened."""
+    return tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="permissive")
+
+
+MOST_BYTES = 256 << 20
+"""Bytes of a table above which it has fewer rows: as many as a row of text may have."""
+
+
+def rechunk(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
+    """Yields the same rows in tables of `rows` rows, the last one smaller, none empty, each in one chunk. Rows that are
+    larger than `MOST_BYTES` together are several tables, each of as many as fit, and of one at least.
+
+    One chunk, so that user code cannot come to depend on how a file was read.
+    """
+    if rows < 1:
+        raise ValueError(f"expected at least one row a batch, found {rows}")
+    pending: list[pa.Table] = []
+    pending_bytes = 0
+    left = rows
+    for table in tables:
+        at = 0
+        while at < table.num_rows:
+            part = table.slice(at, left) if at or table.num_rows > left else table
+            at += part.num_rows
+            left -= part.num_rows
+            pending.append(part)
+            # Of a small table it takes longer to measure what its rows refer to than all that is done with it here.
+            bound = part.get_total_buffer_size()
+            pending_bytes += bound if bound <= MOST_BYTES else part.nbytes
+            if pending_bytes > MOST_BYTES:
+                *large, rest = _cut(_joined(pending))
+                yield from large
+                pending, pending_bytes = [rest], rest.nbytes
+            if not left:
+                yield _joined(pending)
+                pending, pending_bytes, left = [], 0, rows
+    if pending:
+        yield _joined(pending)
+
+
+def _cut(table: pa.Table) -> Iterator[pa.Table]:
+    """Yields as many rows as fit, again and again; the last table may grow."""
+    ends = np.cumsum(row_bytes(table))
+    at = 0
+    while True:
+        before = ends[at - 1] if at else 0
+        stop = max(at + 1, int(np.searchsorted(ends, before + MOST_BYTES, side="right")))
+        if stop >= table.num_rows:
+            yield table.slice(at).combine_chunks()
+            return
+        yield table.slice(at, stop - at).combine_chunks()
+        at = stop
+
+
+def _joined(tables: list[pa.Table]) -> pa.Table:
+    table = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+    return table.combine_chunks() if any(column.num_chunks > 1 for column in table.columns) else table

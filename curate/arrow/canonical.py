@@ -1,0 +1,176 @@
+"""Rows as they are stored in run files: equal rows are equal bytes, whatever arrays they came in.
+
+What is only a way of storing (dictionaries, views, run-end encoding) is stored plain; the schema of a file has a note
+of what it was, which is what rows become again when they are read for good.
+
+Under a null there may be anything; Arrow's `take` leaves zeros there, but for what lies in the fields of a struct that
+is null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from curate.arrow.schema import hold
+from curate.arrow.sizes import per_schema
+from curate.arrow.values import Misfit, recast
+from curate.errors import ConfigError
+
+
+@per_schema
+def stored_schema(schema: pa.Schema) -> pa.Schema:
+    """Returns the schema as it is written: no metadata, plain instead of dictionary and view types."""
+    return pa.schema([pa.field(field.name, _stored_type(field.type), field.nullable) for field in schema])
+
+
+def _stored_type(type: pa.DataType) -> pa.DataType:
+    if pt.is_dictionary(type):
+        return _stored_type(type.value_type)
+    if pt.is_string_view(type):
+        return pa.string()
+    return pa.binary() if pt.is_binary_view(type) else type
+
+
+_GIVEN = b"curate:given"
+"""The note in the schema of a run file."""
+
+
+@per_schema
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """Returns the schema as it is stored: no metadata, and plain types at any depth.
+
+    Raises ConfigError for unions, views of lists, and what else Arrow cannot put in another order.
+    """
+    stored = pa.schema([_plain_field(field) for field in schema])
+    for field in stored:
+        try:
+            if _has(field.type, _is_unmovable):
+                raise pa.ArrowNotImplementedError("its rows have no size of their own")
+            pc.take(pa.nulls(0, field.type), pa.array([], pa.uint64()))
+        except pa.ArrowNotImplementedError as error:
+            raise ConfigError(
+                f"column {field.name!r} is {field.type}, which no exchange can move; cast or drop it before: {error}"
+            ) from error
+    return stored
+
+
+def noted(stored: pa.Schema, schema: pa.Schema) -> pa.Schema:
+    """Returns `stored`, the `plain_schema` of `schema`, with a note of it, if types differ."""
+    schema = given_schema(schema).remove_metadata()
+    return stored if stored.equals(schema) else stored.with_metadata({_GIVEN: schema.serialize().to_pybytes()})
+
+
+def given_schema(stored: pa.Schema) -> pa.Schema:
+    """Returns the schema that rows came with, of which one is the `noted`."""
+    note = (stored.metadata or {}).get(_GIVEN)
+    return stored if note is None else pa.ipc.read_schema(pa.py_buffer(note))
+
+
+def given(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Returns a table, its columns that were stored plain in the way of `schema` again."""
+    for at, field in enumerate(table.schema):
+        to = schema.field(field.name) if field.name in schema.names else field
+        if not to.type.equals(field.type) and _plain(to.type).equals(field.type):
+            try:
+                chunks = [recast(chunk, to.type) for chunk in table.column(at).chunks]
+            except (Misfit, pa.ArrowException):  # more values than the indexes of a dictionary can count
+                continue
+            table = table.set_column(at, to, pa.chunked_array(chunks, to.type))
+    return table
+
+
+def _plain_field(field: pa.Field) -> pa.Field:
+    return pa.field(field.name, _plain(field.type), field.nullable)
+
+
+def _plain(type: pa.DataType) -> pa.DataType:
+    if pt.is_dictionary(type) or pt.is_run_end_encoded(type):
+        return _plain(type.value_type)
+    if pt.is_string_view(type):
+        return pa.string()
+    if pt.is_binary_view(type):
+        return pa.binary()
+    if pt.is_struct(type):
+        return pa.struct([_plain_field(field) for field in type.fields])
+    if pt.is_map(type):
+        return pa.map_(_plain_field(type.key_field), _plain_field(type.item_field), keys_sorted=type.keys_sorted)
+    if pt.is_fixed_size_list(type):
+        return pa.list_(_plain_field(type.value_field), type.list_size)
+    if pt.is_list(type):
+        return pa.list_(_plain_field(type.value_field))
+    if pt.is_large_list(type):
+        return pa.large_list(_plain_field(type.value_field))
+    return type
+
+
+def held(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Returns the table with exactly `schema`, a `plain_schema`. Raises SchemaMismatch as `hold` does."""
+    for at, field in enumerate(table.schema):
+        plain = _plain_field(field)
+        if not plain.type.equals(field.type):
+            table = table.set_column(at, plain, _made_plain(table.column(at), plain.type))
+    return hold(table, schema)
+
+
+def _made_plain(column: pa.ChunkedArray, plain: pa.DataType) -> pa.ChunkedArray:
+    if pt.is_dictionary(column.type):
+        # Arrow casts no dictionary of nested values.
+        chunks = [chunk.dictionary_decode() for chunk in column.chunks]
+        column = pa.chunked_array(chunks, column.type.value_type)
+    elif pt.is_run_end_encoded(column.type):
+        column = pc.run_end_decode(column)
+    return column if column.type.equals(plain) else column.cast(plain)
+
+
+@per_schema
+def _with_structs(schema: pa.Schema) -> list[int]:
+    """Returns the numbers of the columns in which a struct may be null."""
+    return [at for at, field in enumerate(schema) if _has(field.type, pt.is_struct)]
+
+
+def _has(type: pa.DataType, is_wanted: Callable[[pa.DataType], bool]) -> bool:
+    """Returns whether it, or a type in it, is one of those."""
+    if isinstance(type, pa.BaseExtensionType):
+        return _has(type.storage_type, is_wanted)
+    return is_wanted(type) or any(_has(type.field(at).type, is_wanted) for at in range(type.num_fields))
+
+
+def _is_unmovable(type: pa.DataType) -> bool:
+    # Arrow takes rows of a view of lists with all values, and casts views that have nulls to broken lists.
+    return bool(pt.is_union(type) or pt.is_list_view(type) or pt.is_large_list_view(type))
+
+
+def settled(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Returns the rows of a batch of `schema` that `take` gave, with zeros under every null."""
+    for at in _with_structs(schema):
+        column = _emptied(batch.column(at)).take(pa.array(np.arange(batch.num_rows)))
+        batch = batch.set_column(at, batch.schema.field(at), column)
+    return batch
+
+
+def _emptied(array: pa.Array) -> pa.Array:
+    """Returns the values, in whose structs fields are null where the struct is."""
+    type = array.type
+    if not _has(type, pt.is_struct):
+        return array
+    if isinstance(type, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(type, _emptied(array.storage))
+    mask = array.is_null() if array.null_count else None
+    if pt.is_struct(type):
+        if not type.num_fields:
+            return array
+        fields = [_emptied(field) for field in array.flatten()]
+        return pa.StructArray.from_arrays(fields, fields=type.fields, mask=mask)
+    if pt.is_map(type):
+        keys, items = _emptied(array.keys), _emptied(array.items)
+        return pa.MapArray.from_arrays(array.offsets, keys, items, type=type, mask=mask)
+    if pt.is_fixed_size_list(type):
+        return pa.FixedSizeListArray.from_arrays(_emptied(array.values), type=type, mask=mask)
+    if pt.is_list(type) or pt.is_large_list(type):
+        return array.__class__.from_arrays(array.offsets, _emptied(array.values), type=type, mask=mask)
+    return array

@@ -1,0 +1,167 @@
+"""What a function gives, brought to the schema that was declared for it: never with loss, and never as another kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from curate.arrow.schema import cast, told, widens
+from curate.errors import ConfigError, SchemaMismatch, did_you_mean
+
+
+def check_declared(method: str, schema: Any) -> pa.Schema | None:
+    """Returns a schema that was declared, None if none was. Raises ConfigError for what is no schema of columns."""
+    if schema is None:
+        return None
+    if not isinstance(schema, pa.Schema):
+        raise ConfigError(
+            f"{method}(output_schema={schema!r:.80}) is no schema; such as pyarrow.schema([('id', pyarrow.int64())])"
+        )
+    for name in schema.names:
+        if schema.names.count(name) > 1:
+            raise ConfigError(
+                f"{method}(output_schema=...): the column {name!r} is there {schema.names.count(name)} times"
+            )
+    if not len(schema):
+        raise ConfigError(
+            f"{method}(output_schema=...) has no column, and rows of none cannot be told: name one at least"
+        )
+    return schema.remove_metadata()
+
+
+def identity_of(schema: pa.Schema | None) -> list[Any]:
+    """Returns what a declared schema adds to an identity: nothing, if there is none."""
+    return [] if schema is None else [["output_schema", [[one.name, str(one.type), one.nullable] for one in schema]]]
+
+
+def as_declared(table: pa.Table, schema: pa.Schema, where: str, rows: str) -> pa.Table:
+    """Returns a table with exactly the columns of `schema`, in its order and types, every value what it was.
+
+    Raises SchemaMismatch, which begins with `where` and tells `rows`, for columns that are missing or not declared,
+    nulls where none may be, and values that the declared type does not hold.
+    """
+    if table.schema.equals(schema) and not any(_has_null(table, field) for field in schema):
+        return table
+    names = table.column_names
+    missing = [f"{one.name!r} is missing{did_you_mean(one.name, names)}" for one in schema if one.name not in names]
+    missing += [f"{name!r} is not declared" for name in names if name not in schema.names]
+    if missing:
+        raise SchemaMismatch(
+            f"{where} gave columns ({told(table.schema)}) of {rows}, and declared are ({told(schema)}): "
+            f"{'; '.join(missing)}; change what it returns, or output_schema"
+        )
+    columns = []
+    for field in schema:
+        column = table.column(field.name)
+        try:
+            columns.append(exactly(column, field.type))
+            if _has_null(table, field):
+                raise _LossError("it has nulls, and is declared to have none")
+        except _LossError as error:
+            raise SchemaMismatch(
+                f"{where} gave the column {field.name!r} as {column.type} of {rows}, and declared is {field.type}: "
+                f"{error}; change what it returns, or output_schema"
+            ) from error
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _has_null(table: pa.Table, field: pa.Field) -> bool:
+    return not field.nullable and bool(table.column(field.name).null_count)
+
+
+class _LossError(Exception):
+    """A type does not hold a value."""
+
+
+def exactly(column: pa.ChunkedArray, type: pa.DataType) -> pa.ChunkedArray:
+    """Returns a column as a type, every value what it was. Raises _LossError."""
+    if column.type.equals(type):
+        return column
+    if isinstance(type, pa.BaseExtensionType) and not isinstance(column.type, pa.BaseExtensionType):
+        storage = exactly(column, type.storage_type)
+        return pa.chunked_array([pa.ExtensionArray.from_storage(type, chunk) for chunk in storage.chunks], type)
+    if not _alike(column.type, type):
+        raise _LossError("a value of the one is none of the other")
+    try:
+        if widens(column.type, type):
+            return cast("", column, pa.field("", type))
+        made = _cast(column, type)
+        if _same(_cast(made, column.type), column):
+            return made
+    except (pa.ArrowException, SchemaMismatch) as error:
+        raise _LossError(str(error)) from error
+    raise _LossError("values would not be what they were")
+
+
+def _cast(column: pa.ChunkedArray, type: pa.DataType) -> pa.ChunkedArray:
+    if pt.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pt.is_integer(column.type) and pt.is_decimal(type) and type.scale >= 0:
+        # Arrow asks for room for all numbers there are, and not for those in the column.
+        column = column.cast(pa.decimal256(min(76, 20 + type.scale), type.scale))
+    return column.cast(type)
+
+
+def _same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
+    if one.equals(other):
+        return True
+    # NaN equals nothing.
+    if pt.is_floating(one.type):
+        same = pc.or_(pc.equal(one, other), pc.and_(pc.is_nan(one), pc.is_nan(other)))
+        return one.null_count == other.null_count and bool(pc.all(same).as_py() is not False)
+    return pt.is_nested(one.type) and repr(one.to_pylist()) == repr(other.to_pylist())
+
+
+_KINDS = (
+    ("boolean", pt.is_boolean),
+    ("number", lambda type: pt.is_integer(type) or pt.is_floating(type) or pt.is_decimal(type)),
+    ("text", lambda type: pt.is_string(type) or pt.is_large_string(type) or pt.is_string_view(type)),
+    (
+        "bytes",
+        lambda type: (
+            pt.is_binary(type) or pt.is_large_binary(type) or pt.is_binary_view(type) or pt.is_fixed_size_binary(type)
+        ),
+    ),
+    ("date", pt.is_date),
+    ("time", pt.is_time),
+    ("moment", lambda type: pt.is_timestamp(type) and type.tz is not None),
+    ("timestamp", pt.is_timestamp),
+    ("duration", pt.is_duration),
+    ("list", lambda type: pt.is_list(type) or pt.is_large_list(type) or pt.is_fixed_size_list(type) or _is_view(type)),
+    ("struct", pt.is_struct),
+    ("map", pt.is_map),
+)
+
+
+def _is_view(type: pa.DataType) -> bool:
+    return bool(pt.is_list_view(type) or pt.is_large_list_view(type))
+
+
+def _alike(found: pa.DataType, declared: pa.DataType) -> bool:
+    """Returns whether values of two types are of one kind, at every depth."""
+    if pt.is_null(found) or found.equals(declared):
+        return True
+    if pt.is_dictionary(found) or pt.is_run_end_encoded(found):
+        return _alike(found.value_type, declared)
+    if pt.is_dictionary(declared) or pt.is_run_end_encoded(declared):
+        return _alike(found, declared.value_type)
+    kinds = [next((name for name, is_one in _KINDS if is_one(type)), None) for type in (found, declared)]
+    if kinds[0] is None or kinds[0] != kinds[1]:
+        return False
+    if kinds[0] == "number":
+        # 0.1 is no tenth.
+        return not any(
+            pt.is_floating(one) and pt.is_decimal(two) for one, two in ((found, declared), (declared, found))
+        )
+    if kinds[0] == "list":
+        return _alike(found.value_type, declared.value_type)
+    if kinds[0] == "map":
+        return _alike(found.key_type, declared.key_type) and _alike(found.item_type, declared.item_type)
+    if kinds[0] == "struct":
+        fields = {one.name: one.type for one in found.fields}
+        same = fields.keys() == {one.name for one in declared.fields} and len(fields) == declared.num_fields
+        return same and all(_alike(fields[one.name], one.type) for one in declared.fields)
+    return True

@@ -1,0 +1,196 @@
+"""Rows of equal keys as numbers of groups, and sums, extremes and first rows of groups.
+
+All goes by the rows in their order, one after the other, so that a sum of floats is the same on every machine, however
+often it is made. Sums of whole numbers and decimals are exact, or raise SumOverflow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from curate.arrow.offsets import one_array
+from curate.arrow.order import Order
+from curate.errors import SumOverflow
+
+Numbers = np.ndarray[Any, Any]
+
+
+DIRECT = 4
+"""Whole numbers are told apart by a table of their whole range where that has at most as many places for each row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Which group each row belongs to: `ids`, from 0 to `count - 1`. Every group has a row."""
+
+    ids: Numbers
+    count: int
+    told: Callable[[int], str] = field(default=str, repr=False, compare=False)
+    """Returns what the key of a row is, as text for errors."""
+
+    def firsts(self) -> Numbers:
+        """Returns the first row of each group."""
+        found = np.empty(self.count, np.int64)
+        # Of several values for one place numpy keeps the last.
+        found[self.ids[::-1]] = np.arange(len(self.ids) - 1, -1, -1)
+        return found
+
+    def lasts(self) -> Numbers:
+        """Returns the last row of each group."""
+        found = np.empty(self.count, np.int64)
+        found[self.ids] = np.arange(len(self.ids))
+        return found
+
+    def first_values(self, values: pa.Array) -> pa.Array:
+        """Returns the first value of each group that is not null; null if there is none."""
+        rows = np.flatnonzero(_valid(values))[::-1]
+        found = np.full(self.count, -1)
+        found[self.ids[rows]] = rows
+        return values.take(pa.array(found, mask=found < 0))
+
+    def total(self, values: Numbers) -> Numbers:
+        """Returns the sum of each group of numbers, which cannot overflow."""
+        sums = np.zeros(self.count, values.dtype)
+        np.add.at(sums, self.ids, values)
+        return sums
+
+    def sums(self, values: pa.Array, column: str) -> pa.Array:
+        """Returns the sum of each group of int64, uint64, double or decimal256, of the values that are not null; null
+        if there is none. Raises SumOverflow, naming `column` and the key, for whole numbers that come to over 64 bits.
+        """
+        if pt.is_decimal(values.type):
+            return self._by_arrow(values, "sum")
+        if not values.null_count:
+            return pa.array(self._sums(values.to_numpy(), column))
+        valid = _valid(values)
+        ids = self.ids[valid]
+        seen = np.zeros(self.count, bool)
+        seen[ids] = True
+        rows = np.flatnonzero(valid)
+        some = Groups(ids, self.count, lambda row: self.told(int(rows[row])))
+        return pa.array(some._sums(values.drop_null().to_numpy(), column), mask=~seen)
+
+    def _sums(self, values: Numbers, column: str) -> Numbers:
+        if values.dtype.kind == "f" or not len(values):
+            return self.total(values)
+        if max(abs(int(values.min())), abs(int(values.max()))) * len(values) < 1 << 63:
+            return self.total(values)
+        # In two halves, which less than 2**31 rows cannot bring over 64 bits.
+        half, ones = values.dtype.type(32), values.dtype.type(0xFFFF_FFFF)
+        low = self.total((values & ones).astype(np.int64))
+        high = self.total((values >> half).astype(np.int64)) + (low >> 32)
+        least, most = (-(1 << 31), (1 << 31) - 1) if values.dtype.kind == "i" else (0, (1 << 32) - 1)
+        over = np.flatnonzero((high < least) | (high > most))
+        if len(over):
+            group = int(over[0])
+            sum = (int(high[group]) << 32) + (int(low[group]) & 0xFFFF_FFFF)
+            raise self.overflow(group, column, sum, str(pa.from_numpy_dtype(values.dtype)))
+        whole: Numbers = (high << 32) | (low & 0xFFFF_FFFF)
+        return whole.view(values.dtype)
+
+    def overflow(self, group: int, column: str, sum: Any, type: str) -> SumOverflow:
+        """Returns the error for a sum that does not fit."""
+        return SumOverflow(
+            f"the sum of column {column!r} where {self.told(int(self.firsts()[group]))} comes to {sum}, which does not "
+            f"fit {type}; cast the column to double, or to a decimal, before it"
+        )
+
+    def extremes(self, values: pa.Array, function: str) -> pa.Array:
+        """Returns the `min` or `max` of each group: of numbers if there are any, else NaN, and null if all are null."""
+        plain = pt.is_integer(values.type) or pt.is_float32(values.type) or pt.is_float64(values.type)
+        if not plain or values.null_count or not len(values):
+            return self._by_arrow(values, function)
+        numbers = values.to_numpy()
+        whole = numbers.dtype.kind != "f"
+        if not whole and np.isnan(numbers).any():
+            return self._by_arrow(values, function)
+        least, most = (np.iinfo(numbers.dtype).min, np.iinfo(numbers.dtype).max) if whole else (-np.inf, np.inf)
+        found = np.full(self.count, most if function == "min" else least, numbers.dtype)
+        (np.minimum if function == "min" else np.maximum).at(found, self.ids, numbers)
+        return pa.array(found)
+
+    def _by_arrow(self, values: pa.Array, function: str) -> pa.Array:
+        table = pa.table([pa.array(self.ids), values], names=["id", "value"])
+        found = table.group_by("id", use_threads=False).aggregate([("value", function)])
+        places = np.empty(self.count, np.int64)
+        places[found["id"].to_numpy()] = np.arange(self.count)
+        return one_chunk(found[f"value_{function}"]).take(pa.array(places))
+
+
+def groups_of_sorted(order: Order, table: pa.Table) -> Groups:
+    """Returns the groups of equal keys of a sorted table, numbered in its order."""
+    starts = order.starts(table)
+    ids = np.zeros(table.num_rows, np.int64)
+    ids[starts[1:]] = 1
+    return Groups(np.cumsum(ids), len(starts), _teller(order, table))
+
+
+def groups_of(order: Order, table: pa.Table) -> Groups | None:
+    """Returns the groups of equal keys of a table in any order; None where a key is of a type that cannot be numbered
+    without sorting.
+    """
+    groups = None
+    for key in order.keys:
+        found = _numbered(one_chunk(table.column(key.column)))
+        if found is not None and groups is not None:
+            # As many numbers as there are rows at most, of each: 64 bits hold the product.
+            found = _numbered(pa.array(groups.ids * found.count + found.ids))
+        if found is None:
+            return None
+        groups = found
+    if groups is None:
+        groups = Groups(np.zeros(table.num_rows, np.int64), min(1, table.num_rows))
+    return Groups(groups.ids, groups.count, _teller(order, table))
+
+
+def _numbered(values: pa.Array) -> Groups | None:
+    """Returns the groups of equal values, as an order sees them; None for a type that Arrow does not number."""
+    type = values.type
+    if pt.is_dictionary(type):
+        return _numbered(values.cast(type.value_type))
+    if pt.is_float32(type) or pt.is_float64(type):
+        # The two zeros are one value, and so is all that is not a number.
+        numbers = values.to_numpy(zero_copy_only=False) + 0.0
+        numbers[np.isnan(numbers)] = np.nan
+        values = pa.array(numbers, mask=~_valid(values))
+    elif pt.is_integer(type) and not values.null_count and len(values):
+        numbers = values.to_numpy()
+        numbers = numbers if pt.is_uint64(type) else numbers.astype(np.int64, copy=False)
+        least, most = numbers.min(), numbers.max()
+        if int(most) - int(least) < DIRECT * len(numbers):
+            places = (numbers - least).astype(np.int64, copy=False)
+            there = np.zeros(int(most) - int(least) + 1, bool)
+            there[places] = True
+            return Groups((np.cumsum(there) - 1).take(places), int(there.sum()))
+    elif not (pt.is_primitive(type) or pt.is_null(type) or _is_bytes(type)) or pt.is_float16(type):
+        return None
+    try:
+        found = values.dictionary_encode("encode")
+    except pa.ArrowNotImplementedError:
+        return None
+    return Groups(found.indices.to_numpy().astype(np.int64), len(found.dictionary))
+
+
+def _is_bytes(type: pa.DataType) -> bool:
+    return any(is_one(type) for is_one in (pt.is_string, pt.is_large_string, pt.is_binary, pt.is_large_binary))
+
+
+def _valid(values: pa.Array) -> Numbers:
+    """Returns which values are not null."""
+    return np.asarray(values.is_valid().to_numpy(zero_copy_only=False), bool)
+
+
+def _teller(order: Order, table: pa.Table) -> Callable[[int], str]:
+    names = [key.column for key in order.keys]
+    return lambda row: ", ".join(f"{name} is {table[name][row].as_py()!r}" for name in names) or "all rows are together"
+
+
+def one_chunk(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """Returns a column as one array. Raises ShardError for one that is too large."""
+    return column if isinstance(column, pa.Array) else one_array(column)

@@ -1,0 +1,247 @@
+"""Tables brought to a held schema: reordered and widened, never narrowed or guessed at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from curate.errors import ConfigError, SchemaMismatch, did_you_mean
+
+NEXT = "bring them to one type first, such as by with_column(name, pc.field(name).cast(type)), or rename one"
+"""What to do about columns of several types."""
+
+
+def brought(table: pa.Table, to: pa.Schema) -> pa.Table:
+    """Returns rows with the columns and types of a schema: missing ones null, others widened. Raises SchemaMismatch."""
+    for field in to:
+        if field.name not in table.column_names:
+            table = table.append_column(field, pa.nulls(table.num_rows, field.type))
+    return hold(table.select(to.names), to, "a part of a union")
+
+
+def unify(what: str, schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """Returns the schema that rows of all of these are held to: the first one, if they are the same.
+
+    Columns come in the order in which they are first there. Raises ConfigError, which begins with `what`, where a
+    column has types of which none holds all values.
+    """
+    if all(one.equals(schemas[0]) for one in schemas):
+        return schemas[0]
+    types: dict[str, pa.DataType] = {}
+    for field in (field for one in schemas for field in one):
+        before = types.get(field.name, field.type)
+        both = _wider(before, field.type)
+        if both is None:
+            raise ConfigError(
+                f"{what}: the column {field.name!r} is {before} and {field.type}; the parts have "
+                f"{' and '.join(dict.fromkeys(f'({told(one)})' for one in schemas))}: {NEXT}"
+            )
+        types[field.name] = both
+    return pa.schema(list(types.items()))
+
+
+def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Returns the type that holds the values of both; None if there is none."""
+    if one.equals(other):
+        return one
+    one, other = plain(one), plain(other)
+    if widens(one, other):
+        return other
+    if widens(other, one):
+        return one
+    try:
+        fields = (pa.schema([("column", type)]) for type in (one, other))
+        both = pa.unify_schemas(list(fields), promote_options="permissive").field(0).type
+    except pa.ArrowException:
+        return None
+    return both if widens(one, both) and widens(other, both) else None
+
+
+def agreed(name: str, before: pa.Schema | None, found: pa.Schema) -> pa.Schema:
+    """Returns the schema that holds both, types of nulls filled in and numbers widened. Raises SchemaMismatch."""
+    if before is None or before.equals(found):
+        return found
+    if before.names == found.names:
+        try:
+            return pa.unify_schemas([before, found], promote_options="permissive")
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            pass
+    error = SchemaMismatch(
+        f"{name} gave a batch with ({describe(found)}) after batches with ({describe(before)}); every batch must have "
+        "the same columns, of one type"
+    )
+    error.returned = True
+    raise error
+
+
+def describe(schema: pa.Schema) -> str:
+    """Returns a schema in one line.
+
+    >>> describe(pa.schema([("id", pa.int64()), ("text", pa.string())]))
+    'id: int64, text: string'
+    """
+    return ", ".join(f"{field.name}: {field.type}" for field in schema) or "no columns"
+
+
+DECLARE = "Where no output_schema is declared, it is that of the first rows: declare one that holds all values"
+"""What to do about rows that do not have the schema that is held."""
+
+_UNITS = ["s", "ms", "us", "ns"]
+
+
+def plain(type: pa.DataType) -> pa.DataType:
+    """Returns the type without dictionary encoding, which is a way of storing and no part of the values."""
+    return plain(type.value_type) if pt.is_dictionary(type) else type
+
+
+def plain_within(type: pa.DataType) -> pa.DataType:
+    """Returns the type without dictionary encoding, at any depth of lists and structs.
+
+    >>> plain_within(pa.struct([("word", pa.dictionary(pa.int32(), pa.string()))]))
+    StructType(struct<word: string>)
+    """
+    type = plain(type)
+    if pt.is_struct(type):
+        return pa.struct([field.with_type(plain_within(field.type)) for field in type.fields])
+    if pt.is_list(type) or pt.is_large_list(type):
+        make = pa.list_ if pt.is_list(type) else pa.large_list
+        return make(type.value_field.with_type(plain_within(type.value_type)))
+    return type
+
+
+def widens(found: pa.DataType, held: pa.DataType) -> bool:
+    """Returns whether every value of `found` may be held as `held` (int64 as float64: where it is exact)."""
+    if found.equals(held) or pt.is_null(found):
+        return True
+    if pt.is_dictionary(found):
+        return widens(found.value_type, held)
+    if _is_text(found):
+        return _is_text(held)
+    if _is_bytes(found):
+        return _is_bytes(held)
+    if pt.is_integer(found):
+        return _widens_integer(found, held)
+    if pt.is_floating(found):
+        return bool(pt.is_floating(held) and held.bit_width >= found.bit_width)
+    if pt.is_decimal(found) and pt.is_decimal(held):
+        whole = held.precision - held.scale >= found.precision - found.scale
+        return bool(whole and held.scale >= found.scale)
+    if pt.is_timestamp(found) and pt.is_timestamp(held):
+        return found.tz == held.tz and _UNITS.index(held.unit) >= _UNITS.index(found.unit)
+    if _is_list(found) and _is_list(held):
+        return widens(found.value_type, held.value_type)
+    if pt.is_struct(found) and pt.is_struct(held):
+        return [f.name for f in found] == [f.name for f in held] and all(
+            widens(f.type, h.type) for f, h in zip(found, held, strict=True)
+        )
+    if pt.is_map(found) and pt.is_map(held):
+        return widens(found.key_type, held.key_type) and widens(found.item_type, held.item_type)
+    return False
+
+
+def in_parquet(type: pa.DataType) -> pa.DataType:
+    """Returns the type that a Parquet file has for another one, which it does not know.
+
+    >>> in_parquet(pa.list_(pa.timestamp("s"))).value_type
+    TimestampType(timestamp[ms])
+    """
+    if pt.is_dictionary(type):
+        return in_parquet(type.value_type)
+    if pt.is_timestamp(type) and type.unit == "s":
+        return pa.timestamp("ms", type.tz)
+    if pt.is_time32(type):
+        return pa.time32("ms")
+    if pt.is_date64(type):
+        return pa.date32()
+    if pt.is_struct(type):
+        return pa.struct([field.with_type(in_parquet(field.type)) for field in type])
+    if pt.is_map(type):
+        return pa.map_(in_parquet(type.key_type), in_parquet(type.item_type))
+    if pt.is_fixed_size_list(type):
+        return pa.list_(in_parquet(type.value_type), type.list_size)
+    if pt.is_list(type):
+        return pa.list_(in_parquet(type.value_type))
+    return pa.large_list(in_parquet(type.value_type)) if pt.is_large_list(type) else type
+
+
+def _readable(found: pa.DataType, held: pa.DataType) -> bool:
+    """Returns whether a file's column of the type `found` may be read as `held`: it widens, or is what Parquet makes of
+    it; then the cast sees to it that no value is changed."""
+    return widens(found, held) or widens(found, in_parquet(held))
+
+
+def _widens_integer(found: pa.DataType, held: pa.DataType) -> bool:
+    if pt.is_floating(held):
+        return bool(held.bit_width == 64)
+    if not pt.is_integer(held):
+        return False
+    if pt.is_signed_integer(found) == pt.is_signed_integer(held):
+        return bool(held.bit_width >= found.bit_width)
+    return bool(pt.is_signed_integer(held) and held.bit_width > found.bit_width)
+
+
+def _is_text(type: pa.DataType) -> bool:
+    return bool(pt.is_string(type) or pt.is_large_string(type) or pt.is_string_view(type))
+
+
+def _is_bytes(type: pa.DataType) -> bool:
+    return bool(pt.is_binary(type) or pt.is_large_binary(type) or pt.is_binary_view(type))
+
+
+def _is_list(type: pa.DataType) -> bool:
+    return bool(pt.is_list(type) or pt.is_large_list(type))
+
+
+def cast(what: str, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    """Returns the column as the field's type. Raises SchemaMismatch if that is no widening, or not exact."""
+    if column.type.equals(field.type):
+        return column
+    if not _readable(column.type, field.type):
+        raise SchemaMismatch(f"{what}: column {field.name!r} is {column.type}, expected {field.type}")
+    try:
+        # Arrow casts a dictionary to its values, and to nothing else.
+        column = column.cast(plain_within(column.type))
+        if pt.is_dictionary(field.type):
+            column = column.cast(field.type.value_type).dictionary_encode()
+        return column.cast(field.type)
+    except pa.ArrowException as error:
+        raise SchemaMismatch(
+            f"{what}: column {field.name!r} is {column.type}, expected {field.type}: {error}"
+        ) from error
+
+
+def told(schema: pa.Schema) -> str:
+    """Returns a schema as people are told."""
+    return ", ".join(f"{field.name}: {field.type}" for field in schema) or "no columns"
+
+
+def hold(table: pa.Table, schema: pa.Schema, what: str = "the output") -> pa.Table:
+    """Returns the table with exactly `schema`: columns in its order, types widened to its types.
+
+    Widening: null to anything, to a wider integer or float, integer to float64, text and bytes of any offset width,
+    dictionary to plain, a finer timestamp. `what` begins the message.
+
+    Raises SchemaMismatch if a column is missing, unexpected, there twice, or of a type that does not widen; the message
+    shows every field that differs, on both sides.
+    """
+    if table.schema is schema or table.schema.equals(schema, check_metadata=True):
+        return table
+    names, differences = table.column_names, []
+    for field in schema:
+        count = names.count(field.name)
+        if count == 0:
+            near = did_you_mean(field.name, [name for name in names if name not in schema.names])
+            differences.append(f"{field.name!r} is missing, expected {field.type}{near}")
+        elif count > 1:
+            differences.append(f"{field.name!r} is there {count} times")
+        elif not widens(table.schema.field(field.name).type, field.type):
+            found = table.schema.field(field.name).type
+            differences.append(f"{field.name!r} is {found}, expected {field.type}")
+    for name in dict.fromkeys(names):
+        if name not in schema.names:
+            differences.append(f"{name!r} ({table.schema.field(names.index(name)).type}) is not expected")
+    if differences:
+        raise SchemaMismatch(f"{what} does not have the schema that is held: {'; '.join(differences)}. {DECLARE}")
+    return pa.Table.from_arrays([cast(what, table.column(field.name), field) for field in schema], schema=schema)

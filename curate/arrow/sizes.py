@@ -1,0 +1,93 @@
+"""What is made of a schema, made once: small shards would spend a tenth of their time on making it anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+
+def row_bytes(table: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Returns the bytes of each row, from its values alone: null or not, in whatever buffers they lie."""
+    sizes = np.zeros(table.num_rows, np.int64)
+    for column in table.columns:
+        at = 0
+        for chunk in column.chunks:
+            sizes[at : at + len(chunk)] += _sizes(chunk)
+            at += len(chunk)
+    return sizes
+
+
+def _sizes(array: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+    type = array.type
+    if pt.is_dictionary(type):
+        sizes = np.append(_sizes(array.dictionary), 0)  # nulls have none
+        return np.asarray(sizes[pc.fill_null(array.indices.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)])
+    if isinstance(type, pa.BaseExtensionType):
+        return _sizes(array.storage)
+    if pt.is_fixed_size_list(type):
+        # Those of nulls count too: they take their place.
+        values = array.values.slice(array.offset * type.list_size, len(array) * type.list_size)
+        rows = _sizes(values).reshape(len(array), type.list_size)
+        return np.asarray(rows.sum(axis=1), np.int64)
+    if pt.is_struct(type):
+        total = np.zeros(len(array), np.int64)
+        for child in array.flatten():  # with the struct's own nulls, so that what lies under them does not count
+            total += _sizes(child)
+        return total
+    if pt.is_list(type) or pt.is_large_list(type) or pt.is_map(type):
+        lengths = pc.list_value_length(array) if not pt.is_map(type) else _map_lengths(array)
+        counts = pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False).astype(np.int64)
+        values = array.flatten() if not pt.is_map(type) else _map_values(array)
+        ends = np.concatenate([[0], np.cumsum(_sizes(values))])
+        stops = np.cumsum(counts)
+        return np.asarray(ends[stops] - ends[stops - counts] + 4, np.int64)
+    if pt.is_string(type) or pt.is_binary(type) or pt.is_large_string(type) or pt.is_large_binary(type):
+        lengths = pc.fill_null(pc.binary_length(array), 0).to_numpy(zero_copy_only=False)
+        return np.asarray(lengths.astype(np.int64) + 4, np.int64)
+    try:
+        width = type.bit_width // 8
+    except ValueError:
+        width = 0
+    return np.full(len(array), width, np.int64)
+
+
+def _map_lengths(array: pa.Array) -> pa.Array:
+    return pc.list_value_length(array.cast(pa.list_(_pair(array.type))))
+
+
+def _map_values(array: pa.Array) -> pa.Array:
+    return array.cast(pa.list_(_pair(array.type))).flatten()
+
+
+def _pair(type: pa.DataType) -> pa.DataType:
+    return pa.struct([pa.field("key", type.key_type, nullable=False), type.item_field])
+
+
+T = TypeVar("T")
+
+
+_MOST = 16
+
+
+def per_schema(make: Callable[[pa.Schema], T]) -> Callable[[pa.Schema], T]:
+    """Caches a function of a schema by the schema object, not its value: metadata, which may differ between equal
+    schemas, counts here."""
+    made: dict[int, tuple[pa.Schema, T]] = {}
+
+    @wraps(make)
+    def cached(schema: pa.Schema) -> T:
+        found = made.get(id(schema))
+        if found is None:
+            if len(made) >= _MOST:
+                made.clear()
+            # Kept together: while the schema lives, no other object has its id.
+            found = made[id(schema)] = (schema, make(schema))
+        return found[1]
+
+    return cached

@@ -1,0 +1,70 @@
+"""What is not known of types as no value was seen: columns of nothing but nulls, at any depth; or a whole table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from curate.arrow.sizes import per_schema
+
+
+def find_nulls(columns: Iterable[pa.Array | pa.ChunkedArray], schema: pa.Schema, misfits: dict[int, str]) -> None:
+    """Adds to `misfits` the rows with a null where the schema has none; a row already there keeps its reason."""
+    for field, column in zip(schema, columns, strict=True):
+        if not field.nullable and column.null_count:
+            for index in pc.indices_nonzero(pc.is_null(column)).to_pylist():
+                misfits.setdefault(index, f"column {field.name!r} is null")
+
+
+@per_schema
+def all_nullable(schema: pa.Schema) -> pa.Schema:
+    """Returns the schema with every field nullable: what tables have once their nulls were looked at."""
+    return pa.schema([field.with_nullable(True) for field in schema])
+
+
+def is_known(type: pa.DataType) -> bool:
+    """Returns whether a type says what its values are, at every depth.
+
+    >>> is_known(pa.list_(pa.struct([("a", pa.null())])))
+    False
+    """
+    if pt.is_null(type):
+        return False
+    return all(is_known(type.field(k).type) for k in range(type.num_fields))
+
+
+def empty(schema: pa.Schema) -> pa.Table:
+    """Returns a table without rows, of any types: Arrow's own `empty_table` raises for some tensors."""
+    return pa.table([pa.nulls(0, field.type) for field in schema], schema=schema)
+
+
+def is_blank(table: pa.Table) -> bool:
+    """Returns whether a table has neither columns nor rows: user functions, which were to make its columns, left no
+    row to tell them by."""
+    return not table.num_columns and not table.num_rows
+
+
+def filled(type: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """Returns a type with what it does not know taken from another one, where that is alike.
+
+    >>> filled(pa.list_(pa.null()), pa.list_(pa.int64()))
+    ListType(list<item: int64>)
+    >>> filled(pa.struct([("a", pa.null()), ("b", pa.int8())]), pa.struct([("b", pa.int64()), ("a", pa.string())]))
+    StructType(struct<a: string, b: int8>)
+    """
+    if pt.is_null(type):
+        return other
+    if is_known(type) or type.id != other.id:
+        return type
+    if pt.is_struct(type):
+        types = {other.field(k).name: other.field(k).type for k in range(other.num_fields)}
+        fields = [type.field(k) for k in range(type.num_fields)]
+        return pa.struct([one.with_type(filled(one.type, types.get(one.name, one.type))) for one in fields])
+    if pt.is_list(type):
+        return pa.list_(type.value_field.with_type(filled(type.value_type, other.value_type)))
+    if pt.is_large_list(type):
+        return pa.large_list(type.value_field.with_type(filled(type.value_type, other.value_type)))
+    return type

@@ -1,0 +1,177 @@
+"""What all parts of a Dataset stand on: its plan, how it runs, and its blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
+
+import pyarrow as pa
+
+from curate.arrow.unknown import is_known
+from curate.dataset.execute import Options, blocks
+from curate.dataset.schemas import blank_of, unions_settled
+from curate.dataset.stats import Ran, watched
+from curate.errors import ConfigError, did_you_mean
+from curate.exchange.protocol import Exchange
+from curate.operators.protocol import Operator
+from curate.plan import explain as plan_explain
+from curate.plan import physical
+from curate.plan.explain import explain_logical
+from curate.plan.nodes import Apply, Exchanged, Limit, Plan, schema_of
+from curate.plan.physical import through_files
+from curate.streaming.prefetch import Stopped, never
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A plan, the options that it runs with, and what came of its runs."""
+
+    _plan: Plan
+    _how: Options = field(default_factory=Options)
+    _ran: Ran = field(init=False, default_factory=Ran, repr=False, compare=False)
+
+    def schema(self) -> pa.Schema:
+        """Returns the schema of the rows; without running anything where no function is in the way.
+
+        Behind a function it is that of the first rows, wherever they are. If there are none, it is that which comes of
+        an empty table; without columns if nothing does.
+
+        >>> curate.range(1).schema().names
+        ['id']
+        """
+        found = schema_of(self._plan)
+        if found is None:
+            # Not the first row alone: of what type the values of a batch are, all of them tell. Where they do not, the
+            # batches that follow do.
+            batch = self._first(lambda plan: physical.unpaced(physical.lower(Limit(plan, 1))))
+            if batch is None or not all(is_known(field.type) for field in batch.schema):
+                batch = self._first(physical.lower)
+            found = (self._blank() if batch is None else batch).schema
+        return found
+
+    def using(self, options: Options | None = None, **changes: Any) -> Self:
+        """Says how rows are made: with these `Options`, or with the ones there are and these fields of them changed.
+
+        Raises ConfigError for an option that there is not, and for a value that makes no sense.
+
+        >>> curate.range(2).using(backend="inline", block_bytes=1 << 20).count()
+        2
+        """
+        known = [one.name for one in fields(Options)]
+        for name in changes:
+            if name not in known:
+                raise ConfigError(f"no option {name!r}{did_you_mean(name, known)}; there are: {', '.join(known)}")
+        return replace(self, _how=replace(options or self._how, **changes))
+
+    def explain(self) -> str:
+        """Returns the logical and the physical plan: what is fused, what is pushed into the read, how much is read. And
+        how it is written, where that is through an exchange and what is consumed is not.
+
+        >>> import pyarrow.compute as pc
+        >>> print(curate.range(9).filter(pc.field("id") > 2).limit(1).explain())
+        logical
+          limit(1)
+            filter((id > 2))
+              range(9)
+        physical
+          first 1 rows, then stop
+            tasks (1 CPU each)
+              range(9)
+                gives at most 1 rows of a piece; reads as many first, and more only if those are not enough
+                fused: filter((id > 2))
+        """
+        consumed = list(plan_explain.explain_physical(physical.lower(self._plan), 1))
+        told = ["logical", *explain_logical(self._plan, 1), "physical", *consumed]
+        # What a write refuses is none of a consumer's business.
+        with suppress(ConfigError):
+            if (plan := through_files(self._plan)) is not None:
+                written = list(plan_explain.explain_physical(physical.lower(plan), 1))
+                told += ["written", *written] if written != consumed else []
+        return "\n".join(told)
+
+    def stats(self) -> str:
+        """Returns what the last consumption or write of this very dataset took, or takes, if it goes on.
+
+        For each operator: rows and bytes in and out, the mean and the largest block that it gave; the time that it was
+        at work (wall, and CPU of its thread), all tasks or actors together, and that tasks waited for its pool; how
+        many actors it has, and how much of their time they were at work; the most memory that a process held which it
+        was at work in. Then how blocks went to the consumer, and one sentence that says what limits the pipeline.
+
+        Of pieces that have not ended, or were stopped early, it is what they had done when they last gave a block. What
+        `checkpoint` wrote is told as well. Of a dataset that has not run, it says so.
+
+        >>> doubled = curate.range(3).map(lambda row: {"n": row["id"] * 2})
+        >>> rows = doubled.take_all()
+        >>> print(doubled.stats())  # doctest: +ELLIPSIS +NORMALIZE_WHITESPACE
+        operator       rows in  rows out  bytes in  bytes out  a block  largest
+        range(3)                       3                 24 B     24 B     24 B
+        map(<lambda>)        3         3      24 B       24 B     24 B     24 B
+        ...
+        took ...
+        """
+        return self._ran.told()
+
+    def _with(self, plan: Plan) -> Self:
+        """Returns a dataset of another plan, which has not run."""
+        return replace(self, _plan=plan)
+
+    def _then(self, plan: Plan) -> Self:
+        """Returns a dataset of another plan. Raises ConfigError for what can be seen to be wrong with its columns."""
+        # It is refused here, where it was said.
+        schema_of(plan)
+        return self._with(plan)
+
+    def _apply(self, operator: Operator) -> Self:
+        """Returns a dataset of the rows that an operator makes of these."""
+        return self._then(Apply(self._plan, operator))
+
+    def _exchange(self, how: Exchange) -> Self:
+        """Returns a dataset of the rows in the shards that an exchange puts them in."""
+        return self._then(Exchanged((self._plan,), how))
+
+    def _part(self, other: Self, ran: Ran | None = None) -> Self:
+        """Returns a dataset whose runs count as runs of this one; or which has run as `ran` says."""
+        object.__setattr__(other, "_ran", ran or self._ran)
+        return other
+
+    def _first(self, lower: Callable[[Plan], physical.Physical]) -> pa.Table | None:
+        """Returns the first block of what runs for this dataset; None if there are no rows."""
+        stream = self._run(lower)
+        first: pa.Table | None = next(stream, None)
+        stream.close()
+        return first
+
+    def _tables(self) -> list[pa.Table]:
+        """Returns all blocks; one without rows, of the schema as far as it is known, if there are none."""
+        return list(self._blocks()) or [self._blank()]
+
+    def _blank(self) -> pa.Table:
+        """Returns a table without rows, once it was run and there were none."""
+        return blank_of(self._plan, physical.lower(self._plan), self._ran.last)
+
+    def _blocks(self, stopped: Stopped = never) -> Any:
+        return self._run(physical.lower, stopped)
+
+    def _blocks_of(self, plan: Plan) -> Any:
+        """Returns the blocks of another plan, run as this one is."""
+        return self._then(plan)._blocks()
+
+    def _run(self, lower: Callable[[Plan], physical.Physical], stopped: Stopped = never) -> Any:
+        run = self._ran.begin()
+
+        def made() -> Iterator[pa.Table]:
+            plan = unions_settled(self._plan, lambda part: self._with(part).schema())
+            yield from blocks(lower(plan), self._how, stopped, run=run)
+
+        return watched(made(), run)
+
+
+def column_names(method: str, cols: str | Sequence[str]) -> tuple[str, ...]:
+    """Returns one column's name, or several, as a tuple. Raises ConfigError for one that is named twice."""
+    columns = (cols,) if isinstance(cols, str) else tuple(cols)
+    for name in columns:
+        if columns.count(name) > 1:
+            raise ConfigError(f"{method}: the column {name!r} is named {columns.count(name)} times")
+    return columns

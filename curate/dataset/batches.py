@@ -1,0 +1,241 @@
+"""Blocks as batches and rows of a consumer: cut to a size, shuffled within a buffer, made ahead, in a format."""
+
+from __future__ import annotations
+
+import importlib.util
+import secrets
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from curate.arrow.batches import joined, rechunk
+from curate.arrow.order import take
+from curate.errors import ConfigError
+from curate.operators.convert import check_format, formatted, rows, to_numpy
+from curate.streaming.prefetch import Around, Make, Stopped, prefetched
+
+Blocks = Make[pa.Table]
+"""Makes a stream of blocks."""
+
+
+def check_rows(name: str, value: Any, least: int) -> None:
+    """Raises ConfigError for what is no whole number, or is below `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"{name} is {value!r}, expected a whole number, at least {least}")
+
+
+def iter_rows(blocks: Blocks) -> Generator[dict[str, Any]]:
+    """Yields the rows of blocks as dictionaries. Nothing runs before the first is asked for."""
+    for block in prefetched(blocks, 0):
+        for batch in block.to_batches(max_chunksize=1024):
+            yield from rows(batch)
+
+
+def iter_batches(
+    blocks: Blocks,
+    *,
+    prefetch_batches: int,
+    batch_size: int | None,
+    drop_last: bool,
+    local_shuffle_buffer_size: int | None,
+    local_shuffle_seed: int | None,
+    form: Callable[[pa.Table], Any],
+    around: Around = nullcontext,
+) -> Generator[Any]:
+    """Yields what `form` makes of batches of rows, `around` it. Nothing runs before the first is asked for.
+
+    Raises ConfigError.
+    """
+    check_rows("prefetch_batches", prefetch_batches, 0)
+    if batch_size is not None:
+        check_rows("batch_size", batch_size, 1)
+    shuffle = None
+    if local_shuffle_buffer_size is not None:
+        check_rows("local_shuffle_buffer_size", local_shuffle_buffer_size, 1)
+        if batch_size is None:
+            raise ConfigError("a local shuffle draws batches from its buffer; give it a batch_size")
+        if local_shuffle_seed is None:
+            local_shuffle_seed = secrets.randbits(64)
+        check_rows("local_shuffle_seed", local_shuffle_seed, 0)
+        shuffle = max(local_shuffle_buffer_size, batch_size), local_shuffle_seed
+
+    def made(stopped: Stopped) -> Generator[Any]:
+        stream = blocks(stopped)
+        try:
+            tables: Iterator[pa.Table] = stream
+            if batch_size is not None:
+                tables = rebatched(stream, batch_size) if shuffle is None else shuffled(stream, batch_size, *shuffle)
+                if drop_last:
+                    tables = (table for table in tables if table.num_rows == batch_size)
+            # Not a loop: its variable would keep a table while the next one is made.
+            yield from map(form, tables)
+        finally:
+            stream.close()
+
+    return prefetched(made, prefetch_batches, around)
+
+
+def in_format(batch_format: str) -> Callable[[pa.Table], Any]:
+    """Returns what makes a batch of a table. Raises ConfigError for a format that there is not."""
+    check_format(batch_format)
+    return partial(formatted, batch_format=batch_format)
+
+
+def rebatched(stream: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
+    """Yields tables of `rows` rows, the last one smaller. Blocks of other types are widened where they meet in one."""
+    pending: list[pa.Table] = []
+    held = 0
+    for block in stream:
+        pending.append(block)
+        held += block.num_rows
+        del block
+        if held >= rows:
+            whole = joined(pending)
+            cut = held - held % rows
+            pending, held = ([whole.slice(cut)], held - cut) if held > cut else ([], 0)
+            cuttable = iter([whole.slice(0, cut)])
+            del whole
+            yield from rechunk(cuttable, rows)
+    if pending:
+        yield joined(pending).combine_chunks()
+
+
+# Local shuffle
+
+
+def shuffled(stream: Iterator[pa.Table], rows: int, buffer_rows: int, seed: int) -> Iterator[pa.Table]:
+    """Yields the rows, each once, in tables of `rows` rows, the last one smaller, drawn at random from a buffer.
+
+    The buffer has `buffer_rows` rows, at least `rows`, and is filled up from the stream before each draw, so that a row
+    comes at most `buffer_rows` rows too early. Which row comes when depends on the numbers and the order of the rows
+    alone, not on how they are cut into blocks. In memory are the buffer, a quarter of it, and a block.
+    """
+    random = np.random.default_rng(seed)
+    table: pa.Table | None = None
+    """The rows of the buffer, those drawn from it since the table was made, and those that come next."""
+    buffer = np.empty(0, np.int64)
+    """The places in `table` of the rows of the buffer."""
+    following = 0
+    """The place in `table` of the first row that comes next."""
+    ended = False
+    while True:
+        coming = 0 if table is None else table.num_rows - following
+        if len(buffer) + coming < buffer_rows and not ended:
+            # More than is needed now, so that what is copied for it is a few times the rows that come, however small
+            # the blocks.
+            least = max(buffer_rows - len(buffer) - coming, buffer_rows // 4)
+            kept = [] if table is None else [take(table, pa.array(buffer)), table.slice(following)]
+            del table
+            gathered, ended = _gathered(stream, least)
+            parts = [part for part in (*kept, *gathered) if part.num_rows]
+            kept.clear()
+            gathered.clear()
+            if not parts:
+                return
+            following = len(buffer)
+            buffer = np.arange(following)
+            table = joined(parts).combine_chunks()
+            parts.clear()
+            coming = table.num_rows - following
+        assert table is not None
+        filled = min(coming, buffer_rows - len(buffer))
+        buffer = np.concatenate([buffer, np.arange(following, following + filled)])
+        following += filled
+        if not len(buffer):
+            return
+        drawn = random.choice(len(buffer), min(rows, len(buffer)), replace=False)
+        yield take(table, pa.array(buffer[drawn]))
+        buffer = np.delete(buffer, drawn)
+
+
+def _gathered(stream: Iterator[pa.Table], rows: int) -> tuple[list[pa.Table], bool]:
+    """Returns the next blocks, of `rows` rows together at least, and whether the stream has ended before."""
+    found: list[pa.Table] = []
+    for block in stream:
+        found.append(block)
+        rows -= block.num_rows
+        if rows <= 0:
+            return found, False
+    return found, True
+
+
+# Tensors
+
+
+def iter_torch_batches(
+    blocks: Blocks,
+    *,
+    dtypes: Any,
+    device: Any,
+    collate_fn: Callable[[dict[str, np.ndarray[Any, Any]]], Any] | None,
+    pin_memory: bool,
+    **how: Any,
+) -> Generator[Any]:
+    """Yields batches as tensors, or as what `collate_fn` makes of them. `how` is as for `iter_batches`."""
+    if importlib.util.find_spec("torch") is None:
+        raise ConfigError("iter_torch_batches needs torch, which is not installed: pip install 'curate[embed]'")
+    if collate_fn is not None and dtypes is not None:
+        raise ConfigError("iter_torch_batches: collate_fn makes the tensors, so that dtypes says nothing; give one")
+    where = "cpu" if device == "auto" else device
+
+    def form(table: pa.Table) -> Any:
+        # A tensor can be written to, also one that shares the memory of an array; that of a block must not be.
+        arrays = {name: one if one.flags.writeable else one.copy() for name, one in to_numpy(table).items()}
+        made = collate_fn(arrays) if collate_fn is not None else to_torch(arrays, dtypes)
+        return moved(made, where, pin_memory)
+
+    return iter_batches(blocks, form=form, **how)
+
+
+def to_torch(columns: Mapping[str, np.ndarray[Any, Any]], dtypes: Any = None) -> dict[str, Any]:
+    """Returns columns as tensors, lists of one length as further dimensions. Raises TypeError for what is no number."""
+    import torch
+
+    made: dict[str, Any] = {}
+    for name, values in columns.items():
+        dtype = dtypes.get(name) if isinstance(dtypes, Mapping) else dtypes
+        made[name] = torch.as_tensor(numeric(name, values), dtype=dtype)
+    return made
+
+
+def numeric(name: str, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Returns a column as an array of numbers, lists of one length as further dimensions. Raises TypeError.
+
+    >>> lists = np.empty(2, object)
+    >>> lists[:] = [np.array([1, 2]), np.array([3, 4])]
+    >>> numeric("pairs", lists).tolist()
+    [[1, 2], [3, 4]]
+    """
+    try:
+        found = np.array(_nested(values)) if values.dtype == object else values
+    except ValueError:
+        found = values
+    if found.dtype.kind not in "biufc":
+        kinds = sorted({type(value).__name__ for value in values}) if values.dtype == object else [str(values.dtype)]
+        raise TypeError(
+            f"column {name!r} is no tensor: it has {' and '.join(kinds)}; a tensor has numbers, or lists of them of "
+            "one length: leave the column out with drop_columns, or make tensors with collate_fn"
+        )
+    return found
+
+
+def _nested(values: np.ndarray[Any, Any]) -> list[Any]:
+    return [_nested(one) if isinstance(one, np.ndarray) and one.dtype == object else one for one in values]
+
+
+def moved(made: Any, device: Any, pin_memory: bool) -> Any:
+    """Returns tensors, or lists, tuples or dictionaries of them, on a device; anything else as it is."""
+    import torch
+
+    if isinstance(made, torch.Tensor):
+        made = made.pin_memory() if pin_memory else made
+        return made.to(device, non_blocking=pin_memory)
+    if isinstance(made, Mapping):
+        return {name: moved(one, device, pin_memory) for name, one in made.items()}
+    if isinstance(made, list | tuple) and type(made) in (list, tuple):
+        return type(made)(moved(one, device, pin_memory) for one in made)
+    return made

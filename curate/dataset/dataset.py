@@ -1,0 +1,25 @@
+"""Dataset: a lazy plan over rows, put together from its parts. Names and semantics are those of ray.data.
+
+Nothing runs before rows are asked for or written. Rows come in the order of the input, always.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from curate.dataset.consuming import Consuming
+from curate.dataset.exchanges import Exchanges
+from curate.dataset.functions import Functions
+from curate.dataset.rowwise import Rowwise
+from curate.dataset.totals import AllRows
+from curate.dataset.writing import Writing
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset(Writing, Consuming, AllRows, Exchanges, Rowwise, Functions):
+    """Rows that come from somewhere and go through operators; every method returns a new one.
+
+    >>> import pyarrow.compute as pc
+    >>> curate.range(5).with_column("double", pc.field("id") * 2).filter(pc.field("id") > 2).take_all()
+    [{'id': 3, 'double': 6}, {'id': 4, 'double': 8}]
+    """

@@ -1,0 +1,218 @@
+"""The part of a Dataset that brings rows together from everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+from curate.arrow.batches import joined
+from curate.arrow.hashing import check_seed
+from curate.arrow.order import Order, SortKey
+from curate.dataset.base import Base, column_names
+from curate.dataset.batches import check_rows
+from curate.dataset.grouped import GroupedData
+from curate.errors import ConfigError
+from curate.exchange.kinds.base import Repartitioned, key_columns, order_by
+from curate.exchange.kinds.sort import Sorted
+from curate.plan import distinct as distincts
+from curate.plan import join as joining
+from curate.plan.nodes import schema_of
+from curate.plan.rewrites import shuffled
+
+
+class Exchanges(Base):
+    """What needs all rows, or those of other shards."""
+
+    __slots__ = ()
+
+    def sort(
+        self, key: str | Sequence[str], descending: bool | Sequence[bool] = False, *, nulls: str = "at_end"
+    ) -> Self:
+        """Puts the rows in order of one column, or of several; rows of equal keys stay as they came.
+
+        `descending` is for all keys, or one for each. Nulls are at the end, or with `nulls="at_start"` at the start,
+        whichever way a key goes; NaN is beside them. Raises ConfigError for a column that is not there, is nested, or
+        of a type that has no order.
+
+        >>> curate.from_items([{"n": 2}, {"n": None}, {"n": 1}]).sort("n").take_all()
+        [{'n': 1}, {'n': 2}, {'n': None}]
+        """
+        keys = column_names("sort", key)
+        ways = [descending] * len(keys) if isinstance(descending, bool) else list(descending)
+        if not keys or len(ways) != len(keys):
+            raise ConfigError(
+                f"sort: {len(keys)} keys and {len(ways)} of descending; give one for each, or one for all"
+            )
+        order = Order(tuple(SortKey(name, bool(way)) for name, way in zip(keys, ways, strict=True)), nulls)
+        return self._exchange(Sorted(order))
+
+    def random_shuffle(self, *, seed: int | None = None, num_shards: int | None = None) -> Self:
+        """Puts the rows in random order: every order is as likely, and the same for the same input and seed.
+
+        Written, there are `num_shards` outputs of as many rows each, to one (None: by their bytes). Without a seed, a
+        write chooses one, and keeps it for its reruns; rows that are consumed come in another order each time. Raises
+        ConfigError for numbers below 1, or a seed below 0.
+
+        >>> curate.range(5).random_shuffle(seed=1).take_all() == curate.range(5).random_shuffle(seed=1).take_all()
+        True
+        """
+        if seed is not None:
+            check_seed(seed)
+        if num_shards is not None:
+            check_rows("num_shards", num_shards, 1)
+        return self._with(shuffled(self._plan, seed, num_shards))
+
+    def repartition(self, num_shards: int, *, shuffle: bool = False, seed: int | None = None) -> Self:
+        """Makes a write have `num_shards` outputs of as many rows each, to one, in the order that there is; with
+        `shuffle` in random order, by `seed`. Raises ConfigError for numbers below 1.
+
+        >>> curate.range(3).repartition(2).count()
+        3
+        """
+        check_rows("num_shards", num_shards, 1)
+        if shuffle:
+            return self.random_shuffle(seed=seed, num_shards=num_shards)
+        return self._exchange(Repartitioned(num_shards))
+
+    def groupby(self, key: str | Sequence[str]) -> GroupedData[Self]:
+        """Groups rows by one column, or several; the methods of what is returned make a row a group of them.
+
+        Raises ConfigError for a column that is not there, is nested, or of a type that has no order.
+
+        >>> curate.from_items([{"k": "b", "n": 1}, {"k": "a", "n": 2}]).groupby("k").sum("n").take_all()
+        [{'k': 'a', 'n_sum': 2}, {'k': 'b', 'n_sum': 1}]
+        """
+        keys = key_columns("groupby", key)
+        found = schema_of(self._plan)
+        if found is not None:
+            order_by(keys).check("groupby", found)
+        return GroupedData(self, keys)
+
+    def dedup_exact(
+        self,
+        columns: str | Sequence[str],
+        keep: str = "first",
+        *,
+        priority: str | None = None,
+        normalise: bool = False,
+        id_column: str | None = None,
+    ) -> Self:
+        """Drops rows that have the same values in `columns` as another, as `duplicate`; one of each is kept.
+
+        That is the `first` or the `last` in input order; with `priority`, a column, the one with the largest value
+        there, and of those the first or last. Rows stay in their order. Null equals null, and NaN equals NaN. With
+        `normalise`, texts are the same that differ in case and white space alone, or in how they compose characters.
+
+        With `id_column`, what is written has an extra output `duplicates`: `id`, `cluster`, `kept_id`, `similarity`
+        (1.0) of each row that was dropped.
+
+        What moves are 128-bit hashes (XXH3, which whoever wants to can make collide), 36 bytes a row. The rows are read
+        twice, and what comes before is run twice: `checkpoint` what takes long.
+
+        Raises ConfigError for a column that is not there, or is of a type without a hash or, for `priority`, an order.
+
+        >>> texts = curate.from_items([{"n": 1, "text": "Hello"}, {"n": 2, "text": "hello "}, {"n": 3, "text": "Bye"}])
+        >>> [row["n"] for row in texts.dedup_exact("text", normalise=True, priority="n").iter_rows()]
+        [2, 3]
+        """
+        from curate.dedup import exact
+        from curate.plan import dedup
+
+        same = exact.Same(key_columns("dedup_exact", columns), normalise, keep, priority, id_column)
+        return self._then(dedup.exact(self._plan, same))
+
+    def dedup_minhash(
+        self,
+        column: str,
+        *,
+        id_column: str,
+        threshold: float = 0.8,
+        ngram: int = 5,
+        bands: int = 14,
+        rows: int = 8,
+        seed: int = 0,
+        unit: str = "word",
+    ) -> Self:
+        """Drops rows whose texts in `column` are nearly those of another, as `duplicate`; of each cluster the first is
+        kept. Rows stay in their order.
+
+        Texts are sets of n-grams of `ngram` words (or, by `unit`, of each `character`); case, punctuation and white
+        space do not matter to words. Two are near duplicates whose sets have a Jaccard similarity of `threshold` at
+        least, and a cluster is what is connected by such pairs. Pairs are looked for by MinHash, with `bands` bands of
+        `rows` places: of pairs with a similarity of s a share of 1 - (1 - s**rows)**bands is found, by default 92 % at
+        0.8, 98.8 % at 0.85 and 99.96 % at 0.9. Their similarity is then that of the sets, not an estimate, so that none
+        below the threshold is taken for one. `seed` decides which pairs are missed.
+
+        What is written has an extra output `duplicates`: `id`, `cluster`, `kept_id`, and the `similarity` to the most
+        similar row of the cluster, of each row that was dropped.
+
+        A text of fewer words than an n-gram is one n-gram. Null, and texts without a word, are kept. The rows are read
+        four times, and what comes before is run four times: `checkpoint` what takes long.
+
+        Raises ConfigError for a column that is not there or is no text, and for numbers that make no sense.
+
+        >>> words = "one two three four five six seven eight nine ten eleven twelve"
+        >>> texts = [words, f"{words} thirteen", "something else"]
+        >>> rows = curate.from_items([{"n": n, "text": text} for n, text in enumerate(texts)])
+        >>> [row["n"] for row in rows.dedup_minhash("text", id_column="n").iter_rows()]
+        [0, 2]
+        """
+        from curate.dedup import near
+        from curate.plan import dedup
+
+        how = near.Near(column, id_column, threshold, ngram, bands, rows, seed, unit)
+        return self._then(dedup.near(self._plan, how))
+
+    def distinct(
+        self, keys: str | Sequence[str] | None = None, *, keep: str = "first", order_by: str | None = None
+    ) -> Self:
+        """Keeps one row of each key: the rows whose `keys` columns (None: all) are equal are duplicates.
+
+        It is the `first` or `last` one in the order of the input; with `order_by`, that with the smallest or largest
+        value of that column, and of equal values the first or last one; nulls and NaN only where there is nothing else.
+        Rows come in order of the keys, null last. A write books the others as dropped for "duplicate". Nulls equal each
+        other, and so do NaN and the two zeros. Raises ConfigError for columns that are not there or have no order.
+
+        >>> ds = curate.from_items([{"k": "b", "n": 1}, {"k": "a", "n": 2}, {"k": "b", "n": 0}])
+        >>> ds.distinct("k").take_all()
+        [{'k': 'a', 'n': 2}, {'k': 'b', 'n': 1}]
+        >>> ds.distinct("k", order_by="n").take_all()
+        [{'k': 'a', 'n': 2}, {'k': 'b', 'n': 0}]
+        """
+        return self._then(distincts.distinct(self._plan, keys, keep, order_by))
+
+    def join(
+        self,
+        other: Self,
+        *,
+        on: str | Sequence[str],
+        how: str = "inner",
+        right_on: str | Sequence[str] | None = None,
+        left_suffix: str = "",
+        right_suffix: str = "_right",
+        broadcast: bool = False,
+    ) -> Self:
+        """Joins rows with those of another dataset whose keys are equal: `on` here, `right_on` there (None: the same).
+
+        `how` is inner; left, right or outer, which keep rows without a match of one side or both; semi or anti, which
+        keep the rows of this dataset that have a match, or none, as they are. Keys come once, as this dataset calls
+        them; other columns that both have get the suffixes. Rows come in order of the keys, then in the order of this
+        dataset, then of the other one. Null matches nothing; NaN matches NaN. Keys are of one type but for the width
+        of numbers.
+
+        With `broadcast` the other dataset is run at once, its rows are given to every task (1 GiB at most), and this
+        one's rows keep their order and their shards: for an inner, left, semi or anti join with something small.
+
+        A write books rows without a match as dropped for "unmatched" (of an anti join those with one, for "matched"),
+        rows of the other dataset that became part of a row for "joined", and what a key gives more often as created.
+
+        Raises ConfigError for columns that are not there, have no order, or are of two types; for names that meet.
+
+        >>> people = curate.from_items([{"id": 1, "name": "ann"}, {"id": 2, "name": "bob"}])
+        >>> visits = curate.from_items([{"who": 2, "day": 5}, {"who": 2, "day": 6}])
+        >>> people.join(visits, on="id", right_on="who", how="left").take_all()
+        [{'id': 1, 'name': 'ann', 'day': None}, {'id': 2, 'name': 'bob', 'day': 5}, {'id': 2, 'name': 'bob', 'day': 6}]
+        """
+        rows = (lambda: joined(other._tables())) if broadcast else None
+        suffixes = left_suffix, right_suffix
+        return self._then(joining.join(self._plan, other._plan, on, how, right_on, *suffixes, rows))

@@ -1,0 +1,269 @@
+"""A rewritten plan as a stream of blocks, in the order of the input."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+
+import pyarrow as pa
+
+from curate.arrow.batches import first_rows
+from curate.clock import SystemClock
+from curate.dataset.stats import Ran, Run
+from curate.driver.options import RunOptions
+from curate.errors import CheckpointFailed, ConfigError, ExchangeFailed
+from curate.exchange.kinds.zip import zipped_names
+from curate.exchange.protocol import unequal
+from curate.formats.encoding import Format
+from curate.formats.record import OutputFormat
+from curate.graph.graph import run_before
+from curate.ledger.stages import scratch_root
+from curate.ledger.summary import RunState, Summary
+from curate.observe.progress import NoDisplay
+from curate.pipeline.patience import waited
+from curate.pipeline.pipeline import Applying, Pipeline, in_order
+from curate.pipeline.tally import BadRowBudget, Tally
+from curate.plan.nodes import Plan, may_be_incomplete, rows_of
+from curate.plan.physical import First, Joined, Kept, Local, Physical, Spread, Tasks, Told, ZipRows, are_alike, cpus_of
+from curate.plan.pushdown import fuse
+from curate.plan.stages import stage_of
+from curate.runtime.backends import BACKENDS, make_backend
+from curate.runtime.protocol import Resources
+from curate.sources.files import files
+from curate.sources.protocol import View
+from curate.sources.shards import SourceRows
+from curate.stage.fusion import Fusion
+from curate.stage.spec import MEMORY_BUDGET, StageSpec
+from curate.streaming.engine import STREAM_POLICY, stream_blocks
+from curate.streaming.prefetch import Stopped, never
+from curate.streaming.program import Reading, ranked
+from curate.streaming.settling import settled, told_by, typed_as, unnamed
+from curate.tasks.failure import ShardWaits
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The few things of a dataset that are tuned; none changes a row, or a byte that is written.
+
+    Raises ConfigError for a backend that there is not, and sizes below 1.
+    """
+
+    backend: str | None = None
+    """Where rows are made: `inline`, in this process, or as tasks on `ray`. None: those that are consumed in this
+    process, those that are written on Ray."""
+    block_bytes: int = 128 << 20
+    """Bytes at which rows on their way to the consumer become a block; the first ones are smaller."""
+    memory_budget: int | None = None
+    """Bytes of blocks that are made and not consumed, at most, beside one block a task; and of batches that a task has
+    on their way to and from the actors of a pool. None: 512 MiB."""
+
+    def __post_init__(self) -> None:
+        if self.backend is not None and self.backend not in BACKENDS:
+            raise ConfigError(f"no backend {self.backend!r}; there are: {', '.join(BACKENDS)}")
+        for name in ("block_bytes", "memory_budget"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise ConfigError(f"{name} is {value!r}, expected a whole number of bytes, at least 1")
+
+
+def blocks(
+    physical: Physical, how: Options, stopped: Stopped = never, share: int = 1, run: Run | None = None
+) -> Iterator[pa.Table]:
+    """Yields the blocks of a plan, none empty. Nothing runs before the first is asked for. `run` is told how it goes.
+
+    Closing it ends all; so does `stopped`, which is asked while it waits. It is one of `share` streams that are
+    consumed at once, and takes no more than its share of CPUs and memory.
+    """
+    run = run or Run()
+    match physical:
+        case Tasks(fusions):
+            backend = make_backend(how.backend or "inline")
+            run.fusions = fusions
+            try:
+                program = Reading(fusions, how.block_bytes)
+                cpus = cpus_of(fusions)
+                # Tasks that stand still keep their CPUs: those of one stream must leave some to the others, always.
+                run.started(backend.start(Resources(cpus / share), program.pools))
+                slots = max(1, backend.slots())
+                most = max(1, slots // share) if share > 1 else None
+                budget = max(1, (how.memory_budget or MEMORY_BUDGET) // share)
+                program.budget_bytes = max(1, budget // slots)
+                stream = stream_blocks(
+                    program,
+                    ranked(fusions),
+                    backend,
+                    budget_bytes=budget,
+                    policy=replace(STREAM_POLICY, max_in_flight=most),
+                    stopped=stopped,
+                    gauges=run.stream(program.chains(), inline=backend.name == "inline"),
+                )
+                with closing(cast(Generator[pa.Table], stream)):
+                    there = map(in_one_order(), with_rows(stream, run))
+                    yield from settled(there) if _settles(fusions) else unnamed(there)
+            finally:
+                backend.close()
+        case First(input, most_rows):
+            yield from first_rows(blocks(input, how, stopped, share, run), most_rows)
+        case Local(input, operators):
+            pipeline = Pipeline(operators)
+            pipeline.setup()
+            # What follows a limit is one shard: there are few rows, and they come in order.
+            meters = run.local(pipeline)
+            below = blocks(input, how, stopped, share, run)
+            tally = Tally(BadRowBudget())
+            made = pipeline.stream(below, tally, Applying("limited"), meters.steps)
+            made = waited(made, tally, SystemClock(), stays=True)
+            yield from (table for table in made if not isinstance(table, ShardWaits) and table.num_rows)
+        case Joined(inputs):
+            for one in inputs:
+                if not stopped():
+                    yield from blocks(one, how, stopped, share, run)
+        case Kept(plan, path, operators):
+            keep(plan, path, how, run)
+            source = files("read_parquet", Format.PARQUET, [path])
+            yield from blocks(Tasks((fuse(source, operators),)), how, stopped, share, run)
+        case Spread(exchanged, operators):
+            with connection(how, run), TemporaryDirectory(prefix="curate-", dir=scratch_root()) as root:
+                rows, _ = stages_run(exchanged, root, how, run)
+                yield from blocks(Tasks((fuse(rows.sources[0], operators),)), how, stopped, share, run)
+        case Told(marked, operators):
+            with connection(how, run), TemporaryDirectory(prefix="curate-", dir=scratch_root()) as root:
+                rows, steps = stages_run(marked, root, how, run)
+                pairs = zip(rows.sources, rows.views, strict=True)
+                fused = tuple(Fusion(source, view, (*steps, *operators)) for source, view in pairs)
+                yield from blocks(Tasks(fused), how, stopped, share, run)
+        case ZipRows(inputs, plans):
+            streams = [blocks(one, how, stopped, share * len(inputs), run) for one in inputs]
+            with connection(how, run), ExitStack() as stack:
+                for stream in streams:
+                    stack.callback(stream.close)  # type: ignore[attr-defined]
+                yield from side_by_side(streams, lambda number: rows_of(plans[number]))
+
+
+def with_rows(blocks: Iterator[pa.Table], run: Run) -> Iterator[pa.Table]:
+    """Yields blocks that have rows; the run keeps what the first others would have been."""
+    for block in blocks:
+        if block.num_rows:
+            yield block
+        else:
+            run.vacant = block.schema.remove_metadata() if run.vacant is None else typed_as(run.vacant, block.schema)
+
+
+def _settles(fusions: Sequence[Fusion]) -> bool:
+    """Returns whether the first rows of these tell what all of them are, as they do where one stage writes them.
+
+    Rows of a limit are made a few at a time: what a function gives for one of them says nothing about the next.
+    """
+    if any(one.read_step is not None for one in fusions) or all(told_by(one) is not None for one in fusions):
+        return False
+    return len(fusions) == 1 or all(are_alike(one, fusions[0]) for one in fusions)
+
+
+@contextmanager
+def connection(how: Options, run: Run | Ran) -> Iterator[None]:
+    """Stays connected to where tasks run: all streams within it use the same."""
+    backend = make_backend(how.backend or "inline")
+    try:
+        run.started(backend.start(Resources(num_cpus=0.0)))
+        yield
+    finally:
+        backend.close()
+
+
+def keep(plan: Plan, path: str, how: Options, run: Run) -> None:
+    """Writes a plan's rows below `path`, what is not there yet. Raises CheckpointFailed if shards fail."""
+    from curate.graph import entry
+
+    spec, inputs = stage_of(plan, OutputFormat.PARQUET, None)
+    display = run.write(NoDisplay())
+    options = RunOptions(
+        inputs=tuple(inputs),
+        output=path,
+        backend=how.backend or "inline",
+        allow_incomplete_input=may_be_incomplete(plan),
+        display=display,
+    )
+    ended = entry.run(spec, options)
+    if ended.state is not RunState.COMPLETE:
+        raise CheckpointFailed(
+            f"the checkpoint {path} is {ended.state.value}: {ended.failed:,} of {ended.total:,} shards failed; see: "
+            f"curate failures {path}"
+        )
+
+
+def stages_run(plan: Plan, root: str, how: Options, run: Run) -> tuple[SourceRows, tuple[Any, ...]]:
+    """Runs what comes before a plan's last stage, below `root`. Returns what that reads, and its steps.
+
+    Raises ExchangeFailed.
+    """
+    from curate.graph import entry
+
+    spec, _ = stage_of(plan, OutputFormat.PARQUET, None)
+    if spec.seeded is not None:
+        spec = spec.seeded(secrets.randbits(63))
+    spec = replace(spec, memory_budget=how.memory_budget)
+
+    def write(stage: StageSpec, options: RunOptions) -> Summary | None:
+        ended = entry.run_with_checkpoints(stage, replace(options, display=run.write(NoDisplay(), stage.name)))
+        return None if ended.state is RunState.COMPLETE else ended
+
+    options = RunOptions(
+        inputs=(), output=root, backend=how.backend or "inline", allow_incomplete_input=may_be_incomplete(plan)
+    )
+    ready = run_before(spec, root, options, write)
+    if not isinstance(ready, StageSpec):
+        failed = "; ".join(group.error for group in ready.failures)
+        raise ExchangeFailed(
+            f"{ready.job} is {ready.state.value}: {ready.failed:,} of {ready.total:,} shards failed: {failed}"
+        )
+    assert isinstance(ready.operator, Pipeline)
+    if paths := [before.path for before in ready.before if before.path is not None]:
+        # The stages that make the marks have read the checkpoint, so that it is there.
+        return SourceRows([files("read_parquet", Format.PARQUET, paths)], [View()]), ready.operator.steps
+    assert isinstance(ready.rows, SourceRows)
+    return ready.rows, ready.operator.steps
+
+
+def side_by_side(streams: Sequence[Iterator[pa.Table]], rows: Callable[[int], int | None]) -> Iterator[pa.Table]:
+    """Yields the rows of streams of tables as rows of one. `rows` may tell how many rows a stream has, by its number.
+
+    Raises ConfigError where one ends before another.
+    """
+    tables: list[pa.Table | None] = [None] * len(streams)
+    given = 0
+    while True:
+        for number, stream in enumerate(streams):
+            if tables[number] is None:
+                tables[number] = next(stream, None)
+        there = [table for table in tables if table is not None]
+        if not there:
+            return
+        if len(there) < len(tables):
+            lengths = []
+            for number, table in enumerate(tables):
+                known = given if table is None else rows(number)
+                lengths.append(f"{known:,}" if known is not None else f"at least {given + len(table or ()):,}")
+            raise ConfigError(unequal(lengths))
+        most = min(table.num_rows for table in there)
+        columns = [column for table in there for column in table.slice(0, most).columns]
+        names = zipped_names([table.column_names for table in there])
+        tables = [table.slice(most) if table.num_rows > most else None for table in there]
+        given += most
+        there.clear()
+        yield pa.table(columns, names=names)
+
+
+def in_one_order() -> Callable[[pa.Table], pa.Table]:
+    """Returns what puts the columns of tables in the order of the first one: pieces may have theirs in another."""
+    names: list[str] = []
+
+    def ordered(table: pa.Table) -> pa.Table:
+        nonlocal names
+        names = names or table.column_names
+        return in_order(table, names)
+
+    return ordered

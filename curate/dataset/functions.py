@@ -1,0 +1,205 @@
+"""The part of a Dataset that calls functions with its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Self
+
+import pyarrow as pa
+
+from curate.arrow.declared import check_declared
+from curate.arrow.expressions import is_expression
+from curate.dataset.base import Base
+from curate.dataset.batches import check_rows
+from curate.errors import ConfigError
+from curate.operators import columns, convert, rows
+from curate.operators import udf as operators_udf
+from curate.pipeline.step import ActorPool
+
+
+class Functions(Base):
+    """What functions make of rows, in their shards."""
+
+    __slots__ = ()
+
+    def map_batches(
+        self,
+        fn: Callable[..., Any],
+        *,
+        batch_size: int | None = None,
+        compute: ActorPool | None = None,
+        batch_format: str = "pyarrow",
+        fn_args: Iterable[Any] | None = None,
+        fn_kwargs: Mapping[str, Any] | None = None,
+        fn_constructor_args: Iterable[Any] | None = None,
+        fn_constructor_kwargs: Mapping[str, Any] | None = None,
+        num_cpus: float | None = None,
+        num_gpus: float | None = None,
+        memory: int | None = None,
+        resources: Mapping[str, float] | None = None,
+        output_schema: pa.Schema | None = None,
+    ) -> Self:
+        """Replaces batches of rows by what `fn(batch, *fn_args, **fn_kwargs)` returns for them.
+
+        A batch has at most `batch_size` rows (None: about 16,384) and never crosses shards; it is a pyarrow.Table, or
+        as `batch_format` says a dictionary of arrays ("numpy") or a data frame ("pandas"). `fn` returns any of these,
+        whatever it got, or an iterator of them, with any number of rows, and always the same columns.
+
+        A column that comes back as the type that it was given as has the type that it had, whatever that is to numpy or
+        pandas. Numbers that are null are NaN in numpy, and null again when they come back, also computed with; whole
+        numbers beside nulls are floats, and whole again when all are (objects, where a float would round one).
+
+        `output_schema` declares what comes out. What `fn` returns is cast to it where every value stays what it is;
+        else SchemaMismatch names column, types and rows. Without it, types are those of the first rows, and a later
+        batch that they do not hold is refused, consumed or written.
+
+        A function runs in the tasks that read. A class runs in a pool of actors: each makes an instance, with
+        `fn_constructor_args` and `fn_constructor_kwargs`, keeps it, and calls it with batches. `compute` says how large
+        the pool is, and puts a function into one; so do `num_gpus` and `resources` (custom ones of Ray), since Ray
+        starts a new process for every task that holds a GPU. These, `num_cpus` (default 1, beside a GPU 0) and `memory`
+        in bytes are what one actor holds; of a function in tasks `num_cpus` is what such a task holds.
+
+        Raises ConfigError for what cannot be called, arguments that the constructor does not take, an unknown format,
+        or a size below 1. What `fn` raises reaches whoever asks for the rows, with a note that names operator, rows
+        and input; BadRow leaves a row out, or sets it aside in a write; a constructor that raises ends all.
+
+        >>> def add(batch, amount):
+        ...     return {"id": batch["id"] + amount}
+        >>> curate.range(3).map_batches(add, batch_format="numpy", fn_args=[10]).take_all()
+        [{'id': 10}, {'id': 11}, {'id': 12}]
+        >>> class Scale:
+        ...     def __init__(self, factor):
+        ...         self.factor = factor
+        ...     def __call__(self, batch):
+        ...         return {"id": batch["id"] * self.factor}
+        >>> scaled = curate.range(3).map_batches(
+        ...     Scale, fn_constructor_args=[2], batch_format="numpy", compute=curate.ActorPool(size=1)
+        ... )
+        >>> scaled.take_all()
+        [{'id': 0}, {'id': 2}, {'id': 4}]
+        """
+        udf = operators_udf.Udf(fn, *_given(fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs))
+        operators_udf.check_function("map_batches", udf)
+        convert.check_format(batch_format)
+        if batch_size is not None:
+            check_rows("batch_size", batch_size, 1)
+        where = operators_udf.placement("map_batches", udf, compute, num_cpus, num_gpus, memory, resources)
+        return self._apply(
+            rows.MapBatches(udf, batch_size, batch_format, where, check_declared("map_batches", output_schema))
+        )
+
+    def map(
+        self,
+        fn: Callable[..., Mapping[str, Any]],
+        *,
+        compute: ActorPool | None = None,
+        fn_args: Iterable[Any] | None = None,
+        fn_kwargs: Mapping[str, Any] | None = None,
+        fn_constructor_args: Iterable[Any] | None = None,
+        fn_constructor_kwargs: Mapping[str, Any] | None = None,
+        num_cpus: float | None = None,
+        num_gpus: float | None = None,
+        memory: int | None = None,
+        resources: Mapping[str, float] | None = None,
+        output_schema: pa.Schema | None = None,
+        isolate: bool = False,
+        timeout_s: float | None = None,
+    ) -> Self:
+        """Replaces every row, a dictionary, by the dictionary that `fn(row)` returns; all must have the same keys.
+
+        A column that the row had keeps its type as long as that holds every value of a batch exactly; types of others
+        are inferred, and values that no type holds are refused. Tensors are arrays of their shape, nulls None, and keys
+        come in the order of the first row. Where `fn` runs, with which arguments, and its `output_schema` are as for
+        `map_batches`; with it, floats become the nearest of the declared type.
+
+        With `isolate`, `fn` runs in a process of its own beside the worker, so that a crash, or a row that takes longer
+        than `timeout_s` seconds, costs that row only: it is bad, and set aside in a write.
+
+        Raises ConfigError as `map_batches` does, and for `timeout_s` without `isolate`.
+
+        >>> curate.range(2).map(lambda row: {"text": str(row["id"])}).take_all()
+        [{'text': '0'}, {'text': '1'}]
+        """
+        udf = operators_udf.Udf(fn, *_given(fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs))
+        operators_udf.check_function("map", udf)
+        where = operators_udf.placement("map", udf, compute, num_cpus, num_gpus, memory, resources)
+        if timeout_s is not None and not isolate:
+            raise ConfigError(f"map(timeout_s={timeout_s!r}) needs isolate=True: only another process can be ended")
+        if isolate and isinstance(fn, type):
+            raise ConfigError("map(isolate=True) takes a function, which runs in a process of its own, not a class")
+        declared = check_declared("map", output_schema)
+        if isolate:
+            return self._apply(rows.MapIsolated(udf, timeout_s, where, declared))
+        return self._apply(rows.MapRows(udf, False, where, declared))
+
+    def flat_map(
+        self,
+        fn: Callable[..., Iterable[Mapping[str, Any]]],
+        *,
+        compute: ActorPool | None = None,
+        fn_args: Iterable[Any] | None = None,
+        fn_kwargs: Mapping[str, Any] | None = None,
+        fn_constructor_args: Iterable[Any] | None = None,
+        fn_constructor_kwargs: Mapping[str, Any] | None = None,
+        num_cpus: float | None = None,
+        num_gpus: float | None = None,
+        memory: int | None = None,
+        resources: Mapping[str, float] | None = None,
+        output_schema: pa.Schema | None = None,
+    ) -> Self:
+        """Replaces every row by the rows, dictionaries of the same keys, that `fn(row)` returns: none, or several.
+
+        Where `fn` runs, with which arguments, its `output_schema`, and what is refused are as for `map_batches`.
+
+        >>> curate.range(3).flat_map(lambda row: [row] * row["id"]).take_all()
+        [{'id': 1}, {'id': 2}, {'id': 2}]
+        """
+        udf = operators_udf.Udf(fn, *_given(fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs))
+        operators_udf.check_function("flat_map", udf)
+        where = operators_udf.placement("flat_map", udf, compute, num_cpus, num_gpus, memory, resources)
+        return self._apply(rows.MapRows(udf, True, where, check_declared("flat_map", output_schema)))
+
+    def filter(
+        self,
+        fn: Any,
+        *,
+        reason: str = "filter",
+        compute: ActorPool | None = None,
+        fn_args: Iterable[Any] | None = None,
+        fn_kwargs: Mapping[str, Any] | None = None,
+        fn_constructor_args: Iterable[Any] | None = None,
+        fn_constructor_kwargs: Mapping[str, Any] | None = None,
+        num_cpus: float | None = None,
+        num_gpus: float | None = None,
+        memory: int | None = None,
+        resources: Mapping[str, float] | None = None,
+    ) -> Self:
+        """Keeps the rows for which `fn` is true: a pyarrow.compute expression, or a function of the row.
+
+        Where an expression is null the row is dropped. A write books what is dropped under `reason`. Expressions over
+        columns of Parquet files are pushed into the read: row groups that cannot match are not read. Where a function
+        runs, and with which arguments, is as for `map_batches`.
+
+        Raises ConfigError for an expression that is not boolean or names an unknown column, and as `map_batches` does.
+
+        >>> import pyarrow.compute as pc
+        >>> curate.range(4).filter(pc.field("id") >= 2).filter(lambda row: row["id"] != 3).take_all()
+        [{'id': 2}]
+        """
+        if not reason or not isinstance(reason, str):
+            raise ConfigError(f"filter(reason={reason!r}): a reason is some text")
+        if is_expression(fn):
+            return self._apply(columns.FilterExpression(fn, reason))
+        udf = operators_udf.Udf(fn, *_given(fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs))
+        operators_udf.check_function("filter", udf)
+        where = operators_udf.placement("filter", udf, compute, num_cpus, num_gpus, memory, resources)
+        return self._apply(rows.FilterRows(udf, reason, where))
+
+
+def _given(
+    args: Iterable[Any] | None,
+    kwargs: Mapping[str, Any] | None,
+    constructor_args: Iterable[Any] | None,
+    constructor_kwargs: Mapping[str, Any] | None,
+) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...], dict[str, Any]]:
+    return tuple(args or ()), dict(kwargs or {}), tuple(constructor_args or ()), dict(constructor_kwargs or {})

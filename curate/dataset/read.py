@@ -1,0 +1,322 @@
+"""The functions that make a Dataset: of files, of what is in memory, of nothing. Names are those of ray.data.
+
+Nothing is read here but a listing, and what tells the schema: one footer, or the first MiB of a file.
+
+All files have the schema of the first one that has rows, or the one that is declared. A file that differs is brought to
+it when it is read: a column that it lacks is null, integers and floats are widened, a column of nothing but nulls fits
+any type. What cannot be held is refused then, with both schemas and both files: another type, and a column that only
+this file has, where all columns are read. `schema=` says in advance what is to come.
+
+Large files are split, at row groups or lines, into shards of at most 256 MiB; small ones share a task. A file that two
+paths name (`[d, d]`, or a directory and a glob of its files) is read once, and a warning says so; for its rows twice,
+union the dataset with itself. A link to a file is another file.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from curate.dataset.batches import check_rows
+from curate.dataset.dataset import Dataset
+from curate.errors import ConfigError, SchemaMismatch
+from curate.formats.encoding import Format, ReadAs
+from curate.formats.read.images import check_image
+from curate.operators.convert import from_columns, gathered, is_data_frame, need_pandas
+from curate.operators.convert import from_pandas as table_of
+from curate.plan.nodes import Scan
+from curate.sources.files import files
+from curate.sources.memory import Range, Tables
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+def read_parquet(
+    paths: Paths,
+    *,
+    columns: Sequence[str] | None = None,
+    filter: Any = None,
+    schema: pa.Schema | None = None,
+    num_cpus: float | None = None,
+    allow_incomplete_input: bool = False,
+) -> Dataset:
+    """Returns the rows of Parquet files, directories or globs, in the order of the paths and of the names below them.
+
+    Lists them and reads one footer, whose schema holds for all files, unless `schema` says which columns there are, of
+    which types. `columns` are those to keep, `filter` is an expression that rows must fulfil; both are pushed into the
+    read. Files that differ are unified as far as Arrow can: a column that a file lacks is null, a narrower number is
+    widened. `num_cpus` is what a task holds that reads (default 1). The output of a job is read if it is all there, or
+    with `allow_incomplete_input`.
+
+    Raises ConfigError for a path that matches nothing, a job's output that is not all there, files of another format,
+    an unknown column, or a schema that the first file cannot be read as. Reading raises SchemaMismatch, with both
+    schemas, for a file that cannot be unified.
+
+    >>> import pyarrow.compute as pc
+    >>> import tempfile, pathlib, pyarrow as pa, pyarrow.parquet as pq
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.parquet"
+    >>> pq.write_table(pa.table({"n": [1, 2], "text": ["a", "b"]}), path)
+    >>> curate.read_parquet(path, columns=["text"], filter=pc.field("n") > 1).take_all()
+    [{'text': 'b'}]
+    """
+    how = ReadAs(Format.PARQUET, schema)
+    found = _files("read_parquet", Format.PARQUET, paths, how, num_cpus, allow_incomplete_input)
+    if filter is not None:
+        found = found.filter(filter)
+    return found if columns is None else found.select_columns(columns)
+
+
+def read_json(
+    paths: Paths,
+    *,
+    schema: pa.Schema | None = None,
+    num_cpus: float | None = None,
+    allow_incomplete_input: bool = False,
+) -> Dataset:
+    """Returns the rows of files of JSON lines, or of one JSON array of objects each, plain or compressed (gz, zst).
+
+    The schema is sampled from the first file with rows, unless `schema` declares it; keys that it does not have are
+    left out, those that a row lacks are null. A line, or an element of an array, that does not fit is a bad row, of
+    which 0.1 % of a file (at least 10) are left out with a warning, or set aside by a write. An array is one shard,
+    however large. `num_cpus`, and what is raised, is as for `read_parquet`.
+
+    >>> import tempfile, pathlib
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.jsonl"
+    >>> _ = path.write_text('{"n": 1}\\n{"n": null}\\n')
+    >>> curate.read_json(path).take_all()
+    [{'n': 1}, {'n': None}]
+    """
+    how = ReadAs(Format.JSONL, schema)
+    return _files("read_json", Format.JSONL, paths, how, num_cpus, allow_incomplete_input)
+
+
+def read_csv(
+    paths: Paths,
+    *,
+    delimiter: str = ",",
+    schema: pa.Schema | None = None,
+    num_cpus: float | None = None,
+    allow_incomplete_input: bool = False,
+) -> Dataset:
+    """Returns the rows of CSV files with a header, plain or compressed; files called `.tsv` are taken, too.
+
+    `delimiter` is one character. Columns are found by their names: one that a file lacks is null. Schema, bad rows,
+    `num_cpus` and errors are as for `read_json`; a column that only a later file has is refused, as in Parquet.
+
+    >>> import tempfile, pathlib
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.csv"
+    >>> _ = path.write_text("n;text\\n1;a\\n")
+    >>> curate.read_csv(path, delimiter=";").take_all()
+    [{'n': 1, 'text': 'a'}]
+    """
+    if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n' or ord(delimiter) > 127:
+        raise ConfigError(f"read_csv(delimiter={delimiter!r}): expected one character of ASCII, no quote or line end")
+    how = ReadAs(Format.CSV, schema, delimiter=delimiter)
+    return _files("read_csv", Format.CSV, paths, how, num_cpus, allow_incomplete_input)
+
+
+def read_text(
+    paths: Paths,
+    *,
+    encoding: str = "utf-8",
+    drop_empty_lines: bool = True,
+    num_cpus: float | None = None,
+    allow_incomplete_input: bool = False,
+) -> Dataset:
+    """Returns the lines of text files, plain or compressed, as the column `text`, without their line ends.
+
+    Blank lines are left out, unless `drop_empty_lines` is false. A line that `encoding` does not have is a bad row, as
+    for `read_json`. Files may have any name that does not stand for another format. `num_cpus` is as for
+    `read_parquet`. Raises ConfigError for a path that matches nothing, files of another format, and an encoding that
+    Python does not know.
+
+    >>> import tempfile, pathlib
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.txt"
+    >>> _ = path.write_text("one\\n\\ntwo\\n")
+    >>> curate.read_text(path).take_all()
+    [{'text': 'one'}, {'text': 'two'}]
+    """
+    try:
+        # Not codecs.lookup alone: that knows base64, too.
+        "a".encode(encoding)
+    except LookupError as error:
+        raise ConfigError(
+            f"read_text(encoding={encoding!r}): expected one of Python's such as 'latin-1': {error}"
+        ) from error
+    how = ReadAs(Format.TEXT, text_encoding=codecs.lookup(encoding).name, drop_empty_lines=bool(drop_empty_lines))
+    return _files("read_text", Format.TEXT, paths, how, num_cpus, allow_incomplete_input)
+
+
+def read_binary_files(
+    paths: Paths,
+    *,
+    include_paths: bool = False,
+    num_cpus: float | None = None,
+    allow_incomplete_input: bool = False,
+) -> Dataset:
+    """Returns a row for each file, whatever it is called: its bytes as they are stored, as the column `bytes`.
+
+    With `include_paths`, also where it lies, as the column `path`. A file is a shard: a batch has one row, and a write
+    gives one output for each. It has at most 2 GiB, and is in memory as a whole. `num_cpus` is as for `read_parquet`.
+    Raises ConfigError for a path that matches nothing.
+
+    >>> import tempfile, pathlib
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.bin"
+    >>> _ = path.write_bytes(b"\\x00\\x01")
+    >>> curate.read_binary_files(path).take_all()
+    [{'bytes': b'\\x00\\x01'}]
+    """
+    how = ReadAs(Format.BINARY, include_paths=bool(include_paths))
+    return _files("read_binary_files", Format.BINARY, paths, how, num_cpus, allow_incomplete_input)
+
+
+def read_images(
+    paths: Paths,
+    *,
+    size: tuple[int, int] | None = None,
+    mode: str = "RGB",
+    include_paths: bool = False,
+    num_cpus: float | None = None,
+    allow_incomplete_input: bool = False,
+) -> Dataset:
+    """Returns a row for each image (png, jpg, gif, bmp, tiff, webp), as the column `image`: numbers from 0 to 255.
+
+    `size` is the height and width that images are brought to. They are tensors then, of height x width x bands
+    (Arrow's fixed_shape_tensor). Without it each keeps its own size, and they are lists of rows of pixels, which are
+    slower. `mode` is one of pillow's: L (one band, no last dimension), RGB, RGBA, CMYK, YCbCr, HSV, LAB; images of
+    another one are converted. With `include_paths`, the column `path` says where an image lies.
+
+    An image that cannot be read is a bad row: left out with a warning, or set aside by a write. A file is a shard, as
+    for `read_binary_files`. Needs pillow: `pip install 'curate[images]'`. Raises ConfigError for a path that matches
+    nothing, other files, another mode or size, and if pillow is not installed.
+
+    >>> import tempfile, pathlib
+    >>> from PIL import Image
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.png"
+    >>> Image.new("RGB", (4, 3), (255, 0, 0)).save(path)
+    >>> batch = curate.read_images(path, size=(2, 2)).take_batch(1)
+    >>> batch["image"].combine_chunks().to_numpy_ndarray().shape
+    (1, 2, 2, 3)
+    """
+    check_image(size, mode)
+    shape = None if size is None else (int(size[0]), int(size[1]))
+    how = ReadAs(Format.IMAGE, image_size=shape, image_mode=mode, include_paths=bool(include_paths))
+    return _files("read_images", Format.IMAGE, paths, how, num_cpus, allow_incomplete_input)
+
+
+def from_items(items: Sequence[Any]) -> Dataset:
+    """Returns rows from a list: dictionaries are rows, all of the same keys; other values become the column `item`.
+
+    Raises ConfigError for rows of other keys, or values of no common type.
+
+    >>> curate.from_items(["a", "b"]).take_all()
+    [{'item': 'a'}, {'item': 'b'}]
+    """
+    rows = [item if isinstance(item, Mapping) else {"item": item} for item in items]
+    try:
+        table = gathered("from_items", rows) if rows else pa.table({})
+    except SchemaMismatch as error:
+        raise ConfigError(str(error)) from error
+    return Dataset(Scan(Tables("from_items", (table,), table.schema)))
+
+
+def from_arrow(tables: pa.Table | Sequence[pa.Table]) -> Dataset:
+    """Returns the rows of Arrow tables of one schema. Raises ConfigError for what is no table, other schemas, or two
+    columns of one name.
+
+    >>> import pyarrow as pa
+    >>> curate.from_arrow(pa.table({"n": [1]})).take_all()
+    [{'n': 1}]
+    """
+    return _of_tables("from_arrow", (tables,) if isinstance(tables, pa.Table) else tuple(tables))
+
+
+def from_pandas(dfs: pd.DataFrame | Sequence[pd.DataFrame]) -> Dataset:
+    """Returns the rows of data frames of one schema, without their indexes (`reset_index()` makes columns of them).
+
+    Missing values, NaN among them, are null. Needs pandas: `pip install 'curate[pandas]'`. Raises ConfigError for what
+    is no data frame, values of no common type, other schemas, or two columns of one name.
+
+    >>> import pandas
+    >>> curate.from_pandas(pandas.DataFrame({"n": [1, 2]})).take_all()
+    [{'n': 1}, {'n': 2}]
+    """
+    need_pandas("from_pandas")
+    frames = (dfs,) if is_data_frame(dfs) else tuple(dfs)
+    for frame in frames:
+        if not is_data_frame(frame):
+            raise ConfigError(f"from_pandas takes pandas.DataFrames, found {type(frame).__name__}")
+        names = [str(name) for name in frame.columns]
+        _refuse_twice("from_pandas", names)
+    try:
+        made = tuple(table_of("from_pandas", frame) for frame in frames)
+    except SchemaMismatch as error:
+        raise ConfigError(str(error)) from error
+    return _of_tables("from_pandas", made)
+
+
+def from_numpy(ndarrays: np.ndarray[Any, Any] | Sequence[np.ndarray[Any, Any]]) -> Dataset:
+    """Returns arrays as the column `data`, a row for each entry along their first dimension.
+
+    Entries with dimensions of their own are lists. Raises ConfigError for what is no array, one without dimensions, or
+    arrays of other types.
+
+    >>> import numpy
+    >>> curate.from_numpy(numpy.array([[1, 2], [3, 4]])).take_all()
+    [{'data': [1, 2]}, {'data': [3, 4]}]
+    """
+    arrays = (ndarrays,) if isinstance(ndarrays, np.ndarray) else tuple(ndarrays)
+    for array in arrays:
+        if not isinstance(array, np.ndarray) or not array.ndim:
+            raise ConfigError(f"from_numpy takes arrays of at least one dimension, found {array!r:.60}")
+    try:
+        made = tuple(from_columns("from_numpy", {"data": array}) for array in arrays)
+    except (SchemaMismatch, pa.ArrowException) as error:
+        raise ConfigError(f"from_numpy: {error}") from error
+    return _of_tables("from_numpy", made)
+
+
+def range(n: int) -> Dataset:
+    """Returns the numbers from 0 to `n` - 1 as the column `id`. Raises ConfigError for a negative number.
+
+    >>> curate.range(2).take_all()
+    [{'id': 0}, {'id': 1}]
+    """
+    check_rows("range", n, 0)
+    return Dataset(Scan(Range(n)))
+
+
+def _files(
+    method: str, format: Format, paths: Paths, how: ReadAs, num_cpus: float | None, allow_incomplete_input: bool
+) -> Dataset:
+    return Dataset(Scan(files(method, format, _paths(paths), how, num_cpus, allow_incomplete_input)))
+
+
+def _of_tables(method: str, given: tuple[Any, ...]) -> Dataset:
+    for table in given:
+        if not isinstance(table, pa.Table):
+            raise ConfigError(f"{method} takes pyarrow.Tables, found {type(table).__name__}")
+        if not table.schema.equals(given[0].schema):
+            raise ConfigError(f"{method}: tables of two schemas: {given[0].schema}; and: {table.schema}")
+        _refuse_twice(method, table.column_names)
+    plain = tuple(table.replace_schema_metadata(None) for table in given)
+    return Dataset(Scan(Tables(method, plain, plain[0].schema if plain else pa.schema([]))))
+
+
+def _refuse_twice(method: str, names: Sequence[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"{method}: there are {names.count(name)} columns called {name!r}")
+
+
+def _paths(paths: Paths) -> list[str]:
+    return [os.fspath(one) for one in ([paths] if isinstance(paths, str | os.PathLike) else paths)]

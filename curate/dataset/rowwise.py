@@ -1,0 +1,130 @@
+"""The part of a Dataset that keeps rows in their shards, and calls no function."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from curate.arrow.expressions import is_expression
+from curate.dataset.base import Base, column_names
+from curate.dataset.batches import check_rows
+from curate.errors import ConfigError
+from curate.operators import columns as ops
+from curate.operators.sample import RandomSample
+from curate.plan.nodes import Limit, Union, Zip
+from curate.plan.rewrites import unified
+
+
+class Rowwise(Base):
+    """What becomes of rows and columns where they are."""
+
+    __slots__ = ()
+
+    def with_column(self, column_name: str, expr: Any) -> Self:
+        """Adds a column made by a pyarrow.compute expression, as the last one; one of that name is replaced in place.
+
+        Raises ConfigError for what is no expression, or one that cannot be made of the columns there are.
+
+        >>> import pyarrow.compute as pc
+        >>> curate.range(2).with_column("id", pc.field("id") + 1).take_all()
+        [{'id': 1}, {'id': 2}]
+        """
+        if not is_expression(expr):
+            raise ConfigError(
+                f"with_column({column_name!r}) takes a pyarrow.compute expression such as pc.field('n') * 2, found "
+                f"{expr!r}; use map_batches for a function"
+            )
+        return self._apply(ops.WithColumn(column_name, expr))
+
+    def select_columns(self, cols: str | Sequence[str]) -> Self:
+        """Keeps these columns, in this order. Those of Parquet files that nothing needs are not read.
+
+        Raises ConfigError for a column that is not there, or is named twice.
+
+        >>> import pyarrow.compute as pc
+        >>> curate.range(1).with_column("a", pc.field("id")).select_columns(["a"]).take_all()
+        [{'a': 0}]
+        """
+        return self._apply(ops.Select(column_names("select_columns", cols)))
+
+    def drop_columns(self, cols: str | Sequence[str]) -> Self:
+        """Leaves these columns out. Raises ConfigError for a column that is not there, or is named twice.
+
+        >>> import pyarrow.compute as pc
+        >>> curate.range(1).with_column("a", pc.field("id")).drop_columns("id").take_all()
+        [{'a': 0}]
+        """
+        return self._apply(ops.Drop(column_names("drop_columns", cols)))
+
+    def rename_columns(self, names: Mapping[str, str]) -> Self:
+        """Renames columns, from old names to new ones; they keep their places.
+
+        Raises ConfigError for a column that is not there, or two of one name.
+
+        >>> curate.range(1).rename_columns({"id": "n"}).take_all()
+        [{'n': 0}]
+        """
+        return self._apply(ops.Rename(dict(names)))
+
+    def limit(self, limit: int) -> Self:
+        """Keeps the first `limit` rows. Consumed, what makes more is stopped, and what follows runs in the consumer's
+        process.
+
+        A write of files, or of rows in memory, counts once how far it reaches, and keeps to that. Of what an exchange
+        gives, of a zip or a checkpoint, all is made, and the first rows are kept; of a `sort`, up to 65,536 rows, every
+        map shard keeps no more than these. Raises ConfigError for a negative number.
+
+        >>> curate.range(1_000_000_000).limit(2).take_all()
+        [{'id': 0}, {'id': 1}]
+        """
+        check_rows("limit", limit, 0)
+        return self._with(Limit(self._plan, limit))
+
+    def union(self, *other: Self) -> Self:
+        """Returns the rows of this dataset, then those of the others.
+
+        A column that some of them lack is null there, and types are widened where another holds all values.
+
+        Written, parts that are read and processed in the same way have an output for each of their inputs; others go
+        through an exchange, which keeps them in order.
+
+        Raises ConfigError, with the schemas, for a column of types that do not go together.
+
+        >>> curate.range(1).union(curate.range(2), curate.from_items(["a"])).take_all()
+        [{'id': 0, 'item': None}, {'id': 0, 'item': None}, {'id': 1, 'item': None}, {'id': None, 'item': 'a'}]
+        """
+        return self._with(Union(unified([self._plan, *(one._plan for one in other)])))
+
+    def zip(self, *other: Self) -> Self:
+        """Puts the rows of this dataset and of others side by side, in order; there must be as many in each.
+
+        A column whose name is taken gets the first free of the suffixes _1, _2, … Consumed, the rows are put together
+        in the consumer's process, where what follows runs as well; all are made at once, each with its share of the
+        memory budget and of the cluster. Written, they go through an exchange. Where lengths differ, a ConfigError that
+        names them comes when the first one ends, if rows are asked for up to there; of a write always, before the first
+        output is made.
+
+        >>> curate.range(2).zip(curate.from_items(["a", "b"]), curate.range(2)).take_all()
+        [{'id': 0, 'item': 'a', 'id_1': 0}, {'id': 1, 'item': 'b', 'id_1': 1}]
+        """
+        return self._with(Zip((self._plan, *(one._plan for one in other))))
+
+    def random_sample(self, fraction: float, *, seed: int | None = None) -> Self:
+        """Keeps about `fraction` of the rows (0 to 1), in their order.
+
+        Which ones depends on `seed`, on what is read (a file, a table, a range) and on the place of the row in it:
+        with a seed it is the same rows each time, consumed or written, and a larger fraction keeps them all; without
+        one, a seed is chosen now. Behind a limit or a zip, rows go through an exchange first, whether they are consumed
+        or written: there each has a place of its own. A write books the others as dropped for "random_sample". Raises
+        ConfigError for another fraction, or a seed below 0.
+
+        >>> curate.range(1000).random_sample(0.01, seed=3).count()
+        12
+        """
+        if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
+            raise ConfigError(f"random_sample(fraction={fraction!r}): expected a number from 0 to 1")
+        if seed is None:
+            seed = secrets.randbits(64)
+        check_rows("seed", seed, 0)
+        return self._apply(RandomSample(float(fraction), seed))

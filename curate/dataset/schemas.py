@@ -1,0 +1,118 @@
+"""The schema of rows that only user functions know, as they are consumed: what a write would hold them to.
+
+That of the first rows holds for all. Later ones are widened to it, or refused with the error that a write ends with.
+Where no row is there to tell, an empty table is asked, as a write asks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+
+from curate.arrow.schema import unify
+from curate.arrow.unknown import empty
+from curate.dataset.stats import Run
+from curate.errors import ConfigError
+from curate.exchange.kinds.zip import zipped_schema
+from curate.operators.protocol import Operator
+from curate.operators.unify import Unify
+from curate.pipeline.pipeline import Pipeline
+from curate.pipeline.tally import BadRowBudget, Tally
+from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip, schema_of
+from curate.plan.physical import Joined, Local, Physical, ZipRows, alike
+from curate.stage.fusion import Fusion
+
+# Unions
+
+
+def unions_settled(plan: Plan, ask: Callable[[Plan], pa.Schema]) -> Plan:
+    """Returns a plan whose unions come to one schema before anything follows, as they do where they are written: parts
+    that only functions know are asked for theirs. Raises ConfigError for columns of types that do not go together."""
+    match plan:
+        case Apply(input, operator):
+            return Apply(unions_settled(input, ask), operator)
+        case Limit(input, rows):
+            return Limit(unions_settled(input, ask), rows)
+        case Zip(inputs):
+            return Zip(tuple(unions_settled(one, ask) for one in inputs))
+        case Union(inputs) if schema_of(plan) is None and not _is_one_stage(plan):
+            parts = [unions_settled(one, ask) for one in inputs]
+            known = [schema_of(one) for one in parts]
+            schemas = [ask(one) if schema is None else schema for one, schema in zip(parts, known, strict=True)]
+            # One without rows may not know its columns.
+            if not any(map(len, schemas)):
+                return Union(tuple(parts))
+            to = unify("union", [schema for schema in schemas if len(schema)])
+            pairs = zip(parts, known, strict=True)
+            return Union(
+                tuple(one if told is not None and told.equals(to) else Apply(one, Unify(to)) for one, told in pairs)
+            )
+    return plan
+
+
+def _is_one_stage(plan: Plan) -> bool:
+    """Returns whether one stage writes all parts, which then have one schema, or nothing can write them."""
+    try:
+        return alike(plan)
+    except ConfigError:
+        return True
+
+
+def blank_of(plan: Plan, physical: Physical, run: Run | None) -> pa.Table:
+    """Returns a table without rows, of the columns that rows of a plan would have, of which a run gave none: as tables
+    without rows tell it that tasks gave, or else an empty table."""
+    if (known := schema_of(plan)) is not None:
+        return empty(known)
+    with suppress(Exception):  # what user code makes of an empty table says nothing about what it makes of others
+        if run is None or not run.fusions or isinstance(physical, Local | Joined | ZipRows):
+            return _blank(plan)
+        if run.vacant is not None:
+            return empty(run.vacant)
+        # What was written before is there by now, and knows its columns.
+        fusion: Fusion = run.fusions[0]
+        found, columns = fusion.source.found, fusion.view.columns
+        return _asked(found if columns is None else pa.schema([found.field(one) for one in columns]), fusion.operators)
+    return pa.table({})
+
+
+def _asked(schema: pa.Schema, steps: Sequence[Operator]) -> pa.Table:
+    """Returns what steps make of a table without rows."""
+    if not len(schema):
+        return pa.table({})
+    pipeline = Pipeline(tuple(steps))
+    pipeline.setup()
+    made = next(iter(pipeline.apply(empty(schema), Tally(BadRowBudget()))), pa.table({}))
+    return made.slice(0, 0).replace_schema_metadata(None)
+
+
+def _blank(plan: Plan) -> pa.Table:
+    known = schema_of(plan)
+    if known is not None:
+        return empty(known)
+    match plan:
+        case Apply() | Marked():
+            base, steps = _chain(plan)
+            return _asked(_blank(base).schema, steps)
+        case Limit(input, _) | Checkpoint(input, _):
+            return _blank(input)
+        case Union(inputs):
+            return empty(unify("union", [_blank(one).schema for one in inputs]))
+        case Zip(inputs):
+            zipped = zipped_schema([_blank(one).schema for one in inputs])
+            return pa.table({}) if zipped is None else empty(zipped)
+        case Exchanged(inputs, how):
+            made = how.schema([_blank(one).schema for one in inputs])
+            return pa.table({}) if made is None else empty(made)
+        case Scan():
+            return pa.table({})
+
+
+def _chain(plan: Plan) -> tuple[Plan, list[Operator]]:
+    steps: list[Any] = []
+    while isinstance(plan, Apply | Marked):
+        steps.insert(0, plan.operator if isinstance(plan, Apply) else plan.step)
+        plan = plan.input
+    return plan, steps

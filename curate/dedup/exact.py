@@ -1,0 +1,344 @@
+"""Exact duplicates: rows whose columns have the same values, or the same normalised text.
+
+    keys     every row becomes its digest and its place; of the rows of one shard that have a digest, one is kept on,
+             with their number: the one that would be kept
+    marks    rows of one digest come together, and one is chosen. Every shard that has others of it is told: digest, and
+             which row is kept
+    drop     the rows are read again, in order; those whose digest is marked are dropped, but the one that is kept
+
+What is exchanged is 36 bytes a row at most, beside its priority and its id. However often a row is there, it is one for
+each shard: no digest is too heavy for a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from curate.arrow import hashing
+from curate.arrow.expressions import unknown_column
+from curate.arrow.hashing import Words, digest_rows
+from curate.arrow.order import Order, SortKey, rows_where
+from curate.arrow.unknown import empty
+from curate.dedup import normalise
+from curate.errors import ConfigError, did_you_mean
+from curate.exchange.protocol import Part, Usual
+from curate.exchange.row_ids import PLACE, first_place, places, ranks
+from curate.operators.protocol import Plain
+from curate.operators.side_input import Marks
+from curate.pipeline.step import Place, SideTable
+from curate.pipeline.tally import GROUPED, Tally
+
+DUPLICATE = "duplicate"
+"""Why rows are dropped that are copies of others."""
+
+DUPLICATES = "duplicates"
+"""The extra output that tells which these were."""
+
+
+DIGEST, CHECK = "__digest", "__check"
+
+COUNT, PRIORITY, ID = "__count", "__priority", "__id"
+
+KEPT, KEPT_ID = "__kept", "__kept_id"
+
+
+KEEP = ("first", "last")
+
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Same:
+    """When rows are duplicates, and which of them is kept."""
+
+    columns: tuple[str, ...]
+    normalised: bool = False
+    """Whether texts are compared as `normalise.normalised` has them."""
+    keep: str = "first"
+    """Which is kept in input order: `first` or `last`."""
+    priority: str | None = None
+    """The column whose largest value is kept; among equal ones, and without values, by `keep`."""
+    id_column: str | None = None
+    """The column that duplicates are told by; None: they are not told."""
+
+    @property
+    def needed(self) -> set[str]:
+        """The columns that are looked at."""
+        return {*self.columns, *filter(None, (self.priority, self.id_column))}
+
+    def check(self, found: pa.Schema) -> None:
+        """Raises ConfigError for columns that are not there, or of types that cannot be compared."""
+        if self.keep not in KEEP:
+            meant = did_you_mean(self.keep, KEEP)
+            raise ConfigError(f"dedup_exact: keep={self.keep!r}{meant}; there are {' and '.join(KEEP)}")
+        if not self.columns:
+            raise ConfigError("dedup_exact: no column is given to tell rows apart by; name at least one")
+        for name in (*self.columns, *filter(None, (self.priority, self.id_column))):
+            if name not in found.names:
+                raise ConfigError(f"dedup_exact: {unknown_column(name, found.names)}")
+        if self.priority is not None:
+            Order((SortKey(self.priority),)).check("dedup_exact(priority=)", found)
+        digest_rows(self._compared(empty(found)), self.columns)
+
+    def digests(self, batch: pa.Table) -> tuple[Words, Words]:
+        """Returns the digest of each row."""
+        return digest_rows(self._compared(batch), self.columns)
+
+    def _compared(self, batch: pa.Table) -> pa.Table:
+        if not self.normalised:
+            return batch
+        for at, name in enumerate(batch.column_names):
+            if name in self.columns and pa.types.is_dictionary(batch[name].type):
+                batch = batch.set_column(at, name, batch[name].cast(batch[name].type.value_type))
+            if name in self.columns and _is_text(batch[name].type):
+                batch = batch.set_column(at, name, normalise.normalised(batch[name]))
+        return batch
+
+    def identity(self) -> Any:
+        """Returns what decides which rows are kept, as JSON values."""
+        versions = [hashing.VERSION, normalise.VERSION if self.normalised else None]
+        return [list(self.columns), self.normalised, self.keep, self.priority, self.id_column, versions]
+
+
+def _is_text(type: pa.DataType) -> bool:
+    return bool(pa.types.is_string(type) or pa.types.is_large_string(type))
+
+
+@dataclass(frozen=True, slots=True)
+class Digests(Plain):
+    """Replaces rows by their digests and places."""
+
+    same: Same
+    keeps_rows = True
+
+    @property
+    def name(self) -> str:
+        return f"digests({', '.join(map(repr, self.same.columns))})"
+
+    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
+        if found is None:
+            return None
+        self.same.check(found)
+        fields = [(DIGEST, pa.uint64()), (CHECK, pa.uint64()), (PLACE, pa.int64()), (COUNT, pa.int64())]
+        own = {PRIORITY: self.same.priority, ID: self.same.id_column}
+        return pa.schema([*fields, *((name, found.field(of).type) for name, of in own.items() if of is not None)])
+
+    def identity(self) -> Any:
+        return ["digests", self.same.identity()]
+
+    def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
+        del schema, needed
+        return self.same.needed
+
+    def apply(self, batch: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+        del tally
+        schema = self.schema(batch.schema)
+        digest, check = self.same.digests(batch)
+        columns = [digest, check, places(place, batch.num_rows), np.ones(batch.num_rows, np.int64)]
+        own = [batch[name] for name in (self.same.priority, self.same.id_column) if name is not None]
+        yield pa.table([*map(pa.array, columns), *own], schema=schema)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen(Usual):
+    """The exchange that brings rows of one digest together and chooses which of them is kept."""
+
+    same: Same
+    aligned = True
+
+    @property
+    def name(self) -> str:
+        return f"dedup_exact({', '.join(map(repr, self.same.columns))})"
+
+    @property
+    def orders(self) -> tuple[Order, ...]:
+        return (Order((SortKey(DIGEST),)),)
+
+    def identity(self) -> Any:
+        return ["dedup_exact", self.same.identity()]
+
+    def schema(self, found: Sequence[pa.Schema | None]) -> pa.Schema | None:
+        """Returns the schema of marks."""
+        if found[0] is None:
+            return None
+        made = Digests(self.same).schema(found[0])
+        assert made is not None
+        fields = [(PLACE, pa.int64()), (DIGEST, pa.uint64()), (CHECK, pa.uint64()), (KEPT, pa.int64())]
+        return pa.schema([*fields, *([(KEPT_ID, made.field(ID).type)] if self.same.id_column is not None else [])])
+
+    def prepare(self, side: int) -> tuple[Any, ...]:
+        del side
+        return (Digests(self.same),)
+
+    def folds(self, side: int) -> bool:
+        del side
+        return True
+
+    def fold(self, side: int, table: pa.Table) -> pa.Table:
+        del side
+        order, starts = self._grouped(table, by_shard=True)
+        if len(starts) == table.num_rows:
+            return table
+        kept = table.take(pa.array(order[starts]))
+        counts = np.add.reduceat(table[COUNT].to_numpy()[order], starts)
+        return kept.set_column(kept.column_names.index(COUNT), COUNT, pa.array(counts))
+
+    def combine(self, tables: Sequence[pa.Table], tally: Tally, part: Part) -> Iterator[pa.Table]:
+        del part
+        folded = self.fold(0, tables[0])
+        order, starts = self._grouped(folded, by_shard=False)
+        if not len(order):
+            return
+        sizes = np.diff(starts, append=len(order))
+        kept = np.repeat(order[starts], sizes)
+        counts = folded[COUNT].to_numpy()
+        # A shard has nothing to drop that has one row of a digest, and that is the one that is kept.
+        told = (order != kept) | (counts[order] > 1)
+        order, kept = order[told], kept[told]
+        found = folded[PLACE].to_numpy()
+        columns: list[Any] = [first_places(found[order]), folded[DIGEST].to_numpy()[order]]
+        columns += [folded[CHECK].to_numpy()[order], found[kept]]
+        names = [PLACE, DIGEST, CHECK, KEPT]
+        if self.same.id_column is not None:
+            columns.append(folded[ID].take(pa.array(kept)))
+            names.append(KEPT_ID)
+        made = pa.table(columns, names=names)
+        tally.drop(tables[0].num_rows - made.num_rows, GROUPED)
+        yield made
+
+    def _grouped(self, table: pa.Table, *, by_shard: bool) -> tuple[Ints, Ints]:
+        """Returns rows in an order in which those of one digest, or of one digest and shard, are beside each other, the
+        one that is kept first; and where these groups start.
+        """
+        digest, check = table[DIGEST].to_numpy(), table[CHECK].to_numpy()
+        found = table[PLACE].to_numpy()
+        way = found if self.same.keep == "first" else -found
+        keys: list[Any] = [way]
+        if self.same.priority is not None:
+            keys.append(_falling(table[PRIORITY]))
+        if by_shard:
+            keys.append(ranks(found))
+        order = np.lexsort((*keys, check, digest))
+        new = np.ones(len(order), bool)
+        for values in (digest, check, *([ranks(found)] if by_shard else [])):
+            ordered = values[order]
+            new[1:] &= ordered[1:] == ordered[:-1]
+        new[1:] = ~new[1:]
+        return order, np.flatnonzero(new)
+
+
+def _falling(values: pa.ChunkedArray) -> Ints:
+    """Returns numbers that grow as values fall, then for NaN, then for null; the same for equal ones."""
+    order = Order((SortKey("value", descending=True),))
+    table = pa.table({"value": values})
+    rows = order.indices(table).to_numpy()
+    table = order.sort(table)
+    steps = np.zeros(len(rows), np.int64)
+    steps[order.starts(table)[1:]] = 1
+    found = np.empty(len(rows), np.int64)
+    found[rows] = np.cumsum(steps)
+    return found
+
+
+def first_places(found: Ints) -> Ints:
+    """Returns the first place of the shard that each place is in."""
+    return (ranks(found).astype(np.int64)) * first_place(1)
+
+
+@dataclass(frozen=True, slots=True)
+class DropCopies(Plain):
+    """Drops the rows that are copies of others."""
+
+    same: Same
+    marks: Marks | None = None
+    """None where it is planned, not run."""
+    order = Order((SortKey(PLACE), SortKey(DIGEST)))
+    """What marks are sorted by: the shard that they are for, and the digest."""
+    folds = False
+    keeps_rows = False
+
+    @property
+    def name(self) -> str:
+        return f"dedup_exact({', '.join(map(repr, self.same.columns))})"
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """The extra outputs that it has."""
+        return (DUPLICATES,) if self.same.id_column is not None else ()
+
+    def fold(self, marks: pa.Table) -> pa.Table:
+        return marks
+
+    def marked(self, marks: Marks) -> DropCopies:
+        """Returns the step with its marks."""
+        return replace(self, marks=marks)
+
+    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
+        if found is not None:
+            self.same.check(found)
+        return found
+
+    def identity(self) -> Any:
+        return ["drop copies", self.same.identity()]
+
+    def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
+        del schema
+        return needed | self.same.needed
+
+    def apply(self, batch: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table | SideTable]:
+        if not batch.num_rows or self.marks is None:
+            # Nothing but schemas is asked for.
+            yield batch
+            yield from self._told(batch, None)
+            return
+        marks = self.marks.of(first_place(place.rank), first_place(place.rank + 1))
+        if not marks.num_rows:
+            yield batch
+            yield from self._told(batch, None)
+            return
+        digest, check = self.same.digests(batch)
+        at = _found(digest, check, marks[DIGEST].to_numpy(), marks[CHECK].to_numpy())
+        dropped = at >= 0
+        dropped[dropped] = marks[KEPT].to_numpy()[at[dropped]] != places(place, batch.num_rows)[dropped]
+        tally.drop(int(dropped.sum()), DUPLICATE)
+        yield rows_where(batch, ~dropped)
+        # Also without rows: it tells the columns of the extra output.
+        yield from self._told(rows_where(batch, dropped), marks.take(pa.array(at[dropped])))
+
+    def _told(self, batch: pa.Table, marks: pa.Table | None) -> Iterator[SideTable]:
+        if self.same.id_column is None or self.same.id_column not in batch.column_names:
+            return
+        ids = batch[self.same.id_column]
+        marks = marks if marks is not None else pa.table({CHECK: pa.array([], pa.uint64()), KEPT_ID: ids[:0]})
+        clusters = pa.array([f"{one:016x}" for one in marks[CHECK].to_pylist()], pa.string())
+        alike = pa.array(np.ones(len(clusters)))
+        yield duplicates(ids if len(clusters) else ids[:0], clusters, marks[KEPT_ID], alike)
+
+
+def duplicates(ids: Any, clusters: Any, kept: Any, similarity: Any) -> SideTable:
+    """Returns a table of duplicates: id, cluster, the id of the row that is kept, and how alike they are."""
+    names = ["id", "cluster", "kept_id", "similarity"]
+    return SideTable(DUPLICATES, pa.table([ids, clusters, kept, similarity], names=names))
+
+
+def _found(digest: Words, check: Words, digests: Words, checks: Words) -> Ints:
+    """Returns where each digest is among those of marks, which are sorted, by their first words; -1: nowhere."""
+    found = np.full(len(digest), -1)
+    at = np.searchsorted(digests, digest)
+    left = np.arange(len(digest))
+    while len(left):
+        left = left[at[left] < len(digests)]
+        left = left[digests[at[left]] == digest[left]]
+        same = checks[at[left]] == check[left]
+        found[left[same]] = at[left[same]]
+        # Of several marks with the same first word, which there are none of but by chance, the next one.
+        left = left[~same]
+        at[left] += 1
+    return found

@@ -1,0 +1,56 @@
+"""Texts as they are compared: what does not matter is taken out of them, by Arrow's kernels and translation tables."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+VERSION = 1
+"""Goes into the identity of what depends on these texts."""
+
+
+def normalised(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Returns texts in lower case and NFC, their white space single blanks, none at the ends; nulls stay null.
+
+    Lower case is the simple mapping of Unicode, a character for a character: "ß" is not "ss". White space is what
+    Unicode calls so. Punctuation counts. What is normalised already stays as it is.
+
+    >>> normalised(pa.array(["  The\\u00a0End\\n", "Cafe\\u0301", None])).to_pylist()
+    ['the end', 'café', None]
+    """
+    # Lower case first: it may leave letters that compose.
+    plain = pc.utf8_normalize(pc.utf8_lower(texts), form="NFC")
+    return pc.binary_join(pc.utf8_split_whitespace(pc.utf8_trim_whitespace(plain)), pa.scalar(" ", plain.type))
+
+
+def worded(texts: pa.Array) -> pa.Array:
+    """Returns the bytes of texts in lower case and NFC with a blank for everything that is part of no word.
+
+    Letters, digits, marks and `_` are parts of words; white space, punctuation, symbols and controls are not. So the
+    words of a language that is written without blanks are whole clauses. Nulls are empty. The result is of
+    `large_binary`, without nulls, and its values follow each other in one buffer.
+
+    >>> worded(pa.array(["It's 5 o'clock!", "\\u201cÀ propos\\u201d"])).cast("large_string").to_pylist()
+    ['it s 5 o clock ', ' à propos ']
+    """
+    texts = texts.cast(pa.large_string()).fill_null("")
+    beyond = pc.invert(pc.string_is_ascii(texts))
+    if pc.any(beyond, min_count=0).as_py():
+        found = pc.utf8_normalize(pc.utf8_lower(texts.filter(beyond)), form="NFC")
+        texts = pc.replace_with_mask(texts, beyond, pc.replace_substring_regex(found, _NO_WORD, " "))
+    offsets = np.frombuffer(texts.buffers()[1], np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    data = texts.buffers()[2]
+    if not len(texts) or data is None:
+        return pa.array([b""] * len(texts), pa.large_binary())
+    moved = bytes(memoryview(data)[offsets[0] : offsets[-1]]).translate(_TO_WORDS)
+    buffers = [None, pa.py_buffer((offsets - offsets[0]).tobytes()), pa.py_buffer(moved)]
+    return pa.Array.from_buffers(pa.large_binary(), len(texts), buffers)
+
+
+_NO_WORD = r"[^\p{L}\p{N}\p{M}\x00-\x7f]+"
+
+_TO_WORDS = bytes(
+    ord(chr(byte).lower()) if byte < 128 and (chr(byte).isalnum() or byte == ord("_")) else byte if byte > 127 else 32
+    for byte in range(256)
+)

@@ -1,0 +1,552 @@
+"""The accounts of one run: totals as shards end, and everything told from them: events, heartbeat, display, summary."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from curate.clock import Clock
+from curate.driver.options import RunOptions
+from curate.driver.stage_progress import At
+from curate.driver.state import Prepared, generation_hash
+from curate.ledger.failures import Signature, Signatures, failure_event
+from curate.ledger.run_log import RunLog
+from curate.ledger.stages import Exchanged, StageReport, exchanges, source_bytes
+from curate.ledger.summary import FailureGroup, RunState, Summary, staged_as_dict
+from curate.log import get_logger
+from curate.observe.eta import Pace, middle
+from curate.observe.metrics import Capacity, Measured, Role, operated
+from curate.observe.progress import Progress
+from curate.observe.retries import Retrying, busy_text, next_try
+from curate.observe.status import RUNNING, RateWindow
+from curate.pipeline.meters import Meter, add_packed
+from curate.runtime.protocol import Backend
+from curate.storage.protocol import Calls
+from curate.tasks.books import Books
+from curate.tasks.events import Launch, Outcome
+from curate.tasks.failure import Failure, FailureKind, ShardRecord, ShardWaits
+from curate.tasks.scheduler import Scheduler
+
+MOST_GROUPS = 100
+"""Different errors that are kept apart; further ones are counted together."""
+
+OTHER_ERRORS = Signature("other errors", "", "")
+
+DISTURBED = Signature(
+    "the output was removed or replaced by others, again and again; the next run does it again", "", ""
+)
+
+LOOK_AT_POOLS_S = 1.0
+"""How often the run notes how its pools are doing."""
+
+MOST_WARNINGS = 100
+"""Failed tries that are logged one by one: a million shards may fail, and each is in the ledger."""
+
+
+@dataclass
+class _Totals:
+    """Running totals of a job and of this run."""
+
+    books: Books
+    bytes_in: int
+    bytes_out: int
+    done: int
+    """Shards of the scope with an output."""
+    job_done: int
+    bytes_left: int
+    """Input bytes of the scope's shards that are neither done nor given up."""
+    failed: int = 0
+    rows_read: int = 0
+    """Rows read in this run, for the rate."""
+    bytes_read: int = 0
+    shards_run: int = 0
+    worker_calls: Calls = field(default_factory=Calls)
+    groups: Counter[Signature] = field(default_factory=Counter)
+    examples: dict[Signature, tuple[str, str]] = field(default_factory=dict)
+    """What the first of each group said, and a shard of it."""
+
+
+class Account:
+    """Keeps the totals of a run, from what its dispatcher tells, and writes its log."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        options: RunOptions,
+        scheduler: Scheduler,
+        clock: Clock,
+        started_s: float,
+        started: float,
+        at: At | None = None,
+    ) -> None:
+        """The run began at `started`, which is `started_s` by the monotonic clock. `at`: where its stage is in a job of
+        several."""
+        self.prepared = prepared
+        self.options = options
+        self.scheduler = scheduler
+        self.clock = clock
+        self.started_s = started_s
+        self.started = started
+        self.log = get_logger(job=prepared.spec.name, run=prepared.run_id)
+        matched, plan = prepared.matched, prepared.plan
+        positions = matched.position[matched.done]
+        sizes = prepared.listing.sizes.to_numpy() if len(positions) else np.zeros(0, dtype=np.int64)
+        history = prepared.history
+        self._earlier = history.earlier if history.summarised else prepared.spec.earlier
+        self.start_s = 0.0
+        """Seconds that it took to start what runs tasks, as far as it was started for this run."""
+        self._at = at
+        self.skipped = int(np.count_nonzero(matched.done[prepared.scope]))
+        self.stale = len(prepared.stale)
+        self.missing = prepared.missing_inputs
+        self.totals = _Totals(
+            prepared.history.books,
+            bytes_in=int(plan.sizes[matched.done].sum()),
+            bytes_out=int(sizes[positions].sum()),
+            done=self.skipped,
+            job_done=int(np.count_nonzero(matched.done)),
+            bytes_left=int(plan.sizes[prepared.todo].sum()),
+        )
+        self.generations = np.zeros(len(plan), dtype=np.int64)
+        """A hash of the generation of each output that this run recorded, 0 where it recorded none."""
+        self._group_of = np.zeros(len(plan), dtype=np.uint8)
+        """For each shard that was given up, the number of its group, from 1; 0 for the others."""
+        self._groups: list[Signature] = []
+        """Groups in the order of their numbers."""
+        self._state = RUNNING
+        self._slots = 1
+        self._window = RateWindow()
+        self._pace = Pace()
+        self._shown_s = started_s
+        self._warned = 0
+        self._retrying = Retrying()
+        self._signatures = Signatures()
+        steps = [(name, Role.STEP, pooled) for name, pooled in prepared.spec.operator.metered]
+        self._operators = [("read", Role.READ, False), *steps, ("write", Role.WRITE, False)]
+        self._meters = [Meter() for _ in self._operators]
+        self._capacity = Capacity()
+        self._backend: Backend | None = None
+        self._waits = ""
+        self._began_s = self._ticked_s = started_s
+        self._looked_at_pools_s = started_s
+        # Totals change in the dispatching thread and are read by the one that writes heartbeats.
+        self._lock = threading.Lock()
+        self._runlog = RunLog(prepared.ledger, prepared.run_id, clock, self._beat)
+
+    def open(self) -> None:
+        """Writes down that the run has begun, and from now on how far it is."""
+        options = self.options
+        if self._at is not None:
+            self._at.watch(self.heartbeat)
+        self._runlog.open(
+            {
+                "job": self.prepared.spec.name,
+                "started": self.started,
+                "inputs": list(options.inputs),
+                "backend": options.backend,
+                "limit": options.limit,
+                "sample": options.sample,
+                "allow_incomplete_input": options.allow_incomplete_input,
+                **self._incomplete_input(),
+                "origin": dict(self.prepared.spec.origin),
+                "shards": {
+                    "total": len(self.prepared.plan),
+                    "scope": len(self.prepared.scope),
+                    "skipped": self.skipped,
+                },
+                **(
+                    {}
+                    if (dropped := self.prepared.uncommitted.dropped) is None
+                    else {"dropped": dropped["id"].to_pylist()}
+                ),
+            }
+        )
+
+    @property
+    def of_job(self) -> bool:
+        """Whether what it writes is in the ledger of the job, and not in that of a stage before the last one."""
+        return self._at is None or self._at.last
+
+    def begin(self, backend: Backend) -> None:
+        """Measures from now on what the operators have to work with."""
+        self._backend = backend
+        self._began_s = self._ticked_s = self._looked_at_pools_s = self.clock.monotonic()
+        self._capacity.look(self._began_s, backend.slots(), backend.pools())
+
+    def close(self, state: RunState) -> None:
+        """Writes down the rest, and how the run ended."""
+        self._state = state.value
+        self._runlog.close()
+
+    # What the dispatcher tells
+
+    def done(self, launch: Launch, record: ShardRecord) -> None:
+        """Books a shard whose output exists."""
+        self._done(launch.attempt, launch.task, record)
+
+    @property
+    def given_up(self) -> Any:
+        """Ranks of the shards that this run gave up."""
+        return np.flatnonzero(self._group_of)
+
+    def done_after_all(self, record: ShardRecord) -> None:
+        """Books a shard as done that was given up: a task that was taken for dead has published its output."""
+        number = int(self._group_of[record.index])
+        group = self._groups[number - 1]
+        self._group_of[record.index] = 0
+        with self._lock:
+            totals = self.totals
+            totals.failed -= 1
+            totals.bytes_left += int(self.prepared.plan.sizes[record.index])
+            totals.groups[group] -= 1
+            error, shard = totals.examples[group]
+            if not totals.groups[group]:
+                del totals.groups[group], totals.examples[group]
+            elif shard == self.prepared.plan.shard_id(record.index):
+                other = int(np.flatnonzero(self._group_of == number)[0])
+                totals.examples[group] = error, self.prepared.plan.shard_id(other)
+        self.log.info(
+            "a shard that was given up has its output after all", shard=self.prepared.plan.shard_id(record.index)
+        )
+        self._done(0, -1, record)
+
+    def stands(self, rank: int, books: Books) -> None:
+        """Books the output of a shard that was to be replaced, and was not: its rows are still there."""
+        with self._lock:
+            self.prepared.history.add(rank, books)
+
+    def _done(self, attempt: int, task: int, record: ShardRecord) -> None:
+        """Books a shard, by an attempt of a task; by the 0th of task -1 if it was no task that told."""
+        self.generations[record.index] = generation_hash(record.generation)
+        size = int(self.prepared.plan.sizes[record.index])
+        books = record.books or Books()
+        with self._lock:
+            totals = self.totals
+            self._retrying.over(record.index)
+            self.prepared.history.add(record.index, books)
+            totals.done += 1
+            totals.job_done += 1
+            totals.bytes_in += size
+            totals.bytes_out += record.bytes_out
+            totals.bytes_left -= size
+            totals.shards_run += 1
+            totals.rows_read += max(books.rows_in, books.rows_out)
+            totals.bytes_read += size
+            totals.worker_calls = totals.worker_calls.plus(record.calls or Calls())
+            if record.meters:
+                add_packed(self._meters, record.meters)
+        if record.different:
+            self.log.warning(
+                "another attempt had published different bytes: the job's code is not deterministic",
+                shard=self.prepared.plan.shard_id(record.index),
+                attempt=attempt,
+            )
+        self._runlog.add(
+            {
+                **self._event(attempt, task, record, "done"),
+                "rows": books.rows(),
+                "counters": books.sorted_counters(),
+                **books.sorted_metrics(),
+                "bytes_out": record.bytes_out,
+                "generation": record.generation,
+                **({"checksum": record.checksum} if record.checksum else {}),
+                "existed": record.existed,
+                "different": record.different,
+            }
+        )
+
+    def failed(self, launch: Launch, record: ShardRecord, outcome: Outcome) -> None:
+        """Books a failed try."""
+        failure, final = record.failure, outcome is Outcome.FAILED
+        assert failure is not None
+        shard = self.prepared.plan.shard(record.index)
+        with self._lock:
+            totals = self.totals
+            totals.worker_calls = totals.worker_calls.plus(record.calls or Calls())
+            if outcome is Outcome.RETRY:
+                self._retrying.again(record.index, shard.id, failure, self.clock.monotonic())
+            elif final:
+                self._retrying.over(record.index)
+                totals.failed += 1
+                totals.bytes_left -= shard.size_bytes
+                alike = self._signatures.of({"error": failure.error, "frame": failure.frame})
+                if alike not in totals.groups and len(totals.groups) >= MOST_GROUPS:
+                    alike = OTHER_ERRORS
+                    totals.examples.setdefault(alike, (OTHER_ERRORS.error, shard.id))
+                if alike not in totals.groups:
+                    self._groups.append(alike)
+                totals.groups[alike] += 1
+                totals.examples.setdefault(alike, (failure.error, shard.id))
+                self._group_of[record.index] = self._groups.index(alike) + 1
+        self._warned += 1
+        if self._warned <= MOST_WARNINGS:
+            self.log.warning(
+                self._said(failure, final=final),
+                shard=shard.id,
+                attempt=launch.attempt,
+                kind=failure.kind.value,
+                input=shard.uri,
+                error=failure.error,
+            )
+        elif self._warned == MOST_WARNINGS + 1:
+            self.log.warning("more shards fail; each is in the ledger, and no more are logged one by one")
+        event = self._event(launch.attempt, launch.task, record, outcome.value)
+        event |= {"input": shard.uri, "kind": failure.kind.value, "error": failure.error}
+        self._runlog.add_failure(
+            failure_event(self.prepared.run_id, event["time"], shard, launch, record, outcome.value)
+            | {"index": event["index"]}
+        )
+        self._runlog.add(event)
+
+    def _said(self, failure: Failure, *, final: bool) -> str:
+        """Returns what is logged of a failed try."""
+        limit = self.scheduler.policy.limit(failure.kind)
+        if failure.kind is FailureKind.RETRY_LATER:
+            if final:
+                return f"shard failed: the service was busy {limit + 1} times in a row"
+            return f"{busy_text(failure.reason)}; {next_try('this shard', failure.wait_s, failure.tries, limit)}"
+        return "shard failed" if final else f"shard failed; {next_try('it', failure.wait_s, failure.tries, limit)}"
+
+    def waits(self, launch: Launch, word: ShardWaits) -> None:
+        """Notes that a shard waits within its task, or no longer does."""
+        shard = self.prepared.plan.shard_id(word.index)
+        with self._lock:
+            news = self._retrying.waits(word, shard, self.clock.monotonic())
+        if news and word.wait_s:
+            self._warned += 1
+            if self._warned <= MOST_WARNINGS:
+                limit = self.scheduler.policy.limit(FailureKind.RETRY_LATER)
+                self.log.warning(
+                    f"{busy_text(word.reason)}; {next_try('its batch', word.wait_s, word.tries, limit)}",
+                    shard=shard,
+                    attempt=launch.attempt,
+                )
+
+    def disturbed(self, ranks: Any) -> None:
+        """Books shards as failed that were done, and whose output is gone or another's now."""
+        example = self.prepared.plan.shard_id(int(ranks[0]))
+        self.log.warning(
+            "outputs were removed or replaced by others while this run went on; they are done again",
+            shards=len(ranks),
+            example=example,
+        )
+        with self._lock:
+            totals = self.totals
+            totals.done -= len(ranks)
+            totals.job_done -= len(ranks)
+            totals.failed += len(ranks)
+            totals.groups[DISTURBED] += len(ranks)
+            totals.examples.setdefault(DISTURBED, (DISTURBED.error, example))
+
+    def tick(self, slots: int) -> None:
+        """Updates rates and the display. Raises JobReplacedError if the job was found to be another run's by now."""
+        self.prepared.owned.raise_if_lost()
+        now_s = self.clock.monotonic()
+        self._slots = slots
+        with self._lock:
+            self._window.add(now_s, self.totals.shards_run, self.totals.rows_read, self.totals.bytes_read)
+            self._pace.add(now_s, self.totals.shards_run, self.totals.bytes_read)
+            self._look(now_s, slots)
+            self._waits = "" if self._backend is None else self._backend.waits()
+        self._show(now_s)
+
+    def wait(self, backend: Backend) -> None:
+        """Tells what the cluster has no place for, before the first task runs."""
+        with self._lock:
+            self._waits = backend.waits()
+        if self._waits:
+            self._show(self.clock.monotonic())
+
+    def _show(self, now_s: float) -> None:
+        if now_s - self._shown_s >= self.options.display.interval_s:
+            self._shown_s = now_s
+            self.options.display.show(self.progress())
+
+    def _look(self, now_s: float, slots: int) -> None:
+        pools = None
+        if self._backend is not None and now_s - self._looked_at_pools_s >= LOOK_AT_POOLS_S:
+            self._looked_at_pools_s, pools = now_s, self._backend.pools()
+        self._capacity.look(now_s, slots, pools)
+        self._ticked_s = now_s
+
+    def _event(self, attempt: int, task: int, record: ShardRecord, outcome: str) -> dict[str, Any]:
+        return {
+            "time": round(self.clock.now(), 3),
+            "outcome": outcome,
+            "index": self.prepared.plan.number(record.index),
+            "shard": self.prepared.plan.shard_id(record.index),
+            "attempt": attempt,
+            "task": task,
+            "seconds": round(record.seconds, 4),
+        }
+
+    # What others are told
+
+    def progress(self) -> Progress:
+        """Returns how far the run is now, for a display."""
+        with self._lock:
+            rate = self._window.rates()
+            totals = self.totals
+            left = len(self.prepared.scope) - totals.done - totals.failed
+            # As far as the driver knows: one shard a busy slot.
+            running = min(self.scheduler.running_tasks, self._slots)
+            return Progress(
+                self.prepared.spec.name if self._at is None else self._at.job,
+                len(self.prepared.scope),
+                totals.done,
+                running,
+                totals.failed,
+                totals.books.rows_in,
+                rate,
+                self._pace.time_left(left, totals.bytes_left),
+                self._measured(running),
+                "" if self._at is None else self._at.text,
+                self._waits,
+                self._retrying.text(self.clock.monotonic()),
+            )
+
+    def _measured(self, running: int) -> Measured:
+        return Measured(
+            operated([(self._operators, self._meters)], self._capacity),
+            elapsed_s=self._ticked_s - self._began_s,
+            slot_s=self._capacity.slot_s,
+            running=running,
+            inline=self._backend is not None and self._backend.name == "inline",
+            start_s=self.start_s,
+        )
+
+    def _beat(self) -> dict[str, Any]:
+        return self.heartbeat() if self._at is None else self._at.whole(self.heartbeat())
+
+    def heartbeat(self) -> dict[str, Any]:
+        """Returns cumulative totals, and how the run is doing: the content of `heartbeat.json`."""
+        progress = self.progress()
+        with self._lock:
+            totals = self.totals
+            return {
+                "job": self.prepared.spec.name,
+                "state": self._state,
+                "started": self.started,
+                "shards": {
+                    "total": len(self.prepared.plan),
+                    "scope": len(self.prepared.scope),
+                    "done": totals.job_done,
+                    "skipped": self.skipped,
+                    "running": progress.running if self._state == RUNNING else 0,
+                    "failed": totals.failed,
+                    "stale": self.stale,
+                },
+                **({"missing_inputs": list(self.missing)} if any(self.missing) else {}),
+                "tasks": {"dispatched": self.scheduler.launched, "attempts": self.scheduler.attempts},
+                "rows": totals.books.rows(),
+                "counters": totals.books.sorted_counters(),
+                **totals.books.sorted_metrics(),
+                "bytes": {"in": totals.bytes_in, "out": totals.bytes_out},
+                "rate": progress.rate,
+                "eta_seconds": middle(progress.eta_range_s),
+                "eta_range_seconds": progress.eta_range_s,
+                "failures": [
+                    {"error": group.error, "count": group.count, "shard": group.shard} for group in self._failures()
+                ],
+                "storage_calls": self._calls().as_dict(),
+                **self._incomplete_input(),
+                **({"retrying": self._retrying.as_list()} if self._retrying and self._state == RUNNING else {}),
+                **_operators(progress.measured),
+                **({"waits": progress.waits} if progress.waits and self._state == RUNNING else {}),
+            }
+
+    def job_summary(self) -> dict[str, Any] | None:
+        """Returns the content of `summary.json`; None unless every shard of the job, not only of the scope, is done."""
+        totals = self.totals
+        if totals.job_done < len(self.prepared.plan):
+            return None
+        return {
+            **({} if self._earlier is None else {"earlier": self._earlier.as_dict()}),
+            "job": self.prepared.spec.name,
+            "fingerprint": self.prepared.spec.fingerprint,
+            "run_id": self.prepared.run_id,
+            "shards": {"total": len(self.prepared.plan), "done": totals.job_done},
+            "rows": totals.books.rows(),
+            "counters": totals.books.sorted_counters(),
+            **totals.books.sorted_metrics(),
+            "bytes": {"in": totals.bytes_in, "out": totals.bytes_out},
+            **self._incomplete_input(),
+            **staged_as_dict([one.settled() for one in self._reports(RunState.COMPLETE)]),
+        }
+
+    def exchanges(self) -> list[Exchanged]:
+        """Returns the equations of the exchanges of a job that is complete."""
+        return exchanges(self._reports(RunState.COMPLETE))
+
+    def _reports(self, state: RunState) -> tuple[StageReport, ...]:
+        """Returns the stages of the job, the last of which ended as `state`; none if it has no others."""
+        history, totals = self.prepared.history, self.totals
+        if history.summarised:
+            return history.reports
+        if not self.prepared.spec.reports:
+            return ()
+        *before, last = self.prepared.spec.reports
+        shards = len(self.prepared.plan), totals.job_done, 0, totals.failed
+        now = StageReport(
+            *(last.key, last.name, last.reads, state.value, *shards),
+            *(totals.books.rows(), totals.bytes_in, totals.bytes_out),
+        )
+        return (*before, now)
+
+    def summary(self, state: RunState) -> Summary:
+        """Returns the result of the run, which ended as `state`."""
+        totals = self.totals
+        reports = self._reports(state)
+        return Summary(
+            self.prepared.spec.name,
+            self.prepared.run_id,
+            self.prepared.output,
+            state,
+            len(self.prepared.scope),
+            totals.done,
+            self.skipped,
+            totals.failed,
+            self.scheduler.launched,
+            self.scheduler.attempts,
+            self._books(),
+            source_bytes(reports) if reports else totals.bytes_in,
+            totals.bytes_out,
+            self.clock.monotonic() - self.started_s,
+            self._calls(),
+            self._failures(),
+            self.stale,
+            reports,
+            self.prepared.incomplete_input,
+            self.start_s,
+            self.missing,
+            0 if self.prepared.uncommitted.dropped is None else len(self.prepared.uncommitted.dropped),
+        )
+
+    def _incomplete_input(self) -> dict[str, Any]:
+        """Returns what the record says was missing of the inputs; nothing if they were whole."""
+        found = self.prepared.incomplete_input
+        return {"incomplete_input": [dict(one) for one in found]} if found else {}
+
+    def _books(self) -> Books:
+        """Returns the books of the whole job once it is done; until then, those of its last stage."""
+        done = self.totals.job_done >= len(self.prepared.plan)
+        return self.totals.books.after(self._earlier.books) if done and self._earlier else self.totals.books
+
+    def _calls(self) -> Calls:
+        return self.prepared.stores.calls.plus(self.totals.worker_calls)
+
+    def _failures(self) -> tuple[FailureGroup, ...]:
+        return tuple(
+            FailureGroup(error, count, shard)
+            for alike, count in self.totals.groups.most_common(MOST_GROUPS)
+            for error, shard in [self.totals.examples[alike]]
+        )
+
+
+def _operators(found: Measured | None) -> dict[str, Any]:
+    """Returns what a heartbeat says of operators, where there is more than one step to tell apart, or a pool."""
+    return {"operators": [one.as_dict() for one in found.operators]} if found is not None and found.several else {}

@@ -1,0 +1,133 @@
+"""What a run writes to its ledger before its first task: job, accepted code, schemas, plan; first, what it removes.
+
+In an order in which a kill between any two calls leaves a ledger that the next run can go on from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curate.driver.identity import refuse_other_job
+from curate.driver.options import RunOptions
+from curate.driver.removal import remove_job
+from curate.errors import GenerationMismatch, ObjectNotFound
+from curate.ledger import layout
+from curate.ledger.ledger import Ledger
+from curate.log import get_logger
+from curate.storage.protocol import Object, Outcome
+from curate.storage.uris import is_local
+
+if TYPE_CHECKING:
+    from curate.driver.state import Prepared
+
+
+class LostRaceError(Exception):
+    """Another driver wrote to the ledger first. Prepare again: what it wrote holds."""
+
+
+def commit(prepared: Prepared, options: RunOptions) -> None:
+    """Publishes what `prepare` decided. Everything is create-only, or removed against the generation that was seen.
+
+    Raises ConfigError if removal was not confirmed or another job took the output meanwhile, LostRaceError,
+    JobReplacedError.
+    """
+    todo, ledger = prepared.uncommitted, prepared.ledger
+    if is_local(prepared.output):
+        from curate.storage.local import probe_linking
+
+        probe_linking(prepared.stores.scratch)
+    if todo.remove is not None:
+        remove_job(ledger, prepared.spec.name, prepared.run_ids, todo.remove, options)
+        prepared.owned.claim(None, prepared.owned.moment())
+    if todo.job is not None:
+        before = prepared.owned.moment()
+        published = ledger.store.publish(ledger.uri(layout.JOB), orjson.dumps(todo.job, option=orjson.OPT_INDENT_2))
+        if published.outcome is Outcome.DIFFERENT:
+            refuse_other_job(prepared.spec, ledger, ledger.read_job())
+            raise LostRaceError
+        prepared.owned.claim(published.object.generation, before)
+    if todo.accepted:
+        ledger.store.publish(ledger.uri(layout.ACCEPTED + todo.accepted), b"")
+    for name, schema in prepared.schemas.items():
+        prepared.schemas[name] = ledger.create_schema(f"input-{name}", lambda schema=schema: schema)  # type: ignore[misc]
+    if prepared.listing.summary is not None and (todo.dropped is not None or not prepared.matched.done.all()):
+        # It says "complete", which is untrue for a while.
+        _take_away(ledger, prepared.listing.summary)
+    _drop(prepared)
+    if todo.part is not None:
+        grown = bool(prepared.listing.plan_parts)
+        if not ledger.append_plan(todo.part, prepared.listing):
+            raise LostRaceError
+        if grown:
+            _retract(ledger, prepared.spec.fingerprint, len(prepared.plan))
+    for output in todo.foreign:
+        get_logger(job=prepared.spec.name).warning("removing an output of another identity", output=output.uri)
+        _take_away(ledger, output)
+
+
+def _drop(prepared: Prepared) -> None:
+    """Takes shards out of the job whose input was removed, and removes what was made of them.
+
+    The plan says so first: from then on every run removes what a kill leaves. What earlier ones left goes before that:
+    their input may have come back, and what was made of the old one must not be taken for what is made of it.
+    """
+    todo, ledger = prepared.uncommitted, prepared.ledger
+    log = get_logger(job=prepared.spec.name)
+    if todo.left:
+        log.warning("removing what was left of shards whose input was removed", objects=len(todo.left))
+    for object in todo.left:
+        _take_away(ledger, object)
+    if todo.dropped is None:
+        return
+    log.info("taking shards out whose input was removed", shards=len(todo.dropped), objects=len(todo.dropped_outputs))
+    if not ledger.append_plan(todo.dropped, prepared.listing):
+        raise LostRaceError
+    _retract(ledger, prepared.spec.fingerprint, None)
+    for object in todo.dropped_outputs:
+        _take_away(ledger, object)
+
+
+def renew(prepared: Prepared, done: Callable[[int], bool]) -> None:
+    """Writes the new inputs of outputs that were out of date to the plan: of those shards that are done.
+
+    After they are: killed before, the next run still finds them out of date, and whoever asks it to replace them gets
+    the same bytes again. So an output is never taken for that of an input that it was not made of.
+    """
+    todo, plan = prepared.uncommitted, prepared.plan
+    if todo.renewed is None:
+        return
+    ranks = pc.index_in(todo.renewed["id"], value_set=plan.ids).to_pylist()
+    rows = todo.renewed.filter(pa.array([done(rank) for rank in ranks], pa.bool_()))
+    todo.renewed = None
+    if len(rows) and not prepared.ledger.append_plan(rows, prepared.listing):
+        get_logger(job=prepared.spec.name).warning(
+            "another driver wrote to the plan first: outputs that were replaced are still said to be out of date",
+            shards=len(rows),
+            next="run again with --redo-stale, which finds them as they are to be",
+        )
+
+
+def _take_away(ledger: Ledger, seen: Object) -> None:
+    """Removes an object if it is still the one that was seen; raises LostRaceError if it is another's by now."""
+    try:
+        ledger.store.delete(seen.uri, seen.generation)
+    except GenerationMismatch as error:
+        raise LostRaceError from error
+
+
+def _retract(ledger: Ledger, fingerprint: str, total: int | None) -> None:
+    """Removes the summary of a driver that knew of fewer shards than `total`, and may have published it since this one
+    listed; None: any, for it knew of shards that are out of the job."""
+    try:
+        seen = ledger.store.stat(ledger.uri(layout.SUMMARY))
+        summary = ledger.read_json(layout.SUMMARY)
+        known = summary.get("shards", {}).get("total", 0)
+        if summary.get("fingerprint") != fingerprint or total is None or known < total:
+            ledger.store.delete(seen.uri, seen.generation)
+    except (ObjectNotFound, GenerationMismatch):
+        return  # whoever replaced it looked at the plan after this run had added to it

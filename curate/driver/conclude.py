@@ -1,0 +1,193 @@
+"""The end of a job: a last look at its outputs, and `summary.json`, which exists if and only if every shard is done."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curate.driver.history import RECORD_READERS
+from curate.driver.state import Prepared, generation_hash
+from curate.errors import ConfigError, GenerationMismatch, ObjectNotFound, ShardError
+from curate.formats.record import read_record
+from curate.ledger import layout
+from curate.ledger.ledger import Ledger
+from curate.ledger.listing import Matched, OutputListing, match
+from curate.log import get_logger
+from curate.stage.outputs import books_of
+from curate.storage.protocol import Object, Outcome
+from curate.tasks.books import Books
+from curate.tasks.failure import ShardRecord
+
+BLOCK_SHARDS = 8192
+"""Shards whose generations are compared at a time: as Python objects, those of a million would take 100 MB."""
+
+
+def disturbed(prepared: Prepared, generations: Any, listing: OutputListing, now: Matched) -> Any:
+    """Returns the ranks of shards whose output is gone, or is not the object that this run knows of.
+
+    `generations` are hashes of those that this run recorded, 0 where it found the output at its start; `listing` and
+    `now` are what is there at its end. Such an output may be a zombie's, of other parameters.
+    """
+    gone = ~now.done
+    other = np.zeros(len(gone), dtype=bool)
+    seen, position = prepared.listing.generations, prepared.matched.position
+    for start in range(0, len(gone), BLOCK_SHARDS):
+        ranks = start + np.flatnonzero(~gone[start : start + BLOCK_SHARDS])
+        found = listing.generations.take(now.position[ranks]).to_pylist()
+        ours = generations[ranks]
+        then = iter(seen.take(position[ranks[ours == 0]]).to_pylist())
+        other[ranks] = [
+            generation != next(then) if not hashed else generation_hash(generation) != hashed
+            for generation, hashed in zip(found, ours.tolist(), strict=True)
+        ]
+    return np.flatnonzero(gone | other)
+
+
+def late_outputs(prepared: Prepared, ranks: Any) -> Iterator[ShardRecord]:
+    """Yields a record for each of these shards, which were given up, that has an output after all.
+
+    A task that was taken for dead, or cut off, may publish one seconds later. One small call a shard: each of them cost
+    many more before it was given up. Raises StorageError.
+    """
+    spec, ledger, over = prepared.spec, prepared.ledger, prepared.over
+
+    def read(rank: int) -> ShardRecord | None:
+        try:
+            found = ledger.store.stat(ledger.uri(prepared.plan.shard_id(rank) + spec.suffix))
+            if over.get(found.uri) == found.generation:
+                return None  # it is out of date: that which was to take its place has failed
+            books = books_of(ledger.store, found, spec.format, spec.codec, spec.fingerprint)
+        except (ObjectNotFound, ShardError, ConfigError):
+            return None  # or none of this job's: then the name is taken, and that is why the shard failed
+        return ShardRecord(rank, 0.0, books=books, generation=found.generation, bytes_out=found.size, existed=True)
+
+    with ThreadPoolExecutor(RECORD_READERS) as pool:
+        yield from (record for record in pool.map(read, ranks.tolist()) if record is not None)
+
+
+def standing(prepared: Prepared, done: Callable[[int], bool]) -> Iterator[tuple[int, Books]]:
+    """Yields the shards that were to be replaced and were not, each with the books of the output that still stands.
+
+    One small read each. Raises StorageError.
+    """
+    spec, ledger = prepared.spec, prepared.ledger
+    stale = {one.uri[len(ledger.root) + 1 : -len(spec.suffix)]: one for one in prepared.uncommitted.stale}
+    ranks = pc.index_in(pa.array(stale, pa.string()), value_set=prepared.plan.ids).to_pylist()
+    for rank, found in zip(ranks, stale.values(), strict=True):
+        if rank is None or done(rank):
+            continue
+        try:
+            yield rank, books_of(ledger.store, found, spec.format, spec.codec, spec.fingerprint)
+        except (ObjectNotFound, GenerationMismatch, ShardError, ConfigError):
+            continue  # another driver has replaced or removed it
+
+
+def sweep_quarantine(prepared: Prepared, listing: OutputListing, now: Matched) -> int:
+    """Removes the files of rows set aside that no output names, by a listing that was just made; returns how many.
+
+    They are published before the output that names them, and an attempt that was killed in between, an input that was
+    mended or a stale output that was replaced leaves one behind. For a job of which every output is there: nobody is
+    about to publish an output that names one. A driver that was paused since then removes none: a name is a hash of
+    the rows, and an output that another one has made again may name what nobody named. Free unless there are more files
+    than outputs that name one; then the records of those are read.
+    """
+    started = prepared.owned.moment()
+    if prepared.history.summarised:
+        return 0  # the job was complete before, and swept; nothing is known of its single shards
+    naming = np.flatnonzero(prepared.history.quarantining)
+    earlier = prepared.spec.earlier
+    known = set() if earlier is None else {name for _, name in earlier.quarantine}
+    exact = len(prepared.plan.removed) > 0  # what was set aside of a removed input must not stay by mere counting
+    if not listing.quarantine or (len(listing.quarantine) <= len(naming) + len(known) and not exact):
+        return 0
+    spec, store = prepared.spec, prepared.ledger.store
+
+    def read(rank: int) -> str | None:
+        record = read_record(
+            store, listing.object(prepared.ledger.root, int(now.position[rank])), spec.format, spec.codec
+        )
+        return None if record is None else record["quarantine"]
+
+    with ThreadPoolExecutor(RECORD_READERS) as pool:
+        named = known.union(filter(None, pool.map(read, naming.tolist())))
+    unnamed = [name for name in listing.quarantine if name not in named]
+    swept = 0
+    for name in unnamed:
+        if prepared.owned.was_paused_since(started):
+            break
+        swept += store.delete(prepared.ledger.uri(name))
+    if swept:
+        get_logger(job=spec.name, run=prepared.run_id).info("removed quarantine that no output names", files=swept)
+    return swept
+
+
+def publish_summary(prepared: Prepared, value: Mapping[str, Any]) -> None:
+    """Publishes the summary of a driver that knows of every shard in its plan, and that all of them are done.
+
+    Other drivers may be at work on the same output. Of two that end, the one that knows of more shards has the last
+    word; one that adds shards removes the summary once they are in the plan, and this one looks at the plan once the
+    summary is there, so that one of both sees the other. Raises JobReplacedError if the output is another job's by now.
+    """
+    ledger = prepared.ledger
+    uri, data = ledger.uri(layout.SUMMARY), orjson.dumps(value, option=orjson.OPT_INDENT_2)
+    published = ledger.store.publish(uri, data)
+    if published.outcome is Outcome.DIFFERENT:
+        try:
+            found = ledger.read_json(layout.SUMMARY)
+        except ObjectNotFound:
+            return  # another driver has new work
+        if found.get("fingerprint") != value["fingerprint"]:
+            # A zombie's, or of who overwrote this job: which of the two, only `job.json` can tell.
+            prepared.owned.confirm()
+        elif _same(found, value):
+            return
+        elif found.get("shards", {}).get("total", 0) > value["shards"]["total"] and _plan_has_grown(
+            ledger, prepared.listing
+        ):
+            # It knows of shards that were added since. Else of some that are out of the job.
+            return
+        # It would never be believed again, nor replaced.
+        _remove(ledger, published.object)
+        published = ledger.store.publish(uri, data)
+    if _plan_has_grown(ledger, prepared.listing):
+        _remove(ledger, published.object)
+
+
+def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Returns whether two summaries say the same of the job, whichever run wrote them."""
+    return all(one.get(key) == other[key] for key in other if key != "run_id")
+
+
+def _remove(ledger: Ledger, summary: Object) -> None:
+    with contextlib.suppress(GenerationMismatch):
+        ledger.store.delete(summary.uri, summary.generation)
+
+
+def _plan_has_grown(ledger: Ledger, listing: OutputListing) -> bool:
+    try:
+        ledger.store.stat(ledger.uri(ledger.next_part(listing)))
+    except ObjectNotFound:
+        return False
+    return True
+
+
+def last_look(prepared: Prepared, generations: Any) -> Any:
+    """Looks at all outputs once more, one listing, and sweeps the quarantine of a job that is complete.
+
+    Returns the ranks of shards that are not done after all, or whose output is not the one that was recorded. Raises
+    JobReplacedError if the output is another job's by now.
+    """
+    listing = prepared.ledger.list()
+    prepared.owned.confirm_by(listing)
+    now = match(prepared.plan, listing, prepared.spec.suffix)
+    ranks = disturbed(prepared, generations, listing, now)
+    if not len(ranks):
+        sweep_quarantine(prepared, listing, now)
+    return ranks

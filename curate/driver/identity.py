@@ -1,0 +1,106 @@
+"""Whether an output is another job's: the identity that a job has, and what differs from the one it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from curate.driver.options import RunOptions
+from curate.errors import ConfigError
+from curate.ledger import layout
+from curate.ledger.ledger import Ledger
+from curate.ledger.listing import OutputListing
+from curate.log import get_logger
+from curate.stage.spec import StageSpec
+
+
+def job_of(spec: StageSpec, ledger: Ledger, listing: OutputListing) -> dict[str, Any]:
+    """Returns `job.json`: as it is there, refused if it is another job's, or as it is to be."""
+    if listing.has_job:
+        job = ledger.read_job()
+        refuse_other_job(spec, ledger, job)
+        return job
+    if listing.plan_parts:
+        raise ConfigError(
+            f"{ledger.uri(layout.PLAN)} holds a plan, but {ledger.uri(layout.JOB)} is missing; the ledger was "
+            "damaged from outside: choose another --output, or remove this one"
+        )
+    return {
+        "format_version": layout.FORMAT_VERSION,
+        "job": spec.name,
+        "fingerprint": spec.fingerprint,
+        "identity": dict(spec.identity),
+        "parameters": dict(spec.parameters),
+        "sides": sorted(spec.sides),
+        "code_digest": spec.code_digest,
+        "format": spec.format.value,
+        "codec": spec.codec,
+        "suffix": spec.suffix,
+    }
+
+
+def _accepted_code(
+    spec: StageSpec,
+    options: RunOptions,
+    ledger: Ledger,
+    listing: OutputListing,
+    job: Mapping[str, Any],
+    *,
+    finished: bool,
+) -> str:
+    """Guards a job of declared version: its code may not change under it while it is unfinished.
+
+    Returns the digest that this run accepts and the ledger does not know yet.
+    """
+    recorded = job["code_digest"]
+    if not recorded or recorded == spec.code_digest or spec.code_digest in listing.accepted:
+        return ""
+    if finished:
+        get_logger(job=spec.name).warning(
+            "the job's code changed under the same version; its outputs are those of the old code",
+            output=ledger.root,
+            next="raise `version` and run with another --output or --overwrite if the change matters",
+        )
+        return ""
+    if not options.accept_code_change:
+        raise ConfigError(
+            f"the code of {spec.name!r} changed (digest {recorded} there, {spec.code_digest} here), but not its "
+            f"version, and {ledger.root} is unfinished: the outputs to come may not fit those that are there. "
+            "Go on with --accept-code-change, or raise `version` and start over with --overwrite."
+        )
+    return spec.code_digest
+
+
+def refuse_other_job(spec: StageSpec, ledger: Ledger, job: Mapping[str, Any]) -> None:
+    """Raises ConfigError, with both sides of the difference, if `job` has another identity than `spec`."""
+    if job["fingerprint"] != spec.fingerprint:
+        raise ConfigError(
+            f"{ledger.root} holds the output of {job['job']!r} with another identity "
+            f"({job['fingerprint']}, this one is {spec.fingerprint}):\n"
+            + identity_difference(job["identity"], dict(spec.identity))
+            + "\nRun with the old values, choose another --output, or replace what is there with --overwrite."
+        )
+
+
+def identity_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
+    """Returns both sides of every difference, one a line.
+
+    >>> print(identity_difference({"version": "1", "a": 1}, {"version": "2", "a": 1}))
+      version: there '1', here '2'
+    """
+    lines = []
+    for key in sorted({*theirs, *ours}):
+        there, here = theirs.get(key), ours.get(key)
+        if isinstance(there, Mapping) and isinstance(here, Mapping):
+            names = {name: (_shown(there, name), _shown(here, name)) for name in sorted({*there, *here})}
+            lines += [
+                f"  {key}.{name}: there {one}, here {other}" for name, (one, other) in names.items() if one != other
+            ]
+        elif (shown := (_shown(theirs, key), _shown(ours, key)))[0] != shown[1]:
+            lines.append(f"  {key}: there {shown[0]}, here {shown[1]}")
+    return "\n".join(lines)
+
+
+def _shown(values: Mapping[str, Any], key: str) -> str:
+    """Returns a value as people read it; one that is not there is not None."""
+    return repr(values[key]) if key in values else "nothing"

@@ -1,0 +1,258 @@
+"""What is taken away: a whole job, or shards whose inputs were removed, with all that was made of them.
+
+That shards are out is a part of the plan, published first; so every run after it, asked for it or not, removes what a
+kill has left of them. Nothing is reached through a link, and nothing is removed that could not be made again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curate.driver.history import RECORD_READERS, our_sides, ours
+from curate.driver.options import RunOptions
+from curate.errors import ConfigError, CorruptInput, GenerationMismatch
+from curate.formats.record import OutputFormat, read_record
+from curate.ledger import layout
+from curate.ledger.ledger import Ledger
+from curate.ledger.listing import OutputListing, match, refuse_special
+from curate.ledger.manifest import Growth, Plan, removal
+from curate.ledger.segments import done_events
+from curate.ledger.side_outputs import SIDES, sides_of_ids
+from curate.stage.spec import StageSpec
+from curate.storage import beneath
+from curate.storage.protocol import Object, Special, Store
+from curate.storage.uris import is_local
+
+
+def remove_job(
+    ledger: Ledger,
+    name: str,
+    run_ids: Collection[str],
+    outputs: Sequence[Object],
+    options: RunOptions,
+    kept: Collection[str] = (),
+) -> None:
+    """Removes outputs and ledger after asking, each as it was seen; not the stages of these keys.
+
+    The summary goes first, which says that the job is complete; plan and job last: until then they say what there is to
+    remove. Raises ConfigError if others came meanwhile.
+    """
+    question = f"remove {len(outputs):,} outputs and the ledger of {name!r} under {ledger.root}?"
+    if not options.confirm(question):
+        raise ConfigError(f"--overwrite was not confirmed: {question} Answer yes, or add --yes.")
+    summary: list[Object] = []
+    rest: list[Object] = []
+    last: list[Object] = []
+    for item in ledger.store.list(ledger.uri(layout.LEDGER + "/")):
+        called = item.uri[len(ledger.root) + 1 :]
+        if isinstance(item, Special):
+            refuse_special(item, called)
+        if layout.stage_of(called) in kept or not layout.is_own(called):
+            continue
+        if (run_id := layout.run_of(layout.in_stage(called))) is not None and run_id not in run_ids:
+            raise ConfigError(
+                f"another driver began on {ledger.root} while this one asked or started (run {run_id}); nothing was "
+                f"removed. Look at it with: curate status {ledger.root}, and run this again when it has ended"
+            )
+        part = called == layout.JOB or called.startswith(layout.PLAN)
+        (summary if called == layout.SUMMARY else last if part else rest).append(item)
+    if is_local(ledger.root):
+        refuse_links(ledger.root, [item.uri for item in outputs])
+    try:
+        for item in [*summary, *outputs, *rest, *reversed(last)]:
+            ledger.store.delete(item.uri, item.generation)
+    except GenerationMismatch as error:
+        raise ConfigError(
+            f"another driver is at work on {ledger.root} after all ({error}); it was taken for gone. What is left of "
+            "its output stays: stop it, and run this again"
+        ) from error
+
+
+def refuse_links(output: str, paths: Iterable[str] = ()) -> None:
+    """Raises ConfigError if there is a link in what is curate's below a local output, or on the way to one of `paths`:
+    a run would write, or remove, elsewhere."""
+    own = (f"{output}/{layout.LEDGER}", f"{output}/{SIDES.rstrip('/')}")
+    beneath.refuse_links(beneath.root_of(own[0] + "/"), own, paths)
+
+
+MOST_FOLDERS = 16
+"""Folders that are asked about: rights are given for prefixes, and each question is a request."""
+
+
+def refuse_undeletable(store: Store, objects: Iterable[Object], why: str) -> None:
+    """Raises ConfigError if one of the objects may not be deleted; asks about one in each of the first folders.
+
+    `why` says who wants them removed: "--overwrite".
+    """
+    asked: set[str] = set()
+    for one in objects:
+        folder = one.uri.rpartition("/")[0]
+        if folder in asked:
+            continue
+        if len(asked) == MOST_FOLDERS:
+            return
+        asked.add(folder)
+        if not store.may_delete(one.uri):
+            who = (
+                f"this user may not write to {folder}" if is_local(one.uri) else "it lacks storage.objects.delete there"
+            )
+            raise ConfigError(
+                f"{why} would remove {one.uri}, which is not allowed: {who}; nothing was removed. Write to another "
+                f"--output, or run this as someone who may delete there"
+            )
+
+
+def overwritten(spec: StageSpec, ledger: Ledger, listing: OutputListing) -> tuple[OutputListing, list[Object]]:
+    """Returns the listing as it will be without this job's outputs and ledger, and the outputs to remove.
+
+    The outputs are what the plan names and curate wrote; whatever else is there is foreign and stays. Extra outputs
+    come last: a shard that is done has all of its outputs, also if this is cut off and the old job goes on. Raises
+    ConfigError if they may not be deleted.
+    """
+    job = ledger.read_job() if listing.has_job else {"format": spec.format, "codec": spec.codec, "suffix": spec.suffix}
+    plan = ledger.read_plan(listing)
+    matched = match(plan, listing, job["suffix"])
+    written_as = OutputFormat(job["format"]), job["codec"]
+    mine = ours(ledger, listing, plan, matched, *written_as)
+    rows = [*matched.position[mine].tolist(), *our_sides(ledger, listing, plan, mine, job["suffix"], *written_as)]
+    keep = np.ones(len(listing.names), dtype=bool)
+    keep[rows] = False
+    mask = pa.array(keep)
+    left = OutputListing(listing.names.filter(mask), listing.sizes.filter(mask), listing.generations.filter(mask))
+    outputs = [listing.object(ledger.root, row) for row in rows]
+    about = [Object(ledger.uri(layout.JOB), 0, listing.job_generation)] if listing.has_job else []
+    refuse_undeletable(ledger.store, [*about, *outputs], "--overwrite")
+    return left, outputs
+
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """Shards that are out of the job."""
+
+    plan: Plan
+    """Without them."""
+    listing: OutputListing
+    """Without their outputs."""
+    objects: list[Object]
+    """What was made of them, in the order in which it is to be removed."""
+    part: Any = None
+    """The part of the plan that says so; None: it is there already."""
+
+
+def left_behind(spec: StageSpec, options: RunOptions, ledger: Ledger, listing: OutputListing, plan: Plan) -> Dropped:
+    """Returns what is left of shards that are out of the job already: a run was killed, or a zombie wrote it since."""
+    rows, records = _outputs(spec, ledger, listing, plan.removed)
+    return _without(spec, options, ledger, listing, plan, rows, records)
+
+
+def drop(
+    spec: StageSpec, options: RunOptions, ledger: Ledger, listing: OutputListing, plan: Plan, growth: Growth
+) -> Dropped:
+    """Returns the job without the shards whose inputs are missing.
+
+    Raises ConfigError where that cannot be done, or is not what was meant; where an output of such a shard was not
+    written by curate; and where one may not be deleted.
+    """
+    gone = growth.missing
+    if spec.limit is not None or spec.rows is not None:
+        raise ConfigError(
+            f"--drop-removed: what {ledger.root} is made of was decided from all of its inputs, the removed ones among "
+            "them; make it anew with --overwrite"
+        )
+    if gone.all():
+        raise ConfigError(
+            f"--drop-removed would take all {len(plan):,} shards out of {ledger.root}: none of the inputs of earlier "
+            "runs is among those of --input, which looks like another --input; check it, or remove the whole output"
+        )
+    part = removal(plan.table.filter(pa.array(gone)))
+    rows, records = _outputs(spec, ledger, listing, part["id"])
+    mine = set(rows)
+    for row in _rows_named(spec, listing, part["id"]):
+        if row not in mine:
+            uri = ledger.uri(listing.names[row].as_py())
+            raise ConfigError(
+                f"--drop-removed: {uri} was not written by curate, but it has the name of an output; move it"
+            )
+    found = _without(spec, options, ledger, listing, plan.plus(part), rows, records)
+    about = [Object(ledger.uri(layout.SUMMARY), 0, "")] if listing.summary is not None else []
+    refuse_undeletable(ledger.store, [*about, *found.objects], "--drop-removed")
+    return replace(found, part=part)
+
+
+def _outputs(spec: StageSpec, ledger: Ledger, listing: OutputListing, ids: Any) -> tuple[list[int], list[Record]]:
+    """Returns the rows of the listing that are outputs of these shards and were written by curate, the main ones first;
+    and the records of the main ones."""
+    mains = _rows_named(spec, listing, ids)
+    sides = sides_of_ids(listing, ids, spec.suffix).tolist()
+
+    def read(row: int) -> Record | None:
+        with contextlib.suppress(CorruptInput):
+            return read_record(ledger.store, listing.object(ledger.root, row), spec.format, spec.codec)
+        return None
+
+    records = _each(read, [*mains, *sides])
+    rows = [row for row, record in zip([*mains, *sides], records, strict=True) if record is not None]
+    return rows, [record for record in records[: len(mains)] if record is not None]
+
+
+def _rows_named(spec: StageSpec, listing: OutputListing, ids: Any) -> list[int]:
+    wanted = pc.binary_join_element_wise(ids, spec.suffix, "")
+    found: list[int] = np.flatnonzero(pc.is_in(listing.names, value_set=wanted).to_numpy(zero_copy_only=False)).tolist()
+    return found
+
+
+def _without(
+    spec: StageSpec,
+    options: RunOptions,
+    ledger: Ledger,
+    listing: OutputListing,
+    plan: Plan,
+    rows: list[int],
+    records: list[Record],
+) -> Dropped:
+    keep = np.ones(len(listing.names), dtype=bool)
+    keep[rows] = False
+    mask = pa.array(keep)
+    columns = (column.filter(mask) for column in (listing.names, listing.sizes, listing.generations))
+    left = replace(listing, **dict(zip(("names", "sizes", "generations"), columns, strict=True)))
+    named = {record["quarantine"] for record in records if record.get("quarantine")}.intersection(listing.quarantine)
+    if named and not options.allow_concurrent:  # else another driver may be about to name it; it is swept at the end
+        named -= _named_by_others(spec, ledger, left, plan)
+        quarantine = [ledger.store.stat(ledger.uri(name)) for name in sorted(named)]
+    else:
+        quarantine = []
+    return Dropped(plan, left, [*quarantine, *(listing.object(ledger.root, row) for row in rows)])
+
+
+def _named_by_others(spec: StageSpec, ledger: Ledger, listing: OutputListing, plan: Plan) -> set[str]:
+    """Returns the files of rows set aside that outputs name which stay: two may have set the same rows aside."""
+    matched = match(plan, listing, spec.suffix)
+    asked = matched.done.copy()
+    for rank, event in done_events(ledger, listing, plan, matched):
+        asked[rank] = bool(event["rows"]["quarantined"])
+
+    def read(rank: int) -> str | None:
+        found = listing.object(ledger.root, int(matched.position[rank]))
+        with contextlib.suppress(CorruptInput):
+            return (read_record(ledger.store, found, spec.format, spec.codec) or {}).get("quarantine")
+        return None
+
+    return set(filter(None, _each(read, np.flatnonzero(asked).tolist())))
+
+
+def _each(read: Any, rows: Sequence[int]) -> list[Any]:
+    if not rows:
+        return []
+    with ThreadPoolExecutor(RECORD_READERS) as pool:
+        return list(pool.map(read, rows))

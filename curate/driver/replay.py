@@ -1,0 +1,258 @@
+"""Runs one shard of a job again, in this process, to see what becomes of it. Publishes nothing unless it is told to.
+
+The very program that workers run, over a throw-away output in a temporary folder: what it publishes there, quarantine
+and log too, goes with the folder. Schemas are those that the ledger holds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, cast
+
+import orjson
+import pyarrow as pa
+
+from curate.clock import Clock
+from curate.driver.identity import refuse_other_job
+from curate.driver.schemas import Schemas
+from curate.errors import ConfigError, ObjectNotFound
+from curate.formats.encoding import detect
+from curate.ledger import layout
+from curate.ledger.run_log import new_run_id
+from curate.ledger.side_outputs import schema_name
+from curate.observe.failures import JobFailures
+from curate.observe.peek import peek
+from curate.pipeline.classify import failure_of, is_users
+from curate.pipeline.meters import Meter
+from curate.pipeline.patience import Busy
+from curate.pipeline.pipeline import Applying
+from curate.pipeline.tally import Tally
+from curate.runtime.protocol import Pool, PoolSpec
+from curate.stage.messages import Piece, Probe
+from curate.stage.operator import FileOperator, InputFile, Operator, RowOperator
+from curate.stage.program import StageProgram
+from curate.stage.spec import StageSpec
+from curate.storage.open import open_store
+from curate.storage.protocol import Object
+from curate.tasks.failure import FailureKind, ShardRecord
+from curate.tasks.shard import Shard, SliceKind
+
+LATE_ATTEMPT = 2
+"""An attempt after the first looks whether the output exists before it computes anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What became of a shard."""
+
+    shard: Shard
+    record: ShardRecord
+    rows: Sequence[Mapping[str, Any]]
+    """The first rows of the result, as JSON values."""
+    published: bool
+    """Whether the output exists because of this: False also where it existed before."""
+    error: BaseException | None
+    """What user code raised, if that is what the shard failed of."""
+    notes: tuple[str, ...] = ()
+    """What to know about it beside the result."""
+
+
+def replay(
+    found: JobFailures, spec: StageSpec, shard_id: str, clock: Clock, *, publish: bool, whole: bool, rows: int
+) -> Replayed:
+    """Runs one shard of the job whose ledger was `found`; `rows` is the number of rows to return.
+
+    `whole`: as a run's last try of it, which may set rows aside for which the job raises. Raises ConfigError for an
+    unknown shard, and with `publish` for a job of another identity or code, and for an input that was replaced.
+    """
+    rank, shard = found.shard(shard_id)
+    # What a stage reads that comes after another one is there as it was planned, or not at all.
+    shard, notes = _as_it_is_now(shard) if spec.rows is None else (shard, [])
+    if publish:
+        _refuse_to_publish(found, spec, shard_id, notes)
+    elif found.job["fingerprint"] != spec.fingerprint:
+        notes.append("the job's code or parameters are not those of the output: the result may differ from a run's")
+    operator = _Watched(spec.operator)
+    with ExitStack() as cleanup:
+        run_id = new_run_id(clock.now())
+        if publish:
+            output, scratch = found.ledger.root, found.ledger.uri(f"{layout.TMP}{run_id}")
+        else:
+            output = cleanup.enter_context(tempfile.TemporaryDirectory(prefix="curate-replay-"))
+            scratch = f"{output}/{layout.TMP}{run_id}"
+        # Nobody waits for a debugger's user: no time limit here.
+        tried = replace(spec, operator=operator, task_timeout_s=None)
+        program = tried.program(run_id, output, _input_schemas(found, spec, shard), scratch)
+        given = None if spec.rows is None else spec.rows.given(shard.uri)
+        schemas = _output_schemas(found, spec, program, Probe(shard, given=given), publish=publish)
+        attempt = LATE_ATTEMPT if publish else 1
+        piece = Piece(((rank, shard),), attempt, schemas.main, last=whole, sides=schemas.sides, given=(given,))
+        record = _run(program, piece)
+        uri = f"{output}/{shard.id}{spec.suffix}"
+        done = record.failure is None
+        first = _first_rows(uri, record, spec, rows) if done else ()
+    error = None if record.failure is None else operator.raised
+    return Replayed(shard, record, first, publish and done and not record.existed, error, tuple(notes))
+
+
+def _as_it_is_now(shard: Shard) -> tuple[Shard, list[str]]:
+    """Returns the shard over the object that is there now: a mended input is to be tried before it is run."""
+    try:
+        now = open_store(shard.uri).stat(shard.uri)
+    except ObjectNotFound:
+        return shard, []  # it fails for that, and says so
+    if now.generation == shard.generation or shard.kind is not SliceKind.WHOLE:
+        return shard, []
+    changed = replace(shard, size_bytes=now.size, object_bytes=now.size, generation=now.generation)
+    return changed, ["the input was replaced after the plan was made: this is what it is now"]
+
+
+def _refuse_to_publish(found: JobFailures, spec: StageSpec, shard_id: str, notes: list[str]) -> None:
+    refuse_other_job(spec, found.ledger, found.job)
+    recorded = found.job["code_digest"]
+    if recorded and recorded != spec.code_digest and spec.code_digest not in found.listing.accepted:
+        raise ConfigError(
+            f"the code of {spec.name!r} changed under the same version (digest {recorded} there, {spec.code_digest} "
+            f"here); accept that for all failed shards with: curate retry {found.ledger.root} --accept-code-change"
+        )
+    if notes:
+        raise ConfigError(
+            f"the input of {shard_id!r} was replaced after the plan was made, which a run writes down first; "
+            f"publish it with: curate retry {found.ledger.root}"
+        )
+
+
+def _input_schemas(found: JobFailures, spec: StageSpec, shard: Shard) -> Mapping[str, Any]:
+    if spec.operator.reads_files or spec.rows is not None:
+        return {}
+    format = detect(shard.uri).format
+    schema = found.ledger.read_schema(f"input-{format.value}")
+    if schema is None:
+        raise ConfigError(
+            f"{found.ledger.root} holds no schema for {format.value} inputs: no run of the job has come to them; "
+            "run the job first"
+        )
+    return {format.value: schema}
+
+
+def _output_schemas(
+    found: JobFailures, spec: StageSpec, program: StageProgram, probe: Probe, *, publish: bool
+) -> Schemas:
+    """Returns the schemas of the outputs. Where no run could derive one: what this shard gives, if it is only shown."""
+
+    def held(declared: Any, name: str) -> Any:
+        return found.ledger.read_schema(name) if declared is None else declared
+
+    main = held(spec.output_schema, "output")
+    sides = {name: held(declared, schema_name(name)) for name, declared in sorted(spec.sides.items())}
+    if main is not None and None not in sides.values():
+        return Schemas(main, sides)
+    if publish:
+        return Schemas()
+    unknown = tuple(name for name, schema in sides.items() if schema is None)
+    shown = next(iter(program.run(replace(probe, sides=unknown))))
+    for name in unknown:
+        schema = shown.sides.get(name)
+        sides[name] = pa.schema([]) if schema is None else schema
+    return Schemas(shown.schema if main is None else main, sides)
+
+
+def _run(program: StageProgram, piece: Piece) -> ShardRecord:
+    rank, _ = piece.shards[0]
+    try:
+        record = next(one for one in program.run(piece) if isinstance(one, ShardRecord))
+    except SystemExit as error:
+        # On Ray it is the worker's process that ends.
+        return ShardRecord(rank, 0.0, replace(failure_of(error), kind=FailureKind.CRASHED))
+    return record
+
+
+def _first_rows(uri: str, record: ShardRecord, spec: StageSpec, rows: int) -> Sequence[Mapping[str, Any]]:
+    object = Object(uri, record.bytes_out, record.generation)
+    lines = peek(open_store(uri), object, spec.format, spec.codec)
+    return [orjson.loads(line) for line in itertools.islice(lines, rows)]
+
+
+class _Watched:
+    """An operator that remembers what it raised last."""
+
+    def __init__(self, inner: Operator) -> None:
+        self._inner = inner
+        self.reads_files = inner.reads_files
+        self.metered = inner.metered
+        # What runs in a pool's actors runs here.
+        self.pools: tuple[PoolSpec, ...] = ()
+        self.raised: BaseException | None = None
+        self._unread: BaseException | None = None
+        """What reading raised: that is not the operator's."""
+
+    def connect(self, pools: Sequence[Pool]) -> None:
+        """Takes none."""
+
+    def setup(self) -> None:
+        """Sets the operator up."""
+        try:
+            self._inner.setup()
+        except Exception as error:
+            self.raised = error
+            raise
+
+    def apply(self, batch: Any, tally: Tally) -> Iterator[Any]:
+        """Yields what the operator makes of an empty table."""
+        yield from self._watched(cast(RowOperator, self._inner).apply(batch, tally))
+
+    def stream(
+        self, batches: Iterator[Any], tally: Tally, how: Applying, meters: Sequence[Meter] = ()
+    ) -> Iterator[Any]:
+        """Yields what the operator makes of batches."""
+        yield from self._watched(cast(RowOperator, self._inner).stream(self._read(batches), tally, how, meters))
+
+    def apply_file(self, file: InputFile, tally: Tally) -> Iterator[Any]:
+        """Yields what the operator makes of a file."""
+        yield from self._watched(cast(FileOperator, self._inner).apply_file(file, tally))
+
+    def hide(self, text: str) -> str:
+        """Returns text without the operator's secrets."""
+        return self._inner.hide(text)
+
+    def _watched(self, tables: Iterable[Any]) -> Iterator[Any]:
+        try:
+            for table in tables:
+                if isinstance(table, Busy):
+                    # Raised further up if the shard is handed back for it.
+                    self.raised = table.error
+                yield table
+        except (Exception, SystemExit) as error:
+            if error is not self._unread:
+                self.raised = error
+            raise
+
+    def _read(self, batches: Iterator[Any]) -> Iterator[Any]:
+        try:
+            yield from batches
+        except Exception as error:
+            self._unread = error
+            raise
+
+
+# What is shown of an exception
+
+
+def users_traceback(error: BaseException) -> str:
+    """Returns the traceback of an exception from the first frame in user code on: what curate did before is no news."""
+    first = error.__traceback__
+    while first is not None and not is_users(first.tb_frame.f_code.co_filename):
+        first = first.tb_next
+    return "".join(traceback.format_exception(type(error), error, first or error.__traceback__))
+
+
+def frames_below(trace: TracebackType | None) -> int:
+    """Returns how many frames are below the innermost one in user code: a debugger goes up by that many. 0 if none."""
+    users = [is_users(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(trace)]
+    return users[::-1].index(True) if True in users else 0

@@ -1,0 +1,391 @@
+"""The schemas of a job's outputs where the job declares none: what the first rows of its plan become. Decided once.
+
+A little of the first shards is looked at, one after the other: most often the first one tells. Where they give no row,
+shards are looked at whole, several at a time, until one does: the first rows decide, wherever they are. Answers count
+in the order of the plan, whichever comes first. Only where there is no row at all, an empty table is asked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+
+from curate.arrow.unknown import all_nullable
+from curate.clock import Clock
+from curate.driver.state import Prepared, Stores
+from curate.errors import CorruptInput, CurateError
+from curate.formats.encoding import Format, detect
+from curate.formats.rows import SAMPLED_FILES, sample_schema
+from curate.ledger.ledger import Ledger
+from curate.ledger.side_outputs import schema_name
+from curate.log import get_logger
+from curate.pipeline.pipeline import Pipeline
+from curate.runtime.protocol import Backend, End, Ended, Message, Started
+from curate.sources.listing import Inputs
+from curate.stage.messages import TYPE_PROBES, Probe, Probed
+from curate.stage.spec import StageSpec
+from curate.storage.protocol import Object
+from curate.tasks.dispatcher import POLL_S, Interrupts
+from curate.tasks.policy import LONGEST_BACKOFF_S
+from curate.tasks.setup import SetUp, SetupWatch
+
+
+def input_schemas(
+    spec: StageSpec, ledger: Ledger | None, inputs: Inputs, undone: list[str], stores: Stores
+) -> dict[str, Any]:
+    """Returns the schema of the rows of each format in `undone`: as stored, else sampled from the first such inputs.
+
+    Raises ConfigError for a missing column.
+    """
+    if spec.operator.reads_files or not undone:
+        return {}
+    if spec.rows is not None:
+        return {"rows": spec.rows.schema}
+    # A planned input may be gone, and be the last of its format: its shard has to fail for that and nothing else.
+    by_format: dict[Format, list[int]] = {detect(uri, spec.how).format: [] for uri in undone}
+    for row, (uri, size) in enumerate(zip(*(inputs.table[name].to_pylist() for name in ("uri", "size")), strict=True)):
+        rows = by_format.get(detect(uri, spec.how).format)
+        if rows is not None and size and len(rows) < SAMPLED_FILES:
+            rows.append(row)
+    schemas: dict[str, Any] = {}
+    for format, rows in by_format.items():
+        schema = None if ledger is None else ledger.read_schema(f"input-{format.value}")
+        schemas[format.value] = _sample(spec, inputs, stores, rows) if schema is None else schema
+    return schemas
+
+
+def _sample(spec: StageSpec, inputs: Inputs, stores: Stores, rows: list[int]) -> Any:
+    """Returns the schema of the first of these inputs that has rows and can be read."""
+    problem: CorruptInput | None = None
+    schema = pa.schema([(name, type or pa.string()) for name, type in (spec.columns or {}).items()])
+    for row in rows:
+        uri, size, generation = (inputs.table[name][row].as_py() for name in ("uri", "size", "generation"))
+        try:
+            found = sample_schema(stores.of(uri), Object(uri, size, generation), detect(uri, spec.how), spec.columns)
+        except CorruptInput as error:
+            problem = error
+            continue
+        if len(found):
+            schema = found
+            break
+    else:
+        if problem is not None:
+            get_logger(job=spec.name).warning("the first inputs cannot be read", error=str(problem))
+    return pa.schema([field.with_nullable(field.name not in spec.required) for field in schema])
+
+
+PROBES = 32
+"""Shards of which a little is looked at, in plan order, before shards are looked at whole."""
+
+MOST_WAITS = 20
+"""Times that a run waits, in all, for what the code of its shards says is not there now; then it goes on without."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schemas:
+    """What a job's outputs are held to."""
+
+    main: Any = None
+    """None: no shard tells."""
+    sides: Mapping[str, Any] = field(default_factory=dict)
+    """Those of extra outputs by name, in the order of their names; all of them if there is a main one."""
+
+
+def output_schemas(
+    prepared: Prepared,
+    backend: Backend,
+    interrupts: Interrupts,
+    clock: Clock,
+    idle: Callable[[], None] = lambda: None,
+    setup: SetupWatch | None = None,
+) -> Schemas:
+    """Returns the schemas of all outputs: as declared, as stored, else asked for and stored; none if no shard tells.
+
+    An output without a row in any shard has no columns, unless an empty table tells them.
+
+    A shard that takes longer than the job's `task_timeout_s` does not tell. One that needs what is not there now (it
+    raised RetryLater, the store throttles, its node was lost) is asked again: were the next one asked instead, a
+    service that is down for a minute would decide the schema, or fail the job for want of one.
+
+    `idle` is called every half second while a shard is asked. `setup` hears of the workers that are set up for it.
+    """
+    spec, ledger = prepared.spec, prepared.ledger
+    log = get_logger(job=spec.name, run=prepared.run_id)
+    unknown = tuple(sorted(name for name, schema in spec.sides.items() if schema is None))
+    asking = _Asking(backend, interrupts, clock, spec.task_timeout_s, log, idle, setup)
+
+    @cache
+    def derived() -> Probed:
+        return _Walk(prepared, asking, unknown, log).found()
+
+    def stored(name: str, side: str | None) -> Any:
+        """Returns a schema as the ledger has it, else as it is derived, stored."""
+
+        def make() -> Any:
+            schema = derived().schema if side is None else derived().sides[side]
+            # Nothing went wrong and there is no table: a job that only counts has outputs without columns.
+            return pa.schema([]) if schema is None else schema
+
+        return ledger.create_schema(name, make)
+
+    try:
+        sides = {
+            name: stored(schema_name(name), name) if schema is None else schema
+            for name, schema in sorted(spec.sides.items())
+        }
+        main = stored("output", None) if spec.output_schema is None else spec.output_schema
+    except _InterruptedError:
+        return Schemas()
+    except _NoSchemaError as error:
+        log.warning("no output schema could be derived from any shard", error=error.problem)
+        return Schemas()
+    return Schemas(main, sides)
+
+
+class _InterruptedError(Exception):
+    """The run is to stop."""
+
+
+class _NoSchemaError(Exception):
+    """No shard told the schema of its output."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+
+class _Walk:
+    """The way through a plan until schemas are known. Whatever the scope of a run is, it goes through all of the plan:
+    a schema must not depend on --limit or --sample."""
+
+    def __init__(self, prepared: Prepared, asking: _Asking, unknown: tuple[str, ...], log: Any) -> None:
+        self._prepared = prepared
+        self._asking = asking
+        self._unknown = unknown
+        self._log = log
+        spec = prepared.spec
+        declared = planned(spec, prepared.schemas) if spec.output_schema is None else spec.output_schema
+        self._known = Probed(declared, sides=dict.fromkeys(unknown))
+        self._vacant = Probed(sides=dict.fromkeys(unknown))
+        """What tables without rows say."""
+        self._ended: set[int] = set()
+        """Shards that were looked at to their end, or fail: to look again would tell no more."""
+        self._problem = ""
+        self._answered = False
+
+    def found(self) -> Probed:
+        """Returns what is known in the end. Raises _NoSchemaError, _InterruptedError."""
+        self._first_ones()
+        if not self._known.known:
+            self._all_of_them()
+        if not self._known.known:
+            # There is no row. That an empty table is too much for it says nothing about what it makes of others.
+            answer = self._one(Probe(None, self._unknown))
+            for one in (self._vacant, answer):
+                self._known = self._known.filled(replace(one, error=""))
+        if self._problem and not self._known.known and (self._known.schema is None or not self._answered):
+            raise _NoSchemaError(self._problem)
+        return self._known
+
+    def _first_ones(self) -> None:
+        for number in range(min(PROBES, len(self._prepared.plan))):
+            if self._known.typed or (self._known.known and number >= TYPE_PROBES):
+                return
+            self._take(number, self._one(self._probe(number)))
+
+    def _all_of_them(self) -> None:
+        left = [number for number in range(len(self._prepared.plan)) if number not in self._ended]
+        if not left:
+            return
+        missing = [f"the extra output {name!r}" for name in self._unknown if self._known.sides.get(name) is None]
+        self._log.warning(
+            "the first shards give no row that tells a schema; whole shards are looked at until one does",
+            of=", ".join([*(["the output"] if self._known.schema is None else []), *missing]),
+            shards=len(left),
+            next="declare the schema (output_schema, sides), which is then asked of no shard",
+        )
+        typing = 0
+        with closing(self._asking.answers((self._probe(one, whole=True) for one in left), many=True)) as answers:
+            for number, answer in zip(left, answers, strict=False):
+                self._take(number, answer)
+                typing += self._known.known
+                if self._known.typed or typing >= TYPE_PROBES:
+                    return
+
+    def _probe(self, number: int, *, whole: bool = False) -> Probe:
+        spec, shard = self._prepared.spec, self._prepared.plan.shard(number)
+        given = None if spec.rows is None else spec.rows.given(shard.uri)
+        return Probe(shard, self._unknown, given, whole)
+
+    def _one(self, probe: Probe) -> Probed:
+        with closing(self._asking.answers([probe])) as answers:
+            return _heard(next(answers))
+
+    def _take(self, number: int, answer: Probed | None) -> None:
+        answer = _heard(answer)
+        self._known = self._known.filled(answer)
+        self._vacant = self._vacant if answer.vacant is None else self._vacant.filled(answer.vacant)
+        self._problem = answer.error or self._problem
+        self._answered = self._answered or not answer.error
+        if answer.ended or answer.error:
+            self._ended.add(number)
+
+
+def planned(spec: StageSpec, schemas: Mapping[str, Any]) -> Any:
+    """Returns the schema of a stage's rows where its steps know what they make of rows of the inputs' `schemas`, which
+    are by format; None where only user functions tell."""
+    if not isinstance(spec.operator, Pipeline) or not schemas:
+        return None
+    found = [schema if spec.rows is not None else all_nullable(schema) for schema in schemas.values()]
+    for step in spec.operator.steps:
+        tell: Callable[[Any], Any] = getattr(step, "schema", lambda _: None)
+        try:
+            found = [tell(schema) for schema in found]
+        except CurateError:
+            # Rows will say so, where it is known which ones.
+            return None
+        if None in found:
+            return None
+    told = [schema.remove_metadata() for schema in found]
+    return told[0] if all(schema.equals(told[0]) and len(schema) for schema in told) else None
+
+
+def _heard(answer: Probed | None) -> Probed:
+    if answer is None:
+        raise _InterruptedError
+    return answer
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A probe on its way."""
+
+    number: int
+    """Its place among those that are asked."""
+    probe: Probe
+    answer: Probed = field(default_factory=lambda: Probed(error="the worker died"))
+    until_s: float = math.inf
+    """When it takes too long."""
+
+
+class _Asking:
+    """Asks shards; waits for what they say is not there now."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        interrupts: Interrupts,
+        clock: Clock,
+        timeout_s: float | None,
+        log: Any,
+        idle: Callable[[], None] = lambda: None,
+        setup: SetupWatch | None = None,
+    ) -> None:
+        self._setup = setup or SetupWatch(clock, done=True)
+        self._backend = backend
+        self._interrupts = interrupts
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._log = log
+        self._idle = idle
+        self._asked = 0
+        self._waits = 0
+
+    def answers(self, probes: Iterable[Probe], *, many: bool = False) -> Generator[Probed | None]:
+        """Yields what shards tell when all is there that they need, or in the end, in the order of `probes`; None, and
+        no more, if the run is to stop. Asks one at a time, or as `many` as there are slots. Closing ends what runs.
+        """
+        left: Iterator[_Asked] = (_Asked(number, probe) for number, probe in enumerate(probes))
+        running: dict[int, _Asked] = {}
+        waiting: list[tuple[float, _Asked]] = []
+        """What is asked again, and when."""
+        found: dict[int, Probed] = {}
+        first = 0
+        try:
+            while not self._stopped():
+                while first in found:
+                    yield found.pop(first)
+                    first += 1
+                now_s = self._clock.monotonic()
+                for at in [one for one in waiting if one[0] <= now_s]:
+                    waiting.remove(at)
+                    self._launch(at[1], running)
+                most = max(1, self._backend.slots()) if many else 1
+                # What was told out of order is counted too, so that there is never more of it than is asked at a time.
+                while len(running) + len(waiting) + len(found) < most and (one := next(left, None)) is not None:
+                    self._launch(one, running)
+                if not running and not waiting:
+                    return
+                if not running:
+                    self._idle()
+                    self._clock.sleep(min(POLL_S, max(0.0, min(at for at, _ in waiting) - now_s)))
+                    continue
+                for ended in self._ended(running):
+                    if ended.answer.again_s is None or self._waits >= MOST_WAITS:
+                        found[ended.number] = ended.answer
+                    else:
+                        waiting.append((self._again_s(ended.answer), _Asked(ended.number, ended.probe)))
+            yield None
+        finally:
+            if running:
+                # A probe makes nothing that would be lost.
+                self._backend.cancel()
+
+    def _launch(self, one: _Asked, running: dict[int, _Asked]) -> None:
+        self._asked += 1
+        running[-self._asked] = one
+        untried = not self._setup.done
+        asked = replace(one.probe, says_ready=untried)
+        self._backend.launch(-self._asked, asked, 1, announce=self._timeout_s is not None or untried)
+
+    def _ended(self, running: dict[int, _Asked]) -> Iterator[_Asked]:
+        """Yields those that have ended, after a while; they are taken out of `running`."""
+        self._idle()
+        self._setup.look()
+        for news in self._backend.poll(POLL_S):
+            one = running.get(news.task)
+            if one is None:
+                continue
+            if isinstance(news, Message):
+                self._hear(one, news)
+            elif isinstance(news, Ended):
+                del running[news.task]
+                ended = self._setup.ended(news.task, news)
+                if ended.detail:
+                    one.answer = Probed(error=ended.detail, again_s=0.0 if ended.end is End.LOST else None)
+                yield one
+            elif isinstance(news, Started):
+                self._setup.started(news.task, f"in process {news.pid} on {news.node}")
+                if self._timeout_s is not None:
+                    one.until_s = self._clock.monotonic() + self._timeout_s
+        for task, one in running.items():
+            if self._clock.monotonic() > one.until_s:
+                one.until_s = math.inf
+                self._backend.cancel(task)
+
+    def _hear(self, one: _Asked, news: Message) -> None:
+        for item in news.items:
+            if isinstance(item, SetUp):
+                self._setup.told(item)
+            else:
+                one.answer = item
+
+    def _again_s(self, answer: Probed) -> float:
+        """Returns when to ask again."""
+        wait_s = max(answer.again_s or 0.0, min(2.0**self._waits, LONGEST_BACKOFF_S))
+        self._waits += 1
+        self._log.warning(
+            "shards cannot tell the schema of their output now; they are asked again",
+            error=answer.error,
+            wait_s=wait_s,
+        )
+        return self._clock.monotonic() + wait_s
+
+    def _stopped(self) -> bool:
+        return bool(self._interrupts.interrupts or self._interrupts.terminated)

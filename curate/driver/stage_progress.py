@@ -1,0 +1,291 @@
+"""The run of a job of several stages, as its own ledger and whoever watches are told of it.
+
+To who looks it is one job: one run in the job's ledger, whose heartbeat says which stage is at work, how far that is,
+and what is known of the others. A stage before the last one has a ledger of its own as well, wherever it lies. The
+heartbeat says what that would, for who cannot read it: a bucket's job may have its stages on one machine's disk.
+
+The last stage writes to the job's own ledger, under the same run: it takes the heartbeat over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from types import TracebackType
+from typing import Any, Self
+
+from curate.clock import Clock
+from curate.driver.options import RunOptions
+from curate.ledger.ledger import Ledger
+from curate.ledger.run_log import RunLog, new_run_id
+from curate.ledger.stages import LAST, StageReport, numbered, source_bytes
+from curate.ledger.summary import RunState, Summary
+from curate.observe import registry
+from curate.observe.progress import Display, Progress
+from curate.observe.status import NO_RATE, RUNNING
+from curate.stage.spec import StageSpec
+from curate.storage.protocol import Calls
+from curate.tasks.books import Books
+
+Beat = Callable[[], dict[str, Any]]
+
+
+class Course:
+    """One run of a job of several stages."""
+
+    def __init__(
+        self,
+        spec: StageSpec,
+        options: RunOptions,
+        ledger: Ledger,
+        clock: Clock,
+        stages: Sequence[StageReport],
+        calls: Callable[[], Calls],
+    ) -> None:
+        """`calls` returns the storage calls that the run made beside those of its stages."""
+        self.job = spec.name
+        self.ledger = ledger
+        self.display = _OneDisplay(options.display)
+        self._spec = spec
+        self._options = options
+        self._clock = clock
+        self._own_calls = calls
+        self._stages = {one.key: one for one in stages}
+        self.start_s = 0.0
+        """Seconds that it took, before this began, to start what runs tasks."""
+        self._began_s = clock.monotonic()
+        self._ended: list[Summary] = []
+        self._begin()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._state = (RunState.INTERRUPTED if kind is KeyboardInterrupt else RunState.FAILED).value
+        self.display.end()
+        if self._opened and not self._handed_over:
+            self._runlog.close()
+
+    def _begin(self) -> None:
+        self.started = self._clock.now()
+        self.run_id = new_run_id(self.started)
+        self._at = next(iter(self._stages))
+        self._beat: Beat | None = None
+        self._state = RUNNING
+        self._opened = self._handed_over = False
+        self._runlog = RunLog(self.ledger, self.run_id, self._clock, self.heartbeat)
+
+    def _open(self) -> None:
+        options = self._options
+        self._runlog.open(
+            {
+                "job": self.job,
+                "started": self.started,
+                "inputs": list(options.inputs),
+                "backend": options.backend,
+                "limit": options.limit,
+                "sample": options.sample,
+                "allow_incomplete_input": options.allow_incomplete_input,
+                **({"incomplete_input": [dict(one) for one in self._spec.holes]} if self._spec.holes else {}),
+                "origin": dict(self._spec.origin),
+                "stages": [one.planned() for one in self._stages.values()],
+            }
+        )
+        registry.remember(self.ledger.root, self.job, self.run_id, self.started)
+        self._opened = True
+
+    @property
+    def stages(self) -> tuple[StageReport, ...]:
+        """The stages of the job, as far as they are known."""
+        return tuple(self._stages.values())
+
+    def stage(self, key: str, name: str) -> At:
+        """Returns what a stage tells of itself to, which begins now."""
+        if key not in self._stages:
+            # Whether run files are merged first, they alone tell.
+            last = self._stages.pop(LAST)
+            self._stages |= {key: StageReport(key, name.removeprefix(f"{self.job}: ")), LAST: last}
+        if self._handed_over:
+            # The last stage has ended, and some is made again: that is another run.
+            self._begin()
+        self._at, self._beat = key, None
+        return At(self, key)
+
+    def watch(self, key: str, beat: Beat) -> None:
+        """Hears of a stage from now on, which has begun to work. Raises what the store raises.
+
+        Only then does the job's ledger say that there is a run: one that is refused leaves none. The last stage writes
+        that itself.
+        """
+        self._beat = beat
+        if key == LAST:
+            if self._opened and not self._handed_over:
+                self._runlog.close()
+            self._handed_over = True
+        elif not self._opened:
+            self._open()
+
+    def ended(self, key: str, summary: Summary) -> None:
+        """Notes how a stage ended."""
+        self._ended.append(summary)
+        if self._beat is not None:
+            # As it ended: so it is told of until another one begins.
+            last = self._beat() | {"storage_calls": Calls().as_dict()}
+            self._beat = lambda: last
+        before = self._stages[key]
+        now = summary.stages[-1] if summary.stages else report(before, summary)
+        self._stages[key] = replace(now, seconds=(before.seconds or 0.0) + summary.seconds)
+
+    # What is told
+
+    def summary(self, ended: Summary) -> Summary:
+        """Returns the result of the run, from that of the stage that ended it."""
+        self._state = ended.state.value
+        stages = tuple(self._stages.values())
+        return replace(
+            ended,
+            job=self.job,
+            run_id=self.run_id,
+            output=self.ledger.root,
+            bytes_in=source_bytes(stages),
+            seconds=self._clock.monotonic() - self._began_s + self.start_s,
+            start_seconds=self.start_s + sum(one.start_seconds for one in self._ended),
+            calls=reduce(Calls.plus, (one.calls for one in self._ended), self._own_calls()),
+            failures=tuple(replace(one, shard=self._addressed(one.shard)) for one in ended.failures),
+            stages=stages,
+        )
+
+    def _addressed(self, shard: str) -> str:
+        return shard if self._at == LAST else f"{self._at}/{shard}"
+
+    def heartbeat(self) -> dict[str, Any]:
+        """Returns the content of the job's `heartbeat.json` while a stage before the last one is at work."""
+        beat = self._beat
+        return self.whole(_nothing_yet() if beat is None else beat())
+
+    def whole(self, beat: dict[str, Any]) -> dict[str, Any]:
+        """Returns what the stage at work says of itself as what the job says."""
+        at = self._at
+        calls = reduce(Calls.plus, (one.calls for one in self._ended), self._own_calls())
+        shards = beat["shards"]
+        now = {} if self._beat is None else {at: self._now(at, beat)}
+        failures = [{**one, "shard": self._addressed(one["shard"])} for one in beat["failures"]]
+        return {
+            **beat,
+            "job": self.job,
+            "state": beat["state"] if at == LAST else self._state,
+            "started": self.started,
+            "shards": shards,
+            "failures": failures,
+            "storage_calls": {
+                name: number + beat["storage_calls"].get(name, 0) for name, number in calls.as_dict().items()
+            },
+            "stage": at,
+            "stages": [one.as_dict() for one in {**self._stages, **now}.values()],
+        }
+
+    def _now(self, key: str, beat: dict[str, Any]) -> StageReport:
+        shards, sizes = beat["shards"], beat["bytes"]
+        counts = {name: shards[name] for name in ("total", "done", "running", "failed")}
+        return replace(
+            self._stages[key], state=beat["state"], rows=beat["rows"], bytes_in=sizes["in"], bytes_out=sizes["out"],
+            **counts,
+        )  # fmt: skip
+
+    def text(self, key: str) -> str:
+        """Returns which stage one is, as people are told."""
+        return numbered(tuple(self._stages.values()), key)
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """Where a stage is in the run of its job."""
+
+    course: Course
+    key: str
+
+    @property
+    def last(self) -> bool:
+        """Whether it is the last one, whose ledger is that of the job."""
+        return self.key == LAST
+
+    @property
+    def run_id(self) -> str | None:
+        """The run that the stage is part of, if that is in its own ledger."""
+        return self.course.run_id if self.last else None
+
+    @property
+    def job(self) -> str:
+        """The name of the job."""
+        return self.course.job
+
+    @property
+    def text(self) -> str:
+        """Which stage it is, as people are told."""
+        return self.course.text(self.key)
+
+    def watch(self, beat: Beat) -> None:
+        """Has the stage heard of from now on."""
+        self.course.watch(self.key, beat)
+
+    def whole(self, beat: dict[str, Any]) -> dict[str, Any]:
+        """Returns the stage's heartbeat as it stands in its ledger."""
+        return self.course.whole(beat) if self.last else beat
+
+
+def report(planned: StageReport, summary: Summary) -> StageReport:
+    """Returns how far a stage is that has ended in this way."""
+    return replace(
+        planned,
+        state=summary.state.value,
+        total=summary.total,
+        done=summary.done,
+        failed=summary.failed,
+        rows=summary.books.rows(),
+        bytes_in=summary.bytes_in,
+        bytes_out=summary.bytes_out,
+    )
+
+
+def _nothing_yet() -> dict[str, Any]:
+    return {
+        "state": RUNNING,
+        "shards": dict.fromkeys(("total", "scope", "done", "skipped", "running", "failed", "stale"), 0),
+        "tasks": {"dispatched": 0, "attempts": 0},
+        "rows": Books().rows(),
+        "counters": {},
+        "bytes": {"in": 0, "out": 0},
+        "rate": dict(NO_RATE),
+        "eta_seconds": None,
+        "eta_range_seconds": None,
+        "failures": [],
+        "storage_calls": Calls().as_dict(),
+    }
+
+
+class _OneDisplay:
+    """The display of a run, for all of its stages: it ends with the last of them."""
+
+    def __init__(self, inner: Display) -> None:
+        self.interval_s = inner.interval_s
+        self._inner = inner
+        self._last: Progress | None = None
+
+    def show(self, progress: Progress) -> None:
+        """Shows where a stage is now."""
+        self._last = progress
+        self._inner.show(progress)
+
+    def close(self, last: Progress) -> None:
+        """Shows where a stage ended."""
+        self.show(last)
+
+    def end(self) -> None:
+        """Ends the display."""
+        if self._last is not None:
+            self._inner.close(self._last)
+            self._last = None

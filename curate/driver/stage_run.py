@@ -1,0 +1,358 @@
+"""One run of a stage: prepare, dispatch, keep the books, say how it ended. The composition root of everything below.
+
+`run_stage` runs one stage, and knows of no other. `run` and `run_with_checkpoints` run what it reads before it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from curate.clock import Clock
+from curate.driver.account import Account
+from curate.driver.commit import LostRaceError, commit, renew
+from curate.driver.conclude import last_look, late_outputs, publish_summary, standing, sweep_quarantine
+from curate.driver.options import RunOptions
+from curate.driver.prepare import prepare
+from curate.driver.rivals import refuse_rivals
+from curate.driver.schemas import output_schemas
+from curate.driver.signals import Signals
+from curate.driver.stage_progress import At
+from curate.driver.state import Prepared, Seen, WorkLeftError
+from curate.errors import ObjectNotFound, StorageError
+from curate.formats.write.writer import refuse_unwritable
+from curate.ledger import layout
+from curate.ledger.run_log import new_run_id
+from curate.ledger.side_outputs import side_name
+from curate.ledger.summary import RunState, Summary, together
+from curate.log import get_logger
+from curate.observe import registry
+from curate.runtime.backends import make_backend
+from curate.runtime.protocol import Backend
+from curate.stage.messages import Piece
+from curate.stage.program import StageProgram
+from curate.stage.spec import MEMORY_BUDGET, StageSpec
+from curate.storage.local import remove_scratch, sweep_scratch, sync_directories
+from curate.storage.uris import is_local
+from curate.tasks.dispatcher import Dispatcher
+from curate.tasks.events import Launch
+from curate.tasks.policy import LEAST_WINDOW, Policy, max_failed_shards
+from curate.tasks.scheduler import Scheduler
+from curate.tasks.setup import SetupWatch
+from curate.tasks.shard import Shard
+
+if TYPE_CHECKING:
+    pass
+
+
+LEFTOVER_S = 86_400.0
+"""Temporaries that nobody touched for a day are swept; a zombie may still be writing to younger ones."""
+
+MOST_ROUNDS = 3
+"""How often a run that has done everything does again what others removed or replaced meanwhile."""
+
+
+LATE_BLOCK = 256
+"""Shards that were given up and are looked at once more, between two looks at whether the run is to end now."""
+
+
+class RunStoppedError(StorageError):
+    """The store failed the driver for good after tasks had begun; what is done stays done, and the ledger says so."""
+
+
+class _DisturbedError(Exception):
+    """Everything was done, and at the last look some of it was gone, or another job's."""
+
+    def __init__(self, summary: Summary) -> None:
+        super().__init__(summary)
+        self.summary = summary
+
+
+def run_stage(
+    spec: StageSpec,
+    options: RunOptions,
+    clock: Clock,
+    backend: Backend | None,
+    signals: Signals,
+    *,
+    seen: Seen | None = None,
+    at: At | None = None,
+) -> Summary:
+    """Runs one stage: what it reads is there.
+
+    `at` is where it is in a run of several stages. With `seen`, which says that nothing is left to do, raises
+    WorkLeftError if there is.
+    """
+    started_s, started = clock.monotonic(), clock.now()
+    run_id = (at and at.run_id) or new_run_id(started)
+    log = get_logger(job=spec.name, run=run_id)
+    rounds: list[Summary] = []
+    while True:
+        prepared = prepare(spec, options, run_id, clock, seen)
+        if seen is not None and len(prepared.todo):
+            raise WorkLeftError
+        if prepared.has_work and not rounds:
+            refuse_rivals(
+                prepared.ledger,
+                prepared.run_ids,
+                clock,
+                allow_concurrent=options.allow_concurrent,
+                overwrite=prepared.uncommitted.remove is not None,
+            )
+        todo = prepared.todo
+        scheduler = Scheduler(todo, prepared.plan.sizes[todo], _policy(spec, options, len(prepared.scope)))
+        account = Account(prepared, options, scheduler, clock, started_s, started, at)
+        last = len(rounds) == MOST_ROUNDS
+        try:
+            ended = _Run(prepared, options, account, clock, signals, last).execute(backend)
+            return together([*rounds, ended])
+        except LostRaceError:
+            log.info("another driver wrote to the ledger first; planning again")
+            # What this run had to remove is gone. What is there now, the other driver made.
+            options = replace(options, overwrite=False)
+        except _DisturbedError as disturbed:
+            rounds.append(disturbed.summary)
+            # All of the job was done, so that whatever is not done now is what is to be done again.
+            options = replace(options, overwrite=False, retry_failed=False, limit=None, sample=None)
+        # What was seen before is no more.
+        seen = None
+
+
+def _policy(spec: StageSpec, options: RunOptions, scope: int) -> Policy:
+    limits = [n for n in (options.max_in_flight, spec.max_tasks) if n is not None]
+    most = options.max_failed_shards
+    return Policy(
+        target_task_s=options.target_task_s,
+        max_in_flight=min(limits) if limits else None,
+        task_timeout_s=spec.task_timeout_s,
+        declared_memory=spec.resources.memory,
+        # What waits for an actor lets others run in its place: as many again, and not sixteen on two CPUs.
+        least_window=1 if spec.operator.pools else LEAST_WINDOW,
+        max_failed=None if most is None else max_failed_shards(most, scope),
+    )
+
+
+class _Run:
+    """One run, from what `prepare` found to its summary."""
+
+    def __init__(
+        self, prepared: Prepared, options: RunOptions, account: Account, clock: Clock, signals: Signals, last: bool
+    ) -> None:
+        """`last`: whether what is disturbed now is left to the next run."""
+        self.prepared = prepared
+        self.options = options
+        self.account = account
+        self.clock = clock
+        self.signals = signals
+        self.last = last
+
+    def execute(self, backend: Backend | None) -> Summary:
+        """Runs what is left to do and returns the summary."""
+        if not self.account.scheduler.unfinished:
+            return self._settle()
+        backend = backend or make_backend(self.options.backend)
+        try:
+            self._start(backend)
+            # What the cluster refuses is refused before the ledger is written.
+            commit(self.prepared, self.options)
+            with self.signals.in_order(backend):
+                state = self._work(backend)
+            self._tidy()
+        except BaseException:
+            # On a cluster that lives on, tasks would go on without a driver.
+            with contextlib.suppress(Exception):
+                backend.cancel()
+            raise
+        finally:
+            if not self.signals.interrupts.terminated:
+                # Ray's farewell may take longer than a terminated process has; its cluster ends with the process too.
+                backend.close()
+        return self.account.summary(state)
+
+    def _settle(self) -> Summary:
+        """Ends a run in which no shard is left to do. It writes only what the ledger does not say yet."""
+        unsaid = self.account.job_summary() is not None and not self.prepared.history.summarised
+        if self.prepared.uncommitted or self.account.stale or any(self.account.missing) or unsaid:
+            commit(self.prepared, self.options)
+            self._work(None)
+            self._tidy()
+        return self.account.summary(RunState.COMPLETE)
+
+    def _start(self, backend: Backend) -> None:
+        with self.signals.starting(backend):
+            resources, pools = self.prepared.spec.resources, self.prepared.spec.operator.pools
+            self.account.start_s = backend.start(resources, pools)
+
+    def _work(self, backend: Backend | None) -> RunState:
+        """Dispatches, if there is something to do, and writes down how that ended, whatever happens."""
+        state = RunState.FAILED
+        try:
+            self._open()
+            ended = RunState.COMPLETE if backend is None else self._dispatch(backend)
+            state = ended if self._conclude() else RunState.FAILED
+        except StorageError as error:
+            totals = self.account.totals
+            raise RunStoppedError(
+                f"the store failed this run when {totals.done:,} of its {len(self.prepared.scope):,} shards were done "
+                f"({type(error).__name__}: {error}); what is done stays done: run it again to go on"
+            ) from error
+        except KeyboardInterrupt:
+            state = RunState.INTERRUPTED
+            raise
+        finally:
+            self.options.display.close(self.account.progress())
+            self.account.close(state)
+        return state
+
+    def _open(self) -> None:
+        prepared = self.prepared
+        if is_local(prepared.output):
+            tmp = prepared.ledger.uri(layout.TMP).rstrip("/")
+            sweep_scratch(tmp, prepared.stores.scratch, self.clock.now(), LEFTOVER_S, layout.is_scratch)
+        self.account.open()
+        if self.account.of_job:
+            registry.remember(prepared.output, prepared.spec.name, prepared.run_id, self.account.started)
+
+    def _tidy(self) -> None:
+        if is_local(self.prepared.output):
+            # A run's directories reach the disk before it says how it ended: a crash of the machine loses none.
+            if self.prepared.spec.runs is None:
+                sync_directories(self.prepared.output)
+            remove_scratch(self.prepared.stores.scratch)
+
+    def _program(self) -> StageProgram:
+        prepared = self.prepared
+        return prepared.spec.program(prepared.run_id, prepared.output, prepared.schemas, prepared.stores.scratch)
+
+    def _dispatch(self, backend: Backend) -> RunState:
+        plan, account, interrupts = self.prepared.plan, self.account, self.signals.interrupts
+        if backend.name == "inline" and self.prepared.spec.task_timeout_s is not None:
+            account.log.warning(
+                "task_timeout_s ends no shard here: the inline backend is this very process and cannot cancel itself",
+                next="where a shard is that takes longer, its log says: curate logs",
+            )
+        program, rows = self._program(), self.prepared.spec.rows
+        if backend.name == "inline":
+            # Elsewhere the clock is that of the worker.
+            program.clock = self.clock
+        program.budget_bytes = (self.prepared.spec.memory_budget or MEMORY_BUDGET) // max(1, backend.slots())
+
+        def stopped() -> bool:
+            account.wait(backend)
+            return bool(interrupts.interrupts or interrupts.terminated)
+
+        backend.load(program, program.pools, stopped=stopped)
+        setup = SetupWatch(self.clock, self.prepared.spec.task_timeout_s)
+        schemas = output_schemas(self.prepared, backend, interrupts, self.clock, lambda: account.wait(backend), setup)
+        if (runs := self.prepared.spec.runs) is not None and schemas.main is not None and len(schemas.main):
+            # What user functions give is known only now; not if they gave no row.
+            runs.order.check(self.prepared.spec.name, schemas.main)
+        for schema in (schemas.main, *schemas.sides.values()):
+            if schema is not None:
+                refuse_unwritable(schema, self.prepared.spec.format, self.prepared.spec.codec)
+
+        over = self.prepared.over
+
+        def payload(launch: Launch) -> Piece:
+            shards = tuple(zip(launch.shards, plan.shards(launch.shards), strict=True))
+            given = () if rows is None else tuple(rows.given(shard.uri) for _, shard in shards)
+            own = self._replaced_by(shards, schemas.sides) if over else {}
+            return Piece(
+                shards,
+                launch.attempt,
+                schemas.main,
+                launch.last,
+                schemas.sides,
+                given,
+                asks=launch.asks,
+                over=own,
+                says_ready=not setup.done,
+            )
+
+        def size_of(rank: int) -> int:
+            return int(plan.sizes[rank])
+
+        def has_output(rank: int) -> bool:
+            ledger = self.prepared.ledger
+            uri = ledger.uri(plan.shard_id(rank) + self.prepared.spec.suffix)
+            try:
+                return ledger.store.stat(uri).generation != over.get(uri)
+            except ObjectNotFound:
+                return False
+
+        dispatcher = Dispatcher(
+            account.scheduler, backend, payload, size_of, has_output, account, self.clock, interrupts, setup
+        )
+        account.begin(backend)
+        ended = dispatcher.run()
+        self._look_for_late_outputs()
+        renew(self.prepared, lambda rank: bool(account.generations[rank]))
+        self._look_at_what_stands()
+        if ended:
+            return RunState.FAILED if account.totals.failed else RunState.COMPLETE
+        if interrupts.interrupts or interrupts.terminated:
+            return RunState.INTERRUPTED
+        return RunState.FAILED if account.scheduler.disk_full else RunState.ABORTED
+
+    def _replaced_by(self, shards: Sequence[tuple[int, Shard]], sides: Iterable[str]) -> dict[str, str]:
+        """Returns the generations of the outputs that those of some shards take the places of, by URI."""
+        prepared = self.prepared
+        names = [shard.id + prepared.spec.suffix for _, shard in shards]
+        names += [side_name(side, name) for side in sides for name in names]
+        uris = map(prepared.ledger.uri, names)
+        return {uri: prepared.over[uri] for uri in uris if uri in prepared.over}
+
+    def _look_for_late_outputs(self) -> None:
+        """Books what was given up, and has been published since, as done; unless somebody wants the run to end."""
+        interrupts, given_up = self.signals.interrupts, self.account.given_up
+        try:
+            for start in range(0, len(given_up), LATE_BLOCK):
+                if interrupts.interrupts or interrupts.terminated:
+                    return
+                for record in late_outputs(self.prepared, given_up[start : start + LATE_BLOCK]):
+                    self.account.done_after_all(record)
+        except StorageError as error:
+            self.account.log.warning(
+                "whether shards that were given up have an output now is unknown", error=str(error)
+            )
+
+    def _look_at_what_stands(self) -> None:
+        """Books the outputs that are out of date and were not replaced."""
+        account = self.account
+        try:
+            for rank, books in standing(self.prepared, lambda rank: bool(account.generations[rank])):
+                account.stands(rank, books)
+        except StorageError as error:
+            account.log.warning("the books lack outputs that were not replaced", error=str(error))
+
+    def _conclude(self) -> bool:
+        """Publishes the job's summary if every shard of the job, not only of this run's scope, is done.
+
+        A run that did something looks once more at what is there. What others removed or replaced meanwhile is to be
+        done again: raises _DisturbedError, or returns False if that is left to the next run.
+        """
+        value = self.account.job_summary()
+        if value is None:
+            return True
+        if self.account.scheduler.launched:
+            ranks = last_look(self.prepared, self.account.generations)
+            if len(ranks):
+                self.account.disturbed(ranks)
+                if not self.last:
+                    raise _DisturbedError(self.account.summary(RunState.FAILED))
+                return False
+        else:
+            # What was listed at the start is what there is: this run only says it.
+            sweep_quarantine(self.prepared, self.prepared.listing, self.prepared.matched)
+        for one in self.account.exchanges():
+            if one.rows_in != one.rows_out:
+                self.account.log.error(
+                    "an exchange has not given as many rows as went into it: what was written is not to be used",
+                    exchange=one.name,
+                    rows_in=one.rows_in,
+                    rows_out=one.rows_out,
+                )
+        publish_summary(self.prepared, value)
+        return True

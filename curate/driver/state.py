@@ -1,0 +1,173 @@
+"""What a run has found and has yet to write, as values: nothing here reads or writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curate.driver.history import History
+from curate.ledger.ledger import Ledger
+from curate.ledger.listing import Matched, OutputListing
+from curate.ledger.manifest import Growth, Plan
+from curate.ledger.owned_store import OwnedStore
+from curate.sources.listing import Inputs
+from curate.sources.upstream import Hole
+from curate.stage.spec import StageSpec
+from curate.storage.open import open_store
+from curate.storage.protocol import Calls, Object, Store
+
+
+@dataclass
+class Uncommitted:
+    """What a run has to write, or remove, before its first task."""
+
+    remove: list[Object] | None = None
+    """Outputs to remove, and with them the whole ledger; None: nothing is overwritten."""
+    job: dict[str, Any] | None = None
+    accepted: str = ""
+    """Code digest that was accepted."""
+    part: Any = None
+    """Rows to append to the plan."""
+    left: list[Object] = field(default_factory=list)
+    """What is there of shards that earlier runs took out of the job: they were killed."""
+    dropped: Any = None
+    """Rows to append to the plan, before all others, that take shards out of the job."""
+    dropped_outputs: list[Object] = field(default_factory=list)
+    """What was made of those."""
+    foreign: list[Object] = field(default_factory=list)
+    """Outputs of another identity under this job's names, to be done again."""
+    stale: list[Object] = field(default_factory=list)
+    """Outputs whose input changed, to be replaced because that was asked for: each once the new one is whole."""
+    stale_sides: list[Object] = field(default_factory=list)
+    """The extra outputs of those."""
+    renewed: Any = None
+    """Rows of the plan with the new inputs of those shards, to be appended once they are done."""
+
+    def __bool__(self) -> bool:
+        return bool(
+            self.remove is not None
+            or self.job
+            or self.accepted
+            or self.left
+            or self.dropped is not None
+            or self.part is not None
+            or self.foreign
+            or self.stale
+        )
+
+
+EXAMPLES = 5
+"""How many names a message shows of a longer list."""
+
+
+class Stores:
+    """One store a scheme, shared by everything a driver does, so that its calls can be counted."""
+
+    def __init__(self, scratch: str) -> None:
+        self.scratch = scratch
+        self._stores: dict[str, Store] = {}
+
+    def of(self, uri: str) -> Store:
+        """Returns the store that `uri` lives in."""
+        scheme = uri.partition("://")[0] if "://" in uri else ""
+        if scheme not in self._stores:
+            self._stores[scheme] = open_store(uri, scratch=self.scratch)
+        return self._stores[scheme]
+
+    @property
+    def calls(self) -> Calls:
+        """Returns the calls of all stores."""
+        total = Calls()
+        for store in self._stores.values():
+            total = total.plus(store.calls)
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A listing of an output that was just made."""
+
+    moment: tuple[float, float]
+    """Before it was: a `moment` of an `OwnedStore`."""
+    listing: OutputListing
+    stores: Stores
+    """Those that it was made with, whose calls are to be counted."""
+
+
+class WorkLeftError(Exception):
+    """Something is to be done after all."""
+
+
+@dataclass
+class Prepared:
+    """A run that may start: what is there and what is left to do."""
+
+    spec: StageSpec
+    output: str
+    run_id: str
+    stores: Stores
+    ledger: Ledger
+    listing: OutputListing
+    inputs: Inputs
+    plan: Plan
+    matched: Matched
+    growth: Growth
+    history: History
+    scope: Any
+    """Ranks of the shards that this run was asked for, in plan order."""
+    schemas: dict[str, Any]
+    """Schema of the rows, by input format; empty if there is nothing to read."""
+    owned: OwnedStore
+    """The store of the ledger."""
+    run_ids: frozenset[str]
+    """Runs that the output knew before this one."""
+    uncommitted: Uncommitted = field(default_factory=Uncommitted)
+    holes: Sequence[Hole] = ()
+    """What was missing of the inputs, which may be incomplete."""
+
+    @cached_property
+    def over(self) -> dict[str, str]:
+        """Generations of the outputs that new ones take the places of, by URI."""
+        return {one.uri: one.generation for one in (*self.uncommitted.stale, *self.uncommitted.stale_sides)}
+
+    @property
+    def incomplete_input(self) -> tuple[Mapping[str, Any], ...]:
+        """What was missing of the inputs, as the record of the run says it."""
+        if self.history.summarised:
+            return self.history.incomplete_input
+        return tuple(one.as_dict() for one in self.holes) or self.spec.holes
+
+    @property
+    def missing_inputs(self) -> tuple[int, int]:
+        """How many inputs of earlier runs are not among those of this one, and their shards."""
+        missing = self.growth.missing
+        if not missing.any():
+            return 0, 0
+        gone = self.plan.table["uri"].filter(pa.array(missing))
+        return pc.count_distinct(gone).as_py(), len(gone)
+
+    @property
+    def todo(self) -> Any:
+        """Ranks of the shards to run."""
+        return self.scope[~self.matched.done[self.scope]]
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is something to do or to remove; then another driver at work is in its way."""
+        return bool(len(self.todo) or self.uncommitted)
+
+    @property
+    def stale(self) -> Any:
+        """Ranks of done shards whose input is another object now."""
+        return np.flatnonzero(self.growth.changed & self.matched.done)
+
+
+def generation_hash(generation: str) -> int:
+    """Returns 64 bits that tell generations apart within this process; never 0."""
+    return hash(generation) or 1

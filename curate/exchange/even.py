@@ -1,0 +1,125 @@
+"""Outputs of as many rows each: which rows of every segment they read, and which of what they make is theirs. Pure.
+
+With a key, rows of equal keys have no order before they are together: an output reads all rows of the keys that some of
+its rows have, and of the first and the last of them leaves those to its neighbours that are theirs. So that the index
+tells how many rows there are of a key, every key begins a page. Without a key rows are where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from curate.arrow.order import Order
+from curate.exchange.run_file import Segment
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """What a part reads: of these segments, in merge order, the rows from `starts` to before `stops`, never none."""
+
+    segments: Ints
+    starts: Ints
+    stops: Ints
+    before: int = 0
+    """Rows that lie before it in the segments of which it reads nothing."""
+
+    @property
+    def first(self) -> int:
+        """How many rows of all lie before what it reads."""
+        return self.before + int(self.starts.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Even:
+    """What one output reads, and which rows of that are its own."""
+
+    reads: Reads
+    bytes: int
+    skip: int
+    take: int
+
+
+def by_part(count: int, segments: Iterable[tuple[Ints, Ints]]) -> Iterator[Reads]:
+    """Yields what each of `count` parts reads, from what is read of each segment: where every part starts and stops.
+
+    Takes 32 bytes for each segment and part of which there are rows, and no more: most parts have none of most
+    segments, where there are very many.
+    """
+    found: list[tuple[Ints, Ints, Ints, Ints]] = []
+    before = np.zeros(count, dtype=np.int64)
+    for number, (starts, stops) in enumerate(segments):
+        some = stops > starts
+        before += np.where(some, 0, starts)
+        parts = np.flatnonzero(some)
+        found.append((parts, np.full(len(parts), number), starts[parts], stops[parts]))
+    nothing = np.zeros(0, dtype=np.int64)
+    columns = zip(*found, strict=True) if found else iter([()] * 4)
+    parts, numbers, starts, stops = (np.concatenate([nothing, *one]) for one in columns)
+    order = np.argsort(parts, kind="stable")
+    ends = np.searchsorted(parts[order], np.arange(count + 1))
+    for part in range(count):
+        own = order[ends[part] : ends[part + 1]]
+        yield Reads(numbers[own], starts[own], stops[own], int(before[part]))
+
+
+def evenly(order: Order, segments: Sequence[Segment], count: int, first: int | None = None) -> list[Even]:
+    """Returns `count` parts of all rows that have as many rows each, to one; or of the `first` of them. `order` has one
+    key at most."""
+    if len(order.keys) > 1:
+        raise ValueError(f"rows are counted by one key at most, not by {len(order.keys)}")
+    total = rows_of(segments) if first is None else min(first, rows_of(segments))
+    edges = np.array([total * number // count for number in range(count + 1)], dtype=np.int64)
+    if order.keys:
+        skips, read = _by_key(order.keys[0].column, segments, edges)
+    else:
+        skips, read = np.zeros(count, dtype=np.int64), _as_they_are(segments, edges)
+    weight = sum(int(one.bytes.sum()) for one in segments) / max(1, rows_of(segments))
+    return [
+        Even(reads, int((reads.stops - reads.starts).sum() * weight), skip, take)
+        for reads, skip, take in zip(by_part(count, read), skips.tolist(), np.diff(edges).tolist(), strict=True)
+    ]
+
+
+def rows_of(segments: Sequence[Segment]) -> int:
+    """Returns how many rows there are."""
+    return sum(int(one.rows.sum()) for one in segments)
+
+
+def _as_they_are(segments: Sequence[Segment], edges: Ints) -> Iterator[tuple[Ints, Ints]]:
+    before = 0
+    for one in segments:
+        rows = int(one.rows.sum())
+        here = np.clip(edges - before, 0, rows)
+        yield here[:-1], here[1:]
+        before += rows
+
+
+def _by_key(column: str, segments: Sequence[Segment], edges: Ints) -> tuple[Ints, Iterator[tuple[Ints, Ints]]]:
+    keys = [one.keys[column].to_numpy() for one in segments]
+    known, rows = _rows_of_keys(keys, [one.rows for one in segments])
+    # How many rows are before each key, and in all.
+    before = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
+    first = np.maximum(np.searchsorted(before, edges[:-1], side="right") - 1, 0)
+    last = np.searchsorted(before, edges[1:], side="left")
+    last[edges[1:] == edges[:-1]] = first[edges[1:] == edges[:-1]]
+
+    def read() -> Iterator[tuple[Ints, Ints]]:
+        for own, one in zip(keys, segments, strict=True):
+            at = np.concatenate([np.searchsorted(own, known), [len(own)]])
+            ends = np.concatenate([[0], np.cumsum(one.rows)]).astype(np.int64)
+            yield ends[at[first]], ends[at[last]]
+
+    return edges[:-1] - before[first], read()
+
+
+def _rows_of_keys(keys: Sequence[Any], rows: Sequence[Any]) -> tuple[Any, Any]:
+    """Returns all keys, in order, and how many rows there are of each."""
+    nothing = np.zeros(0, dtype=np.int64)
+    known, which = np.unique(np.concatenate(keys) if keys else nothing, return_inverse=True)
+    return known, np.bincount(which, np.concatenate([nothing, *rows]), len(known)).astype(np.int64)

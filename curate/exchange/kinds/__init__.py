@@ -1,0 +1,1 @@
+"""What needs an exchange: sort, shuffle, groups, joins, distinct, zip."""

@@ -1,0 +1,111 @@
+"""What kinds of exchange have in common: whose rows may be limited, held, or cut by their keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from curate.arrow.order import Order, SortKey
+from curate.errors import ConfigError
+from curate.exchange.protocol import OneInput, Usual
+
+
+@dataclass(frozen=True, slots=True)
+class Limitable(OneInput):
+    """An exchange that may be asked for its first rows alone; then it drops the others where they are."""
+
+    first: int | None = field(default=None, kw_only=True)
+
+    def limited(self, rows: int) -> Self:
+        """Returns the same exchange, which gives `rows` rows at most."""
+        return replace(self, first=rows if self.first is None else min(self.first, rows))
+
+    def _told(self, name: str) -> str:
+        return name if self.first is None else f"{name}, first {self.first:,}"
+
+    def _identity(self, *identity: Any) -> Any:
+        return [*identity] if self.first is None else [*identity, {"first": self.first}]
+
+
+@dataclass(frozen=True, slots=True)
+class Repartitioned(OneInput):
+    """Rows as they came, in as many outputs, of as many rows each."""
+
+    count: int
+    even = True
+
+    @property
+    def name(self) -> str:
+        return f"repartition({self.count})"
+
+    @property
+    def orders(self) -> tuple[Order, ...]:
+        return (Order(),)
+
+    def identity(self) -> Any:
+        return ["repartition", self.count]
+
+
+@dataclass(frozen=True, slots=True)
+class Held(Limitable):
+    """Rows as they came, kept: what reads them several times does not make them again, and what is not made alike is
+    read alike."""
+
+    called: str = field(default="hold", compare=False)
+    """What it is for, as people are told."""
+
+    @property
+    def name(self) -> str:
+        return self.called if self.first is None else f"limit({self.first:,})"
+
+    @property
+    def orders(self) -> tuple[Order, ...]:
+        return (Order(),)
+
+    def identity(self) -> Any:
+        return self._identity("hold")
+
+    def folds(self, side: int) -> bool:
+        del side
+        return self.first is not None
+
+    def fold(self, side: int, table: pa.Table) -> pa.Table:
+        del side
+        return table.slice(0, self.first)
+
+
+class Regrouping(Usual):
+    """An exchange that brings rows of equal keys together, and makes other rows of them."""
+
+    __slots__ = ()
+    aligned = True
+
+
+def order_by(keys: Sequence[str]) -> Order:
+    """Returns the order of groups: ascending, NaN and then null last."""
+    return Order(tuple(SortKey(key) for key in keys))
+
+
+def key_columns(method: str, key: Any) -> tuple[str, ...]:
+    """Returns one column's name, or several, as a tuple. Raises ConfigError for none, and for one named twice."""
+    keys = (key,) if isinstance(key, str) else tuple(key) if isinstance(key, Iterable) else ()
+    if not keys or not all(isinstance(name, str) for name in keys):
+        raise ConfigError(f"{method} takes the name of a column, or a list of names, found {key!r}")
+    for name in keys:
+        if keys.count(name) > 1:
+            raise ConfigError(f"{method}: the column {name!r} is named {keys.count(name)} times; name it once")
+    return keys
+
+
+def slices(starts: np.ndarray[Any, np.dtype[np.int64]], table: pa.Table, rows: int) -> Iterator[pa.Table]:
+    """Yields a sorted table, of groups that begin at `starts`, in parts of whole groups, of about `rows` rows."""
+    at = 0
+    while at < table.num_rows:
+        next = int(np.searchsorted(starts, at + rows))
+        stop = int(starts[next]) if next < len(starts) else table.num_rows
+        yield table.slice(at, stop - at)
+        at = stop

@@ -1,0 +1,106 @@
+"""A join whose right side is small: each task holds all of it, and no row is exchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from curate.arrow.order import rows_where
+from curate.exchange.kinds.join import MATCHED, UNMATCHED, Keys
+from curate.exchange.kinds.merge_join import gathered, has_null
+from curate.operators.protocol import Plain
+from curate.pipeline.step import READ_ROWS, Place
+from curate.pipeline.tally import Tally
+
+BROADCAST_HOWS = ("inner", "left", "semi", "anti")
+"""Joins of which each left row tells by itself what comes of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BroadcastJoin(Plain):
+    """Joins rows with those of a table in memory: the same rows as by an exchange, in the order of the left ones."""
+
+    keys: Keys
+    how: str
+    right: pa.Table
+    digest: str
+    """Of the right rows, which are part of what decides the bytes that are made."""
+    index: Any = field(default=None, repr=False, compare=False)
+    """Where the rows of each key are, once it was made."""
+    keeps_rows = False
+
+    @property
+    def name(self) -> str:
+        return self.keys.name
+
+    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
+        if found is None:
+            return None
+        right = self.keys.cast_schema(1, self.right.schema)
+        return self.keys.joined(self.keys.cast_schema(0, found), right, self.how)
+
+    def identity(self) -> Any:
+        return ["broadcast_join", self.keys.identity(), self.how, self.digest]
+
+    def opened(self) -> Self:
+        """Returns the operator with an index of the right rows by key."""
+        right = self.keys.cast(1, self.right)
+        rows: dict[Any, list[int]] = {}
+        for row, key in enumerate(_plain_keys(right.select(self.keys.right))):
+            if key is not None:
+                rows.setdefault(key, []).append(row)
+        counts = np.array([len(one) for one in rows.values()], np.int64)
+        numbers = {key: number for number, key in enumerate(rows)}
+        order = np.array([row for one in rows.values() for row in one], np.int64)
+        others = right.select([name for name in right.column_names if name not in self.keys.right])
+        index = (numbers, counts, np.cumsum(counts) - counts, gathered(others, order))
+        return type(self)(self.keys, self.how, right, self.digest, index)
+
+    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+        del place
+        numbers, counts, starts, others = (self.opened() if self.index is None else self).index
+        left = self.keys.cast(0, table)
+        schema = self.keys.joined(left.schema, self.keys.cast_schema(1, self.right.schema), self.how)
+        keys = np.array([numbers.get(key, -1) for key in _plain_keys(left.select(self.keys.left))], np.int64)
+        matched = keys >= 0
+        if self.how in ("semi", "anti"):
+            kept = matched if self.how == "semi" else ~matched
+            tally.drop(int((~kept).sum()), UNMATCHED if self.how == "semi" else MATCHED)
+            yield rows_where(left, kept)
+            return
+        width = np.where(matched, np.append(counts, 0)[keys], int(self.how == "left"))
+        tally.drop(int((width == 0).sum()), UNMATCHED)
+        tally.books.created += int(np.maximum(width - 1, 0).sum())
+        ends = np.cumsum(width)
+        for at in range(0, int(ends[-1]) if len(ends) else 0, READ_ROWS):
+            made = np.arange(at, min(at + READ_ROWS, int(ends[-1])))
+            row = np.searchsorted(ends, made, side="right")
+            place_in_key = made - (ends[row] - width[row])
+            right_rows = np.where(matched[row], np.append(starts, 0)[keys[row]] + place_in_key, -1)
+            columns = [*gathered(left, row).columns, *gathered(others, right_rows).columns]
+            yield pa.table(columns, schema=schema)
+
+
+def _plain_keys(table: pa.Table) -> Iterator[Any]:
+    """Yields keys as values that Python compares as an order does; None for those with a null, which match nothing."""
+    columns = []
+    for column in table.columns:
+        if pt.is_temporal(column.type):
+            # As numbers: Python's times have no nanoseconds.
+            column = column.cast(pa.int32() if column.type.bit_width == 32 else pa.int64())
+        values = column.to_pylist()
+        columns.append(
+            [NAN if value != value else value for value in values] if pt.is_floating(column.type) else values
+        )
+    nulls = has_null(table).tolist()
+    for key, null in zip(zip(*columns, strict=True), nulls, strict=True):
+        yield None if null else key
+
+
+NAN = "NaN"
+"""Stands for what is no number, and equals itself."""

@@ -1,0 +1,119 @@
+"""One row of each key, and the values that a column has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from curate.arrow.groups import Groups, Numbers, groups_of, groups_of_sorted
+from curate.arrow.order import Order, SortKey, take
+from curate.exchange.kinds.base import Regrouping, order_by, slices
+from curate.exchange.protocol import Part
+from curate.operators.protocol import Plain
+from curate.pipeline.step import READ_ROWS, Place
+from curate.pipeline.tally import Tally
+
+if TYPE_CHECKING:
+    pass
+
+
+DUPLICATE = "duplicate"
+"""Why rows are dropped of whose key another one is kept."""
+
+KEEPS = ("first", "last")
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct(Regrouping):
+    """One row of each key, in order of the keys: the first or last one as they came, or by a column."""
+
+    name: str
+    keys: tuple[str, ...]
+    keep: str = "first"
+    by: str | None = None
+    reason = DUPLICATE
+
+    @property
+    def orders(self) -> tuple[Order, ...]:
+        return (order_by(self.keys),)
+
+    def identity(self) -> Any:
+        return ["distinct", list(self.keys), self.keep, self.by]
+
+    def schema(self, found: Sequence[pa.Schema | None]) -> pa.Schema | None:
+        [rows] = found
+        if rows is not None:
+            self._check(rows)
+        return rows
+
+    def _check(self, found: pa.Schema) -> None:
+        order_by(self.keys).check(self.name, found)
+        if self.by is not None:
+            order_by([self.by]).check(self.name, found)
+
+    def fold(self, side: int, table: pa.Table) -> pa.Table:
+        del side
+        self._check(table.schema)
+        groups = groups_of(order_by(self.keys), table)
+        if groups is None or groups.count == table.num_rows:
+            return table
+        # As they came: what is merged later is told apart by it.
+        return take(table, pa.array(np.sort(self._kept(groups, table))))
+
+    def combine(self, tables: Sequence[pa.Table], tally: Tally, part: Part) -> Iterator[pa.Table]:
+        del part
+        [table] = tables
+        if not table.num_rows:
+            return
+        self._check(table.schema)
+        order = order_by(self.keys)
+        starts = order.starts(table)
+        tally.drop(table.num_rows - len(starts), DUPLICATE)
+        for rows in slices(starts, table, READ_ROWS):
+            yield take(rows, pa.array(self._kept(groups_of_sorted(order, rows), rows)))
+
+    def _kept(self, groups: Groups, table: pa.Table) -> Numbers:
+        """Returns the row of each group that is kept."""
+        if self.by is None:
+            return groups.firsts() if self.keep == "first" else groups.lasts()
+        # Nulls and NaN come last either way; of equal values it is the last row that is kept, where the last is.
+        rows = np.arange(table.num_rows)
+        order = Order((SortKey(self.by),))
+        if self.keep == "last":
+            rows = rows[::-1]
+            order = Order((SortKey(self.by, descending=True),))
+        column = take(table.select([self.by]), pa.array(rows))
+        rows = rows[order.indices(column).to_numpy()]
+        return np.asarray(rows[Groups(groups.ids[rows], groups.count).firsts()])
+
+
+@dataclass(frozen=True, slots=True)
+class Once(Plain):
+    """Leaves out rows of a batch that are like another one before them."""
+
+    how: Distinct
+    keeps_rows = False
+
+    @property
+    def name(self) -> str:
+        return self.how.name
+
+    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
+        return self.how.schema([found])
+
+    def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
+        del schema
+        return {*needed, *self.how.keys}
+
+    def identity(self) -> Any:
+        return self.how.identity()
+
+    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+        del place
+        kept = self.how.fold(0, table)
+        tally.drop(table.num_rows - kept.num_rows, DUPLICATE)
+        yield kept

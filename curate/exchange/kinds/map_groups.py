@@ -1,0 +1,83 @@
+"""A user function called once a group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from curate.arrow.declared import identity_of
+from curate.arrow.groups import one_chunk
+from curate.arrow.offsets import unpacked
+from curate.errors import BadRow
+from curate.exchange.kinds.group import GROUP
+from curate.operators.convert import formatted, to_table
+from curate.operators.udf import Called, Placement, Udf
+from curate.pipeline.patience import Busy, patiently
+from curate.pipeline.step import READ_ROWS, Place
+from curate.pipeline.tally import Tally
+
+
+@dataclass(frozen=True, slots=True)
+class MapGroups(Called):
+    """A function of groups, each of which it is given as a batch of rows."""
+
+    fn: Udf
+    batch_format: str
+    placement: Placement = field(default_factory=Placement)
+    output_schema: pa.Schema | None = None
+    keeps_rows = False
+
+    @property
+    def name(self) -> str:
+        return f"map_groups({self.fn.label})"
+
+    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
+        del found
+        return self.output_schema
+
+    def identity(self) -> Any:
+        return ["map_groups", *self.fn.identity(self.name), self.batch_format, *identity_of(self.output_schema)]
+
+    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+        del tally
+        groups = one_chunk(table.column(GROUP))
+        rows = groups.flatten()
+        ends = np.cumsum(groups.value_lengths().to_numpy())
+        pending: list[pa.Table] = []
+        pending_rows = 0
+        start = 0
+        for position, end in enumerate(ends.tolist()):
+            group = unpacked(rows.slice(start, end - start))
+            tables: list[pa.Table] = []
+            for answer in patiently(
+                partial(self._of, group, position, place), kept=position > 0, tries=0 if position else place.tries
+            ):
+                if isinstance(answer, Busy):
+                    yield answer
+                else:
+                    tables = answer.value
+            for made in tables:
+                # Tables of their own if they differ: whoever takes them says how.
+                if pending and (pending_rows >= READ_ROWS or not made.schema.equals(pending[0].schema)):
+                    yield pa.concat_tables(pending)
+                    pending, pending_rows = [], 0
+                pending.append(made)
+                pending_rows += made.num_rows
+            start = end
+        if pending:
+            yield pa.concat_tables(pending)
+
+    def _of(self, group: pa.Table, position: int, place: Place) -> list[pa.Table]:
+        """Returns what a group becomes. A BadRow is about the whole of it."""
+        at = replace(place, row=place.row + position)
+        try:
+            result = self.fn(formatted(group, self.batch_format))
+            tables = [to_table(self.name, one, group) for one in (result if isinstance(result, Iterator) else [result])]
+            return [self.declared(one, group, at) for one in tables]
+        except BadRow as error:
+            raise BadRow(error.reason, position) from error

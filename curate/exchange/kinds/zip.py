@@ -1,0 +1,73 @@
+"""Rows side by side: what they are called, and how they are brought together for a write.
+
+Consumed, datasets are zipped as their rows come. Written, they are an exchange: run files say how many rows each has
+and where they are, so that an output reads as many rows of each, and none of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+
+from curate.arrow.order import Order
+from curate.exchange.protocol import Part, Usual
+from curate.pipeline.tally import Tally
+
+ZIPPED = "zipped"
+"""Why rows are dropped that became part of a row of the first dataset."""
+
+
+def zipped_names(names: Sequence[Sequence[str]]) -> list[str]:
+    """Returns what columns side by side are called: one whose name is taken gets the first free of _1, _2, …
+
+    >>> zipped_names([["a", "b"], ["a"], ["a", "c"]])
+    ['a', 'b', 'a_1', 'a_2', 'c']
+    """
+    found: list[str] = []
+    for name in (name for one in names for name in one):
+        free = (f"{name}_{number}" for number in count(1))
+        found.append(next(one for one in free if one not in found) if name in found else name)
+    return found
+
+
+def zipped_schema(found: Sequence[pa.Schema | None]) -> pa.Schema | None:
+    """Returns the schema of rows side by side; None if that of some of them is not known."""
+    known = [one for one in found if one is not None]
+    if len(known) < len(found):
+        return None
+    names = zipped_names([one.names for one in known])
+    fields = [field for one in known for field in one]
+    return pa.schema([field.with_name(name) for name, field in zip(names, fields, strict=True)])
+
+
+@dataclass(frozen=True, slots=True)
+class Zipped(Usual):
+    """Rows of several inputs side by side, in their order."""
+
+    sides: int
+    beside = True
+    keeps_rows = True
+
+    @property
+    def name(self) -> str:
+        return "zip"
+
+    @property
+    def orders(self) -> tuple[Order, ...]:
+        return (Order(),) * self.sides
+
+    def identity(self) -> Any:
+        return ["zip", self.sides]
+
+    def schema(self, found: Sequence[pa.Schema | None]) -> pa.Schema | None:
+        return zipped_schema(found)
+
+    def combine(self, tables: Sequence[pa.Table], tally: Tally, part: Part) -> Iterator[pa.Table]:
+        del part
+        tally.drop(sum(table.num_rows for table in tables[1:]), ZIPPED)
+        names = zipped_names([table.column_names for table in tables])
+        yield pa.table([column for table in tables for column in table.columns], names=names)

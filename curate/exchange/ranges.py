@@ -1,0 +1,410 @@
+"""The reduce side of an exchange as a source: each piece is what one output reads of all run files.
+
+Where the ranges begin is decided here, from the indexes of the run files alone, and nothing else: the same run files
+give the same outputs on any cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from curate.arrow.batches import rechunk
+from curate.arrow.canonical import given, given_schema
+from curate.arrow.order import Order, take
+from curate.arrow.schema import brought, unify
+from curate.arrow.unknown import empty, is_blank
+from curate.errors import ConfigError, CurateError, DamagedRun
+from curate.exchange.cuts import Cut, cuts, place
+from curate.exchange.even import Even, Reads, by_part, evenly, rows_of
+from curate.exchange.protocol import Exchange, Part, unequal
+from curate.exchange.run_file import RunFile, Segment, open_all, opened, remove_damaged
+from curate.exchange.skew import heaviest, refusal
+from curate.pipeline.tally import LIMIT, BadRowBudget, Tally
+from curate.sources.protocol import View
+from curate.storage.protocol import Object
+from curate.units import GIB, MIB
+
+LEAST_BYTES, MOST_BYTES, PARTS = 32 * MIB, 4 * GIB, 64
+"""An output reads a sixty-fourth of the rows, within these bounds: bytes as they are in memory, and nothing else,
+decide how many there are."""
+
+COPIES = 3
+"""Times the bytes of the rows of an output that a task needs to make it: as they are read, in order, and written."""
+
+SLICE_ROWS = 1 << 16
+"""Rows that are put in order at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one output reads."""
+
+    number: int
+    reads: Reads = field(repr=False)
+    """Rows of segments: from the page that the lower cut is in to the one that the upper cut is in."""
+    size: int
+    """Bytes in memory, about."""
+    skip: int = 0
+    take: int | None = None
+    low: Cut | None = None
+    """Where it begins, within the first pages; None: with the first row that is read."""
+    high: Cut | None = None
+    """Where the next one begins, within the last pages."""
+    over: int = 0
+    """Rows that no output gives: the last one says so in its books."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """The rows of an exchange whose run files are there."""
+
+    how: Exchange
+    schema: pa.Schema
+    files: tuple[Object, ...] = field(repr=False)
+    """Run files in merge order."""
+    sides: tuple[int, ...] = field(repr=False)
+    """The side that each of them is of."""
+    segments: tuple[tuple[int, int, int], ...] = field(repr=False)
+    """Of each segment, in merge order: the side that it is of, its file, and its number there."""
+    made: tuple[Piece, ...] = field(repr=False)
+    """What the outputs read; tasks are given none but their own."""
+    of: int
+    """How many outputs there are."""
+    held: tuple[pa.Schema | None, ...] = ()
+    """What rows of each side are held to, where those of its run files differ, as parts of a union may."""
+    given_schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    """The types that columns came with, where `schema` has none: run files hold some in a plainer way."""
+    num_cpus: float | None = None
+
+    @property
+    def name(self) -> str:
+        return self.how.name
+
+    @property
+    def found(self) -> pa.Schema:
+        return self.schema
+
+    def pieces(self) -> Iterator[Piece]:
+        yield from self.made
+
+    def bundles(self) -> Iterator[tuple[Piece, ...]]:
+        for one in self.made:
+            yield (one,)
+
+    def bare(self) -> Self:
+        return replace(self, made=())
+
+    def shard(self, piece: Piece) -> str:
+        return f"part-{piece.number:05d}-of-{self.of:05d}"
+
+    def label(self, piece: Piece) -> str:
+        return f"output {piece.number} of {self.how.name}"
+
+    def size(self, piece: Piece) -> int:
+        return piece.size
+
+    def generation(self, piece: Piece) -> str:
+        del piece
+        return ""
+
+    def identity(self) -> Any:
+        return ["exchange", self.how.identity()]
+
+    def count(self) -> int | None:
+        return None
+
+    def read(self, piece: Piece, view: View, batch_rows: int, tally: Tally) -> Iterator[pa.Table]:
+        del view
+        # Each by itself: rows that are lists of groups are many bytes together, and come in tables of what is meant.
+        for table in self._rows(piece, tally):
+            for batch in rechunk([table.replace_schema_metadata(None)], batch_rows):
+                yield given(batch, self.schema if len(self.schema) else self.given_schema)
+
+    def _rows(self, piece: Piece, tally: Tally) -> Iterator[pa.Table]:
+        sides = []
+        for side, order in enumerate(self.how.orders):
+            own = self._tables(piece, side)
+            tables = [one for one in own.tables if one.num_rows]
+            if not tables:
+                sides.append(self._empty(side))
+                continue
+            rows = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+            if self.how.plain:
+                yield from self._plain(rows, len(tables), own.first, tally)
+            else:
+                tally.books.rows_in += rows.num_rows
+                sides.append(order.sort(rows) if len(tables) > 1 and order.keys and not self.how.sorts else rows)
+        if not self.how.plain and not all(map(is_blank, sides)):
+            part = Part(piece.number, self.of, piece.skip, piece.take)
+            yield from self.how.combine(sides, tally, part)
+        tally.books.rows_in += piece.over
+        tally.drop(piece.over, LIMIT)
+
+    def _plain(self, rows: pa.Table, runs: int, first: int, tally: Tally) -> Iterator[pa.Table]:
+        """Yields rows in order, of which `first` of all lie before: those that are within the limit."""
+        (order,) = self.how.orders
+        own = rows.num_rows if self.how.first is None else max(0, min(rows.num_rows, self.how.first - first))
+        tally.books.rows_in += own
+        yield from _sorted(rows, order, runs, own)
+
+    def _tables(self, piece: Piece, side: int) -> _Own:
+        """Returns the rows of each segment that are this output's. Raises DamagedRun; all files in which they are
+        damaged are removed then, so that they are made again at once."""
+        tables: list[pa.Table] = []
+        damaged: list[DamagedRun] = []
+        reads = piece.reads
+        first = reads.before
+        for number, start, stop in zip(
+            reads.segments.tolist(), reads.starts.tolist(), reads.stops.tolist(), strict=True
+        ):
+            of, file, segment = self.segments[number]
+            if of != side:
+                continue
+            try:
+                found = opened(self.files[file]).read(segment, start, stop)
+            except DamagedRun as error:
+                remove_damaged(self.files[file], error)
+                damaged.append(error)
+            else:
+                if not damaged:
+                    if (to := self.held[side] if self.held else None) is not None:
+                        found = brought(found, to)
+                    low, high = self._between(found, piece, number, start)
+                    first += start + low
+                    tables.append(found.slice(low, high - low) if low or high < found.num_rows else found)
+        if damaged:
+            raise damaged[0]
+        return _Own(tables, first)
+
+    def _between(self, table: pa.Table, piece: Piece, number: int, start: int) -> tuple[int, int]:
+        """Returns which rows are between the cuts, of whole pages of a segment from row `start` on."""
+        order = self.how.orders[self.segments[number][0]]
+
+        def at(cut: Cut) -> int:
+            if number == cut.segment and cut.row:
+                return int(min(max(0, cut.row - start), table.num_rows))
+            named = cut.key.rename_columns([key.column for key in order.keys])
+            return int(place(cut, number, lambda _, after: order.position(table, named, after)))
+
+        low = 0 if piece.low is None else at(piece.low)
+        high = table.num_rows if piece.high is None else at(piece.high)
+        return low, max(low, high)
+
+    def _empty(self, side: int) -> pa.Table:
+        if (to := self.held[side] if self.held else None) is not None:
+            return empty(to)
+        # Files without a row have no segment, and say which columns there are all the same, if that is known.
+        own = (opened(file).schema for of, file in zip(self.sides, self.files, strict=True) if of == side)
+        return empty(next((schema for schema in own if len(schema)), pa.schema([])))
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """The rows of an output, of one side."""
+
+    tables: list[pa.Table]
+    """Those of each segment."""
+    first: int
+    """How many rows of all lie before."""
+
+
+def _sorted(rows: pa.Table, order: Any, runs: int, most: int) -> Iterator[pa.Table]:
+    """Yields rows of some runs in order, the first `most` of them."""
+    if runs == 1 or not order.keys:
+        yield rows.slice(0, most)
+        return
+    # Arrow lays texts of several chunks end to end for each `take`.
+    rows = rows.combine_chunks()
+    indices = order.indices(rows).slice(0, most)
+    for start in range(0, len(indices), SLICE_ROWS):
+        yield take(rows, indices.slice(start, SLICE_ROWS))
+
+
+def ranges_of(how: Exchange, schema: pa.Schema | None, sides: Sequence[Sequence[Object]], budget_bytes: int) -> Ranges:
+    """Returns the source over the run files of each side of an exchange, in merge order; reads their indexes.
+
+    `schema` is that of the rows, if it is known; else it is what becomes of that of the first run file of each side.
+    `budget_bytes` is what a task has for the rows of one output. Raises ConfigError if there is a key whose rows, which
+    have to come to one, do not fit; DamagedRun, once what is damaged was removed.
+    """
+    files = tuple(item for objects in sides for item in objects)
+    runs = open_all(files)
+    side_of = [side for side, objects in enumerate(sides) for _ in objects]
+    held = _held(how, runs, side_of)
+    segments: list[tuple[int, int, int]] = []
+    indexes: list[Segment] = []
+    for number, file in enumerate(runs):
+        for segment, index in enumerate(file.segments):
+            segments.append((side_of[number], number, segment))
+            to = held[side_of[number]]
+            indexes.append(index if to is None else replace(index, keys=brought(index.keys, _of(to, index.keys))))
+    if how.aligned:
+        heavy = heaviest(how.orders[0], indexes)
+        if heavy is not None and heavy.bytes * COPIES > budget_bytes:
+            raise ConfigError(refusal(how.name, heavy, budget_bytes, copies=COPIES))
+    if how.beside:
+        made = tuple(_pieces_beside(how, indexes, [of for of, _, _ in segments]))
+    else:
+        made = tuple(_within(how, indexes, (_pieces_by_rows if how.even else _pieces_by_bytes)(how, indexes)))
+    of = [to or _first_of(runs, side_of, side) for side, to in enumerate(held)]
+    if schema is None:
+        schema = _made_of(how, of)
+    return Ranges(how, schema, files, tuple(side_of), tuple(segments), made, len(made), held, _given_of(how, of))
+
+
+def _held(how: Exchange, runs: Sequence[RunFile], side_of: Sequence[int]) -> tuple[pa.Schema | None, ...]:
+    """Returns what the rows of each side are held to; None where all of its run files have one schema.
+
+    Raises ConfigError where they have several, none of which holds all values.
+    """
+    found: list[pa.Schema | None] = []
+    for side in range(len(how.orders)):
+        # Those without rows may not know their columns.
+        schemas = [one.schema for one, of in zip(runs, side_of, strict=True) if of == side and len(one.schema)]
+        to = unify(how.name, schemas) if schemas else None
+        found.append(to if any(not one.equals(to) for one in schemas) else None)
+    return tuple(found)
+
+
+def _of(schema: pa.Schema, keys: pa.Table) -> pa.Schema:
+    return pa.schema([schema.field(name) for name in keys.column_names])
+
+
+def _first_of(runs: Sequence[RunFile], side_of: Sequence[int], side: int) -> pa.Schema | None:
+    """Returns the schema of the first run file of a side that has columns."""
+    found = (one.schema for one, of in zip(runs, side_of, strict=True) if of == side and len(one.schema))
+    return next(map(given_schema, found), None)
+
+
+def _made_of(how: Exchange, sides: Sequence[pa.Schema | None]) -> pa.Schema:
+    """Returns the schema of what becomes of rows of these; without columns if those of one are not known: it has no
+    rows, and what the others become has them."""
+    tables = [pa.table({}) if side is None else empty(side) for side in sides]
+    if how.plain:
+        return tables[0].schema
+    if any(map(is_blank, tables)):
+        return pa.schema([])
+    made = next(how.combine(tables, Tally(BadRowBudget()), Part(0, 1)), None)
+    if made is not None:
+        return made.schema
+    with suppress(CurateError):
+        return how.made([table.schema for table in tables]) or pa.schema([])
+    return pa.schema([])
+
+
+def _given_of(how: Exchange, sides: Sequence[pa.Schema | None]) -> pa.Schema:
+    """Returns the types that columns of what becomes of rows of these had, as far as it is told without rows."""
+    try:
+        return how.schema(sides) or pa.schema([])
+    except CurateError:  # groups were begun before
+        return pa.schema([])
+
+
+def _pieces_by_bytes(how: Exchange, indexes: Sequence[Segment]) -> Iterator[Piece]:
+    total = sum(int(one.bytes.sum()) for one in indexes)
+    # Keys of all sides are compared with one another: what they are called says nothing.
+    names = [key.column for key in how.orders[0].keys]
+    named = [replace(index, keys=index.keys.rename_columns(names)) for index in indexes]
+    target = None if how.count else target_of(total)
+    made = cuts(how.orders[0], named, target_bytes=target, count=how.count, aligned=how.aligned)
+    weights = weights_of(indexes)
+    for number, reads in enumerate(reads_between(named, made, how.orders[0])):
+        low, high = made[number - 1] if number else None, made[number] if number < len(made) else None
+        yield Piece(number, reads, int(np.dot(reads.stops - reads.starts, weights[reads.segments])), low=low, high=high)
+
+
+def _within(how: Exchange, indexes: Sequence[Segment], pieces: Iterator[Piece]) -> Iterator[Piece]:
+    """Yields the pieces that give rows within the limit of an exchange, as far as the index tells; one at least."""
+    if how.first is None:
+        yield from pieces
+        return
+    last = next(pieces)
+    for one in pieces:
+        # Of outputs that are counted there are as many as were asked for.
+        if not how.even and one.reads.first >= how.first:
+            break
+        yield last
+        last = one
+    yield replace(last, over=max(0, rows_of(indexes) - how.first))
+
+
+def weights_of(indexes: Sequence[Segment]) -> Any:
+    """Returns the bytes of a row of each segment, on average."""
+    return np.array([one.bytes.sum() / max(1, int(one.rows.sum())) for one in indexes])
+
+
+def target_of(total_bytes: int) -> int:
+    """Returns the bytes in memory of an output, about, where there are as many of rows in all."""
+    return min(max(total_bytes // PARTS, LEAST_BYTES), MOST_BYTES)
+
+
+def reads_between(segments: Sequence[Segment], made: Sequence[Cut], order: Order) -> Iterator[Reads]:
+    """Yields what every part reads: whole pages, from the one that its lower cut is in to the one that its upper cut is
+    in. Where exactly these are is left to who reads the pages.
+    """
+    of = np.array([cut.segment for cut in made], dtype=np.int64)
+    rows = np.array([cut.row for cut in made], dtype=np.int64)
+    quick = _sorted_numbers(pa.concat_tables([cut.key for cut in made]), order) if made else None
+
+    def read(segment: Segment, number: int) -> tuple[Any, Any]:
+        ends = np.concatenate([[0], np.cumsum(segment.rows)]).astype(np.int64)
+        if not order.keys:
+            # It is known to the row.
+            at = np.select([of > number, of == number], [ends[-1], rows], 0)
+            return np.append(0, at), np.append(at, ends[-1])
+        keys = _sorted_numbers(segment.keys, order) if quick is not None else None
+        # The page that a cut is in; before the first one there is nothing on its left.
+        if quick is not None and keys is not None:
+            left, right = (np.searchsorted(keys, quick, side=side) for side in ("left", "right"))
+            pages = np.where(number < of, right, left) - 1
+        else:
+            found = [order.position(segment.keys, cut.key, number < cut.segment) for cut in made]
+            pages = np.array(found, dtype=np.int64) - 1
+        starts = np.concatenate([[0], ends[np.maximum(pages, 0)]])
+        stops = np.concatenate([ends[pages + 1], ends[-1:]])
+        own = np.flatnonzero((of == number) & (rows > 0))
+        stops[own] = starts[own + 1] = rows[own]
+        return starts, stops
+
+    return by_part(len(made) + 1, (read(one, number) for number, one in enumerate(segments)))
+
+
+def _sorted_numbers(keys: pa.Table, order: Order) -> Any:
+    """Returns ascending keys as an array, if that is how they are compared; else None."""
+    if len(order.keys) != 1 or order.keys[0].descending:
+        return None
+    column = keys.column(0)
+    if not pa.types.is_integer(column.type) or column.null_count:
+        return None
+    return column.to_numpy()
+
+
+def _pieces_by_rows(how: Exchange, indexes: Sequence[Segment]) -> Iterator[Piece]:
+    rows = rows_of(indexes)
+    first = rows if how.first is None else min(how.first, rows)
+    bytes = sum(int(one.bytes.sum()) for one in indexes) * first // max(1, rows)
+    parts: Sequence[Even] = evenly(how.orders[0], indexes, how.count or max(1, -(-bytes // target_of(bytes))), first)
+    for number, part in enumerate(parts):
+        yield Piece(number, part.reads, part.bytes, part.skip, part.take)
+
+
+def _pieces_beside(how: Exchange, indexes: Sequence[Segment], sides: Sequence[int]) -> Iterator[Piece]:
+    """Yields pieces of as many rows of each side. Raises ConfigError if one has more rows than another."""
+    of = [[number for number, one in enumerate(sides) if one == side] for side in range(len(how.orders))]
+    lengths = [rows_of([indexes[number] for number in numbers]) for numbers in of]
+    if len(set(lengths)) > 1:
+        raise ConfigError(unequal([f"{length:,}" for length in lengths]))
+    total = sum(int(one.bytes.sum()) for one in indexes)
+    count = max(1, -(-total // target_of(total)))
+    parts = [evenly(Order(), [indexes[number] for number in own], count) for own in of]
+    for number, beside in enumerate(zip(*parts, strict=True)):
+        numbers = [np.array(own, dtype=np.int64)[part.reads.segments] for own, part in zip(of, beside, strict=True)]
+        starts, stops = [part.reads.starts for part in beside], [part.reads.stops for part in beside]
+        reads = Reads(np.concatenate(numbers), np.concatenate(starts), np.concatenate(stops))
+        yield Piece(number, reads, sum(part.bytes for part in beside))

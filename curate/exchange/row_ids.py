@@ -1,0 +1,77 @@
+"""Places of rows as one number each, and marks: what is known of rows that are read again, by their places.
+
+    place    the rank of the row's shard in the upper bits, its number in what the step got of the shard in the lower 36
+
+So rows are in input order by place, and the marks of a shard are a range.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from curate.arrow.order import Order, SortKey
+from curate.errors import ConfigError
+from curate.pipeline.step import Place
+
+if TYPE_CHECKING:
+    pass
+
+
+PLACE = "__place"
+"""The column of marks that says which row they are about; or, its lower bits zero, which shard."""
+
+ROW_BITS = 36
+
+_MOST_SHARDS = 1 << (63 - ROW_BITS)
+
+
+Places = npt.NDArray[np.int64]
+
+
+BY_PLACE = Order((SortKey(PLACE),))
+"""What all marks are sorted by first."""
+
+
+class TableMarks:
+    """Marks that are in memory, as one table."""
+
+    def __init__(self, table: pa.Table, order: Order) -> None:
+        self._table = order.sort(table).combine_chunks()
+        self._places = self._table[PLACE].to_numpy()
+
+    def of(self, start: int, stop: int) -> pa.Table:
+        """Returns the marks of these places, sorted."""
+        first, last = np.searchsorted(self._places, [start, stop])
+        return self._table.slice(first, last - first)
+
+
+def first_place(rank: int) -> int:
+    """Returns the place of a shard's first row.
+
+    >>> first_place(2) >> ROW_BITS
+    2
+    """
+    return rank << ROW_BITS
+
+
+def places(place: Place, rows: int) -> Places:
+    """Returns the places of the rows of a batch. Raises ConfigError beyond what a place can say.
+
+    >>> (places(Place("a", 5, rank=1), 2) - first_place(1)).tolist()
+    [5, 6]
+    """
+    if place.rank >= _MOST_SHARDS or place.row + rows > 1 << ROW_BITS:
+        raise ConfigError(
+            f"shard {place.rank:,}, row {place.row + rows:,}: rows are told apart up to shard {_MOST_SHARDS:,} and row "
+            f"{1 << ROW_BITS:,} of each; write the input in fewer, or smaller, files"
+        )
+    return first_place(place.rank) + place.row + np.arange(rows, dtype=np.int64)
+
+
+def ranks(found: Places) -> Places:
+    """Returns the ranks of the shards that places are in."""
+    return found >> ROW_BITS

@@ -1,0 +1,96 @@
+"""Heavy keys: what the indexes of run files tell of them, and what is said of one that does not fit. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from curate.arrow.order import Order, take
+from curate.exchange.cuts import pages
+from curate.exchange.run_file import Segment
+from curate.units import format_bytes
+
+_LONGEST = 60
+"""How many characters of a key are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heavy:
+    """A key, and what there is of it at least."""
+
+    key: dict[str, Any]
+    """Its value in each key column."""
+
+    rows: int
+    bytes: int
+    """In memory."""
+
+
+def heaviest(order: Order, segments: Sequence[Segment]) -> Heavy | None:
+    """Returns the key that is known to have most bytes, the first of several; None where no page is of one key.
+
+    A page is of one key if that begins both it and the next page of its segment. So the index misses less than two
+    pages of each segment: rows at the end of the page before, and of the last page that it begins.
+    """
+    all = pages(order, segments)
+    if not order.keys or not len(all.places):
+        return None
+    starts = all.groups(order)
+    group = np.empty_like(all.places)
+    group[all.places] = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(all.places)))
+    full = np.append(group[:-1] == group[1:], False) & ~all.last
+    if not full.any():
+        return None
+    # Floats are exact up to 8 PiB.
+    sizes = np.bincount(group[full], weights=all.bytes[full])
+    worst = int(sizes.argmax())
+    of_it = full & (group == worst)
+    row = take(all.keys, pa.array([int(all.places[starts[worst]])]))
+    key = {name: _python(column[0]) for name, column in zip(row.column_names, row.columns, strict=True)}
+    return Heavy(key, int(all.rows[of_it].sum()), int(sizes[worst]))
+
+
+def refusal(where: str, heavy: Heavy, budget_bytes: int, *, copies: int = 1, instead: str = "") -> str:
+    """Returns what is said of a key whose rows must be in one place and do not fit: the arithmetic, and what to do.
+
+    `copies` is how often its rows are in memory at once; `instead` is what else there is to do, after what always is.
+
+    >>> heavy = Heavy({"user": "[deleted]"}, rows=52_000_000, bytes=6 << 30)
+    >>> print(refusal("groupby('user').map_groups", heavy, 2 << 30, copies=2))
+    groupby('user').map_groups: the rows of one key do not fit into the memory of a task.
+      key      user='[deleted]'
+      rows     52,000,000 or more
+      bytes    6.00 GiB or more, 2 times in memory: 12.0 GiB
+      budget   2.00 GiB
+    All rows of a key come to one task. Filter this key out, or add a column to the key that splits it;
+    drop columns that are not needed; or raise memory_budget to 6 times what it is.
+    """
+    key = ", ".join(f"{name}={_shown(value)}" for name, value in heavy.key.items())
+    needed = heavy.bytes * copies
+    times = f", {copies} times in memory: {format_bytes(needed)}" if copies > 1 else ""
+    return (
+        f"{where}: the rows of one key do not fit into the memory of a task.\n"
+        f"  key      {key}\n"
+        f"  rows     {heavy.rows:,} or more\n"
+        f"  bytes    {format_bytes(heavy.bytes)} or more{times}\n"
+        f"  budget   {format_bytes(budget_bytes)}\n"
+        "All rows of a key come to one task. Filter this key out, or add a column to the key that splits it;\n"
+        f"drop columns that are not needed; or raise memory_budget to {-(-needed // budget_bytes)} times what it is"
+        f"{instead and f'; or {instead}'}."
+    )
+
+
+def _python(scalar: pa.Scalar) -> Any:
+    try:
+        return scalar.as_py()
+    except (OverflowError, ValueError):  # a time that Python has no value for
+        return f"{scalar.value} in {scalar.type}"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text):,} characters in all)"

@@ -1,0 +1,224 @@
+"""Files that curate wrote, read whole and held against what they say of themselves.
+
+Bytes are held against checksums: in Parquet those of each page and of the footer (headers of pages have none: they fail
+to parse, or hold statistics that are there once more in the footer), in JSON lines the one in the record, and for
+quarantined rows their file's name. Memory is bounded as for reading an input.
+"""
+
+from __future__ import annotations
+
+import csv
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from curate.arrow.canonical import stored_schema
+from curate.errors import CorruptInput, SchemaMismatch
+from curate.formats.encoding import Codec
+from curate.formats.quarantine import content_hash
+from curate.formats.read.parquet import broken, decode_rows
+from curate.formats.read.stream import BLOCK_BYTES, Source, Stored
+from curate.formats.record import Carried, OutputFormat
+from curate.storage.protocol import Object, Store
+
+_MAGIC = b"PAR1"
+
+_STREAM_BYTES = 1 << 20
+"""Stored bytes of a column chunk that are held at a time."""
+
+
+def output_schema(store: Store, object: Object, format: OutputFormat, codec: str) -> pa.Schema | None:
+    """Returns the schema that an output has: the types of JSON lines and CSV, which say none, are null.
+
+    None if there is no row to tell. Raises CorruptInput.
+    """
+    if format is OutputFormat.PARQUET:
+        with Stored(store, object) as stored, broken(stored):
+            return pq.ParquetFile(pa.PythonFile(stored, mode="r"), pre_buffer=False).schema_arrow.remove_metadata()
+    with Source(store, object, _codec(codec)) as source:
+        if format is OutputFormat.CSV:
+            names = _Rows(object.uri).names(source.read(BLOCK_BYTES))
+            return pa.schema([(name, pa.null()) for name in names]) if names else None
+        for lines in _lines(source):
+            for line in lines:
+                return pa.schema([(name, pa.null()) for name in _row(object.uri, 1, line)])
+    return None
+
+
+def count_rows(
+    store: Store, object: Object, carried: Carried, format: OutputFormat, codec: str, held: pa.Schema | None
+) -> int:
+    """Returns the rows of an output, all of it read. Raises CorruptInput for what is not as it was written,
+    SchemaMismatch for another schema than `held`: columns, and in Parquet types."""
+    if format is OutputFormat.PARQUET:
+        return _parquet_rows(store, object, held)
+    of_format = _csv_rows if format is OutputFormat.CSV else _json_rows
+    return of_format(store, object, carried, codec, None if held is None else held.names)
+
+
+def count_quarantined(store: Store, object: Object) -> tuple[int, str]:
+    """Returns the rows of a file of quarantined rows, and the hash of its bytes, which is its name.
+
+    Raises CorruptInput.
+    """
+    digest, rows = content_hash(), 0
+    with Source(store, object, "zstd", stored=_Tapped(store, object, digest.update)) as source:
+        for lines in _lines(source):
+            rows += len(lines)
+    return rows, digest.hexdigest()
+
+
+class _Tapped(Stored):
+    """Stored bytes that something else sees too. They must be read from the beginning, in order."""
+
+    def __init__(self, store: Store, object: Object, tap: Callable[[bytes], object]) -> None:
+        super().__init__(store, object)
+        self._tap = tap
+
+    def read(self, size: int = -1) -> bytes:
+        """Returns up to `size` bytes; none at the end."""
+        data = super().read(size)
+        self._tap(data)
+        return data
+
+
+class _Crc32:
+    """The checksum of the first bytes that it is given."""
+
+    def __init__(self, size: int) -> None:
+        self.value = 0
+        self.left = size
+
+    def update(self, data: bytes) -> None:
+        """Takes further bytes; those behind the first ones do not count."""
+        counted = data[: self.left]
+        self.value = zlib.crc32(counted, self.value)
+        self.left -= len(counted)
+
+
+def _parquet_rows(store: Store, object: Object, held: pa.Schema | None) -> int:
+    with Stored(store, object) as stored, broken(stored):
+        if stored.read(len(_MAGIC)) != _MAGIC:
+            raise CorruptInput(f"{object.uri}: does not begin with {_MAGIC!r}")
+        file = pq.ParquetFile(
+            pa.PythonFile(stored, mode="r"),
+            pre_buffer=False,
+            buffer_size=_STREAM_BYTES,
+            page_checksum_verification=True,
+        )
+        if held is not None:
+            _check_schema(object.uri, file.schema_arrow.remove_metadata(), stored_schema(held))
+        metadata = file.metadata
+        # Nothing is done with the rows, and many files are read at once: an eighth of a batch costs no time.
+        size = max(1, decode_rows(metadata, range(metadata.num_row_groups)) // 8)
+        rows = 0
+        for batch in file.iter_batches(size, use_threads=False):
+            rows += batch.num_rows
+        if rows != metadata.num_rows:
+            raise CorruptInput(f"{object.uri}: {rows:,} rows can be read, its footer says {metadata.num_rows:,}")
+        return rows
+
+
+def _check_schema(uri: str, found: pa.Schema, held: pa.Schema) -> None:
+    if not found.equals(held):
+        raise SchemaMismatch(f"{uri}: its columns are {_columns(found)}; expected {_columns(held)}")
+
+
+def _columns(schema: pa.Schema) -> str:
+    return (
+        ", ".join(f"{field.name!r} {field.type}{'' if field.nullable else ' not null'}" for field in schema) or "none"
+    )
+
+
+def _json_rows(store: Store, object: Object, carried: Carried, codec: str, names: Sequence[str] | None) -> int:
+    crc = _Crc32(carried.data_bytes)
+    rows = 0
+    with Source(store, object, _codec(codec), stored=_Tapped(store, object, crc.update)) as source:
+        for lines in _lines(source):
+            for line in lines:
+                rows += 1
+                found = _row(object.uri, rows, line)
+                if names is not None and found != names:
+                    raise SchemaMismatch(
+                        f"{object.uri}: row {rows:,} has the columns {', '.join(map(repr, found)) or 'none'}; "
+                        f"expected {', '.join(map(repr, names)) or 'none'}"
+                    )
+    _check_crc32(object, crc, carried)
+    return rows
+
+
+def _check_crc32(object: Object, crc: _Crc32, carried: Carried) -> None:
+    if carried.data_crc32 is not None and (crc.left or crc.value != carried.data_crc32):
+        raise CorruptInput(
+            f"{object.uri}: the checksum of its rows is {crc.value}, its record says {carried.data_crc32}"
+        )
+
+
+def _csv_rows(store: Store, object: Object, carried: Carried, codec: str, names: Sequence[str] | None) -> int:
+    crc = _Crc32(carried.data_bytes)
+    rows = _Rows(object.uri)
+    with Source(store, object, _codec(codec), stored=_Tapped(store, object, crc.update)) as source:
+        while block := source.read(BLOCK_BYTES):
+            if not rows.ends and names is not None and (found := rows.names(block)) != names:
+                raise SchemaMismatch(
+                    f"{object.uri}: its columns are {', '.join(map(repr, found)) or 'none'}; expected "
+                    f"{', '.join(map(repr, names)) or 'none'}"
+                )
+            rows.take(block)
+    _check_crc32(object, crc, carried)
+    if rows.quoted:
+        raise CorruptInput(f"{object.uri}: a quote is not closed")
+    return max(0, rows.ends - 1)
+
+
+class _Rows:
+    """Counts the rows of CSV as it is written: their ends are the line feeds outside of quotes."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self.ends = 0
+        self.quoted = False
+
+    def take(self, block: bytes) -> None:
+        """Counts those of further bytes."""
+        # A quote in a value is two, between which nothing is outside.
+        for index, part in enumerate(block.split(b'"')):
+            self.quoted ^= index > 0
+            if not self.quoted:
+                self.ends += part.count(b"\n")
+
+    def names(self, block: bytes) -> list[str]:
+        """Returns the columns of a file that begins with these bytes. Raises CorruptInput."""
+        try:
+            return next(csv.reader(block.decode(errors="surrogateescape").splitlines(keepends=True), strict=True), [])
+        except csv.Error as error:
+            raise CorruptInput(f"{self._uri}: its header is not CSV: {error}") from error
+
+
+def _row(uri: str, number: int, line: bytes) -> list[str]:
+    """Returns the columns of a line."""
+    try:
+        row = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise CorruptInput(f"{uri}: row {number:,} is not JSON: {error}") from error
+    if not isinstance(row, dict):
+        raise CorruptInput(f"{uri}: row {number:,} is not an object")
+    return list(row)
+
+
+def _lines(source: Source) -> Iterator[list[bytes]]:
+    """Yields all lines, some at a time. Raises CorruptInput if the last one has no end: each is written with one."""
+    rest = b""
+    while block := source.read(BLOCK_BYTES):
+        lines = (rest + block).split(b"\n")
+        rest = lines.pop()
+        yield lines
+    if rest:
+        raise CorruptInput(f"{source.uri}: its last line has no end")
+
+
+def _codec(codec: str) -> Codec:
+    return "gzip" if codec == "gzip" else "zstd"

@@ -1,0 +1,191 @@
+"""What a file's name says about how to read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Literal
+
+from curate.errors import ConfigError, CorruptInput, GenerationMismatch, ObjectNotFound
+
+
+@contextmanager
+def naming(uri: str) -> Iterator[None]:
+    """Turns "it is gone" and "it was replaced" into CorruptInput with the URI."""
+    try:
+        yield
+    except ObjectNotFound as error:
+        raise CorruptInput(f"{uri}: the object is gone since the plan was made: {error}") from error
+    except GenerationMismatch as error:
+        raise CorruptInput(f"{uri}: the object was replaced since the plan was made: {error}") from error
+
+
+Codec = Literal["gzip", "zstd"]
+
+
+class Format(StrEnum):
+    """How rows are written in a file."""
+
+    JSONL = "jsonl"
+    """One JSON object a line."""
+    PARQUET = "parquet"
+    CSV = "csv"
+    """Comma-separated with a header; quoted values may hold line ends."""
+    TEXT = "text"
+    """One row a line: its number and its text."""
+    BINARY = "binary"
+    """One row a file: its bytes. No suffix stands for it: it has to be asked for."""
+    IMAGE = "image"
+    """One row a file: its pixels. It has to be asked for, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAs:
+    """How files are read, where their suffixes do not say it all: what a dataset was told. A job is told nothing.
+
+    Files that are read so may differ: a column that one of them lacks is null, and types are widened to the schema that
+    is held. One that only another file has is refused where all columns are asked for, for no row could show it.
+    """
+
+    format: Format
+    schema: Any = None
+    """The schema that was declared: all columns that rows have. None: that of the first file."""
+    first: str = ""
+    """The file that the schema is from, for who is told of another one; empty if it was declared."""
+    whole: bool = True
+    """Whether all columns are read, and not a part that was pushed into the read."""
+    delimiter: str = ","
+    """Of CSV."""
+    text_encoding: str = "utf-8"
+    drop_empty_lines: bool = True
+    """Of text."""
+    image_size: tuple[int, int] | None = None
+    """Height and width that images are brought to; None: each keeps its own."""
+    image_mode: str = "RGB"
+    include_paths: bool = False
+    """Whether rows of binary files and images have the column `path`."""
+
+    def identity(self) -> dict[str, Any]:
+        """Returns what decides the bytes of an output, as JSON values."""
+        said: dict[str, Any] = {"as": self.format.value}
+        if self.schema is not None:
+            said["schema"] = [[field.name, str(field.type), field.nullable] for field in self.schema]
+        if self.format is Format.CSV:
+            said["delimiter"] = self.delimiter
+        if self.format is Format.TEXT:
+            said |= {"encoding": self.text_encoding, "drop_empty_lines": self.drop_empty_lines}
+        if self.format is Format.IMAGE:
+            said |= {"size": None if self.image_size is None else [*self.image_size], "mode": self.image_mode}
+        if self.format in (Format.BINARY, Format.IMAGE):
+            said["include_paths"] = self.include_paths
+        return said
+
+
+_FORMATS = {
+    ".jsonl": Format.JSONL,
+    ".ndjson": Format.JSONL,
+    ".json": Format.JSONL,
+    ".csv": Format.CSV,
+    ".txt": Format.TEXT,
+    ".parquet": Format.PARQUET,
+}
+
+_IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp")
+
+_CODECS: dict[str, Codec] = {".gz": "gzip", ".zst": "zstd"}
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """Format and outer compression of a file. Parquet compresses inside, so its codec is None."""
+
+    format: Format
+    codec: Codec | None = None
+    how: ReadAs | None = None
+
+    @property
+    def splittable(self) -> bool:
+        """Whether byte or row-group slices can be read: not under compression, nor CSV (line ends in quotes), nor text
+        of which a line feed is more than one byte."""
+        if self.format is Format.TEXT and self.how is not None and not line_feeds(self.how.text_encoding):
+            return False
+        return self.codec is None and self.format in (Format.PARQUET, Format.JSONL, Format.TEXT)
+
+    @property
+    def divisible(self) -> bool:
+        """Whether the rows of slices are those of the whole. Text whose lines are numbered is numbered by the slice."""
+        return self.splittable and (self.format is not Format.TEXT or self.how is not None)
+
+
+def line_feeds(encoding: str) -> bool:
+    r"""Returns whether the byte 10 is a line feed in this encoding of text, and nothing else.
+
+    >>> line_feeds("latin-1"), line_feeds("utf-16")
+    (True, False)
+    """
+    return "\n".encode(encoding) == b"\n" and "\u010a\n".encode(encoding, "ignore").count(b"\n") == 1
+
+
+def _split(name: str) -> tuple[str, Format | None, Codec | None]:
+    lower = name.lower()
+    codec = None
+    for suffix, found in _CODECS.items():
+        if lower.endswith(suffix):
+            codec, name, lower = found, name[: -len(suffix)], lower[: -len(suffix)]
+            break
+    for suffix, format in _FORMATS.items():
+        if lower.endswith(suffix):
+            return name[: -len(suffix)], format, codec
+    return name, None, codec
+
+
+def detect(uri: str, how: ReadAs | None = None) -> Encoding:
+    """Returns the encoding that the suffix of `uri` stands for, or how the file is to be read; case does not matter.
+
+    Any file is read as bytes, one of an unknown suffix also as text, `.tsv` as CSV. Raises ConfigError for any other
+    suffix, naming those that can be read, and for a file of another format than it is to be read as.
+
+    >>> found = detect("gs://b/RC_2023-01.jsonl.gz")
+    >>> found.format.value, found.codec
+    ('jsonl', 'gzip')
+    """
+    _, format, codec = _split(uri)
+    if how is not None:
+        return _detect_as(uri, how, format, codec)
+    if format is None or (format is Format.PARQUET and codec is not None):
+        raise ConfigError(
+            f"cannot tell how to read {uri!r}: expected a name ending in {', '.join(_FORMATS)}, "
+            f"optionally (but for .parquet) followed by {' or '.join(_CODECS)}"
+        )
+    return Encoding(format, codec)
+
+
+def _detect_as(uri: str, how: ReadAs, format: Format | None, codec: Codec | None) -> Encoding:
+    lower = uri.lower()
+    if how.format is Format.BINARY or (how.format is Format.IMAGE and lower.endswith(_IMAGES)):
+        return Encoding(how.format, None, how)
+    wanted = how.format
+    unknown = format is None and not lower.endswith(_IMAGES)
+    is_tsv = lower.removesuffix(".gz").removesuffix(".zst").endswith(".tsv")
+    fits = format is wanted or (unknown and (wanted is Format.TEXT or (wanted is Format.CSV and is_tsv)))
+    if fits and (wanted is not Format.PARQUET or codec is None):
+        return Encoding(wanted, codec, how)
+    named = "no format that can be read" if format is None else f"{format.value}{f', {codec}' if codec else ''}"
+    endings = _IMAGES if wanted is Format.IMAGE else [name for name, one in _FORMATS.items() if one is wanted]
+    raise ConfigError(
+        f"{uri!r} was to be read as {wanted.value}, and by its name it is {named}; expected a name ending in "
+        f"{', '.join(endings)}: name only such files, with a glob such as 'data/*{endings[0]}'"
+    )
+
+
+def stem(relative_name: str) -> str:
+    """Returns the name without the suffixes that `detect` reads; a name with none of them stays as it is.
+
+    >>> stem("2023/RC_2023-01.jsonl.gz")
+    '2023/RC_2023-01'
+    """
+    name, format, _ = _split(relative_name)
+    base = name.rpartition("/")[2]
+    return name if format is not None and base else relative_name

@@ -1,0 +1,42 @@
+"""The schema that files of one input share; those that do not are refused."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from curate.arrow.schema import _readable, told
+from curate.errors import SchemaMismatch, did_you_mean
+from curate.formats.encoding import Format, ReadAs
+
+
+def unify(uri: str, found: pa.Schema, held: pa.Schema, how: ReadAs | None) -> None:
+    """Raises SchemaMismatch if a file of the columns `found` cannot be read as `held`; a type of null fits all.
+
+    A column that is missing is refused, unless `how` is given: then it will be null, and it is a column that is not
+    held that is refused, where the whole file is read and no schema was declared.
+    """
+    if how is None:
+        for name in held.names:
+            if name not in found.names:
+                near = did_you_mean(name, found.names)
+                raise SchemaMismatch(f"{uri}: no column {name!r}{near}; it has {', '.join(map(repr, found.names))}")
+    problems = [
+        f"column {field.name!r} is {type}, expected {field.type}"
+        for field in held
+        if field.name in found.names and not _readable(type := found.field(field.name).type, field.type)
+    ]
+    if how is None:
+        if problems:
+            raise SchemaMismatch(f"{uri}: {problems[0]}")
+        return
+    for name in dict.fromkeys(found.names):
+        if found.names.count(name) > 1 and name in held.names:
+            problems.append(f"column {name!r} is there {found.names.count(name)} times")
+        if how.whole and how.schema is None and name not in held.names:
+            problems.append(f"column {name!r} is in this file only{did_you_mean(name, held.names)}")
+    if problems:
+        other = f"{how.first} has" if how.first else "declared is"
+        raise SchemaMismatch(
+            f"{uri}: {'; '.join(problems)}. This file has ({told(found)}), and {other} ({told(held)}); declare all "
+            f"columns with schema={', or name those to keep with columns=' if how.format is Format.PARQUET else ''}"
+        )

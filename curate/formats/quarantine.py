@@ -1,0 +1,103 @@
+"""Where bad rows go: JSON lines with line, reason and row, named by the hash of their compressed bytes."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO, Any
+
+import orjson
+
+from curate.errors import CorruptInput
+from curate.formats.bad_line import BadRow
+from curate.formats.read.lines import line_blocks
+from curate.formats.write.compress import Compressor
+from curate.storage.protocol import Object, Store
+
+_IN_MEMORY_BYTES = 4 << 20
+
+
+def content_hash() -> Any:
+    """Returns the hash, of nothing yet, that names a file by its compressed bytes."""
+    return hashlib.blake2b(digest_size=8)
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """One row that was set aside."""
+
+    line: int
+    """Where it was in its shard, from 1."""
+    reason: str
+    row: str
+    """The row as it was read; in base64 if it is no UTF-8."""
+    is_base64: bool = False
+
+
+def read_quarantine(store: Store, object: Object) -> Iterator[Quarantined]:
+    """Yields the rows of a file of quarantined rows, in order, a block at a time. Raises CorruptInput."""
+    for lines in line_blocks(store, object, "zstd"):
+        for line in lines:
+            try:
+                value = orjson.loads(line)
+                coded = "row" not in value
+                yield Quarantined(value["line"], value["reason"], value["row_base64" if coded else "row"], coded)
+            except (ValueError, TypeError, KeyError) as error:
+                raise CorruptInput(f"{object.uri}: not a file of quarantined rows: {error!r}") from error
+
+
+class QuarantineWriter:
+    """Collects bad rows into a zstd stream, in memory up to 4 MiB and in a temporary file from there.
+
+    The same rows in the same order give the same bytes, and so the same name.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.reasons: Counter[str] = Counter()
+        self._digest = content_hash()
+        self._file: IO[bytes] | None = None
+        self._compressor: Compressor | None = None
+
+    def add(self, row: BadRow) -> None:
+        """Takes one row. A row that is not UTF-8 is kept as base64, in `row_base64`."""
+        if self._compressor is None:
+            self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115 - handed out by finish
+            self._compressor = Compressor(self, "zstd")
+        line: dict[str, Any] = {"line": row.line, "reason": row.reason}
+        if isinstance(row.raw, str):
+            line["row"] = row.raw
+        else:
+            try:
+                line["row"] = row.raw.decode()
+            except UnicodeDecodeError:
+                line["row_base64"] = base64.b64encode(row.raw).decode()
+        self._compressor.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+        self.count += 1
+        self.reasons[row.reason] += 1
+
+    def close(self) -> None:
+        """Discards the rows; for a shard that failed. Nothing to do after `finish`."""
+        if self._file is not None:
+            self._file.close()
+
+    def write(self, data: bytes) -> None:
+        """Takes compressed bytes: the writer is the sink of its own compressor."""
+        assert self._file is not None
+        self._file.write(data)
+        self._digest.update(data)
+
+    def finish(self) -> tuple[str, IO[bytes]]:
+        """Returns the content hash (16 hex digits) and the compressed lines, at their beginning; the caller closes it.
+
+        Raises ValueError if no row was added: there is nothing to publish.
+        """
+        if self._compressor is None or self._file is None:
+            raise ValueError("no bad row was added: nothing to publish")
+        self._compressor.close()
+        self._file.seek(0)
+        return self._digest.hexdigest(), self._file

@@ -1,0 +1,44 @@
+"""Files as they are: one row a file, its stored bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from curate.errors import CorruptInput
+from curate.formats.encoding import ReadAs
+from curate.formats.read.stream import Stored
+from curate.storage.protocol import Object, Store
+
+LARGEST_BYTES = (1 << 31) - 1
+"""Of a value in a column of Arrow's type binary, the one that all readers know."""
+
+
+def binary_schema(how: ReadAs) -> pa.Schema:
+    """Returns the columns: `bytes`, and `path` if it was asked for."""
+    path = [pa.field("path", pa.string())] if how.include_paths else []
+    return pa.schema([pa.field("bytes", pa.binary()), *path])
+
+
+def read_binary(store: Store, object: Object, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yields the file as one row with the columns of `schema`; its bytes are read only if they are one of these.
+
+    Raises CorruptInput if the object is gone, was replaced, or is larger than 2 GiB.
+    """
+    values = {"path": object.uri, "bytes": stored_bytes(store, object) if "bytes" in schema.names else None}
+    yield pa.Table.from_pydict({name: [values[name]] for name in schema.names}, schema=schema)
+
+
+def stored_bytes(store: Store, object: Object) -> bytes:
+    """Returns all bytes of an object. Raises CorruptInput as `read_binary` does."""
+    if object.size > LARGEST_BYTES:
+        raise CorruptInput(
+            f"{object.uri}: has {object.size:,} bytes, and a value has at most {LARGEST_BYTES:,}; leave it out, or "
+            "read it piece by piece in the process_file of a FileJob"
+        )
+    with Stored(store, object) as stored:
+        data = stored.read()
+    if len(data) != object.size:
+        raise CorruptInput(f"{object.uri}: has {len(data):,} bytes, and was listed with {object.size:,}")
+    return data

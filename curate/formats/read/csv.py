@@ -1,0 +1,542 @@
+"""CSV with a header: Arrow's streaming parser for the bytes, then a cast of each column to its held type.
+
+Values are read as bytes and cast afterwards, so that one bad value costs its row and not its block; the row is found
+by bisection. Blank lines are no rows. An empty value, quoted or not, and the spellings of "no value" (NA, NaN, null,
+...) are null in every column but text and bytes, where they are what they are. Where the schema is declared, it is what
+`CsvOutput` writes that is read: NaN is a number, and text that is empty and not quoted is null.
+
+A quote that is not closed would make one row of all that follows, which Arrow passes over in silence at the end of a
+file. So a row of ours is put behind the file: where it ends up tells whether a quote is open, and each line since that
+quote is a bad row.
+
+Arrow cannot report a row with too few fields that is not UTF-8. A file with such bytes anywhere is therefore read as
+Latin-1, which has a character for every byte, and its values are turned back into bytes.
+"""
+
+from __future__ import annotations
+
+import codecs
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.types as pt
+
+from curate.arrow.from_text import from_text
+from curate.arrow.unknown import all_nullable, find_nulls
+from curate.errors import ConfigError, CorruptInput
+from curate.formats.bad_line import NO_COLUMNS, BadRow, OnBadRow
+from curate.formats.encoding import Codec, ReadAs
+from curate.formats.file_schema import unify
+from curate.formats.read.charset import refuse_wide
+from curate.formats.read.json_schema import missing_column
+from curate.formats.read.stream import BLOCK_BYTES, Source
+from curate.storage.protocol import Object, Store
+
+_LARGEST_ROW_BYTES = 1 << 28
+
+SAMPLED_BYTES = 64 << 20
+
+SAMPLED_ROWS = 250_000
+"""Of the beginning of a file, what is looked through at most for a row that tells the schema."""
+
+_END = b"curate:end-of-file:2f6d1c0e9b7a4583"
+"""Begins the row that is put behind a file. No row of the file has it, as far as anybody is concerned."""
+
+_OPEN = "inside a quote that is not closed"
+
+_NULLS = pa.array([text.encode() for text in pa_csv.ConvertOptions().null_values], pa.binary())
+
+_NULLS_BUT_NAN = pa.array([text for text in _NULLS.to_pylist() if b"nan" not in text.lower()], pa.binary())
+
+_LEADING_ZERO = r"^[+-]?0[0-9]"
+"""Digits such as 007 are a name, not a number: as one they would come out as 7."""
+
+_TRUTHS = pa.array([b"true", b"false", b"True", b"False", b"TRUE", b"FALSE"], pa.binary())
+
+
+class _Parser:
+    """The rows of one CSV file as tables of bytes, null where a value is empty and not quoted, however long a row is,
+    and the rows that have too few fields.
+
+    Arrow needs a row to fit into a block: if one does not, the file is read again in larger blocks and the rows that
+    were handed out are skipped.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        object: Object,
+        codec: Codec | None,
+        names: list[str] | None,
+        delimiter: str = ",",
+        sample: bool = False,
+    ) -> None:
+        """Reads the columns `names`, or all; of a `sample` no more than the beginning of the file."""
+        self._store = store
+        self._object = object
+        self._codec = codec
+        self._names = names
+        self._delimiter = delimiter
+        self._sample = sample
+        self._block_bytes = BLOCK_BYTES
+        self._handed_out = 0
+        self._latin1 = False
+        self._header: list[str] | None = None
+        self._numbers: list[int] = []
+        """Of the rows that cannot be read, all that are before the rows handed out, or more."""
+        self.invalid: deque[BadRow] = deque()
+        """Those of them that were not taken yet."""
+
+    def row_number(self, index: int) -> int:
+        """Returns the number of the valid row `index` (0-based) among all rows (1-based)."""
+        numbers = self._numbers
+        return index + 1 + bisect_right(range(len(numbers)), index, key=lambda before: numbers[before] - before - 1)
+
+    def batches(self) -> Iterator[pa.Table]:
+        """Yields the valid rows, every column as binary. Raises CorruptInput; KeyError for a missing column."""
+        while True:
+            skip = self._handed_out
+            try:
+                for table in self._attempt():
+                    if skip >= table.num_rows:
+                        skip -= table.num_rows
+                        continue
+                    rest, skip = table.slice(skip), 0
+                    self._handed_out += rest.num_rows
+                    yield rest
+                return
+            except _EnoughError:
+                return
+            except (_NotUtf8, _RowTooLong) as error:
+                self._read_otherwise(error)
+
+    def header(self) -> list[str]:
+        """Returns the column names; none for an empty file. Raises CorruptInput."""
+        while self._header is None:
+            try:
+                with Source(self._store, self._object, self._codec) as source:
+                    reader = self._open(source, [], is_header=True)
+                    self._header = [] if reader is None else [self._utf8(name) for name in reader.schema.names]
+            except _EnoughError:
+                return []
+            except (_NotUtf8, _RowTooLong) as error:
+                self._read_otherwise(error)
+        return self._header
+
+    def _read_otherwise(self, error: Exception) -> None:
+        """Has the file read in larger blocks, or as Latin-1. Raises CorruptInput for a row that fits into none."""
+        if isinstance(error, _NotUtf8):
+            self._latin1 = True
+            return
+        self._block_bytes *= 16
+        if self._block_bytes > _LARGEST_ROW_BYTES:
+            raise CorruptInput(
+                f"{self._object.uri}: a row of more than {_LARGEST_ROW_BYTES >> 20} MiB behind row "
+                f"{self._handed_out}; is a quote not closed?"
+            ) from None
+
+    def _attempt(self) -> Iterator[pa.Table]:
+        names = self.header() if self._names is None else self._names
+        with Source(self._store, self._object, self._codec) as source:
+            reader = self._open(source, names)
+            if reader is None:
+                return
+            while True:
+                try:
+                    batch = reader.read_next_batch()
+                except StopIteration:
+                    return
+                except pa.ArrowInvalid as error:
+                    raise self._named(error) from error
+                if batch.num_rows:
+                    table = pa.Table.from_batches([batch]).rename_columns(names)
+                    yield _from_latin1(table) if self._latin1 else table
+
+    def _open(self, source: Source, names: list[str], *, is_header: bool = False) -> Any:
+        if self._latin1:
+            names = [name.encode().decode("latin-1") for name in names]
+
+        def end() -> bytes:
+            # Of more fields than rows have, so that Arrow tells of it.
+            return b"\n" + _END + b'"' + self._delimiter.encode() * len(self.header()) + b"\n"
+
+        def enough(read_bytes: int) -> bool:
+            return self._sample and (read_bytes >= SAMPLED_BYTES or len(self._numbers) >= SAMPLED_ROWS)
+
+        decoded = _Decoded(source, self._latin1, None if is_header else end, enough)
+        try:
+            return pa_csv.open_csv(
+                pa.PythonFile(decoded, mode="r"),
+                read_options=pa_csv.ReadOptions(use_threads=False, block_size=self._block_bytes),
+                parse_options=pa_csv.ParseOptions(
+                    delimiter=self._delimiter,
+                    newlines_in_values=True,
+                    invalid_row_handler=_passed_over if is_header else self._skip,
+                ),
+                convert_options=pa_csv.ConvertOptions(
+                    include_columns=names,
+                    column_types=dict.fromkeys(names, pa.binary()),
+                    null_values=[""],
+                    strings_can_be_null=True,
+                    quoted_strings_can_be_null=False,
+                ),
+            )
+        except pa.ArrowKeyError as error:
+            raise KeyError(str(error)) from error
+        except pa.ArrowInvalid as error:
+            if "Empty CSV" in str(error):
+                return self._without_header(decoded)
+            raise self._named(error) from error
+
+    def _without_header(self, decoded: _Decoded) -> None:
+        """Returns if a file has no rows. Arrow says the same of a first block in which the header does not end, or that
+        is blank. Raises _RowTooLong; CorruptInput for a header that does not end at all."""
+        if decoded.blocks > 1 or decoded.read(1):
+            raise _RowTooLong
+        if not decoded.head.strip() or b'"' not in decoded.head:
+            return
+        try:
+            pa_csv.open_csv(
+                pa.BufferReader(decoded.head + b"\n"),
+                parse_options=pa_csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
+                read_options=pa_csv.ReadOptions(use_threads=False, block_size=len(decoded.head) + 1),
+            )
+        except pa.ArrowInvalid as error:
+            raise CorruptInput(
+                f"{self._object.uri}: a quote in the header is not closed; close it, or remove it"
+            ) from error
+
+    def _named(self, error: Exception) -> Exception:
+        if "straddles two block boundaries" in str(error):
+            return _RowTooLong()
+        return CorruptInput(f"{self._object.uri}: not readable as CSV: {error}")
+
+    def _skip(self, row: Any) -> str:
+        number = row.number - 1  # the header is Arrow's row 1
+        if not self._numbers or number > self._numbers[-1]:
+            raw = row.text.encode("latin-1" if self._latin1 else "utf-8")
+            data, ended, _ = raw.rpartition(_END + b'"')
+            if not ended:
+                self._add(number, "wrong number of fields", raw if self._latin1 else row.text)
+            elif data:
+                lines = data.removesuffix(b"\n").split(b"\n")
+                for line, text in enumerate(lines[:-1] if not lines[-1] else lines):
+                    self._add(number + line, _OPEN, text)
+        return "skip"
+
+    def _add(self, number: int, reason: str, raw: bytes | str) -> None:
+        self._numbers.append(number)
+        self.invalid.append(BadRow(number, reason, raw))
+
+    def _utf8(self, name: str) -> str:
+        if not self._latin1:
+            return name
+        try:
+            return name.encode("latin-1").decode()
+        except UnicodeDecodeError:
+            raise CorruptInput(f"{self._object.uri}: the header is not UTF-8") from None
+
+
+def _passed_over(row: Any) -> str:
+    del row
+    return "skip"
+
+
+class _Decoded:
+    """The source as Arrow may see it: all of it UTF-8, or else as Latin-1 turned into UTF-8; if it has quotes, with a
+    row behind it."""
+
+    closed = False
+
+    def __init__(
+        self, source: Source, latin1: bool, end: Callable[[], bytes] | None, enough: Callable[[int], bool]
+    ) -> None:
+        self._source = source
+        self._latin1 = latin1
+        self._end = end
+        self._enough = enough
+        self._read_bytes = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._at_start = True
+        self._quoted = False
+        self.head = b""
+        """The first block, until the second one is read."""
+        self.blocks = 0
+
+    def read(self, size: int) -> bytes:
+        """Returns the next bytes. Raises _NotUtf8; _EnoughError if there are more than are to be looked at."""
+        if self._enough(self._read_bytes):
+            raise _EnoughError
+        data = self._source.read(size)
+        if self._at_start:
+            refuse_wide(self._source.uri, data)
+        if not self._latin1:
+            self._check(data)
+        elif self._at_start:
+            data = data.removeprefix(codecs.BOM_UTF8)
+        self._at_start = False
+        if not data:
+            end = self._end() if self._quoted and self._end is not None else b""
+            self._quoted = False
+            return end
+        self._quoted = self._quoted or b'"' in data
+        data = data.decode("latin-1").encode() if self._latin1 else data
+        self.head = b"" if self.blocks else data
+        self.blocks += 1
+        self._read_bytes += len(data)
+        return data
+
+    def _check(self, data: bytes) -> None:
+        view = memoryview(data)
+        try:
+            # Part by part: as text, a large block would take its memory twice.
+            for at in range(0, len(data), BLOCK_BYTES):
+                self._decoder.decode(view[at : at + BLOCK_BYTES])
+            if not data:
+                self._decoder.decode(b"", final=True)
+        except UnicodeDecodeError:
+            raise _NotUtf8 from None
+
+    def readable(self) -> bool:
+        """Arrow asks."""
+        return True
+
+    def close(self) -> None:
+        """The source is closed by who opened it."""
+
+
+class _EnoughError(Exception):
+    """As much was read as is to be looked at."""
+
+
+class _NotUtf8(Exception):
+    """The file has bytes that are not UTF-8."""
+
+
+def _from_latin1(table: pa.Table) -> pa.Table:
+    columns = [
+        pa.array([None if v is None else v.decode().encode("latin-1") for v in column.to_pylist()], pa.binary())
+        for column in table.columns
+    ]
+    return pa.Table.from_arrays(columns, names=table.column_names)
+
+
+class _RowTooLong(Exception):
+    """A row did not fit into a block."""
+
+
+def sample_csv(
+    store: Store,
+    object: Object,
+    codec: Codec | None,
+    wanted: Mapping[str, pa.DataType | None] | None,
+    delimiter: str = ",",
+) -> pa.Schema:
+    """Returns the schema of the first block of rows; an empty one if there are no rows, as far as is looked.
+
+    A column is int64, float64, bool or string, the first that all its values are; text that looks like a date, or like
+    a number with leading zeros, is text.
+    Raises CorruptInput; ConfigError for a wanted column that is missing, or a name that is there twice.
+    """
+    parser = _Parser(store, object, codec, None, delimiter, sample=True)
+    names = parser.header()
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"column {name!r} is in the header of {object.uri} {names.count(name)} times")
+    for name in wanted or ():
+        if names and name not in names:
+            raise missing_column(object.uri, name, names)
+    for found in parser.batches():
+        table = _of_empties(found)
+        fields = []
+        for name in names if wanted is None else wanted:
+            declared = None if wanted is None else wanted[name]
+            fields.append(pa.field(name, declared or _inferred(table.column(name))))
+        return pa.schema(fields)
+    return pa.schema([])
+
+
+def _inferred(column: pa.ChunkedArray) -> pa.DataType:
+    values = _with_nulls(column)
+    if values.null_count == len(values):
+        return pa.string()
+    if pc.all(pc.is_in(values.drop_null(), _TRUTHS)).as_py():
+        return pa.bool_()
+    if pc.any(pc.match_substring_regex(values, _LEADING_ZERO)).as_py():
+        return pa.string()
+    for type in (pa.int64(), pa.float64()):
+        try:
+            values.cast(pa.string()).cast(type)
+        except pa.ArrowInvalid:
+            continue
+        return type
+    return pa.string()
+
+
+def _with_nulls(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.if_else(pc.is_in(column, _NULLS), None, column)
+
+
+def read_csv(
+    store: Store,
+    object: Object,
+    codec: Codec | None,
+    schema: pa.Schema,
+    on_bad_row: OnBadRow,
+    how: ReadAs | None = None,
+) -> Iterator[pa.Table]:
+    """Yields the rows with exactly `schema`.
+
+    A column that is missing is null if `how` is given. Raises CorruptInput; SchemaMismatch for one that is missing
+    otherwise.
+    """
+    parser = _opened(store, object, codec, schema, how)
+    declared = how is not None and how.schema is not None
+    done = 0  # valid rows
+    batches = parser.batches()
+    while True:
+        try:
+            table = next(batches, None)
+        except KeyError:
+            unify(object.uri, _as_schema(parser.header(), schema), schema, how)
+            raise
+        bad: list[BadRow] = []
+        if table is not None:
+            table = table if declared else _of_empties(table)
+            held, misfits = _cast(_filled(table, schema), schema, declared) if len(schema) else _of_no_column(table)
+            bad = [
+                BadRow(parser.row_number(done + index), reason, _csv_text(table, index))
+                for index, reason in misfits.items()
+            ]
+            done += table.num_rows
+        # Arrow may have parsed ahead of the rows it handed out; report in row order all the same.
+        last = None if table is None else parser.row_number(done - 1)
+        while parser.invalid and (last is None or parser.invalid[0].line < last):
+            bad.append(parser.invalid.popleft())
+        for row in sorted(bad, key=lambda row: row.line):
+            on_bad_row(row)
+        if table is None:
+            return
+        if held.num_rows:
+            yield held
+
+
+def _opened(store: Store, object: Object, codec: Codec | None, schema: pa.Schema, how: ReadAs | None) -> _Parser:
+    """Returns a parser of the columns of the schema that are there. Raises SchemaMismatch."""
+    if how is None:
+        return _Parser(store, object, codec, schema.names or None)
+    names = _Parser(store, object, codec, None, how.delimiter).header()
+    if not len(schema):
+        return _Parser(store, object, codec, names, how.delimiter)
+    there = [name for name in schema.names if name in names]
+    if names:
+        unify(object.uri, _as_schema(names, schema), schema, how)
+    # Rows are rows if none of their columns is held, too.
+    return _Parser(store, object, codec, there or names[:1], how.delimiter)
+
+
+def _as_schema(names: list[str], schema: pa.Schema) -> pa.Schema:
+    """Returns a schema of these columns; a file of CSV has no types."""
+    return pa.schema([(name, schema.field(name).type if name in schema.names else pa.string()) for name in names])
+
+
+def _filled(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Returns the table with the columns of the schema, null where the file has none."""
+    if table.column_names == schema.names:
+        return table
+    missing = pa.chunked_array([pa.nulls(table.num_rows, pa.binary())])
+    columns = [table.column(name) if name in table.column_names else missing for name in schema.names]
+    return pa.Table.from_arrays(columns, names=schema.names)
+
+
+def _of_empties(table: pa.Table) -> pa.Table:
+    """Returns the table with nothing for null: where no types are declared, an empty value is what its type makes of
+    it, quoted or not."""
+    columns = [column.fill_null(b"") if column.null_count else column for column in table.columns]
+    return pa.Table.from_arrays(columns, names=table.column_names)
+
+
+def _cast(table: pa.Table, schema: pa.Schema, declared: bool) -> tuple[pa.Table, dict[int, str]]:
+    """Returns the rows that fit, and the reason for each of the others."""
+    misfits: dict[int, str] = {}
+    if declared:
+        columns = [_without_nan(table.column(field.name), field) for field in schema]
+        table = pa.Table.from_arrays(columns, names=schema.names)
+    nulls = not declared
+    for field in schema:
+        _find_misfits(table.column(field.name), field, 0, misfits, nulls)
+    find_nulls([_nulls_seen(table.column(field.name), field) for field in schema], schema, misfits)
+    if misfits:
+        table = table.filter(pa.array([index not in misfits for index in range(table.num_rows)]))
+    columns = [_cast_column(table.column(field.name), field.type, nulls) for field in schema]
+    return pa.Table.from_arrays(columns, schema=all_nullable(schema)), misfits
+
+
+def _of_no_column(table: pa.Table) -> tuple[pa.Table, dict[int, str]]:
+    """Returns what is held of rows of which no column is: nothing, and why."""
+    return table.select([]).slice(0, 0), dict.fromkeys(range(table.num_rows), NO_COLUMNS)
+
+
+def _without_nan(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    """Returns the column with null where a declared field reads one; spellings of NaN are numbers."""
+    if _is_kept(field.type):
+        return column if field.nullable else column.fill_null(b"")
+    if pt.is_floating(field.type):
+        return pc.if_else(pc.is_in(column, _NULLS_BUT_NAN), None, column)
+    return _with_nulls(column)
+
+
+def _is_kept(type: pa.DataType) -> bool:
+    """Returns whether values of a type are text or bytes, which are what they are, if empty."""
+    if pt.is_dictionary(type):
+        return _is_kept(type.value_type)
+    is_text = pt.is_string(type) or pt.is_large_string(type) or pt.is_string_view(type)
+    return bool(is_text or pt.is_binary(type) or pt.is_large_binary(type) or pt.is_binary_view(type))
+
+
+def _nulls_seen(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    """Returns the column with null where its type reads one; text and bytes are what they are, if empty."""
+    return column if field.nullable or _is_kept(field.type) else _with_nulls(column)
+
+
+def _find_misfits(column: pa.ChunkedArray, field: pa.Field, offset: int, misfits: dict[int, str], nulls: bool) -> None:
+    try:
+        _cast_column(column, field.type, nulls)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        if len(column) == 1:
+            misfits.setdefault(offset, _reason(column, field))
+            return
+        middle = len(column) // 2
+        _find_misfits(column.slice(0, middle), field, offset, misfits, nulls)
+        _find_misfits(column.slice(middle), field, offset + middle, misfits, nulls)
+
+
+def _cast_column(column: pa.ChunkedArray, type: pa.DataType, nulls: bool) -> pa.ChunkedArray:
+    """Returns a column as values of a type; `nulls`: with null for what is spelled so."""
+    if pt.is_binary(type) or pt.is_large_binary(type) or pt.is_string(type) or pt.is_large_string(type):
+        return column.cast(type)
+    if nulls and not _is_kept(type):
+        column = _with_nulls(column)
+    return from_text(column.cast(pa.string()), type)
+
+
+def _reason(value: pa.ChunkedArray, field: pa.Field) -> str:
+    try:
+        value.cast(pa.string())
+    except pa.ArrowInvalid:
+        return "invalid UTF-8"
+    return f"column {field.name!r} is not {field.type}"
+
+
+def _csv_text(table: pa.Table, index: int) -> bytes:
+    """Returns the row's columns that were read, as a line of CSV."""
+    values = (column[index].as_py() or b"" for column in table.columns)
+    return b",".join(
+        b'"' + value.replace(b'"', b'""') + b'"' if any(mark in value for mark in b',"\r\n') else value
+        for value in values
+    )

@@ -1,0 +1,103 @@
+"""Images, decoded by pillow: one row a file, an array of height x width x bands numbers from 0 to 255.
+
+Images of one size are tensors (Arrow's fixed_shape_tensor: numpy sees one array of all images). Those that keep their
+own sizes are lists of rows of pixels, a tenth as fast in numpy and pandas. Images of one band have no last dimension.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import math
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from curate.errors import ConfigError, did_you_mean
+from curate.formats.bad_line import BadRow, OnBadRow
+from curate.formats.encoding import ReadAs
+from curate.formats.read.binary import stored_bytes
+from curate.storage.protocol import Object, Store
+
+BANDS = {"L": 1, "RGB": 3, "RGBA": 4, "CMYK": 4, "YCbCr": 3, "HSV": 3, "LAB": 3}
+"""Modes of pillow whose values are bytes, and how many there are of a pixel."""
+
+REASON = "not an image that can be read"
+
+
+def check_image(size: tuple[int, int] | None, mode: str) -> None:
+    """Raises ConfigError for a mode or a size that images cannot have, and if pillow is not installed."""
+    if importlib.util.find_spec("PIL") is None:
+        raise ConfigError("read_images needs pillow, which is not installed: pip install 'curate[images]'")
+    if mode not in BANDS:
+        raise ConfigError(f"read_images: no mode {mode!r}{did_you_mean(mode, BANDS)}; there are: {', '.join(BANDS)}")
+    pair = isinstance(size, tuple | list) and len(size) == 2 and all(isinstance(one, int) and one > 0 for one in size)
+    if size is not None and not pair:
+        raise ConfigError(f"read_images: size is {size!r}, expected (height, width), both at least 1")
+
+
+def image_schema(how: ReadAs) -> pa.Schema:
+    """Returns the columns: `image`, and `path` if it was asked for."""
+    path = [pa.field("path", pa.string())] if how.include_paths else []
+    return pa.schema([pa.field("image", _type(how)), *path])
+
+
+def read_image(
+    store: Store, object: Object, schema: pa.Schema, how: ReadAs, on_bad_row: OnBadRow
+) -> Iterator[pa.Table]:
+    """Yields the image as one row with the columns of `schema`; one that cannot be read is a bad row.
+
+    Raises CorruptInput if the object is gone, was replaced, or is larger than 2 GiB.
+    """
+    data = stored_bytes(store, object)
+    try:
+        pixels = _pixels(data, how)
+    except Exception:  # noqa: BLE001 - decoders raise whatever a broken file leads them into
+        on_bad_row(BadRow(1, REASON, object.uri))
+        return
+    columns = {"image": _array(pixels, how), "path": pa.array([object.uri])}
+    yield pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+
+def _pixels(data: bytes, how: ReadAs) -> np.ndarray[Any, Any]:
+    from PIL import Image
+
+    with warnings.catch_warnings():
+        # That an image is large is no news here; twice as large is an error.
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        with Image.open(io.BytesIO(data)) as opened:
+            image = opened.convert(how.image_mode)
+    if how.image_size is not None:
+        height, width = how.image_size
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+    return np.asarray(image)
+
+
+def _shape(how: ReadAs) -> tuple[int, ...]:
+    """Returns the dimensions of a pixel: none where it is one number."""
+    bands = BANDS[how.image_mode]
+    return () if bands == 1 else (bands,)
+
+
+def _type(how: ReadAs) -> pa.DataType:
+    pixel = pa.uint8()
+    for bands in _shape(how):
+        pixel = pa.list_(pixel, bands)
+    if how.image_size is None:
+        return pa.list_(pa.list_(pixel))
+    return pa.fixed_shape_tensor(pa.uint8(), (*how.image_size, *_shape(how)))
+
+
+def _array(pixels: np.ndarray[Any, Any], how: ReadAs) -> pa.Array:
+    flat = pa.array(pixels.reshape(-1))
+    if how.image_size is not None:
+        storage = pa.FixedSizeListArray.from_arrays(flat, math.prod(pixels.shape))
+        return pa.ExtensionArray.from_storage(_type(how), storage)
+    for bands in _shape(how):
+        flat = pa.FixedSizeListArray.from_arrays(flat, bands)
+    height, width = pixels.shape[:2]
+    rows = pa.ListArray.from_arrays(pa.array(np.arange(height + 1) * width, pa.int32()), flat)
+    return pa.ListArray.from_arrays(pa.array([0, height], pa.int32()), rows)

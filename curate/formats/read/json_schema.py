@@ -1,0 +1,133 @@
+"""The types of JSON columns, from a head of the rows.
+
+`pa.infer_type` is no help: it answers int64 for [1, "a"] and bool for [false, 1.5].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from curate.errors import ConfigError, did_you_mean
+from curate.formats.read.json_values import JSON_TEXT, readable
+
+
+class Mixed(Exception):
+    """A column has values of several types; the arguments are the path and the names of the types."""
+
+
+class Shape:
+    """Everything the values of one column (list element, struct field) have been."""
+
+    __slots__ = ("element", "fields", "high", "kinds", "low")
+
+    def __init__(self) -> None:
+        self.kinds: dict[str, None] = {}  # in order of appearance
+        self.low = 0
+        self.high = 0
+        self.element: Shape | None = None
+        self.fields: dict[str, Shape] = {}
+
+    def see(self, value: Any, depth: int = 0) -> None:
+        """Takes one more value into account."""
+        if value is None:
+            return
+        kind = type(value)
+        if depth > _DEEPEST:
+            self.kinds[f"nested more than {_DEEPEST} levels deep"] = None
+            return
+        self.kinds[_KINDS[kind]] = None
+        if kind is int:
+            self.low, self.high = min(self.low, value), max(self.high, value)
+        elif kind is list:
+            if self.element is None:
+                self.element = Shape()
+            for item in value:
+                self.element.see(item, depth + 1)
+        elif kind is dict:
+            for name, item in value.items():
+                field = self.fields.get(name)
+                if field is None:
+                    field = self.fields[name] = Shape()
+                field.see(item, depth + 1)
+
+    def type(self, path: str) -> pa.DataType:
+        """Returns the one type that holds every value seen. Raises Mixed if there is none."""
+        kinds = set(self.kinds)
+        if not kinds or kinds == {"string"}:
+            return pa.string()
+        if kinds == {"boolean"}:
+            return pa.bool_()
+        if kinds == {"int64"}:
+            if self.low >= -(2**63) and self.high < 2**63:
+                return pa.int64()
+            return pa.uint64() if self.low >= 0 and self.high < 2**64 else pa.float64()
+        if kinds <= {"int64", "float64"}:
+            return pa.float64()
+        if kinds == {"list"} and self.element is not None:
+            return pa.list_(self.element.type(f"{path}[]"))
+        if kinds == {"object"} and self.fields:
+            return pa.struct([(name, shape.type(f"{path}.{name}")) for name, shape in self.fields.items()])
+        # An object without fields has no Arrow type that Parquet can hold.
+        raise Mixed(path, *(["object without fields"] if kinds == {"object"} else self.kinds))
+
+
+_DEEPEST = 64
+
+_KINDS: dict[type, str] = {
+    str: "string",
+    bool: "boolean",
+    int: "int64",
+    float: "float64",
+    list: "list",
+    dict: "object",
+}
+
+
+def infer_schema(
+    uri: str, rows: Sequence[Mapping[str, Any]], wanted: Mapping[str, pa.DataType | None] | None
+) -> pa.Schema:
+    """Returns the schema of JSON rows: every column in order of appearance, or the wanted ones in their order.
+
+    A column of several types becomes JSON text (see `fit.JSON_TEXT`) unless it was asked for by name.
+
+    Raises ConfigError for a wanted column that no row has, that has several types and none was declared, or whose
+    declared type cannot be read from JSON.
+    """
+    shapes: dict[str, Shape] = {}
+    for row in rows:
+        for name, value in row.items():
+            shape = shapes.get(name)
+            if shape is None:
+                shape = shapes[name] = Shape()
+            shape.see(value)
+    fields = []
+    for name in shapes if wanted is None else wanted:
+        if name not in shapes:
+            raise missing_column(uri, name, shapes)
+        declared = None if wanted is None else wanted[name]
+        if declared is not None:
+            if not readable(declared):
+                raise ConfigError(f"column {name!r} is declared as {declared}, which cannot be read from JSON")
+            fields.append(pa.field(name, declared))
+            continue
+        try:
+            fields.append(pa.field(name, shapes[name].type(name)))
+        except Mixed as mixed:
+            if wanted is not None:
+                path, *kinds = mixed.args
+                raise ConfigError(
+                    f"column {name!r} of {uri} has no single type: {path!r} is {' and '.join(kinds)}; "
+                    f"declare a type for {name!r}"
+                ) from None
+            fields.append(pa.field(name, pa.string(), metadata=JSON_TEXT))
+    return pa.schema(fields)
+
+
+def missing_column(uri: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> ConfigError:
+    """Returns the error for a wanted column that the file does not have."""
+    shown = ", ".join(repr(column) for column in list(known)[:30])
+    more = f" and {len(known) - 30} more" if len(known) > 30 else ""
+    return ConfigError(f"no column {name!r} in {uri}{did_you_mean(name, known)}; it has {shown}{more}")

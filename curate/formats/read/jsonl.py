@@ -1,0 +1,155 @@
+"""JSON lines: `orjson.loads` for each line, then columns into Arrow arrays of the held schema.
+
+Not Arrow's own JSON reader: with an explicit schema it crashes the process on a line that is `null`; it also reads
+date-like strings as timestamps, and takes two objects on a line, or one over several lines, for rows. orjson is strict,
+checks UTF-8 and says which line it was. A name that appears twice in an object has its last value.
+
+A file that is one JSON array has its elements for lines (see `json_array`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from curate.arrow.unknown import all_nullable, find_nulls
+from curate.formats.bad_line import NO_COLUMNS, BadRow, OnBadRow
+from curate.formats.encoding import Codec
+from curate.formats.read.json_array import element_blocks, is_array
+from curate.formats.read.json_schema import infer_schema
+from curate.formats.read.json_values import columns_of
+from curate.formats.read.lines import lines_of
+from curate.formats.read.stream import BLOCK_BYTES, Source
+from curate.storage.protocol import Object, Store
+
+SAMPLED_BYTES = 64 << 20
+
+SAMPLED_LINES = 250_000
+"""Of the beginning of a file, what is looked through at most for a row that tells the schema."""
+
+_UNFINISHED = "unexpected end of data"
+
+_CUT = "malformed JSON: not one JSON object per line; jq -c . FILE writes it so"
+
+
+def read_jsonl(
+    store: Store,
+    object: Object,
+    codec: Codec | None,
+    start: int,
+    stop: int | None,
+    schema: pa.Schema,
+    on_bad_row: OnBadRow,
+) -> Iterator[pa.Table]:
+    """Yields the rows of the lines that begin in [start, stop), a block at a time. Raises CorruptInput.
+
+    A schema without columns has no rows: each one that there is is bad.
+    """
+    columns = columns_of(schema)
+    nullable = all_nullable(schema)
+    loads = orjson.loads
+    seen = 0  # lines before this block
+    for lines in _blocks(store, object, codec, start, stop):
+        numbers = None
+        bad: list[BadRow] = []
+        if not columns:
+            _, numbers = _sort_out(lines, seen, bad)
+            bad += [BadRow(seen + number + 1, NO_COLUMNS, lines[number].rstrip(b"\r")) for number in numbers]
+            for row in sorted(bad, key=_line):
+                on_bad_row(row)
+            seen += len(lines)
+            continue
+        try:
+            rows = [loads(line) for line in lines]
+            values = [[row.get(column.name) for row in rows] for column in columns]
+        except (orjson.JSONDecodeError, AttributeError):
+            rows, numbers = _sort_out(lines, seen, bad)
+            values = [[row.get(column.name) for row in rows] for column in columns]
+        misfits: dict[int, str] = {}
+        arrays = [column.build(cells, misfits) for column, cells in zip(columns, values, strict=True)]
+        find_nulls(arrays, schema, misfits)
+        table = pa.Table.from_arrays(arrays, schema=nullable)
+        if misfits:
+            for index, reason in misfits.items():
+                at = index if numbers is None else numbers[index]
+                bad.append(BadRow(seen + at + 1, reason, lines[at].rstrip(b"\r")))
+            table = table.filter(pa.array([index not in misfits for index in range(len(rows))]))
+        if bad:
+            for row in sorted(bad, key=_line):
+                on_bad_row(row)
+        if table.num_rows:
+            yield table
+        seen += len(lines)
+
+
+def _blocks(
+    store: Store, object: Object, codec: Codec | None, start: int = 0, stop: int | None = None
+) -> Iterator[list[bytes]]:
+    """Yields the lines that begin in [start, stop), or the elements of a file that is an array, which has no slices."""
+    if stop is not None and stop <= start:
+        return
+    with Source(store, object, codec, max(0, start - 1)) as source:
+        if start == 0 and stop is None:
+            while is_array(_head(source)):
+                yield from element_blocks(source, object.uri)
+        yield from lines_of(source, start, stop)
+
+
+def _head(source: Source) -> bytes:
+    head = source.read(BLOCK_BYTES)
+    source.unread(head)
+    return head
+
+
+def _line(row: BadRow) -> int:
+    return row.line
+
+
+def _parse(line: bytes) -> dict[str, Any] | str:
+    """Returns the row, or why there is none."""
+    try:
+        row = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        try:
+            line.decode()
+        except UnicodeDecodeError:
+            return "invalid UTF-8"
+        if error.msg.startswith(_UNFINISHED) and line.lstrip().startswith(b"{"):
+            return _CUT
+        return f"malformed JSON: {error.msg}"
+    return row if isinstance(row, dict) else "not an object"
+
+
+def _sort_out(lines: list[bytes], seen: int, bad: list[BadRow]) -> tuple[list[dict[str, Any]], list[int]]:
+    """Returns the rows among the lines and which lines they are, adding the others to `bad`."""
+    rows: list[dict[str, Any]] = []
+    numbers: list[int] = []
+    for number, line in enumerate(lines):
+        if not line or line.isspace():
+            continue
+        row = _parse(line)
+        if isinstance(row, str):
+            bad.append(BadRow(seen + number + 1, row, line.rstrip(b"\r")))
+        else:
+            rows.append(row)
+            numbers.append(number)
+    return rows, numbers
+
+
+def sample_jsonl(
+    store: Store, object: Object, codec: Codec | None, wanted: Mapping[str, pa.DataType | None] | None
+) -> pa.Schema:
+    """Returns the schema of the first block of the file that has a row; an empty one if there is none."""
+    looked_bytes = looked_lines = 0
+    for lines in _blocks(store, object, codec):
+        rows, _ = _sort_out(lines, 0, [])
+        if any(rows):
+            return infer_schema(object.uri, rows, wanted)
+        looked_bytes += sum(map(len, lines))
+        looked_lines += len(lines)
+        if looked_bytes >= SAMPLED_BYTES or looked_lines >= SAMPLED_LINES:
+            break
+    return pa.schema([])

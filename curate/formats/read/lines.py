@@ -1,0 +1,89 @@
+r"""Lines of a source, a block at a time, and the rule that makes byte slices partition a file.
+
+A slice [start, stop) owns the lines that *begin* in it. So it begins after the first line end at or behind byte
+start - 1 and ends with the first line end at or behind byte stop - 1: the same rule for both, hence neighbours meet.
+
+    bytes    a a \n b b b \n c \n          slices [0,4) [4,9)
+             0 1 2  3 4 5 6  7 8           [0,4): first \n >= 3 is 6: "aa", "bbb"
+                                           [4,9): after 6: "c"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from curate.errors import CorruptInput
+from curate.formats.encoding import Codec
+from curate.formats.read.charset import refuse_wide
+from curate.formats.read.stream import BLOCK_BYTES, Source
+from curate.storage.protocol import Object, Store
+
+_BEYOND_BYTES = 64 << 10
+"""Bytes read at a time behind `stop`, to finish the last line."""
+
+LARGEST_LINE_BYTES = 1 << 28
+
+_BOM = b"\xef\xbb\xbf"
+
+
+def line_blocks(
+    store: Store, object: Object, codec: Codec | None, start: int = 0, stop: int | None = None
+) -> Iterator[list[bytes]]:
+    """Yields the lines that begin in [start, stop) without their line feed, about a block of them at a time.
+
+    A carriage return stays; a byte order mark at the start of the file is dropped; a last line needs no line feed.
+    Blank lines are kept, so that lines can be numbered. Raises CorruptInput, also for text in UTF-16 or UTF-32.
+    """
+    if stop is not None and stop <= start:
+        return
+    with Source(store, object, codec, max(0, start - 1)) as source:
+        yield from lines_of(source, start, stop)
+
+
+def lines_of(source: Source, start: int = 0, stop: int | None = None) -> Iterator[list[bytes]]:
+    """Yields the lines of a source as `line_blocks` does; it is at byte start - 1, or at the beginning."""
+    begin = max(0, start - 1)
+    # Bytes before the end of the line that byte start - 1 is in belong to the neighbour.
+    skipping = start > 0
+    at = begin  # offset of the next byte to be read
+    rest: list[bytes] = []  # an unfinished line
+    held = 0  # bytes in it, about
+    while True:
+        size = BLOCK_BYTES
+        if stop is not None:
+            size = min(size, stop - at) if stop > at else _BEYOND_BYTES
+        block = source.read(size)
+        block_at, at = at, at + len(block)
+        if at == len(block):
+            refuse_wide(source.uri, block)
+            if block.startswith(_BOM):
+                block, block_at = block[len(_BOM) :], len(_BOM)
+        if not block and at == block_at:
+            if rest and not skipping and (last := b"".join(rest)):
+                yield [last]
+            return
+        if skipping:
+            end = block.find(b"\n")
+            if end < 0:
+                continue
+            block, block_at, skipping = block[end + 1 :], block_at + end + 1, False
+            if stop is not None and block_at >= stop:
+                return
+        finished = False
+        if stop is not None and at >= stop:
+            end = block.find(b"\n", max(0, stop - 1 - block_at))
+            finished = end >= 0
+        if not finished:
+            end = block.rfind(b"\n")
+        if end < 0:
+            rest.append(block)
+            held += len(block)
+            if held > LARGEST_LINE_BYTES:
+                raise CorruptInput(f"{source.uri}: a line of more than {LARGEST_LINE_BYTES >> 20} MiB")
+            continue
+        rest.append(block[:end])
+        held = 0
+        yield (b"".join(rest) if len(rest) > 1 else rest[0]).split(b"\n")
+        if finished:
+            return
+        rest = [block[end + 1 :]] if end + 1 < len(block) else []

@@ -1,0 +1,265 @@
+"""Parquet: row groups in, columns by name, cast to the held schema. Nothing is read by several threads at once.
+
+What is decoded can be much larger than what is stored: numbers that repeat themselves are stored as runs, texts as
+numbers of a dictionary. So what a row takes is counted by its values, and texts of a dictionary stay one until a few of
+their rows are taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+
+from curate.arrow.schema import cast, plain, widens
+from curate.arrow.sizes import row_bytes
+from curate.arrow.unknown import all_nullable, find_nulls
+from curate.errors import ConfigError, CorruptInput, SchemaMismatch
+from curate.formats.bad_line import BadRow, OnBadRow
+from curate.formats.encoding import ReadAs
+from curate.formats.file_schema import unify
+from curate.formats.read.json_schema import missing_column
+from curate.formats.read.stream import Stored
+from curate.storage.protocol import Object, Store
+
+_DECODE_ROWS = 16_384
+
+_DECODE_BYTES = 16 << 20
+"""Rows, and about the bytes, decoded at a time: what memory takes beside a row group's stored bytes."""
+
+
+_ROW_BYTES = 256 << 20
+
+_BOMB_TIMES = 100
+"""A row that takes more than that, decoded, and so many times what is stored of it, is none that anybody wrote."""
+
+_DICTIONARY_BYTES = 4 << 20
+"""Encoded bytes of texts up to which they are taken to be in a dictionary for the most part, above what their numbers
+take: writers give up a dictionary above a MiB or two."""
+
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 4}
+"""Bytes of a value, at least; of texts what tells where they are."""
+
+
+@contextmanager
+def _opened(store: Store, object: Object) -> Iterator[pq.ParquetFile]:
+    """Yields the file, its footer read. Raises CorruptInput."""
+    with Stored(store, object) as stored:
+        with broken(stored):
+            file = pq.ParquetFile(pa.PythonFile(stored, mode="r"), pre_buffer=False)
+        yield file
+
+
+@contextmanager
+def broken(stored: Stored) -> Iterator[None]:
+    """Turns what Arrow says of a file that it cannot read into CorruptInput with the URI."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if stored.error is not None:
+            raise
+        raise CorruptInput(f"{stored.uri}: not a whole Parquet file: {error}") from error
+
+
+def row_groups(store: Store, object: Object) -> list[int]:
+    """Returns the stored bytes of every row group, from the footer. Raises CorruptInput."""
+    with _opened(store, object) as file:
+        metadata = file.metadata
+        groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+        return [
+            sum(group.column(column).total_compressed_size for column in range(group.num_columns)) for group in groups
+        ]
+
+
+def sample_parquet(store: Store, object: Object, wanted: Mapping[str, pa.DataType | None] | None) -> pa.Schema:
+    """Returns the footer's schema, nullable and without dictionary encoding: all columns, or the wanted ones.
+
+    Raises CorruptInput; ConfigError for a wanted column that is missing or cannot be read as the type declared.
+    """
+    with _opened(store, object) as file:
+        found = file.schema_arrow
+    fields = []
+    for name in found.names if wanted is None else wanted:
+        if name not in found.names:
+            raise missing_column(object.uri, name, found.names)
+        if found.names.count(name) > 1:
+            raise ConfigError(f"column {name!r} is in {object.uri} {found.names.count(name)} times")
+        type = plain(found.field(name).type)
+        declared = None if wanted is None else wanted[name]
+        if declared is not None and not widens(type, declared):
+            raise ConfigError(f"column {name!r} of {object.uri} is {type}; it cannot be read as {declared}")
+        fields.append(pa.field(name, type if declared is None else declared))
+    return pa.schema(fields)
+
+
+def read_parquet(
+    store: Store,
+    object: Object,
+    start: int,
+    stop: int | None,
+    schema: pa.Schema,
+    on_bad_row: OnBadRow,
+    how: ReadAs | None = None,
+) -> Iterator[pa.Table]:
+    """Yields the rows of row groups [start, stop) with exactly `schema`; a null where it has none makes a bad row.
+
+    A column that is missing is null if `how` is given. Raises CorruptInput; SchemaMismatch for a column that is missing
+    otherwise, or does not widen to its held type.
+    """
+    with Stored(store, object) as stored:
+        with broken(stored):
+            source = pa.PythonFile(stored, mode="r")
+            file = pq.ParquetFile(source, pre_buffer=False)
+            found = file.schema_arrow
+            count = file.metadata.num_row_groups
+            if repeated := _repeated(file.metadata):
+                file = pq.ParquetFile(source, metadata=file.metadata, pre_buffer=False, read_dictionary=repeated)
+        if not len(schema):
+            # No file that was looked into said a column. That it is one, is seen here.
+            if file.metadata.num_rows:
+                raise SchemaMismatch(
+                    f"{stored.uri}: has {file.metadata.num_rows:,} rows, and its columns are not known, as none of the "
+                    "files that were looked into has rows or can be read; declare the columns"
+                )
+            return
+        unify(stored.uri, found, schema, how)
+        there = [name for name in schema.names if name in found.names]
+        stop = count if stop is None else stop
+        if stop > count:
+            raise CorruptInput(f"{stored.uri}: has {count} row groups, expected at least {stop}")
+        groups = range(start, stop)
+        _refuse_bomb(stored.uri, file.metadata, groups, there)
+        batches = _batches(file, groups, there, apart=any("." in path for path in repeated))
+        nullable = all_nullable(schema)
+        seen = 0
+        while True:
+            with broken(stored):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            if not batch.num_rows:
+                continue
+            for table in _small(stored.uri, pa.Table.from_batches([batch])) if repeated else [_table(batch)]:
+                columns = [
+                    cast(stored.uri, table.column(field.name), field)
+                    if field.name in there
+                    else _nulls(len(table), field)
+                    for field in schema
+                ]
+                misfits: dict[int, str] = {}
+                find_nulls(columns, schema, misfits)
+                held = pa.Table.from_arrays(columns, schema=nullable)
+                for index, reason in sorted(misfits.items()):
+                    row = held.slice(index, 1).to_pylist()[0]
+                    on_bad_row(BadRow(seen + index + 1, reason, orjson.dumps(row, default=str)))
+                seen += len(held)
+                if misfits:
+                    held = held.filter(pa.array([index not in misfits for index in range(len(held))]))
+                if held.num_rows:
+                    yield held
+
+
+def _batches(file: pq.ParquetFile, groups: range, columns: Sequence[str], *, apart: bool) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of row groups. `apart`: none of two of them, as Arrow cannot put dictionaries below lists and
+    structs together."""
+    rows = decode_rows(file.metadata, groups)
+    for some in [[group] for group in groups] if apart else [list(groups)]:
+        yield from file.iter_batches(rows, row_groups=some, columns=columns, use_threads=False)
+
+
+def _table(batch: pa.RecordBatch) -> pa.Table:
+    return pa.Table.from_batches([batch])
+
+
+def _repeated(metadata: pq.FileMetaData) -> list[str]:
+    """Returns the paths of the columns of texts that are dictionaries for the most part: what they take is not known
+    from what is stored. They cost nothing more to be read as such; others would, several times."""
+    found: dict[str, None] = {}
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        for index in range(group.num_columns):
+            chunk = group.column(index)
+            if chunk.physical_type != "BYTE_ARRAY" or not chunk.has_dictionary_page:
+                continue
+            size = chunk.total_uncompressed_size
+            packed = size > _BOMB_TIMES * max(1, chunk.total_compressed_size)
+            if packed or size <= _DICTIONARY_BYTES + 4 * chunk.num_values:
+                found[chunk.path_in_schema] = None
+    return list(found)
+
+
+def _small(uri: str, table: pa.Table) -> Iterator[pa.Table]:
+    """Yields the rows of a table in parts whose texts take no more than a few MiB, decoded; of one row at least."""
+    texts = table.select([field.name for field in table.schema if _has_dictionary(field.type)])
+    stored_bytes = texts.nbytes
+    nested = any(pt.is_nested(field.type) for field in texts.schema)
+    ends = np.cumsum(row_bytes(texts))
+    at = 0
+    while at < table.num_rows:
+        before = int(ends[at - 1]) if at else 0
+        stop = max(at + 1, int(np.searchsorted(ends, before + _DECODE_BYTES, side="right")))
+        size = int(ends[stop - 1]) - before
+        if stop == at + 1 and size > max(_ROW_BYTES, _BOMB_TIMES * stored_bytes):
+            raise CorruptInput(f"{uri}: a row takes {size:,} bytes, decoded from {stored_bytes:,}; {_REMEDY}")
+        part = table.slice(at, stop - at)
+        # A cast decodes all that lies under a list, and not only what a slice of it has.
+        yield part.take(pa.array(np.arange(part.num_rows))) if nested and part.num_rows < table.num_rows else part
+        at = stop
+
+
+def _has_dictionary(type: pa.DataType) -> bool:
+    return pt.is_dictionary(type) or any(_has_dictionary(type.field(k).type) for k in range(type.num_fields))
+
+
+_REMEDY = "a row may take 256 MiB: leave that column out with columns=, or write the file again with more rows"
+
+
+def _refuse_bomb(uri: str, metadata: pq.FileMetaData, groups: range, columns: Sequence[str]) -> None:
+    """Raises CorruptInput for row groups whose rows take more than any do, by the footer's count of their values."""
+    for number in groups:
+        group = metadata.row_group(number)
+        for index in range(group.num_columns):
+            chunk = group.column(index)
+            size = _decoded_bytes(metadata, chunk, index)
+            if chunk.path_in_schema.partition(".")[0] not in columns or size <= _ROW_BYTES * group.num_rows:
+                continue
+            if size > _BOMB_TIMES * chunk.total_uncompressed_size:
+                raise CorruptInput(
+                    f"{uri}: column {chunk.path_in_schema!r} of row group {number} has {chunk.num_values:,} values in "
+                    f"{group.num_rows:,} rows, {size:,} bytes decoded from {chunk.total_uncompressed_size:,}; {_REMEDY}"
+                )
+
+
+def _decoded_bytes(metadata: pq.FileMetaData, chunk: pq.ColumnChunkMetaData, index: int) -> int:
+    """Returns what the values of a column take at least, if none is null."""
+    width = _WIDTHS.get(chunk.physical_type) or metadata.schema.column(index).length
+    return int(chunk.num_values * width)
+
+
+def _nulls(rows: int, field: pa.Field) -> pa.ChunkedArray:
+    return pa.chunked_array([pa.nulls(rows, field.type)])
+
+
+def decode_rows(metadata: pq.FileMetaData, groups: range) -> int:
+    """Returns how many rows of these row groups to decode at a time."""
+    most = 1
+    for number in groups:
+        group = metadata.row_group(number)
+        sizes = [group.total_byte_size]
+        sizes.append(sum(_decoded_bytes(metadata, group.column(k), k) for k in range(group.num_columns)))
+        # Each text may begin with all of the one before.
+        chunks = [group.column(k) for k in range(group.num_columns)]
+        shared = [one.total_uncompressed_size for one in chunks if "DELTA_BYTE_ARRAY" in one.encodings]
+        sizes.append(sum(shared) * group.num_rows // _SHARED_PART)
+        most = max(most, max(sizes) // max(1, group.num_rows))
+    return max(1, min(_DECODE_ROWS, _DECODE_BYTES // most))
+
+
+_SHARED_PART = 16
+"""Of the bytes of a column whose texts share their beginnings, the part that one of them has at most, for all that is
+done about it: a batch is 256 MiB then, and not 16."""

@@ -1,0 +1,145 @@
+"""The bytes of one input, decompressed, with every way they can fail given a name.
+
+What is wrong with the object (gone, replaced, truncated, not what its suffix says) becomes CorruptInput: reading it
+again would give the same. What is wrong with the way to it (TransientStorageError, PermissionDenied, an OSError of the
+store's stream) passes through untouched. Arrow reports a broken stream as an OSError too, hence the bookkeeping here.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+import pyarrow as pa
+
+from curate.errors import CorruptInput, GenerationMismatch, ObjectNotFound
+from curate.formats.encoding import Codec, naming
+from curate.storage.protocol import Object, Store
+
+BLOCK_BYTES = 1 << 20
+"""Decompressed bytes read at a time. Parsed JSON takes some ten times this; larger blocks are no faster."""
+
+
+class Stored:
+    """The object's bytes as stored: what Arrow sees as a Python file. Remembers the error that went through it."""
+
+    def __init__(self, store: Store, object: Object) -> None:
+        """Opens the object. Raises CorruptInput if it is gone or replaced."""
+        self.uri = object.uri
+        self.error: Exception | None = None
+        self._stream: BinaryIO
+        with naming(self.uri):
+            self._stream = store.open(object)
+
+    def read(self, size: int = -1) -> bytes:
+        """Returns up to `size` bytes; none at the end."""
+        try:
+            return self._stream.read(size)
+        except (ObjectNotFound, GenerationMismatch) as error:
+            self.error = error
+            with naming(self.uri):
+                raise
+        except Exception as error:
+            self.error = error
+            raise
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        """Moves to a byte of the stored object."""
+        return self._stream.seek(position, whence)
+
+    def tell(self) -> int:
+        """Returns the byte that is read next."""
+        return self._stream.tell()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the stream is closed."""
+        return self._stream.closed
+
+    def close(self) -> None:
+        """Closes the stream."""
+        self._stream.close()
+
+    def readable(self) -> bool:
+        """Arrow asks."""
+        return True
+
+    def seekable(self) -> bool:
+        """Arrow asks."""
+        return True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Source:
+    """The object's bytes, decompressed, from its beginning or (uncompressed only) from byte `start`."""
+
+    def __init__(
+        self, store: Store, object: Object, codec: Codec | None, start: int = 0, stored: Stored | None = None
+    ) -> None:
+        """Opens the object, unless it is given as `stored`. Raises CorruptInput if it is gone or replaced."""
+        self.uri = object.uri
+        self._codec = codec
+        self._stored = Stored(store, object) if stored is None else stored
+        self._left = object.size - start
+        self._unread = b""
+        self._unpacked: Any = None
+        if codec is not None:
+            if start:
+                raise ValueError(f"{object.uri}: cannot start at byte {start} of a {codec} stream")
+            self._unpacked = pa.CompressedInputStream(pa.PythonFile(self._stored, mode="r"), codec)
+        elif start:
+            self._stored.seek(start)
+
+    def read(self, size: int) -> bytes:
+        """Returns up to `size` decompressed bytes; none at the end. Raises CorruptInput if the stream is broken."""
+        if self._unread:
+            back, self._unread = self._unread[:size], self._unread[size:]
+            return back
+        if self._unpacked is None:
+            # The listed size says where the end is, which saves the read that would return nothing.
+            if self._left <= 0:
+                return b""
+            data = self._stored.read(min(size, self._left))
+            self._left -= len(data)
+            if not data:
+                raise CorruptInput(f"{self.uri}: ends {self._left} bytes before its listed size")
+            return data
+        try:
+            unpacked: bytes = self._unpacked.read(size)
+        except (OSError, pa.ArrowInvalid) as error:
+            if self._stored.error is not None:
+                raise
+            raise CorruptInput(
+                f"{self.uri}: not a whole {self._codec} stream (truncated, or followed by something else): {error}"
+            ) from error
+        return unpacked
+
+    def unread(self, data: bytes) -> None:
+        """Takes bytes that were read back: they are read next."""
+        self._unread = data + self._unread
+
+    # Arrow's CSV reader takes the source for a Python file.
+    closed = False
+
+    def readable(self) -> bool:
+        """Arrow asks."""
+        return True
+
+    def close(self) -> None:
+        """Closes the stream."""
+        self._stored.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,135 @@
+"""Plain text: one row a line, its number and its text; or, as a dataset reads it, its text alone, however encoded."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+
+from curate.errors import ConfigError, CorruptInput
+from curate.formats.bad_line import BadRow, OnBadRow
+from curate.formats.encoding import Codec, ReadAs, line_feeds
+from curate.formats.read.json_schema import missing_column
+from curate.formats.read.lines import LARGEST_LINE_BYTES, line_blocks
+from curate.formats.read.stream import BLOCK_BYTES, Source
+from curate.storage.protocol import Object, Store
+
+LINES_SCHEMA = pa.schema([("text", pa.string())])
+
+TEXT_SCHEMA = pa.schema([("line", pa.int64()), ("text", pa.string())])
+
+
+def sample_text(uri: str, wanted: Mapping[str, pa.DataType | None] | None) -> pa.Schema:
+    """Returns the fixed schema, or the wanted part of it. Raises ConfigError for other columns and types."""
+    if wanted is None:
+        return TEXT_SCHEMA
+    fields = []
+    for name, declared in wanted.items():
+        if name not in TEXT_SCHEMA.names:
+            raise missing_column(uri, name, TEXT_SCHEMA.names)
+        field = TEXT_SCHEMA.field(name)
+        if declared is not None and declared != field.type:
+            raise ConfigError(f"column {name!r} of a text file is {field.type}, found {declared} declared")
+        fields.append(field)
+    return pa.schema(fields)
+
+
+def read_text(
+    store: Store,
+    object: Object,
+    codec: Codec | None,
+    start: int,
+    stop: int | None,
+    schema: pa.Schema,
+    on_bad_row: OnBadRow,
+) -> Iterator[pa.Table]:
+    """Yields the lines that begin in [start, stop), numbered from 1 within the slice; blank ones are left out.
+
+    A line that is not UTF-8 is a bad row. Raises CorruptInput.
+    """
+    seen = 0
+    for lines in line_blocks(store, object, codec, start, stop):
+        numbers: list[int] = []
+        texts: list[str] = []
+        for number, line in enumerate(lines, seen + 1):
+            if not line or line.isspace():
+                continue
+            try:
+                texts.append((line[:-1] if line[-1] == 13 else line).decode())
+            except UnicodeDecodeError:
+                on_bad_row(BadRow(number, "invalid UTF-8", line.rstrip(b"\r")))
+            else:
+                numbers.append(number)
+        if texts:
+            table = pa.Table.from_arrays(
+                [pa.array(numbers, pa.int64()), pa.array(texts, pa.string())], schema=TEXT_SCHEMA
+            )
+            yield table.select(schema.names).cast(schema)
+        seen += len(lines)
+
+
+def read_lines(
+    store: Store,
+    object: Object,
+    codec: Codec | None,
+    start: int,
+    stop: int | None,
+    how: ReadAs,
+    on_bad_row: OnBadRow,
+) -> Iterator[pa.Table]:
+    """Yields the lines that begin in [start, stop) as the column `text`; blank ones too, if `how` does not drop them.
+
+    A line that its encoding does not have is a bad row. Raises CorruptInput, also for text that cannot be read on in an
+    encoding in which lines are not told apart by their bytes.
+    """
+    encoding = codecs.lookup(how.text_encoding).name
+    if not line_feeds(encoding):
+        blocks: Iterator[list[str]] = _decoded(store, object, codec, encoding)
+    else:
+        blocks = _lines(store, object, codec, start, stop, encoding, on_bad_row)
+    for texts in blocks:
+        kept = [text for text in texts if text and not text.isspace()] if how.drop_empty_lines else texts
+        if kept:
+            yield pa.Table.from_arrays([pa.array(kept, pa.string())], schema=LINES_SCHEMA)
+
+
+def _lines(
+    store: Store,
+    object: Object,
+    codec: Codec | None,
+    start: int,
+    stop: int | None,
+    encoding: str,
+    on_bad_row: OnBadRow,
+) -> Iterator[list[str]]:
+    seen = 0
+    for lines in line_blocks(store, object, codec, start, stop):
+        texts = []
+        for number, line in enumerate(lines, seen + 1):
+            try:
+                texts.append((line[:-1] if line[-1:] == b"\r" else line).decode(encoding))
+            except UnicodeDecodeError:
+                on_bad_row(BadRow(number, f"not {encoding}", line.rstrip(b"\r")))
+        yield texts
+        seen += len(lines)
+
+
+def _decoded(store: Store, object: Object, codec: Codec | None, encoding: str) -> Iterator[list[str]]:
+    decoder = codecs.getincrementaldecoder(encoding)()
+    rest = ""
+    with Source(store, object, codec) as source:
+        while True:
+            block = source.read(BLOCK_BYTES)
+            try:
+                rest += decoder.decode(block, final=not block)
+            except UnicodeDecodeError as error:
+                raise CorruptInput(f"{object.uri}: is not text of the encoding {encoding}: {error}") from error
+            *lines, rest = rest.split("\n")
+            if len(rest) > LARGEST_LINE_BYTES:
+                raise CorruptInput(f"{object.uri}: a line of more than {LARGEST_LINE_BYTES >> 20} Mi characters")
+            yield [line.removesuffix("\r") for line in lines]
+            if not block:
+                break
+    if rest:
+        yield [rest.removesuffix("\r")]

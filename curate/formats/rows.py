@@ -1,0 +1,191 @@
+"""Rows out of files, whatever their format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from curate.arrow.batches import rechunk
+from curate.arrow.from_text import has_text
+from curate.arrow.schema import hold
+from curate.arrow.unknown import all_nullable
+from curate.errors import ConfigError
+from curate.formats.bad_line import BadRow, OnBadRow
+from curate.formats.encoding import Codec, Encoding, Format, ReadAs, detect, stem
+from curate.formats.quarantine import QuarantineWriter
+from curate.formats.read.binary import binary_schema, read_binary
+from curate.formats.read.csv import read_csv, sample_csv
+from curate.formats.read.images import image_schema, read_image
+from curate.formats.read.json_array import stored_as_array
+from curate.formats.read.json_schema import missing_column
+from curate.formats.read.json_values import JSON_TEXT, readable
+from curate.formats.read.jsonl import read_jsonl, sample_jsonl
+from curate.formats.read.parquet import read_parquet, row_groups, sample_parquet
+from curate.formats.read.text import LINES_SCHEMA, TEXT_SCHEMA, read_lines, read_text, sample_text
+from curate.formats.record import OFFERED, OutputFormat, read_record
+from curate.formats.write.writer import DEFAULT_CODEC, OutputWriter, make_writer, refuse_unwritable, suffix
+from curate.storage.protocol import Object, Store
+from curate.tasks.shard import SliceKind
+
+__all__ = [
+    "DEFAULT_CODEC",
+    "JSON_TEXT",
+    "OFFERED",
+    "SAMPLED_FILES",
+    "TEXT_SCHEMA",
+    "BadRow",
+    "Codec",
+    "Encoding",
+    "Format",
+    "OnBadRow",
+    "OutputFormat",
+    "OutputWriter",
+    "QuarantineWriter",
+    "ReadAs",
+    "check_declared",
+    "detect",
+    "hold",
+    "known_schema",
+    "make_writer",
+    "read",
+    "read_record",
+    "rechunk",
+    "refuse_unwritable",
+    "row_groups",
+    "sample_schema",
+    "stem",
+    "stored_as_array",
+    "suffix",
+]
+
+
+SAMPLED_FILES = 256
+"""Files of a format, empty ones left out, that are looked into for its schema, until one has rows."""
+
+
+def sample_schema(
+    store: Store, object: Object, encoding: Encoding, wanted: Mapping[str, pa.DataType | None] | None = None
+) -> pa.Schema:
+    """Returns the schema to hold, from the first MiB of the object (decompressed), or its footer (Parquet).
+
+    `wanted` None means all columns; otherwise these, in this order, and a type given is held instead of what is
+    inferred. A file without rows gives an empty schema: sample another. Raises ConfigError for a wanted column that is
+    missing or has no single type, CorruptInput for a file that cannot be read.
+
+    Nothing is read where the schema is known: it was declared, or is the same for all files of the format.
+    """
+    how = encoding.how
+    if how is not None and (known := known_schema(how)) is not None:
+        return _part(object.uri, known, wanted)
+    match encoding.format:
+        case Format.PARQUET:
+            return sample_parquet(store, object, wanted)
+        case Format.JSONL:
+            return sample_jsonl(store, object, encoding.codec, wanted)
+        case Format.CSV:
+            return sample_csv(store, object, encoding.codec, wanted, "," if how is None else how.delimiter)
+        case Format.TEXT:
+            return sample_text(object.uri, wanted)
+        case Format.BINARY | Format.IMAGE:
+            raise ValueError(f"{encoding.format} is read as it is told to be")
+
+
+def known_schema(how: ReadAs) -> pa.Schema | None:
+    """Returns the schema of files that are read so where no file has to be looked at; else None."""
+    if how.schema is not None:
+        return how.schema
+    match how.format:
+        case Format.TEXT:
+            return LINES_SCHEMA
+        case Format.BINARY:
+            return binary_schema(how)
+        case Format.IMAGE:
+            return image_schema(how)
+    return None
+
+
+def check_declared(method: str, format: Format, schema: Any) -> pa.Schema:
+    """Returns a schema that was declared for files of a format, every field nullable. Raises ConfigError."""
+    if not isinstance(schema, pa.Schema) or not len(schema):
+        raise ConfigError(f"{method}(schema={schema!r}): expected a pyarrow.Schema with a column")
+    for field in schema:
+        if schema.names.count(field.name) > 1:
+            raise ConfigError(
+                f"{method}(schema=...): column {field.name!r} is there {schema.names.count(field.name)} times"
+            )
+        if not _readable(format, field.type):
+            raise ConfigError(
+                f"{method}(schema=...): column {field.name!r} is {field.type}, which {format} cannot hold"
+            )
+    return all_nullable(schema.remove_metadata())
+
+
+def _readable(format: Format, type: pa.DataType) -> bool:
+    if format is Format.JSONL:
+        return readable(type)
+    return format is not Format.CSV or has_text(type)
+
+
+def _part(uri: str, schema: pa.Schema, wanted: Mapping[str, pa.DataType | None] | None) -> pa.Schema:
+    if wanted is None:
+        return schema
+    for name in wanted:
+        if name not in schema.names:
+            raise missing_column(uri, name, schema.names)
+    return pa.schema([schema.field(name) for name in wanted])
+
+
+def read(
+    store: Store,
+    object: Object,
+    encoding: Encoding,
+    kind: SliceKind,
+    start: int,
+    stop: int,
+    schema: pa.Schema,
+    batch_rows: int,
+    on_bad_row: OnBadRow,
+) -> Iterator[pa.Table]:
+    """Yields the slice's rows in tables of `batch_rows` rows (the last one smaller, none empty) with exactly `schema`,
+    every field of which is nullable by then: a null in a field that is not makes a bad row.
+
+    Memory is bounded by a block of about a MiB (Parquet: by a row group's wanted columns) and one batch. Every row that
+    cannot be read or does not fit goes to `on_bad_row`, in order, before the rows behind it are handed out.
+
+    Raises CorruptInput if the object is gone, replaced, truncated or not what its name says; SchemaMismatch (Parquet,
+    CSV) for a missing column or one whose type does not widen to the held one; ValueError for a slice that the encoding
+    does not have. TransientStorageError and PermissionDenied pass through.
+    """
+    _check_slice(object, encoding, kind)
+    how = encoding.how
+    if not len(schema) and not object.size:
+        return iter(())  # no file says a column, and this one has nothing
+    whole = kind is SliceKind.WHOLE
+    begin, end = (0, None) if whole else (start, stop)
+    match encoding.format:
+        case Format.PARQUET:
+            tables = read_parquet(store, object, begin, end, schema, on_bad_row, how)
+        case Format.JSONL:
+            tables = read_jsonl(store, object, encoding.codec, begin, end, schema, on_bad_row)
+        case Format.TEXT if how is not None:
+            tables = read_lines(store, object, encoding.codec, begin, end, how, on_bad_row)
+        case Format.TEXT:
+            tables = read_text(store, object, encoding.codec, begin, end, schema, on_bad_row)
+        case Format.CSV:
+            tables = read_csv(store, object, encoding.codec, schema, on_bad_row, how)
+        case Format.BINARY:
+            tables = read_binary(store, object, schema)
+        case Format.IMAGE:
+            assert how is not None
+            tables = read_image(store, object, schema, how, on_bad_row)
+    return rechunk(tables, batch_rows)
+
+
+def _check_slice(object: Object, encoding: Encoding, kind: SliceKind) -> None:
+    if kind is SliceKind.WHOLE:
+        return
+    needed = SliceKind.ROW_GROUPS if encoding.format is Format.PARQUET else SliceKind.BYTES
+    if kind is not needed or not encoding.splittable:
+        raise ValueError(f"{object.uri}: {encoding} has no slices of kind {kind.value!r}")

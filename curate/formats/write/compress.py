@@ -1,0 +1,105 @@
+"""Compression whose bytes depend on the data alone, not on the sizes of the pieces it comes in.
+
+Data is gathered and handed on in pieces of exactly `_PIECE_BYTES`. Arrow's own zlib and zstd are used, not the
+system's, so that the bytes are a matter of the lock file: zstd as one frame from one thread; gzip as one member a
+piece with modification time 0, since Arrow's gzip stream knows only level 9, ten times slower.
+"""
+
+from __future__ import annotations
+
+import io
+import zlib
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from curate.errors import ConfigError
+
+_PIECE_BYTES = 1 << 20
+
+_GZIP_LEVEL = 6
+
+
+class Sink(Protocol):
+    """Where bytes go."""
+
+    def write(self, data: Any, /) -> Any:
+        """Takes all of `data`."""
+        ...
+
+
+class Buffer(io.BytesIO):
+    """Bytes from Arrow on their way to a sink, which gets them when the writer says so and not when Arrow does.
+
+    An Arrow stream that is dropped unfinished finishes itself. It may do so here, where nobody sees it, but not in a
+    sink whose upload was given up. (`write` is inherited as it is: Arrow calls it a dozen times for the smallest file.)
+    """
+
+    def drain(self, sink: Sink) -> None:
+        """Hands on what was written since the last time, in one write."""
+        if data := self.getvalue():
+            sink.write(data)
+            self.seek(0)
+            self.truncate()
+
+    def close(self) -> None:
+        """Arrow closes what it was given; what was written can still be drained."""
+
+
+class Summed:
+    """A sink that hands on what it is given, and keeps its checksum."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self.crc32 = 0
+
+    def write(self, data: bytes) -> None:
+        """Hands on all of `data`."""
+        self.crc32 = zlib.crc32(data, self.crc32)
+        self._sink.write(data)
+
+
+class Compressor:
+    """Compresses into a sink. `write` any number of times, then `close`; the sink stays open."""
+
+    def __init__(self, sink: Sink, codec: str) -> None:
+        """Raises ConfigError for a codec other than gzip and zstd."""
+        self._sink = sink
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
+        self._written = False
+        self._stream: Any = None
+        if codec == "zstd":
+            self._buffer = Buffer()
+            self._stream = pa.CompressedOutputStream(pa.PythonFile(self._buffer, mode="w"), "zstd")
+        elif codec == "gzip":
+            self._member = pa.Codec("gzip", _GZIP_LEVEL)
+        else:
+            raise ConfigError(f"cannot write codec {codec!r}; expected 'zstd' or 'gzip'")
+
+    def write(self, data: bytes) -> None:
+        """Takes all of `data`."""
+        self._pending.append(data)
+        self._pending_bytes += len(data)
+        if self._pending_bytes >= _PIECE_BYTES:
+            joined = b"".join(self._pending)
+            whole = len(joined) - len(joined) % _PIECE_BYTES
+            for at in range(0, whole, _PIECE_BYTES):
+                self._piece(joined[at : at + _PIECE_BYTES])
+            self._pending, self._pending_bytes = [joined[whole:]], len(joined) - whole
+
+    def close(self) -> None:
+        """Writes what is pending; no data at all gives a valid stream of nothing."""
+        if self._pending_bytes or not self._written:
+            self._piece(b"".join(self._pending))
+        if self._stream is not None:
+            self._stream.close()
+            self._buffer.drain(self._sink)
+
+    def _piece(self, piece: bytes) -> None:
+        self._written = True
+        if self._stream is not None:
+            self._stream.write(piece)
+            self._buffer.drain(self._sink)
+        else:
+            self._sink.write(self._member.compress(piece, asbytes=True))

@@ -1,0 +1,103 @@
+"""CSV outputs with a header, compressed, whose bytes depend on the rows alone.
+
+Text is quoted, so that a null, which is empty, is no empty text. Times are written as Arrow writes them
+(`2020-01-02 03:04:05Z`), durations as counts of their unit. Lists, structs, maps and bytes have no place: what is
+written is what `read_csv(schema=)` reads, value by value.
+
+Uncompressed CSV cannot be written: the record of the shard travels behind compressed data, where readers do not look.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.types as pt
+
+from curate.arrow.canonical import stored_schema
+from curate.arrow.from_text import has_text
+from curate.arrow.schema import hold
+from curate.arrow.unknown import empty
+from curate.errors import ConfigError
+from curate.formats.record import gzip_trailer, zstd_trailer
+from curate.formats.write.compress import Compressor, Sink, Summed
+
+_ENCODE_ROWS = 16_384
+
+_ENCODE_BYTES = 8 << 20
+"""Rows, and about the bytes, rendered at a time."""
+
+
+class CsvOutput:
+    """Writes tables of one schema as compressed CSV; `close` adds the record behind it."""
+
+    def __init__(self, sink: Sink, schema: pa.Schema, codec: str) -> None:
+        """Raises ConfigError for a column of a type that CSV has no place for."""
+        self.rows = 0
+        self._sink = sink
+        self._schema = stored_schema(schema)
+        for field in schema:
+            _check(field)
+        self._stored = Summed(sink)
+        self._compressor = Compressor(self._stored, codec)
+        self._trailer = gzip_trailer if codec == "gzip" else zstd_trailer
+        if len(schema):
+            self._compressor.write(_rendered(empty(self._schema), header=True))
+
+    def write(self, table: pa.Table) -> None:
+        """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema."""
+        table = hold(table, self._schema)
+        self.rows += table.num_rows
+        step = max(1, min(_ENCODE_ROWS, _ENCODE_BYTES * table.num_rows // max(1, table.nbytes)))
+        for at in range(0, table.num_rows, step):
+            self._compressor.write(_lines(table.slice(at, step)))
+
+    def close(self, record: Mapping[str, Any]) -> None:
+        """Writes what is pending, then the record."""
+        self._compressor.close()
+        self._sink.write(self._trailer(record, self._stored.crc32))
+
+
+def _check(field: pa.Field) -> None:
+    """Raises ConfigError for a type that cannot be written, or read again."""
+    stored = stored_schema(pa.schema([field]))
+    type = stored.field(0).type
+    is_bytes = pt.is_binary(type) or pt.is_large_binary(type) or pt.is_fixed_size_binary(type)
+    try:
+        if is_bytes or not has_text(field.type):
+            raise pa.ArrowNotImplementedError
+        _rendered(empty(stored), header=False)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        remedy = "make it text (base64)" if is_bytes else "make it text"
+        raise ConfigError(
+            f"column {field.name!r} is {field.type}, which CSV has no place for; leave it out, {remedy}, or write "
+            "parquet or jsonl"
+        ) from error
+
+
+def _lines(table: pa.Table) -> bytes:
+    data = _rendered(table, header=False)
+    if table.num_columns > 1 or not table.column(0).null_count:
+        return data
+    # Readers pass over blank lines, and a null that is alone in its row would be one.
+    type = table.schema.field(0).type
+    if pt.is_string(type) or pt.is_large_string(type):
+        raise ConfigError(
+            f"column {table.column_names[0]!r} is {type} and alone in its rows, where CSV cannot tell a null from "
+            "empty text; fill its nulls, write another column with it, or write parquet or jsonl"
+        )
+    return b"\n".join(line or b'""' for line in data.split(b"\n")[:-1]) + b"\n"
+
+
+def _rendered(table: pa.Table, header: bool) -> bytes:
+    for index, field in enumerate(table.schema):
+        if pt.is_timestamp(field.type) and field.type.tz is not None:
+            # Before zones were kept to minutes, Arrow's text of their offset lacks the seconds.
+            utc = table.column(index).cast(pa.timestamp(field.type.unit, "UTC"))
+            table = table.set_column(index, field.name, utc)
+    buffer = io.BytesIO()
+    pa_csv.write_csv(table, buffer, pa_csv.WriteOptions(include_header=header))
+    return buffer.getvalue()

@@ -1,0 +1,197 @@
+"""JSON lines outputs, compressed, whose bytes depend on the rows alone.
+
+What JSON does not have is written as text: times and dates in ISO 8601, decimals in digits, bytes in base64, NaN and
+infinities by their names ("NaN", "Infinity", "-Infinity"). Maps become objects. What is written is what
+`read_json(schema=)` reads, value by value: a type that JSON has no place for is refused, and a map with a key twice.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import decimal
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from curate.arrow.schema import hold
+from curate.errors import ConfigError
+from curate.formats.read.json_values import readable
+from curate.formats.record import gzip_trailer, zstd_trailer
+from curate.formats.write.compress import Compressor, Sink, Summed
+
+_MOMENT = "%Y-%m-%dT%H:%M:%S"
+
+_ZONES_OF_MINUTES = datetime.datetime(1973, 1, 1, tzinfo=datetime.UTC)
+
+_ENCODE_ROWS = 4096
+
+_ENCODE_BYTES = 8 << 20
+"""Rows, and about the bytes, turned into Python objects at a time."""
+
+
+class JsonlOutput:
+    """Writes tables of one schema as compressed JSON lines; `close` adds the record behind them."""
+
+    def __init__(self, sink: Sink, schema: pa.Schema, codec: str) -> None:
+        """Raises ConfigError for a column of a type that JSON has no place for."""
+        for field in schema:
+            if not readable(field.type):
+                raise ConfigError(
+                    f"column {field.name!r} is {field.type}, which JSON lines have no place for; leave it out, make it "
+                    "text, numbers, lists or structs of them, or write parquet"
+                )
+        self.rows = 0
+        self._sink = sink
+        self._schema = schema
+        self._stored = Summed(sink)
+        self._compressor = Compressor(self._stored, codec)
+        self._trailer = gzip_trailer if codec == "gzip" else zstd_trailer
+
+    def write(self, table: pa.Table) -> None:
+        """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema; ConfigError for a map
+        with a key twice."""
+        table = hold(table, self._schema)
+        self.rows += table.num_rows
+        step = max(1, min(_ENCODE_ROWS, _ENCODE_BYTES * table.num_rows // max(1, table.nbytes)))
+        for at in range(0, table.num_rows, step):
+            self._compressor.write(b"".join(json_lines(table.slice(at, step), exact=True)))
+
+    def close(self, record: Mapping[str, Any]) -> None:
+        """Writes what is pending, then the record."""
+        self._compressor.close()
+        self._sink.write(self._trailer(record, self._stored.crc32))
+
+
+def json_lines(table: pa.Table, *, exact: bool = False) -> list[bytes]:
+    """Returns each row of `table` as a line of JSON with its line feed. Of a key that is twice in a map the last value
+    is kept; if `exact`, it raises ConfigError."""
+    names = table.column_names
+    columns = [_values(name, column, exact) for name, column in zip(names, table.columns, strict=True)]
+    return [
+        orjson.dumps(dict(zip(names, row, strict=True)), _other, orjson.OPT_APPEND_NEWLINE)
+        for row in zip(*columns, strict=True)
+    ]
+
+
+def _values(name: str, column: pa.ChunkedArray, exact: bool) -> list[Any]:
+    """Returns the column's values as what `orjson` takes. Raises ConfigError for a map with a key twice, if
+    `exact`."""
+    spelled = any(map(_not_finite, column.chunks))
+    if _has(column.type, _needs_text):
+        column = pa.chunked_array([_texts(chunk) for chunk in column.chunks])
+    values: list[Any] = column.to_pylist()
+    if _has(column.type, pt.is_map):
+        try:
+            values = [_objects(value, column.type, exact) for value in values]
+        except _TwiceError as error:
+            raise ConfigError(
+                f"column {name!r} is {column.type} and has a map with the key {error.args[0]!r} twice, which JSON "
+                "has no place for; make it a list of structs, or write parquet"
+            ) from None
+    return [_spelled(value) for value in values] if spelled else values
+
+
+class _TwiceError(Exception):
+    """A map has a key twice, which is the argument."""
+
+
+def _objects(value: Any, type: pa.DataType, exact: bool) -> Any:
+    """Returns the value with its maps, which Arrow hands out as lists of pairs, as dictionaries. Raises _TwiceError,
+    if `exact`."""
+    if value is None or not _has(type, pt.is_map):
+        return value
+    if pt.is_map(type):
+        found = {key: _objects(item, type.item_type, exact) for key, item in value}
+        if exact and len(found) < len(value):
+            keys = [key for key, _ in value]
+            raise _TwiceError(next(key for key in keys if keys.count(key) > 1))
+        return found
+    if pt.is_struct(type):
+        return {field.name: _objects(value[field.name], field.type, exact) for field in type}
+    return [_objects(item, type.value_type, exact) for item in value]
+
+
+def _not_finite(array: pa.Array) -> bool:
+    """Returns whether there is a number in an array, at any depth, that JSON does not have."""
+    type = array.type
+    if pt.is_floating(type):
+        return bool(pc.any(pc.invert(pc.is_finite(array))).as_py())
+    if pt.is_dictionary(type):
+        return _not_finite(array.dictionary)
+    if isinstance(type, pa.BaseExtensionType):
+        return _not_finite(array.storage)
+    if not _has(type, pt.is_floating):
+        return False
+    if pt.is_struct(type) or pt.is_map(type):
+        children = array.flatten() if pt.is_struct(type) else [array.keys, array.items]
+        return any(map(_not_finite, children))
+    return _not_finite(array.values if not pt.is_union(type) else pa.nulls(0))
+
+
+_NAMES = {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}
+
+
+def _spelled(value: Any) -> Any:
+    """Returns a value with the names of the numbers that JSON does not have."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _NAMES[repr(value)]
+    if isinstance(value, dict):
+        return {key: _spelled(one) for key, one in value.items()}
+    return [_spelled(one) for one in value] if isinstance(value, list) else value
+
+
+def _has(type: pa.DataType, test: Callable[[pa.DataType], bool]) -> bool:
+    return test(type) or any(_has(type.field(index).type, test) for index in range(type.num_fields))
+
+
+def _needs_text(type: pa.DataType) -> bool:
+    """Returns whether Arrow has to write it: Python has no nanoseconds, and `orjson` no durations."""
+    return bool(pt.is_timestamp(type) or pt.is_time64(type) or pt.is_duration(type))
+
+
+def _texts(array: pa.Array) -> pa.Array:
+    """Returns the array with its times as text, and its durations as numbers, at whatever depth."""
+    type = array.type
+    if pt.is_timestamp(type):
+        texts = pc.strftime(array, format=_MOMENT + ("%z" if type.tz else ""))
+        if type.tz is None:
+            return texts
+        # Before zones were kept to minutes, their offset has seconds, for which there is no text.
+        utc = array.cast(pa.timestamp(type.unit, "UTC"))
+        early = pc.less(utc, pa.scalar(_ZONES_OF_MINUTES, utc.type))
+        return pc.if_else(early, pc.strftime(utc, format=f"{_MOMENT}%z"), texts)
+    if pt.is_time64(type):
+        return array.cast(pa.string())
+    if pt.is_duration(type):
+        return array.cast(pa.int64())
+    if not _has(type, _needs_text):
+        return array
+    if pt.is_struct(type):
+        children = [_texts(child) for child in array.flatten()]
+        return pa.StructArray.from_arrays(children, [field.name for field in type], mask=array.is_null())
+    pairs = pt.is_map(type)
+    if pairs:
+        entry = pa.struct([pa.field("key", type.key_type, nullable=False), type.item_field])
+        array = array.cast(pa.list_(entry))
+    lengths = pc.fill_null(pc.list_value_length(array), 0)
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths.cast(pa.int32()))])
+    if pairs:
+        keys, items = array.flatten().flatten()
+        return pa.MapArray.from_arrays(offsets, keys, _texts(items), mask=array.is_null())
+    return pa.ListArray.from_arrays(offsets, _texts(array.flatten()), mask=array.is_null())
+
+
+def _other(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, decimal.Decimal):
+        return format(value, "f")
+    if isinstance(value, datetime.timedelta):
+        return value.total_seconds()
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")

@@ -1,0 +1,78 @@
+"""Writers of outputs: what they are called, and which one to make."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from curate.errors import ConfigError, did_you_mean
+from curate.formats.record import OFFERED, OutputFormat
+from curate.formats.write.compress import Sink
+from curate.formats.write.csv import CsvOutput
+from curate.formats.write.jsonl import JsonlOutput
+from curate.formats.write.parquet import ParquetOutput
+
+_SUFFIXES = {
+    OutputFormat.PARQUET: {"zstd": ".parquet", "snappy": ".parquet", "none": ".parquet"},
+    OutputFormat.JSONL: {"zstd": ".jsonl.zst", "gzip": ".jsonl.gz"},
+    OutputFormat.CSV: {"zstd": ".csv.zst", "gzip": ".csv.gz"},
+    OutputFormat.RUN: {"none": ".run"},
+}
+
+DEFAULT_CODEC = "zstd"
+
+
+class OutputWriter(Protocol):
+    """Writes the tables of one output. The same rows give the same bytes, whatever tables they come in."""
+
+    rows: int
+    """Rows written so far."""
+
+    def write(self, table: pa.Table) -> None:
+        """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema."""
+        ...
+
+    def close(self, record: Mapping[str, Any]) -> None:
+        """Writes what is pending and the record; the sink stays open."""
+        ...
+
+
+def suffix(format: OutputFormat, codec: str = DEFAULT_CODEC) -> str:
+    """Returns the suffix of an output's name. Raises ConfigError for a codec that the format is not written with.
+
+    >>> suffix(OutputFormat.JSONL, "gzip")
+    '.jsonl.gz'
+    """
+    known = _SUFFIXES[format]
+    if codec not in known:
+        raise ConfigError(
+            f"{format} is not written with codec {codec!r}{did_you_mean(codec, known)}; "
+            f"expected one of {', '.join(known)}"
+        )
+    return known[codec]
+
+
+def refuse_unwritable(schema: pa.Schema, format: OutputFormat, codec: str = DEFAULT_CODEC) -> None:
+    """Raises ConfigError for types that a format has no place for."""
+    if format is not OutputFormat.RUN:
+        make_writer(io.BytesIO(), schema, format, codec)
+
+
+def make_writer(sink: Sink, schema: pa.Schema, format: OutputFormat, codec: str = DEFAULT_CODEC) -> OutputWriter:
+    """Returns a writer into `sink` (anything with `write`).
+
+    Raises ConfigError for a codec that the format is not written with, and for types that it has no place for.
+    """
+    suffix(format, codec)
+    match format:
+        case OutputFormat.PARQUET:
+            return ParquetOutput(sink, schema, codec)
+        case OutputFormat.JSONL:
+            return JsonlOutput(sink, schema, codec)
+        case OutputFormat.CSV:
+            return CsvOutput(sink, schema, codec)
+        case OutputFormat.RUN:
+            raise ConfigError(f"{format} is what exchanges write; expected one of {', '.join(OFFERED)}")

@@ -1,0 +1,109 @@
+"""What the stages of a job are called, in which order they run, and which files they read.
+
+A stage's key is made of what it does and of what it reads, so that a stage that is there is the right one: a run that
+comes later, or another job with the same beginning, goes on from it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from curate.driver.state import Stores
+from curate.ledger import layout
+from curate.ledger.ledger import open_ledger
+from curate.ledger.stages import LAST, WRITE, StageReport
+from curate.ledger.summary import RunState
+from curate.sources.listing import list_inputs
+from curate.sources.patterns import understand
+from curate.stage.spec import Before, StageSpec
+
+MANIFEST = pa.schema([("uri", pa.string()), ("size", pa.int64()), ("generation", pa.string())])
+
+
+def key_of(spec: StageSpec) -> str:
+    """Returns what a stage is called: 16 hex digits of what it does and what it reads."""
+    told = [spec.fingerprint, _reads(spec)]
+    return hashlib.sha256(orjson.dumps(told)).hexdigest()[:16]
+
+
+def _reads(spec: StageSpec) -> Any:
+    if spec.before:
+        return [key_of(one.spec) if one.path is None else _checkpoint(one) for one in spec.before]
+    return spec.rows.manifest() if spec.rows is not None else None
+
+
+def _checkpoint(before: Before) -> Any:
+    # By what it is made of: where it lies, there may be another one by then.
+    files = None if before.listing is None else before.listing.to_pylist()
+    return [before.spec.fingerprint, _reads(before.spec), files]
+
+
+def stages_of(spec: StageSpec) -> Iterator[StageSpec]:
+    """Yields the job's own stages before this one, in the order in which they run."""
+    for before in spec.before:
+        if before.path is None:
+            yield from stages_of(before.spec)
+            yield before.spec
+
+
+def checkpoints_of(spec: StageSpec) -> Iterator[Before]:
+    """Yields the checkpoints that a stage is made of, in the order in which they are made."""
+    for before in spec.before:
+        yield from checkpoints_of(before.spec)
+        if before.path is not None:
+            yield before
+
+
+def planned(spec: StageSpec) -> tuple[StageReport, ...]:
+    """Returns the job's stages, in the order in which they run, this one last; one that is read twice is there once."""
+    found: dict[str, StageReport] = {}
+    for stage in stages_of(spec):
+        name = stage.name.removeprefix(f"{spec.name}: ")
+        found.setdefault(key_of(stage), StageReport(key_of(stage), name, _feeding(stage)))
+    return (*found.values(), StageReport(LAST, WRITE, _feeding(spec)))
+
+
+def _feeding(spec: StageSpec) -> tuple[str, ...]:
+    return tuple(key_of(before.spec) for before in spec.before if before.path is None and before.feeds)
+
+
+def reports_of(stages: Sequence[StageReport], root: str) -> tuple[StageReport, ...]:
+    """Returns the job's stages, of which all are done but the last one, as their ledgers tell of them."""
+    *before, last = stages
+
+    def read(one: StageReport) -> StageReport:
+        output = f"{root}/{one.key}"
+        told = open_ledger(output).read_json(layout.SUMMARY)
+        return StageReport.of({**told, **one.planned(), "state": RunState.COMPLETE.value})
+
+    return (*map(read, before), last)
+
+
+def listed(spec: StageSpec, known: dict[tuple[str, ...], Any]) -> StageSpec:
+    """Returns a stage with the files listed that its checkpoints are made of; each of `known` is listed once."""
+
+    def of(before: Before) -> Before:
+        if before.inputs and before.inputs not in known:
+            patterns = [understand(text) for text in before.inputs]
+            known[before.inputs] = list_inputs(patterns, Stores("").of).table.select(MANIFEST.names)
+        return replace(before, spec=listed(before.spec, known), listing=known.get(before.inputs))
+
+    return replace(spec, before=tuple(map(of, spec.before))) if spec.before else spec
+
+
+def manifest_of(spec: StageSpec) -> Any:
+    """Returns the files that the first stages of a job read, in their order: uri, size and generation."""
+    tables = [MANIFEST.empty_table()]
+    for before in spec.before:
+        tables.append(manifest_of(before.spec))
+        if before.listing is not None:
+            tables.append(before.listing.cast(MANIFEST))
+    if spec.rows is not None:
+        tables.append(spec.rows.listing())
+    return pa.concat_tables(tables)

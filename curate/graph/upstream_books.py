@@ -1,0 +1,46 @@
+"""What happened to a job's rows in the stages before its last one, which are removed when it is complete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from curate.ledger import layout
+from curate.ledger.ledger import Ledger, open_ledger
+from curate.observe.browse import quarantines
+from curate.observe.job import find_job
+from curate.stage.spec import StageSpec
+from curate.tasks.books import Books, Earlier
+
+
+def earlier_of(spec: StageSpec, place_of: Callable[[StageSpec], str], ledger: Ledger) -> Earlier | None:
+    """Returns the books of the stages that rows come through on their way to this one, which are complete; None if
+    there are none. The rows that they set aside are copied to the job's own `ledger`.
+
+    `place_of` returns the output prefix of a stage. Checkpoints have books of their own.
+    """
+    stages = [before.spec for before in spec.before if before.path is None and before.feeds]
+    if not stages:
+        return None
+    books = Books()
+    files: list[tuple[str, str]] = []
+    for stage in stages:
+        place = place_of(stage)
+        summary = open_ledger(place).read_json(layout.SUMMARY)
+        own = Books.parse(summary["rows"], summary["counters"], summary.get("metrics"))
+        if (inner := earlier_of(stage, place_of, ledger)) is not None:
+            own = own.after(inner.books)
+            files += inner.quarantine
+        if summary["rows"]["quarantined"]:
+            files += _copied(place, ledger)
+        books.add(own)
+    return Earlier(books, tuple(files))
+
+
+def _copied(place: str, ledger: Ledger) -> list[tuple[str, str]]:
+    """Copies the files of rows that a stage set aside; returns each shard with its file."""
+    found = find_job(place)
+    files = list(quarantines(found))
+    for _, name in files:
+        # Called by its content, so that what is there already is the same.
+        ledger.store.publish(ledger.uri(name), found.ledger.store.read(found.ledger.uri(name)))
+    return files

@@ -1,0 +1,412 @@
+"""Job: one class, its parameters, `setup` and `process`. What every script shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from curate import log
+from curate.dataset.dataset import Dataset
+from curate.driver.options import PathText, run_options
+from curate.errors import ConfigError, did_you_mean
+from curate.formats.bad_line import BadRow
+from curate.formats.record import OutputFormat
+from curate.formats.write.writer import DEFAULT_CODEC, suffix
+from curate.job.asset import Asset
+from curate.job.build import Made, Settings, compute_of, inputs_of, made_of
+from curate.job.definition import checked_settings, define, job_digest, refuse_missing_hook, snake_case
+from curate.job.operator import Process, check_count, check_name, row_json
+from curate.job.origin import origin_of
+from curate.job.params import Param
+from curate.job.secrets import Secrets, missing_secret, secret_value
+from curate.job.settings import TUNABLE, check_setting, column_text, parse_columns
+from curate.ledger.summary import Summary
+from curate.observe.progress import Display
+from curate.pipeline.step import ActorPool
+from curate.pipeline.tally import BadRowBudget, Tally
+from curate.stage.spec import StageSpec
+from curate.storage.open import open_store
+from curate.units import MIB
+
+
+class Job:
+    """Base of all jobs. A subclass says what happens to a batch of rows; everything else is shared.
+
+    Annotated attributes are parameters (see `param`). `setup` runs once in each worker process, `process` for every
+    batch of every shard. Batches are Arrow tables of at most `batch_size` rows and never cross shards.
+    """
+
+    name: ClassVar[str] = ""
+    """Name of the job in ledgers and logs; by default the class's name in snake case."""
+    version: ClassVar[str | None] = None
+    """Version of what the job does, part of its identity. Without one, the digest of its code takes that place."""
+    columns: ClassVar[Any] = None
+    """Columns to read: names, names with Arrow types that go into the parser, or fields (one that is not nullable makes
+    a null a bad row). None reads all of them."""
+    output_schema: ClassVar[Any] = None
+    """Schema of every output. None derives it from what the first rows of the plan become, and then holds it."""
+    sides: ClassVar[Any] = ()
+    """Names of extra outputs, below `<output>/_side/<name>/`, or names with the schema of each (None derives it). Part
+    of the identity. Where `build` returns a mapping, that names them, and only schemas need to be said here."""
+    batch_size: int = 4096
+    """Rows of a batch, at most. Part of the identity."""
+    shard_bytes: int = 256 * MIB
+    """Stored bytes of a shard, at which inputs that can be split are. Part of the identity."""
+    format: str = "parquet"
+    """Format of the outputs: parquet, jsonl or csv. Part of the identity."""
+    codec: str | None = None
+    """Compression of the outputs; None: zstd. Part of the identity."""
+    compute: ClassVar[ActorPool | None] = None
+    """The pool of actors that `process` runs in; None: in the tasks that read, or, with `num_gpus` or `resources`, in a
+    pool as large as the cluster allows, since Ray starts a new process for every task that holds a GPU."""
+    num_cpus: float = 1
+    """CPUs that a task holds, or an actor where `process` runs in a pool."""
+    num_gpus: float = 0
+    """GPUs that an actor holds."""
+    resources: ClassVar[Mapping[str, float]] = {}
+    """Custom Ray resources that an actor holds, such as {"TPU": 4}."""
+    memory: int | None = None
+    """Bytes of memory that a task, or an actor, asks for; None leaves it to Ray."""
+    memory_budget: int | None = None
+    """Bytes of batches that all tasks have on their way to and from the actors of pools, about; None: 512 MiB."""
+    max_tasks: int | None = None
+    """Tasks at once, at most: for a service or a licence."""
+    max_bad_rows: str | int | None = None
+    """Rows of a shard that may be quarantined: N, or "P%"; None: 0.1 %, at least 10."""
+    task_timeout_s: float | None = None
+    """Seconds after which a shard that has not ended is cancelled by force and tried again; None: never."""
+    quarantine_errors: bool = False
+    """Whether a row for which `process` raises is quarantined: on the shard's last try, if it fails alone, twice, with
+    the same type of error. Off, such a shard fails."""
+
+    _params: ClassVar[dict[str, Param]] = {}
+    _reads_files: ClassVar[bool] = False
+    _secret_variables: dict[str, str | None]
+    """The environment variables that secret parameters were given as."""
+    _hidden: Secrets
+    """What must not be written down."""
+    _tally: Tally | None
+    """The books of the shard at hand; None while there can be none."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if not cls.__dict__.get("name"):
+            cls.name = snake_case(cls.__name__)
+        cls._params = define(cls, Job)
+
+    def __init__(self, **parameters: Any) -> None:
+        """Sets parameters and tunable settings by name. Raises ConfigError for an unknown, mistyped or missing one."""
+        owner = type(self).__name__
+        known = {*self._params, *TUNABLE}
+        for given in parameters:
+            if given not in known:
+                raise ConfigError(
+                    f"{owner} has no parameter {given!r}{did_you_mean(given, known)}; "
+                    f"it has: {', '.join(sorted(known))}"
+                )
+        for setting in TUNABLE:
+            if setting in parameters:
+                check_setting(owner, setting, parameters[setting])
+                self._set(setting, parameters[setting])
+        self._secret_variables = {}
+        for one in self._params.values():
+            if one.name not in parameters and one.required:
+                raise ConfigError(f"{owner} needs the parameter {one.name!r}{': ' if one.help else ''}{one.help}")
+            value = one.check(parameters.get(one.name, one.default), owner)
+            if one.secret:
+                self._secret_variables[one.name] = value
+                value = secret_value(value)
+            self._set(one.name, value)
+        self._hidden = Secrets([])
+        # For calls of `process` without a run, in tests: whatever it books goes nowhere.
+        self._tally = Tally(BadRowBudget("100%"))
+        self.log = log.get_logger(job=self.name)
+
+    def _set(self, name: str, value: Any) -> None:
+        try:
+            setattr(self, name, value)
+        except AttributeError as error:
+            raise ConfigError(f"{type(self).__name__}.{name} is a property, so it cannot be given") from error
+
+    # What a subclass overrides
+
+    def setup(self) -> None:
+        """Loads what `process` needs, once per worker process. Parameters are set already."""
+
+    def check(self) -> None:
+        """Raises ConfigError for parameters that make no sense together. Called before anything is read or written."""
+
+    def process(self, batch: Any) -> Any:
+        """Returns what a batch (a pyarrow.Table) becomes: a table, an iterable of tables, or None for nothing.
+
+        With extra outputs, which `sides` names, also a mapping of names to such, with "main" among them. Books are
+        those of the main output: rows that go to another one alone are dropped. How many each extra output gets is
+        counted under "side NAME".
+
+        Raise BadRow for a row that is bad, RetryLater where a service is down, CorruptInput to give the shard up.
+
+        After RetryLater it is called again with the same batch, once the time is over that was asked for; what it
+        booked of the batch is taken back, and batches that are done stay done. After a BadRow, and where the job has
+        `quarantine_errors`, it is called again with parts of the batch, whose results and bookings go nowhere, and at
+        last with all rows but the bad ones: keep no state from call to call that this would spoil.
+        """
+        raise NotImplementedError
+
+    def build(self, ds: Dataset) -> Dataset | Mapping[str, Dataset]:
+        """Returns what becomes of the rows of the inputs: `ds`, through operators. By default through `process`.
+
+        For jobs of more than one step: `super().build(ds)` is the part that is `process`. Nothing runs here. An input
+        shard becomes one output, or one of each in a mapping of outputs, with "main" among them. Operators that all
+        outputs are derived through run once; pools, checkpoints and exchanges have to be among those.
+
+        With an exchange (`sort`, `groupby`, `random_shuffle`, ...) it is the exchange whose parts become outputs, the
+        job keeps to the inputs that it began with, and `build` is called a second time, with these: it has to give the
+        same. Settings, parameters and books are those of the whole job, whatever stages it has.
+
+        Extra outputs lie below `<output>/_side/<name>/`, as the main one does below `<output>/`, and are published
+        before it. Books are those of the main output: what is dropped on the way to another one is booked nowhere, and
+        how many rows that gets is counted under "side NAME".
+
+        >>> import pyarrow.compute as pc
+        >>> from curate.testing import run_local
+        >>> class Scored(curate.Job):
+        ...     version = "1"
+        ...     def build(self, ds):
+        ...         scored = ds.with_column("chars", pc.utf8_length(pc.field("text")))
+        ...         return {
+        ...             "main": scored.filter(pc.field("chars") > 5, reason="short"),
+        ...             "scores": scored.select_columns(["chars"]),
+        ...         }
+        >>> ran = run_local(Scored, [{"text": "a long one"}, {"text": "tiny"}])
+        >>> ran.rows, ran.sides["scores"].to_pylist()
+        ([{'text': 'a long one', 'chars': 10}], [{'chars': 10}, {'chars': 4}])
+        >>> class Longest(curate.Job):
+        ...     version = "1"
+        ...     def build(self, ds):
+        ...         return ds.with_column("chars", pc.utf8_length(pc.field("text"))).sort("chars", descending=True)
+        >>> run_local(Longest, [{"text": "tiny"}, {"text": "a long one"}]).table["chars"].to_pylist()
+        [10, 4]
+        """
+        settings = settings_of(self)
+        return ds._apply(Process(self, self._hidden, compute_of(settings), settings.sides))
+
+    # What process may call
+
+    def drop(self, n: int, reason: str) -> None:
+        """Books `n` rows of the batch at hand as dropped for `reason`."""
+        call = f"drop({n!r}, {reason!r})"
+        self._booking("drop").drop(check_count(n, call), self._named(reason, call))
+
+    def quarantine(self, row: Mapping[str, Any], reason: str) -> None:
+        """Sets a row aside, with its reason, in the output's quarantine file; it counts against `max_bad_rows`."""
+        reason = self._named(reason, f"quarantine(row, {reason!r})")
+        self._booking("quarantine").set_aside(BadRow(0, reason, self._hidden.hide(row_json(row))))
+
+    def count(self, name: str, n: int | float = 1) -> None:
+        """Adds `n` to a counter, which is part of the output.
+
+        It is written into the output's own record, so it is exact whatever was killed and run again, and it is part of
+        the output's bytes: count only what depends on the rows and the parameters. What differs from run to run (times,
+        retries of a service, hits of a cache) makes the output non-deterministic, which is reported; see `metric`.
+        What a call of `process` counted that then raised BadRow or RetryLater is taken back.
+        """
+        call = f"count({name!r}, {n!r})"
+        self._booking("count").count(self._named(name, call), check_count(n, call, whole=False))
+
+    def metric(self, name: str, value: int | float) -> None:
+        """Adds `value` to a metric, which is no part of the output: the place for what differs from run to run.
+
+        Summed over shards, and shown by `curate status`, the summary and the ledger's events: each shard that is done
+        counts once, with all calls of `process` that the try made which published it, also those that raised
+        RetryLater. A rerun goes on with what earlier runs wrote down; what a killed run had not is not known.
+        """
+        call = f"metric({name!r}, {value!r})"
+        self._booking("metric").metric(self._named(name, call), check_count(value, call, whole=False))
+
+    def _booking(self, method: str) -> Tally:
+        if self._tally is None:
+            raise RuntimeError(f"{type(self).__name__}.setup called {method}(), but there is no shard to book it to")
+        return self._tally
+
+    def _named(self, text: str, call: str) -> str:
+        return self._hidden.hide(check_name(text, call))
+
+    # Running it
+
+    def run(
+        self,
+        *,
+        input: PathText | Sequence[PathText],
+        output: PathText,
+        backend: str = "ray",
+        limit: int | None = None,
+        sample: str | None = None,
+        overwrite: bool = False,
+        yes: bool = False,
+        accept_code_change: bool = False,
+        allow_incomplete_input: bool = False,
+        allow_concurrent: bool = False,
+        retry_failed: bool = False,
+        redo_stale: bool = False,
+        drop_removed: bool = False,
+        keep_stages: bool = False,
+        target_task_seconds: float = 120.0,
+        max_failed_shards: str | int | None = None,
+        max_in_flight: int | None = None,
+        display: Display | None = None,
+        confirm: Callable[[str], bool] | None = None,
+        handle_signals: bool = False,
+    ) -> Summary:
+        """Runs the job over `input` (files, directories, globs) into the prefix `output` and returns the summary.
+
+        Idempotent: shards whose output exists are skipped, so calling it again finishes what was left. Options are
+        those of the command line. Raises ConfigError if the job cannot run as asked; shards that fail do not raise,
+        they are in the summary, whose `state` is then `failed`.
+        """
+        from curate.graph.entry import run
+
+        log.ensure_configured()
+        options = self.options(
+            input=input,
+            output=output,
+            backend=backend,
+            limit=limit,
+            sample=sample,
+            overwrite=overwrite,
+            confirm=(lambda _: True) if yes else confirm,
+            accept_code_change=accept_code_change,
+            allow_incomplete_input=allow_incomplete_input,
+            allow_concurrent=allow_concurrent,
+            retry_failed=retry_failed,
+            redo_stale=redo_stale,
+            drop_removed=drop_removed,
+            keep_stages=keep_stages,
+            target_task_seconds=target_task_seconds,
+            max_failed_shards=max_failed_shards,
+            max_in_flight=max_in_flight,
+            display=display,
+            handle_signals=handle_signals,
+        )
+        return run(self.spec(), options)
+
+    options = staticmethod(run_options)
+    """Returns how to run, checked: what `run` takes, for those who call the driver themselves."""
+
+    @classmethod
+    def main(cls) -> None:
+        """Runs the job as a program: `python jobs/toxicity.py --input ... --output ...`. Ends the process."""
+        from curate.job.command import main
+
+        main(cls)
+
+    def spec(self) -> StageSpec:
+        """Returns the job as a stage. Looks assets up. Raises ConfigError if a secret or an asset is missing."""
+        cls = type(self)
+        if not hasattr(self, "_tally"):
+            raise ConfigError(f"{cls.__name__}.__init__ does not call super().__init__; load things in setup() instead")
+        if self._reads_files or cls.build is Job.build:
+            refuse_missing_hook(cls, "process_file" if self._reads_files else "process")
+        settings = checked_settings(self)
+        parameters = self._resolved()
+        self.check()
+        digest = job_digest(cls, is_identity=self.version is None)
+        output_format, codec = OutputFormat(self.format), self.codec or DEFAULT_CODEC
+        suffix(output_format, codec)
+        columns, required = parse_columns(cls.__name__, settings["columns"])
+        schema = settings["output_schema"]
+        identity = {
+            "job": self.name,
+            "version": self.version if self.version is not None else f"code {digest}",
+            "parameters": {name: value for name, value in parameters.items() if self._params[name].identity},
+            # As a list: a batch has its columns in this order.
+            "columns": None if columns is None else [column_text(name, columns[name], required) for name in columns],
+            "output_schema": _schema_text(schema),
+            "batch_size": self.batch_size,
+            "shard_bytes": self.shard_bytes,
+            "format": output_format.value,
+            "codec": codec,
+        }
+        made = self._made(columns)
+        last = made.last
+        declared = settings["sides"] if isinstance(settings["sides"], Mapping) else {}
+        sides = {name: declared.get(name) for name in last.sides}
+        if sides:
+            # Another output is another job: what is finished without it is not finished with it.
+            identity["sides"] = {name: _schema_text(schema) for name, schema in sides.items()}
+        spec = StageSpec(
+            name=self.name,
+            identity=identity,
+            # Without a version the digest is the identity, and there is nothing left to guard.
+            code_digest=digest if self.version is not None else "",
+            parameters=parameters,
+            operator=last.operator,
+            columns=columns,
+            required=required,
+            output_schema=schema,
+            sides=sides,
+            batch_rows=self.batch_size,
+            shard_bytes=self.shard_bytes,
+            format=output_format,
+            codec=codec,
+            resources=last.resources,
+            memory_budget=self.memory_budget,
+            max_tasks=self.max_tasks,
+            max_bad_rows=None if self.max_bad_rows is None else str(self.max_bad_rows),
+            task_timeout_s=None if self.task_timeout_s is None else float(self.task_timeout_s),
+            quarantine_errors=self.quarantine_errors,
+            origin=job_origin(self),
+        )
+        return made.stages(spec)
+
+    def _made(self, columns: Mapping[str, Any] | None) -> Made:
+        """Returns what happens to rows, from one durable place to the next."""
+        return made_of(settings_of(self), inputs_of(columns), self.build)
+
+    def _resolved(self) -> dict[str, Any]:
+        """Returns the parameters as the ledger records them. An attribute set after the job was made counts."""
+        recorded: dict[str, Any] = {}
+        secrets = []
+        for one in self._params.values():
+            if one.secret:
+                variable = self._secret_variables[one.name]
+                value = secret_value(variable)
+                if variable is not None and value is None:
+                    raise missing_secret(one.option, variable)
+                secrets += [value] if value is not None else []
+                recorded[one.name] = variable
+            else:
+                value = one.check(getattr(self, one.name), type(self).__name__)
+                for asset in value if isinstance(value, list) else [value]:
+                    if isinstance(asset, Asset):
+                        asset.resolve(open_store(asset.uri))
+                recorded[one.name] = one.recorded(value)
+            setattr(self, one.name, value)
+        self._hidden = Secrets(secrets)
+        return recorded
+
+
+def settings_of(job: Job) -> Settings:
+    """Returns what a job says of what it builds, as it is now."""
+    return Settings(
+        job=job.name,
+        owner=type(job).__name__,
+        sides=tuple(sorted(job.sides)),
+        compute=job.compute,
+        num_cpus=job.num_cpus,
+        num_gpus=job.num_gpus,
+        memory=job.memory,
+        resources=job.resources,
+    )
+
+
+def job_origin(job: Job) -> dict[str, Any]:
+    """Returns where a job comes from: its class, and what it takes to make it again."""
+    given = vars(job)
+    parameters = {
+        name: job._secret_variables[name] if one.secret else getattr(job, name) for name, one in job._params.items()
+    }
+    return origin_of(type(job), parameters, {name: given[name] for name in TUNABLE if name in given})
+
+
+def _schema_text(schema: Any) -> str | None:
+    return None if schema is None else schema.to_string(show_schema_metadata=False)

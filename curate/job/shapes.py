@@ -1,0 +1,57 @@
+"""TextJob: a job over one text column. The plumbing that toxicity, language and quality jobs share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from curate.job.build import Made, Part, Parts
+from curate.job.job import Job, settings_of
+from curate.job.operator import ProcessFile
+from curate.job.params import param
+from curate.stage.operator import InputFile
+
+
+class FileJob(Job):
+    """Base of jobs that take a file as it is. One file is one shard; its rows count as created.
+
+    An input that turns out to be broken fails alone and is not tried again if `process_file` raises
+    `curate.CorruptInput`. A part of it that is bad is set aside with `self.quarantine`; BadRow is for batches of rows.
+    """
+
+    _reads_files: ClassVar[bool] = True
+
+    def process_file(self, file: InputFile) -> Iterator[Any | Mapping[str, Any]]:
+        """Yields tables, or rows as dictionaries, from `file`: it has uri, size, generation and `open()`.
+
+        Dictionaries are gathered to tables. Without an `output_schema` all those of a file have the same keys.
+        """
+        raise NotImplementedError
+
+    def _made(self, columns: Mapping[str, Any] | None) -> Made:
+        del columns
+        return Parts((Part(ProcessFile(self, self._hidden), settings_of(self).held),))
+
+
+class TextJob(Job):
+    """Base of jobs that look at a text: which column holds it, which identifies a row, which are passed through.
+
+    `process` never sees a null or a text that is no string: such rows are in quarantine.
+    """
+
+    text_column: str = param("text", help="column that holds the text")
+    id_column: str = param("id", help="column that identifies a row; passed through")
+    keep_columns: list[str] = param([], help="further columns to pass through")
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Columns to read: id and text, then those to keep. The text may not be null."""
+        text = pa.field(self.text_column, pa.string(), nullable=False)
+        # The text last: whatever else it is named as, it is the text.
+        return {**dict.fromkeys([self.id_column, self.text_column, *self.keep_columns]), self.text_column: text}
+
+    def passed_through(self, batch: Any) -> Any:
+        """Returns the batch's id and kept columns, each once: what an output starts from."""
+        return batch.select(list(dict.fromkeys([self.id_column, *self.keep_columns])))

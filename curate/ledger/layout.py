@@ -1,0 +1,254 @@
+"""Names under `<output>/_curate/`, in one place. The leading `_` keeps them out of every reader's sight.
+
+job.json                      create-only: name, version, identity, fingerprint, code digest, schemas, format version
+plan/00000.parquet ...        shards; append-only, create-only; a later row of the same id replaces an earlier one,
+                              and takes the shard out of the job if its kind is `removed`
+accepted/<digest>             code digests that a user accepted under an unfinished job
+runs/<run-id>/run.json        who, where, when, command line, versions
+runs/<run-id>/heartbeat.json  the only mutable object
+runs/<run-id>/events-000001.jsonl.zst ...
+runs/<run-id>/failures/000001.jsonl.zst ...    every failed attempt, whole
+runs/<run-id>/logs/<worker>-000001.jsonl.zst ...   what workers logged and printed
+summary.json                  totals; exists if and only if the job is complete
+quarantine/<hash>.jsonl.zst   rows set aside; named by the output's record
+inputs/<hash>.parquet         the inputs of a job with an exchange, as it began with them; named by `job.json`
+stages/<key>/                 stages before the last one, each an output with a ledger of its own; see below
+tmp/<attempt>/                temporaries of a local store
+
+Stages are files that only this job reads, and that are removed when it is complete. They are kept where all of its
+tasks get at them, and the next run finds them: below the output, if that is local, or if there are several machines, or
+may be; else, for one in a bucket, in `$CURATE_SCRATCH/<hash of the output's URI>/<key>/`, by default in a folder
+of the user's own in the system's folder for temporaries, so that no row goes to the bucket and back.
+"""
+
+from __future__ import annotations
+
+import re
+
+from curate.storage.local import TEMPORARY
+
+LEDGER = "_curate"
+
+JOB = f"{LEDGER}/job.json"
+
+SUMMARY = f"{LEDGER}/summary.json"
+
+PLAN = f"{LEDGER}/plan/"
+
+RUNS = f"{LEDGER}/runs/"
+
+SCHEMAS = f"{LEDGER}/schema/"
+
+ACCEPTED = f"{LEDGER}/accepted/"
+
+QUARANTINE = f"{LEDGER}/quarantine/"
+
+TMP = f"{LEDGER}/tmp/"
+
+INPUTS = f"{LEDGER}/inputs/"
+
+STAGES = f"{LEDGER}/stages/"
+
+
+FORMAT_VERSION = 1
+"""Version of everything under `_curate/`. A ledger of another version is refused."""
+
+
+_PLAN_PART = re.compile(rf"{re.escape(PLAN)}(\d{{5,}})\.parquet")
+
+_EVENTS = re.compile(rf"{re.escape(RUNS)}[^/]+/events-\d+\.jsonl\.zst")
+
+_FAILURES = re.compile(rf"{re.escape(RUNS)}[^/]+/failures/\d+\.jsonl\.zst")
+
+_LOGS = re.compile(rf"{re.escape(RUNS)}[^/]+/logs/[^/]+-\d+\.jsonl\.zst")
+
+_RUN = re.compile(rf"{re.escape(RUNS)}([^/]+)/run\.json")
+
+_HASH = "[0-9a-f]{16}"
+
+_QUARANTINED = re.compile(rf"{re.escape(QUARANTINE)}{_HASH}\.jsonl\.zst")
+
+_SCRATCH = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}|begin-[0-9a-f]{8}")
+
+_KEY = re.compile(_HASH)
+
+_IN_STAGE = re.compile(r"[^_./][^/]*(/[^_./][^/]*)*\.run")
+"""A run file: called after what it was made of, which may be a file of any name, in a folder."""
+
+_FOLDER_IN_STAGE = re.compile(r"([^_./][^/]*/)+")
+
+_OWN = re.compile(
+    rf"""{LEDGER}/(
+        | job\.json | summary\.json
+        | plan/(\d{{5,}}\.parquet)?
+        | accepted/({_HASH})?
+        | schema/((input|side)-[\w-]+\.arrow | output\.arrow)?
+        | quarantine/({_HASH}\.jsonl\.zst)?
+        | inputs/({_HASH}\.parquet)?
+        | runs/([^/]+/(run\.json | heartbeat\.json | events-\d{{6,}}\.jsonl\.zst
+            | failures/(\d{{6,}}\.jsonl\.zst)? | logs/([^/]+-\d{{6,}}\.jsonl\.zst)?)?)?
+        | tmp/(({_SCRATCH.pattern})/({TEMPORARY})?)?
+        | stages/
+    )""",
+    re.VERBOSE,
+)
+"""Every name that curate gives below its folder of an output, but for those within a stage; those of folders end with a
+slash."""
+
+
+def plan_part(number: int) -> str:
+    """Returns the name of a part of the plan.
+
+    >>> plan_part(0)
+    '_curate/plan/00000.parquet'
+    """
+    return f"{PLAN}{number:05d}.parquet"
+
+
+def plan_part_number(name: str) -> int | None:
+    """Returns the number of a part of the plan, None if `name` is not one.
+
+    >>> plan_part_number("_curate/plan/00012.parquet"), plan_part_number("_curate/plan/00012.parquet.bak")
+    (12, None)
+    """
+    found = _PLAN_PART.fullmatch(name)
+    return None if found is None else int(found[1])
+
+
+def run_of(name: str) -> str | None:
+    """Returns the id of the run whose `run.json` this is, None if it is not one.
+
+    >>> run_of("_curate/runs/20240101T000000Z-abc123/run.json")
+    '20240101T000000Z-abc123'
+    """
+    found = _RUN.fullmatch(name)
+    return None if found is None else found[1]
+
+
+def run_file(run_id: str, name: str) -> str:
+    """Returns the name of a file of a run."""
+    return f"{RUNS}{run_id}/{name}"
+
+
+def events_segment(run_id: str, number: int) -> str:
+    """Returns the name of a segment of a run's events."""
+    return run_file(run_id, f"events-{number:06d}.jsonl.zst")
+
+
+def failures_segment(run_id: str, number: int) -> str:
+    """Returns the name of a segment of a run's failures."""
+    return run_file(run_id, f"failures/{number:06d}.jsonl.zst")
+
+
+def is_failures_segment(name: str) -> bool:
+    """Returns whether `name` (relative to the output) is a segment of failures."""
+    return _FAILURES.fullmatch(name) is not None
+
+
+def log_segment(run_id: str, worker: str, number: int) -> str:
+    """Returns the name of a segment of what one worker process of a run logged."""
+    return run_file(run_id, f"logs/{worker}-{number:06d}.jsonl.zst")
+
+
+def is_log_segment(name: str) -> bool:
+    """Returns whether `name` (relative to the output) is a segment of a worker's log."""
+    return _LOGS.fullmatch(name) is not None
+
+
+def run_id_of(name: str) -> str:
+    """Returns the id of the run that a file under `runs/` belongs to.
+
+    >>> run_id_of("_curate/runs/20240101T000000Z-abc123/failures/000001.jsonl.zst")
+    '20240101T000000Z-abc123'
+    """
+    return name[len(RUNS) :].partition("/")[0]
+
+
+def inputs_of(digest: str) -> str:
+    """Returns the name of the inputs that a job began with.
+
+    >>> inputs_of("0a1b")
+    '_curate/inputs/0a1b.parquet'
+    """
+    return f"{INPUTS}{digest}.parquet"
+
+
+def stage_of(name: str) -> str | None:
+    """Returns the key of the stage that a file is part of; None if it is of none.
+
+    >>> stage_of("_curate/stages/0a1b/part-00000-of-00002.run"), stage_of("_curate/job.json")
+    ('0a1b', None)
+    """
+    return name[len(STAGES) :].partition("/")[0] if name.startswith(STAGES) else None
+
+
+def is_scratch(name: str) -> bool:
+    """Returns whether this is what a folder of temporaries is called, in `tmp/`."""
+    return _SCRATCH.fullmatch(name) is not None
+
+
+def is_key(name: str) -> bool:
+    """Returns whether this is what the folder of a stage is called."""
+    return _KEY.fullmatch(name) is not None
+
+
+def is_quarantined(name: str) -> bool:
+    """Returns whether `name` (relative to the output) is a file of rows that were set aside."""
+    return _QUARANTINED.fullmatch(name) is not None
+
+
+def is_own(name: str) -> bool:
+    """Returns whether a name below an output, relative to it, is one that curate gives in its own folder there; a
+    folder's ends with a slash. Only what has such a name is ever removed. Whoever adds a name adds it here.
+
+    >>> is_own("_curate/plan/00000.parquet"), is_own("_curate/plan/"), is_own("_curate/plan/notes.txt"), is_own("a")
+    (True, True, False, False)
+    >>> is_own("_curate/stages/0123456789abcdef/_curate/job.json"), is_own("_curate/stages/mine/_curate/job.json")
+    (True, False)
+    """
+    if name.startswith(STAGES) and name != STAGES:
+        return is_of_stage(name[len(STAGES) :])
+    return _OWN.fullmatch(name) is not None
+
+
+def is_of_stage(name: str) -> bool:
+    """Returns whether a name, relative to the folder of a job's stages, is one that curate gives there.
+
+    >>> is_of_stage("0123456789abcdef/"), is_of_stage("0123456789abcdef/part-00000-of-00002.run"), is_of_stage("a/")
+    (True, True, False)
+    """
+    key, _, own = name.partition("/")
+    return is_key(key) and (not own or _IN_STAGE.fullmatch(own) is not None or is_own(own))
+
+
+def may_hold_runs(name: str) -> bool:
+    """Returns whether a name, relative to the folder of a job's stages, is one that a folder of run files may have.
+
+    >>> may_hold_runs("0123456789abcdef/2023/"), may_hold_runs("0123456789abcdef/_mine/"), may_hold_runs("mine/2023/")
+    (True, False, False)
+    """
+    key, _, folder = name.partition("/")
+    return is_key(key) and _FOLDER_IN_STAGE.fullmatch(folder) is not None
+
+
+def in_stage(name: str) -> str:
+    """Returns what a file is called within the stage that it is part of; its name, if it is of none.
+
+    >>> in_stage("_curate/stages/0a1b/_curate/job.json"), in_stage("_curate/job.json")
+    ('_curate/job.json', '_curate/job.json')
+    """
+    return name[len(STAGES) :].partition("/")[2] if name.startswith(STAGES) else name
+
+
+def is_events_segment(name: str) -> bool:
+    """Returns whether `name` (relative to the output) is a segment of events."""
+    return _EVENTS.fullmatch(name) is not None
+
+
+def is_hidden(name: str) -> bool:
+    """Returns whether some part of `name` starts with `_` or `.`: no reader takes such an object for data.
+
+    >>> is_hidden("2023/_curate/job.json"), is_hidden("2023/RC_01.parquet")
+    (True, False)
+    """
+    return any(part.startswith(("_", ".")) for part in name.split("/"))

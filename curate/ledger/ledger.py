@@ -1,0 +1,271 @@
+"""The durable record of a job beside its output: job, plan, runs, events, heartbeat, summary.
+
+Everything but a heartbeat is create-only. Who loses the race for `job.json` or a part of the plan adopts the winner's.
+The summary exists if and only if the job is complete: it is removed before new work starts and published at the end.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from curate.errors import ConfigError, ObjectNotFound
+from curate.ledger import layout, validation
+from curate.ledger.compression import decompress
+from curate.ledger.listing import OutputListing, sort_listing
+from curate.ledger.manifest import REMOVED, SCHEMA, Plan
+from curate.log import get_logger
+from curate.prefetch import ahead
+from curate.storage.open import open_store
+from curate.storage.protocol import Outcome, Store
+from curate.tasks.shard import SliceKind
+
+READERS = 8
+"""Threads that read small ledger objects at once: they wait for the store, not for a CPU."""
+
+PART_BYTES = 32 << 20
+
+PART_GROWTH = 500
+
+PART_ROW_BYTES = 100
+"""What becomes of a part of a plan in memory: at most so many bytes, and so many for each byte that is stored; and how
+many of them a row takes at least."""
+
+JOB_FIELDS = ("job", "fingerprint", "identity", "parameters", "code_digest", "suffix")
+"""What every `job.json` of this format version has, beside the version."""
+
+
+class Ledger:
+    """Reads and writes what is under `<root>/_curate/`."""
+
+    def __init__(self, store: Store, root: str) -> None:
+        self.store = store
+        self.root = root.rstrip("/")
+
+    def uri(self, name: str) -> str:
+        """Returns the URI of a name relative to the output."""
+        return f"{self.root}/{name}"
+
+    def list(self) -> OutputListing:
+        """Returns what is under the output prefix: one paged listing."""
+        return sort_listing(self.store.list(self.root + "/"), self.root)
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        """Returns a JSON object of the ledger. Raises ObjectNotFound, ConfigError if it is none."""
+        data = self.store.read(self.uri(name))
+        try:
+            value = orjson.loads(data)
+        except orjson.JSONDecodeError as error:
+            raise ConfigError(
+                f"{self.uri(name)} is not JSON ({error}); the ledger is damaged: "
+                "choose another --output, or remove this one"
+            ) from error
+        if not isinstance(value, dict):
+            raise ConfigError(
+                f"{self.uri(name)} holds {type(value).__name__}, expected an object; the ledger is damaged: "
+                "choose another --output, or remove this one"
+            )
+        if field := validation.problem(name, value):
+            raise ConfigError(
+                f"{self.uri(name)}: its field {field!r} makes no sense ({_shown(value[field])}); the ledger is "
+                "damaged: choose another --output, or remove this one"
+            )
+        return value
+
+    def create_json(self, name: str, value: Mapping[str, Any]) -> dict[str, Any]:
+        """Publishes `value` unless the name is taken; returns what is there now: the winner's."""
+        data = orjson.dumps(value, option=orjson.OPT_INDENT_2)
+        if self.store.publish(self.uri(name), data).outcome is Outcome.DIFFERENT:
+            return self.read_json(name)
+        return dict(value)
+
+    def read_job(self) -> dict[str, Any]:
+        """Returns `job.json`. Raises ConfigError if it is of another version of the ledger."""
+        job = self.read_json(layout.JOB)
+        if job.get("format_version") != layout.FORMAT_VERSION:
+            raise ConfigError(
+                f"{self.uri(layout.JOB)} has format version {job.get('format_version')!r}, this curate reads "
+                f"{layout.FORMAT_VERSION}; use the curate that wrote it, or another --output"
+            )
+        missing = [name for name in JOB_FIELDS if name not in job]
+        if missing:
+            raise ConfigError(
+                f"{self.uri(layout.JOB)} lacks {', '.join(missing)}; the ledger is damaged: "
+                "choose another --output, or remove this one"
+            )
+        return job
+
+    def create_schema(self, name: str, make: Callable[[], Any]) -> Any:
+        """Returns the Arrow schema stored under `name`, else what `make` returns, stored: the first one holds."""
+        schema = self.read_schema(name)
+        if schema is None:
+            schema = make()
+            uri = self.uri(f"{layout.SCHEMAS}{name}.arrow")
+            if self.store.publish(uri, bytes(schema.serialize())).outcome is Outcome.DIFFERENT:
+                schema = self.read_schema(name)
+        return schema
+
+    def read_schema(self, name: str) -> Any:
+        """Returns the Arrow schema stored under `name`, None if there is none."""
+        try:
+            data = self.store.read(self.uri(f"{layout.SCHEMAS}{name}.arrow"))
+        except ObjectNotFound:
+            return None
+        try:
+            return pa.ipc.read_schema(pa.py_buffer(data))
+        except (pa.ArrowException, ValueError, OSError) as error:
+            raise ConfigError(
+                f"{self.uri(layout.SCHEMAS)}{name}.arrow is not an Arrow schema ({error}); the ledger is damaged: "
+                "choose another --output, or start over with --overwrite"
+            ) from error
+
+    def read_plan(self, listing: OutputListing) -> Plan:
+        """Returns the plan whose parts are in the listing; one read a part. Raises ConfigError if one is damaged."""
+        names = sorted(listing.plan_parts, key=_part_number)
+        parts = ahead(lambda name: self.store.read(self.uri(name)), names, READERS)
+        return Plan.of([self._part(name, data) for name, data in parts])
+
+    def next_part(self, listing: OutputListing) -> str:
+        """Returns the name of the part that would be appended to the plan in the listing."""
+        # The next after the last one: were one missing, a count would name a part that is there, now and ever after.
+        return layout.plan_part(1 + max(map(_part_number, listing.plan_parts), default=-1))
+
+    def append_plan(self, part: Any, listing: OutputListing) -> bool:
+        """Publishes `part` as the next part of the plan; False if another driver's part took its place."""
+        name = self.next_part(listing)
+        sink = io.BytesIO()
+        pq.write_table(part, sink, compression="zstd")
+        if self.store.publish(self.uri(name), sink.getvalue()).outcome is Outcome.DIFFERENT:
+            return False
+        listing.plan_parts.append(name)
+        return True
+
+    def events(self, names: Iterable[str]) -> Iterator[dict[str, Any]]:
+        """Yields the events of segments, in the order of the names.
+
+        What cannot be read is left out with a warning: events save reading outputs, and decide nothing.
+        """
+
+        for name, lines in self._segments(sorted(names)):
+            yield from self._parsed(name, lines)
+
+    def newest_first(self, names: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yields the lines of segments with the segment's name: the last run first, of each run the last line first.
+
+        What cannot be read is left out with a warning.
+        """
+        for name, lines in self._segments(sorted(names, reverse=True)):
+            for event in self._parsed(name, reversed(lines)):
+                yield name, event
+
+    def _segments(self, names: Iterable[str]) -> Iterator[tuple[str, Sequence[bytes]]]:
+        """Yields segments by name, in this order, with their lines."""
+
+        def read(name: str) -> bytes:
+            try:
+                return self.store.read(self.uri(name))
+            except ObjectNotFound:
+                return b""
+
+        for name, data in ahead(read, names, READERS):
+            try:
+                yield name, decompress(data).splitlines()
+            except OSError as error:
+                self._unreadable(name, error)
+
+    def _parsed(self, name: str, lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+        strange = 0
+        try:
+            for line in lines:
+                event = orjson.loads(line)
+                if isinstance(event, dict) and not validation.wrong(event, validation.EVENT):
+                    yield event
+                else:
+                    strange += 1
+        except orjson.JSONDecodeError as error:
+            self._unreadable(name, error)
+        if strange:
+            self._unreadable(name, ValueError(f"{strange:,} lines make no sense"))
+
+    def _unreadable(self, name: str, error: Exception) -> None:
+        get_logger().warning("cannot read a segment of events", segment=self.uri(name), error=str(error))
+
+    def _part(self, name: str, data: bytes) -> Any:
+        """Returns a part of the plan from its bytes."""
+        try:
+            table = _part_of(data)
+            problem = _problem(table)
+        except (pa.ArrowException, ValueError, OSError) as error:
+            problem = str(error)
+        if problem:
+            raise ConfigError(
+                f"{self.uri(name)} is not a part of a plan ({problem}); the ledger is damaged: "
+                "choose another --output, or remove this one"
+            )
+        return table
+
+
+def open_ledger(root: str) -> Ledger:
+    """Returns the ledger below an output prefix, an absolute URI, to be read; makes no request."""
+    return Ledger(open_store(root), root)
+
+
+def _part_number(name: str) -> int:
+    number = layout.plan_part_number(name)
+    assert number is not None, name
+    return number
+
+
+def _part_of(data: bytes) -> Any:
+    """Returns a part of a plan. Raises ValueError for one that would become much more than plans do."""
+    found = pq.ParquetFile(pa.BufferReader(data))
+    metadata, names = found.metadata, found.schema_arrow.names
+    stored = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+    most = PART_BYTES + PART_GROWTH * len(data)
+    if names != SCHEMA.names:
+        raise ValueError(f"columns {str(names)[:400]}, expected {SCHEMA.names}")
+    if stored > most or metadata.num_rows > most // PART_ROW_BYTES:
+        raise ValueError(
+            f"{len(data):,} bytes become {metadata.num_rows:,} rows, {stored:,} bytes: no plan is like that"
+        )
+    # A few bytes can stand for as many rows as one likes, each with a long text: told as long as a text is kept once.
+    texts = [field.name for field in SCHEMA if pa.types.is_string(field.type)]
+    table = pq.ParquetFile(pa.BufferReader(data), read_dictionary=texts).read(use_threads=False)
+    chunks = [chunk for column in table.columns for chunk in column.chunks if isinstance(chunk, pa.DictionaryArray)]
+    size = sum(pc.sum(pc.binary_length(one.dictionary).take(one.indices)).as_py() or 0 for one in chunks)
+    if size > most:
+        raise ValueError(f"{len(data):,} bytes become {size:,} bytes of text: no plan is like that")
+    # A text may be no Unicode.
+    table.validate(full=True)
+    columns = [column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column for column in table.columns]
+    return pa.table(columns, names=names)
+
+
+def _problem(table: Any) -> str:
+    """Returns why a table is no part of a plan; empty if it is one."""
+    if not table.schema.equals(SCHEMA):
+        found = ", ".join(f"{field.name}: {field.type}" for field in table.schema)
+        return f"columns {found[:400]}, expected {', '.join(f'{field.name}: {field.type}' for field in SCHEMA)}"
+    for name in SCHEMA.names:
+        if table[name].null_count:
+            return f"column {name!r} has rows without a value"
+    if (name := validation.escaping(table["id"])) is not None:
+        return f"{name!r} cannot be the name of an output: it would not lie where outputs of a job do"
+    known = pc.is_in(table["kind"], value_set=pa.array([*(kind.value for kind in SliceKind), REMOVED]))
+    if not pc.all(known).as_py() and len(table):
+        return "column 'kind' has values that no plan has"
+    for name in ("start", "stop", "size_bytes", "object_bytes"):
+        if (pc.min(table[name]).as_py() or 0) < 0:
+            return f"column {name!r} has negative values"
+    return ""
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else text[:97] + "..."

@@ -1,0 +1,131 @@
+"""One listing of an output prefix, sorted into what it says: outputs, and what the ledger holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curate.errors import ConfigError
+from curate.ledger import layout
+from curate.ledger.columns import Columns
+from curate.ledger.manifest import Plan
+from curate.storage.protocol import Object, Special
+
+SCHEMA = pa.schema([("name", pa.string()), ("size", pa.int64()), ("generation", pa.string())])
+
+
+@dataclass(slots=True)
+class OutputListing:
+    """What is under an output prefix, names relative to it. Columns rather than objects: there may be millions."""
+
+    names: Any
+    sizes: Any
+    generations: Any
+    plan_parts: list[str] = field(default_factory=list)
+    segments: list[str] = field(default_factory=list)
+    """Segments of events."""
+    failures: list[str] = field(default_factory=list)
+    """Segments of failures."""
+    logs: list[str] = field(default_factory=list)
+    """Segments of workers' logs."""
+    quarantine: list[str] = field(default_factory=list)
+    """Files of quarantined rows, named by outputs or left by a kill."""
+    run_ids: list[str] = field(default_factory=list)
+    stages: set[str] = field(default_factory=set)
+    """Keys of the stages of which something is there."""
+    accepted: set[str] = field(default_factory=set)
+    """Code digests accepted under an unfinished job."""
+    has_job: bool = False
+    job_generation: str = ""
+    """Generation of `job.json`; empty where there is none."""
+    summary: Object | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Stored bytes of all objects that are not the ledger's."""
+        return int(pc.sum(self.sizes).as_py() or 0)
+
+    def object(self, root: str, row: int) -> Object:
+        """Returns one of the objects, of the listing of `root`."""
+        return Object(f"{root}/{self.names[row].as_py()}", self.sizes[row].as_py(), self.generations[row].as_py())
+
+
+def sort_listing(objects: Iterable[Object], root: str) -> OutputListing:
+    """Returns the objects of one listing of `root + "/"`, sorted into outputs and ledger.
+
+    Raises ConfigError if something of the ledger is no regular file. Anywhere else that is no output, and nobody's
+    business: a shard whose output's name it takes says so when it is published.
+    """
+    outputs = Columns(SCHEMA)
+    found = OutputListing(None, None, None)
+    cut = len(root) + 1
+    for item in objects:
+        name = item.uri[cut:]
+        if isinstance(item, Special):
+            refuse_special(item, name)
+        elif not name.startswith("_curate/"):
+            outputs.add((name, item.size, item.generation))
+        elif layout.plan_part_number(name) is not None:
+            found.plan_parts.append(name)
+        elif layout.is_events_segment(name):
+            found.segments.append(name)
+        elif layout.is_failures_segment(name):
+            found.failures.append(name)
+        elif layout.is_log_segment(name):
+            found.logs.append(name)
+        elif layout.is_quarantined(name):
+            found.quarantine.append(name)
+        elif run_id := layout.run_of(name):
+            found.run_ids.append(run_id)
+        elif name.startswith(layout.ACCEPTED):
+            found.accepted.add(name[len(layout.ACCEPTED) :])
+        elif stage := layout.stage_of(name):
+            found.stages.add(stage)
+        elif name == layout.JOB:
+            found.has_job, found.job_generation = True, item.generation
+        elif name == layout.SUMMARY:
+            found.summary = item
+    # A name that is no Unicode is there with its bytes escaped: no shard is named like it.
+    found.names, found.sizes, found.generations = outputs.table().columns
+    return found
+
+
+def refuse_special(item: Special, name: str) -> None:
+    """Raises ConfigError for what is no regular file, if `name`, relative to the output, is one of the ledger's."""
+    if name.startswith(f"{layout.LEDGER}/"):
+        raise ConfigError(
+            f"{item.uri} is {item.kind}, where only files of the ledger belong; the ledger was damaged from outside: "
+            "remove it, or choose another --output"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """Which shards of a plan have their output."""
+
+    done: Any
+    """One boolean a shard."""
+    position: Any
+    """Rank in the listing for each shard, -1 where there is no output."""
+    foreign: list[str]
+    """Objects outside the ledger that no shard of the plan is named after, hidden ones left out."""
+
+    @property
+    def count(self) -> int:
+        """Shards whose output exists."""
+        return int(np.count_nonzero(self.done))
+
+
+def match(plan: Plan, listing: OutputListing, suffix: str) -> Matched:
+    """Returns which shards of `plan` have an output named id + `suffix` in the listing."""
+    expected = pc.binary_join_element_wise(plan.ids, suffix, "")
+    position = pc.fill_null(pc.index_in(expected, value_set=listing.names), -1).to_numpy()
+    used = np.zeros(len(listing.names), dtype=bool)
+    used[position[position >= 0]] = True
+    foreign = [name for name in listing.names.filter(pa.array(~used)).to_pylist() if not layout.is_hidden(name)]
+    return Matched(position >= 0, position, foreign)

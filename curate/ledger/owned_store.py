@@ -1,0 +1,152 @@
+"""Whose output it is: a driver that was paused must not write to what became another's meanwhile.
+
+A driver may be stopped for an hour anywhere, between looking at something and writing, or in the middle of a write.
+Meanwhile another one may have found it silent, and have overwritten the job. What protects the other's work:
+
+- outputs, plan and summary are create-only, so that nothing there is ever replaced;
+- whatever is removed is removed against the generation that was seen;
+- and every write and removal of the driver goes through the store below, which first looks whether `job.json` is still
+  the object that this run found or made; a write that took long is looked at again afterwards, and undone.
+
+The look is made only if the driver was silent for longer than `SURE_S`. Nobody takes a driver for gone that wrote a
+heartbeat within the last two (see `rivals`), so that a run that is never paused pays nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from curate.clock import Clock
+from curate.errors import GenerationMismatch, JobReplacedError, ObjectNotFound
+from curate.ledger import layout
+from curate.ledger.listing import OutputListing
+from curate.ledger.run_log import HEARTBEAT_S
+from curate.storage.protocol import Calls, Object, Outcome, Published, Store, Writer
+
+SURE_S = 1.5 * HEARTBEAT_S
+"""Less than the two heartbeats for which others wait."""
+
+
+class OwnedStore:
+    """The store that a driver writes its ledger through: refuses to, once the output is another job's."""
+
+    def __init__(self, inner: Store, root: str, clock: Clock) -> None:
+        self._inner = inner
+        self._root = root
+        self._clock = clock
+        self._job: str | None = None
+        """Generation of `job.json`; None while there is none, and nothing to be another's."""
+        self._sure = (0.0, 0.0)
+        """When the job was last known to be this run's, by both clocks: one stands still while a machine sleeps."""
+        self._lost: JobReplacedError | None = None
+
+    def claim(self, generation: str | None, since: tuple[float, float]) -> None:
+        """Takes the job of this generation for this run's own; None: there is none.
+
+        `since` is a `moment` before it was seen or made.
+        """
+        self._job, self._sure = generation, since
+
+    def moment(self) -> tuple[float, float]:
+        """Returns the time by both clocks."""
+        return self._clock.now(), self._clock.monotonic()
+
+    def confirm(self) -> None:
+        """Looks whether the job is still this run's own: one small request. Raises JobReplacedError."""
+        if self._job is None:
+            return
+        now = self.moment()
+        try:
+            found = self._inner.stat(f"{self._root}/{layout.JOB}").generation
+        except ObjectNotFound:
+            found = ""
+        self._compare(found, now)
+
+    def confirm_by(self, listing: OutputListing) -> None:
+        """Does the same from a listing that was just made. Raises JobReplacedError."""
+        self._compare(listing.job_generation, self.moment())
+
+    def raise_if_lost(self) -> None:
+        """Raises JobReplacedError if any thread has found that out. Asks nobody."""
+        if self._lost is not None:
+            raise self._lost
+
+    def _compare(self, found: str, now: tuple[float, float]) -> None:
+        if self._job is not None and found != self._job:
+            self._lost = JobReplacedError(
+                f"{self._root}/{layout.JOB} was {'replaced' if found else 'removed'} while this run went on or was "
+                "paused: the output is another run's now, and nothing there was changed since. See: "
+                f"curate status {self._root}"
+            )
+            raise self._lost
+        self._sure = now
+
+    def was_paused_since(self, then: tuple[float, float]) -> bool:
+        """Returns whether so much time passed since that moment that what was seen then may hold no more."""
+        return not all(0 <= now - before <= SURE_S for now, before in zip(self.moment(), then, strict=True))
+
+    def _is_sure(self) -> bool:
+        return not self.was_paused_since(self._sure)
+
+    def _before_write(self) -> None:
+        self.raise_if_lost()
+        if not self._is_sure():
+            self.confirm()
+
+    def _after_write(self, written: Object | None) -> None:
+        """Undoes a write in the middle of which this process was paused, if the job was lost by then."""
+        if self._is_sure():
+            return
+        try:
+            self.confirm()
+        except JobReplacedError:
+            if written is not None:
+                with contextlib.suppress(GenerationMismatch):
+                    self._inner.delete(written.uri, written.generation)
+            raise
+
+    # The store
+
+    @property
+    def calls(self) -> Calls:
+        return self._inner.calls
+
+    def list(self, prefix: str) -> Iterator[Object]:
+        return self._inner.list(prefix)
+
+    def stat(self, uri: str) -> Object:
+        return self._inner.stat(uri)
+
+    def read(self, uri: str, start: int = 0, stop: int | None = None) -> bytes:
+        return self._inner.read(uri, start, stop)
+
+    def open(self, object: Object) -> BinaryIO:
+        return self._inner.open(object)
+
+    def writer(self, uri: str, *, durable: bool = True) -> Writer:
+        self._before_write()
+        return self._inner.writer(uri, durable=durable)
+
+    def publish(self, uri: str, data: bytes) -> Published:
+        self._before_write()
+        published = self._inner.publish(uri, data)
+        self._after_write(published.object if published.outcome is Outcome.CREATED else None)
+        return published
+
+    def replace(self, uri: str, data: bytes) -> Object:
+        """Writes a heartbeat: once it is there, nobody takes this run for gone for a while."""
+        self._before_write()
+        began = self.moment()
+        written = self._inner.replace(uri, data)
+        self._after_write(written)
+        self._sure = max(self._sure, began)
+        return written
+
+    def delete(self, uri: str, generation: str | None = None) -> bool:
+        self._before_write()
+        return self._inner.delete(uri, generation)
+
+    def may_delete(self, uri: str) -> bool:
+        return self._inner.may_delete(uri)

@@ -1,0 +1,223 @@
+"""What one run writes while it goes on: `run.json`, segments of events and of failures, the heartbeat.
+
+Written from a thread of its own, so that a store that throttles delays no task. Segments come every 2 s at first and
+less and less often, up to 60 s apart, and only when there is something; the heartbeat after 2 s, then every 10 s.
+
+The ledger may lag or end up short, for outputs are the truth and the next run reads them: nothing here stops a run, or
+its end.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import platform
+import socket
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from typing import Any
+
+import orjson
+
+from curate.clock import Clock
+from curate.errors import ConfigError, CurateError, JobReplacedError
+from curate.ledger import layout
+from curate.ledger.failures import Tracebacks
+from curate.ledger.ledger import Ledger
+from curate.ledger.process import boot_id, pid_space, process_started
+from curate.ledger.segments import Segments
+from curate.log import get_logger, redacted
+from curate.tasks.failure import printable
+
+HEARTBEAT_S = 10.0
+
+STALLED_S = 60.0
+"""A run that was silent for this long is shown as stalled."""
+
+FIRST_SEGMENT_S = 2.0
+
+LAST_SEGMENT_S = 60.0
+
+CLOSE_S = 150.0
+"""How long the end of a run waits for the ledger: longer than a store goes on trying one call, then the run ends."""
+
+
+def new_run_id(now: float) -> str:
+    """Returns a run id that sorts by start time.
+
+    >>> new_run_id(0)[:16]
+    '19700101T000000Z'
+    """
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%SZ") + "-" + uuid.uuid4().hex[:6]
+
+
+def whereabouts() -> dict[str, Any]:
+    """Returns where this process runs: enough to tell, on the same host, whether it still does."""
+    return {
+        "host": socket.gethostname(),
+        "boot_id": boot_id(),
+        "pid_space": pid_space(),
+        "pid": os.getpid(),
+        "pid_started": process_started(os.getpid()),
+    }
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())  # a container's user need not have a name
+
+
+def _cwd() -> str:
+    try:
+        return printable(os.getcwd())  # noqa: PTH109 - a path that is no Unicode stays text
+    except OSError:
+        return ""  # it was removed under the process
+
+
+class RunLog:
+    """The files of one run. Events and failures may be added from one thread while another writes."""
+
+    def __init__(self, ledger: Ledger, run_id: str, clock: Clock, heartbeat: Callable[[], dict[str, Any]]) -> None:
+        """`heartbeat` returns the mutable object's content; it is called from the writing thread."""
+        self.run_id = run_id
+        self._ledger = ledger
+        self._clock = clock
+        self._heartbeat = heartbeat
+        self._events = Segments(ledger, lambda number: layout.events_segment(run_id, number))
+        self._failures = Segments(ledger, lambda number: layout.failures_segment(run_id, number))
+        self._tracebacks = Tracebacks()
+        # Held while something is written, so that segments are numbered and published one after the other.
+        self._writing = threading.Lock()
+        self._segment_interval_s = FIRST_SEGMENT_S
+        self._segment_due_s = clock.monotonic() + FIRST_SEGMENT_S
+        # The second one soon: who looks at a run that has just begun wants to see it move.
+        self._heartbeat_due_s = clock.monotonic() + FIRST_SEGMENT_S
+        self._wake = threading.Event()
+        self._closed = False
+        self._replaced = False
+        """Whether the output was found to be another run's by now: there is nothing to write to any more."""
+        # A daemon: a store that does not answer cannot keep the process from ending.
+        self._thread = threading.Thread(target=self._write_until_closed, name="curate-runlog", daemon=True)
+        self._log = get_logger(run=run_id)
+
+    def open(self, about: dict[str, Any]) -> None:
+        """Publishes `run.json` and the first heartbeat, and starts the thread. Raises what the store raises."""
+        from curate import __version__
+
+        where = whereabouts()
+        value = {
+            "run_id": self.run_id,
+            "user": _user(),
+            **where,
+            "command": [printable(redacted(word)) for word in sys.argv],
+            "cwd": _cwd(),
+            "versions": {
+                "curate": __version__,
+                "python": platform.python_version(),
+                **{name: version(name) for name in ("ray", "pyarrow")},
+            },
+            **about,
+        }
+        there = self._ledger.create_json(layout.run_file(self.run_id, "run.json"), value)
+        if any(there.get(name) != where[name] for name in where):
+            raise ConfigError(
+                f"the run id {self.run_id} is taken by another run of this job; run again to get a new one"
+            )
+        self._write_heartbeat()
+        self._thread.start()
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Adds an event to the next segment. Never waits for the store."""
+        self._add(self._events, event)
+
+    def add_failure(self, failure: Mapping[str, Any]) -> None:
+        """Adds a failed try, as `failure_event` makes them, to the next segment. Never waits for the store."""
+        self._add(self._failures, self._tracebacks.bounded(failure))
+
+    def _add(self, stream: Segments, event: Mapping[str, Any]) -> None:
+        if stream.add(event):
+            self._wake.set()
+            if dropped := stream.take_dropped():
+                self._log.warning(
+                    "the store takes no events: the oldest are dropped, and the next run reads the outputs instead",
+                    bytes=dropped,
+                )
+
+    def flush(self) -> None:
+        """Writes what is waiting: segments, then the heartbeat that counts them. What fails is logged and kept."""
+        with self._writing:
+            self._seal_rest()
+            self._try(self._write_segments)
+            self._try(self._write_heartbeat)
+
+    def close(self, within_s: float = CLOSE_S) -> None:
+        """Writes the rest and ends the thread; gives up after `within_s`, and raises nothing if the store does.
+
+        Does nothing if the log was never opened: then the files are nobody's, or another run's.
+        """
+        if self._thread.ident is None:
+            return
+        self._closed = True
+        self._wake.set()
+        self._thread.join(within_s)
+        if self._thread.is_alive():
+            self._log.warning("the end of the ledger could not be written in time; the outputs are safe")
+
+    def write_due(self, now_s: float) -> None:
+        """Writes what is due at `now_s`. What fails is logged and kept until it is due again."""
+        with self._writing:
+            if now_s >= self._segment_due_s:
+                self._segment_due_s = now_s + self._segment_interval_s
+                self._segment_interval_s = min(LAST_SEGMENT_S, self._segment_interval_s * 1.5)
+                self._seal_rest()
+            self._try(self._write_segments)
+            self._beat_if_due(now_s)
+
+    def _write_until_closed(self) -> None:
+        while not (self._closed or self._replaced):
+            due_s = min(self._segment_due_s, self._heartbeat_due_s)
+            self._wake.wait(max(0.0, due_s - self._clock.monotonic()))
+            self._wake.clear()
+            if not self._closed:
+                self.write_due(self._clock.monotonic())
+        self.flush()
+
+    def _beat_if_due(self, now_s: float) -> None:
+        if now_s >= self._heartbeat_due_s:
+            self._heartbeat_due_s = now_s + HEARTBEAT_S
+            self._try(self._write_heartbeat)
+
+    def _try(self, write: Callable[[], None]) -> None:
+        if self._replaced:
+            return
+        try:
+            write()
+        except JobReplacedError:
+            # The run itself ends of it, and says so.
+            self._replaced = True
+        except CurateError as error:
+            self._log.warning("ledger write failed, will try again", error=str(error))
+        except Exception:  # noqa: BLE001 - were this thread to die, the run would be shown as stalled
+            self._log.warning("ledger write failed, will try again", exc_info=True)
+
+    def _seal_rest(self) -> None:
+        for stream in (self._failures, self._events):
+            stream.seal()
+
+    def _write_segments(self) -> None:
+        """Publishes the segments that are sealed, and beats in between: a slow store takes its time for each."""
+        # Failures first: what an event mentions can then be looked up.
+        for stream in (self._failures, self._events):
+            stream.write(lambda: self._beat_if_due(self._clock.monotonic()))
+
+    def _write_heartbeat(self) -> None:
+        value = {"run_id": self.run_id, "updated": self._clock.now(), **whereabouts(), **self._heartbeat()}
+        uri = self._ledger.uri(layout.run_file(self.run_id, "heartbeat.json"))
+        self._ledger.store.replace(uri, orjson.dumps(value, option=orjson.OPT_INDENT_2, default=str))

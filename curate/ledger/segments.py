@@ -1,0 +1,127 @@
+"""A stream of JSON lines that reaches the store in compressed segments, numbered from 1.
+
+A line is encoded when it is added, and lines are sealed into compressed segments, which wait in order until the store
+takes them: a tenth of the memory, and a segment that is written again after its answer was lost is the same bytes under
+the same name.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import orjson
+
+from curate.ledger import validation
+from curate.ledger.compression import compress
+from curate.ledger.ledger import Ledger
+from curate.ledger.listing import Matched, OutputListing
+from curate.ledger.manifest import Plan
+from curate.storage.protocol import Outcome
+from curate.units import MIB
+
+
+def done_events(
+    ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields rank and event of shards that are done, some perhaps several times.
+
+    An event counts only for the object that is there: by its generation.
+    """
+    if not matched.count:
+        return
+    for event in plan.ranked(filter(validation.done, ledger.events(listing.segments))):
+        rank = event["index"]
+        if rank >= len(plan) or not matched.done[rank]:
+            continue
+        if listing.generations[int(matched.position[rank])].as_py() == event["generation"]:
+            yield rank, event
+
+
+SEGMENT_LINES = 20_000
+
+SEGMENT_BYTES = 8 * MIB
+"""Lines, and bytes of them, at which a segment is sealed without waiting for the time to come."""
+
+MOST_WAITING_BYTES = 64 * MIB
+"""Sealed segments that may wait for the store, some million events; beyond it the oldest are dropped."""
+
+
+class Segments:
+    """Lines may be added from one thread while another writes. The writer is one at a time: its callers see to that."""
+
+    def __init__(self, ledger: Ledger, name_of: Callable[[int], str]) -> None:
+        """`name_of` returns the name of a segment, relative to the output, from its number."""
+        self._ledger = ledger
+        self._name_of = name_of
+        self._published = 0
+        # Lines on their way: encoded, then sealed. Guarded by `_lock`, which nothing slow is done under.
+        # One buffer, not a list: what orjson returns holds kilobytes for every line, however short it is.
+        self._lines = bytearray()
+        self._count = 0
+        self._sealed: deque[bytes] = deque()
+        self._sealed_bytes = 0
+        self._dropped_bytes = 0
+        self._lock = threading.Lock()
+
+    def add(self, value: Mapping[str, Any]) -> bool:
+        """Adds a line. Returns whether that sealed a segment, which is to be written. Never waits for the store."""
+        line = orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE, default=str)
+        with self._lock:
+            self._lines += line
+            self._count += 1
+            full = self._count >= SEGMENT_LINES or len(self._lines) >= SEGMENT_BYTES
+            if full:
+                self._seal()
+        return full
+
+    def seal(self) -> None:
+        """Makes a segment of the lines so far, if there are any."""
+        with self._lock:
+            if self._lines:
+                self._seal()
+
+    def take_dropped(self) -> int:
+        """Returns the bytes of segments that were dropped since the last call."""
+        with self._lock:
+            dropped, self._dropped_bytes = self._dropped_bytes, 0
+        return dropped
+
+    def write(self, after_each: Callable[[], None]) -> None:
+        """Publishes the sealed segments, in order. Raises what the store raises; what was not published is kept."""
+        while True:
+            with self._lock:
+                if not self._sealed:
+                    return
+                data = self._sealed.popleft()
+                self._sealed_bytes -= len(data)
+            try:
+                self._publish(data)
+            except BaseException:
+                with self._lock:
+                    self._sealed.appendleft(data)
+                    self._sealed_bytes += len(data)
+                raise
+            after_each()
+
+    def _seal(self) -> None:
+        data = compress(bytes(self._lines))
+        self._lines.clear()
+        self._count = 0
+        self._sealed.append(data)
+        self._sealed_bytes += len(data)
+        while self._sealed_bytes > MOST_WAITING_BYTES and len(self._sealed) > 1:
+            dropped = len(self._sealed.popleft())
+            self._sealed_bytes -= dropped
+            self._dropped_bytes += dropped
+
+    def _publish(self, data: bytes) -> None:
+        while True:
+            uri = self._ledger.uri(self._name_of(self._published + 1))
+            outcome = self._ledger.store.publish(uri, data).outcome
+            self._published += 1
+            # Other bytes hold the name if a segment whose answer was lost was dropped before it could be tried again.
+            if outcome is not Outcome.DIFFERENT:
+                return

@@ -1,0 +1,117 @@
+"""Extra outputs of a job: what they are called, where they lie, and which of them are there.
+
+    <output>/<shard><suffix>                the main output of a shard
+    <output>/_side/<name>/<shard><suffix>   an extra one, of the same format
+
+Extra outputs are published before the main one, whose existence alone means that the shard is done; so whoever finds a
+shard done finds all of its outputs. The underscore keeps them out of sight of who reads the main output;
+`<output>/_side/<name>` is itself a plain dataset.
+
+Each carries the record of its shard and, beyond that, its own name as `side`. The books of a shard are those of its
+main output. How many rows an extra one has is the shard's counter `side <name>`.
+
+>>> import pyarrow.compute as pc
+>>> from curate.testing import run_local
+>>> class Sorted(curate.Job):
+...     version = "1"
+...     sides = ("short",)
+...     def process(self, batch):
+...         long = pc.greater(pc.utf8_length(batch["text"]), 5)
+...         short = batch.filter(pc.invert(long))
+...         self.drop(len(short), "short")
+...         return {"main": batch.filter(long), "short": short}
+>>> ran = run_local(Sorted, [{"text": "a long one"}, {"text": "tiny"}])
+>>> ran.rows, ran.sides["short"].to_pylist(), ran.summary.books.counters
+([{'text': 'a long one'}], [{'text': 'tiny'}], {'side short': 1})
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curate.errors import ConfigError
+from curate.ledger.listing import OutputListing
+from curate.ledger.manifest import Plan
+
+MAIN = "main"
+"""What the main output is called where there are extra ones."""
+
+SIDES = "_side/"
+"""What the names of extra outputs begin with, below the output prefix."""
+
+RECORD_SIDE = "side"
+"""The field of a record that says which extra output it is; a main output has none."""
+
+_NAME = "[A-Za-z0-9][A-Za-z0-9_-]*"
+
+
+def check_side(owner: str, name: Any) -> str:
+    """Returns the name of an extra output. Raises ConfigError for one that is none.
+
+    >>> check_side("Job.sides", "rejected-2")
+    'rejected-2'
+    """
+    if not isinstance(name, str) or re.fullmatch(_NAME, name) is None or name == MAIN:
+        wanted = "expected letters, digits, - and _, of which the first is a letter or a digit"
+        why = "that is the main output" if name == MAIN else wanted
+        raise ConfigError(f"{owner}: {name!r} cannot be the name of an extra output: {why}")
+    return name
+
+
+def counter(side: str) -> str:
+    """Returns the name of the counter of an extra output's rows.
+
+    >>> counter("rejected")
+    'side rejected'
+    """
+    return f"side {side}"
+
+
+def schema_name(side: str) -> str:
+    """Returns the name under which the ledger keeps the schema of an extra output."""
+    return f"side-{side}"
+
+
+def side_name(side: str, output: str) -> str:
+    """Returns where an extra output lies, relative to the output prefix, whose main output is called `output`.
+
+    >>> side_name("rejected", "2023/a.parquet")
+    '_side/rejected/2023/a.parquet'
+    """
+    return f"{SIDES}{side}/{output}"
+
+
+def sides_of_job(job: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the names of the extra outputs of a job, from its `job.json`."""
+    # Not all of them are part of its identity: those of a deduplication follow from its operators.
+    return tuple(sorted(job.get("sides", job["identity"].get("sides", ()))))
+
+
+def side_rows(listing: OutputListing) -> Any:
+    """Returns the rows of a listing that lie where extra outputs do, in order."""
+    return np.flatnonzero(pc.starts_with(listing.names, SIDES).to_numpy(zero_copy_only=False))
+
+
+def sides_of_shards(listing: OutputListing, plan: Plan, suffix: str, ranks: Any) -> Any:
+    """Returns the rows of a listing that are extra outputs of these shards, whatever the extra outputs are called."""
+    return sides_of_ids(listing, plan.ids.take(pa.array(ranks)), suffix)
+
+
+def sides_of_ids(listing: OutputListing, ids: Any, suffix: str) -> Any:
+    """Returns the rows of a listing that are extra outputs of shards of these ids."""
+    rows = side_rows(listing)
+    mains = pc.replace_substring_regex(listing.names.take(pa.array(rows)), f"^{SIDES}{_NAME}/", "")
+    wanted = pc.binary_join_element_wise(ids, suffix, "")
+    return rows[pc.is_in(mains, value_set=wanted).to_numpy(zero_copy_only=False)]
+
+
+def match_side(side: str, plan: Plan, listing: OutputListing, suffix: str) -> Any:
+    """Returns the row in the listing of each shard's extra output of this name, -1 where there is none."""
+    expected = pc.binary_join_element_wise(side_name(side, ""), plan.ids, suffix, "")
+    return pc.fill_null(pc.index_in(expected, value_set=listing.names), -1).to_numpy()

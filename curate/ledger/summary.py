@@ -1,0 +1,158 @@
+"""What a run returns and prints: one value, with the shape that scripts rely on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import reduce
+from typing import Any
+
+from curate.ledger.stages import StageReport, exchanges
+from curate.storage.protocol import Calls
+from curate.tasks.books import Books
+from curate.units import plain
+
+
+class RunState(StrEnum):
+    """How a run ended."""
+
+    COMPLETE = "complete"
+    FAILED = "failed"
+    """Some shards failed; all others are done."""
+    ABORTED = "aborted"
+    """Stopped by `max_failed_shards`."""
+    INTERRUPTED = "interrupted"
+
+    @property
+    def exit_code(self) -> int:
+        """The program's exit code: 0 complete, 1 failed, 3 aborted, 130 interrupted (2 is a refused start)."""
+        return {"complete": 0, "failed": 1, "aborted": 3, "interrupted": 130}[self.value]
+
+
+@dataclass(frozen=True, slots=True)
+class FailureGroup:
+    """Failed shards with the same error."""
+
+    error: str
+    count: int
+    shard: str
+    """One of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The result of a run. `shards` count what the run was asked for (all, or `limit`, or `sample`)."""
+
+    job: str
+    run_id: str
+    output: str
+    state: RunState
+    total: int
+    done: int
+    """Shards whose output exists now, those of earlier runs included."""
+    skipped: int
+    """Shards whose output existed before this run."""
+    failed: int
+    dispatched: int
+    """Tasks launched by this run."""
+    attempts: int
+    """Attempts at shards that ended in this run."""
+    books: Books
+    """Rows and counters of all shards that are done, earlier runs included."""
+    bytes_in: int
+    bytes_out: int
+    seconds: float
+    calls: Calls
+    """Storage calls of this run: the driver's and its workers'."""
+    failures: tuple[FailureGroup, ...] = field(default=())
+    stale: int = 0
+    """Done shards whose input changed after the plan was made."""
+    stages: tuple[StageReport, ...] = ()
+    """All stages of a job with exchanges, in order. Then shards and tasks are those of its last stage, or of the one
+    that did not end well, and so are the books of a job that is not complete; all else is that of the whole job."""
+    incomplete_input: tuple[Mapping[str, Any], ...] = ()
+    """Outputs of other jobs that were read and were not all there, which was allowed: output, job, missing, planned."""
+    start_seconds: float = 0.0
+    """Seconds, of `seconds`, that it took to start Ray, or to join a cluster; 0 where this process had done so."""
+    missing: tuple[int, int] = (0, 0)
+    """Inputs of earlier runs that this one was not given, and their shards, which are still part of the job."""
+    dropped: int = 0
+    """Shards that this run took out of the job, for their inputs were removed."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns what `--json` prints."""
+        return {
+            "job": self.job,
+            "run_id": self.run_id,
+            "output": self.output,
+            "state": self.state.value,
+            "shards": {
+                "total": self.total,
+                "done": self.done,
+                "skipped": self.skipped,
+                "failed": self.failed,
+            },
+            "tasks": {"dispatched": self.dispatched, "attempts": self.attempts},
+            "rows": self.books.rows(),
+            "counters": self.books.sorted_counters(),
+            **self.books.sorted_metrics(),
+            "bytes": {"in": self.bytes_in, "out": self.bytes_out},
+            "seconds": round(self.seconds, 3),
+            "start_seconds": round(self.start_seconds, 3),
+            "storage_calls": self.calls.as_dict(),
+            **({"missing_inputs": {"inputs": self.missing[0], "shards": self.missing[1]}} if any(self.missing) else {}),
+            **({"dropped_shards": self.dropped} if self.dropped else {}),
+            **({"incomplete_input": [dict(one) for one in self.incomplete_input]} if self.incomplete_input else {}),
+            **staged_as_dict(self.stages),
+        }
+
+
+def told_incomplete(holes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns in words what was missing of the inputs, from the records of runs.
+
+    >>> told_incomplete([{"output": "/data/a", "missing": 1, "planned": 24}])
+    ['incomplete: 1 of 24 outputs of /data/a was missing (--allow-incomplete-input)']
+    """
+    lines = []
+    for one in holes:
+        missing, planned, output = one["missing"], one["planned"], plain(one["output"])
+        was = f"{missing:,} of {planned:,} outputs of {output} {'was' if missing == 1 else 'were'} missing"
+        text = was if missing else f"the job was not complete that writes to {output}"
+        lines.append(f"incomplete: {text} (--allow-incomplete-input)")
+    return lines
+
+
+def told_missing(inputs: int, shards: int) -> str:
+    """Returns in words that inputs of earlier runs are missing.
+
+    >>> told_missing(1, 1).partition("; ")[2]
+    'its shard is still part of this job (--drop-removed takes it out)'
+    """
+    some = "1 input of an earlier run is" if inputs == 1 else f"{inputs:,} inputs of earlier runs are"
+    whose = "its" if inputs == 1 else "their"
+    what, them = (f"{whose} shard is", "it") if shards == 1 else (f"{whose} {shards:,} shards are", "them")
+    return f"{some} missing from --input; {what} still part of this job (--drop-removed takes {them} out)"
+
+
+def staged_as_dict(stages: Sequence[StageReport]) -> dict[str, Any]:
+    """Returns what `--json` and `summary.json` say of stages, and of exchanges between them; nothing without any."""
+    if not stages:
+        return {}
+    return {
+        "stages": [one.as_dict() for one in stages],
+        "exchanges": [one.as_dict() for one in exchanges(stages)],
+    }
+
+
+def together(rounds: Sequence[Summary]) -> Summary:
+    """Returns the summary of a run that did again what was disturbed: the last one, with the work of all of them."""
+    return replace(
+        rounds[-1],
+        skipped=rounds[0].skipped,
+        dispatched=sum(one.dispatched for one in rounds),
+        attempts=sum(one.attempts for one in rounds),
+        start_seconds=sum(one.start_seconds for one in rounds),
+        calls=reduce(Calls.plus, (one.calls for one in rounds)),
+        dropped=sum(one.dropped for one in rounds),
+    )

@@ -1,0 +1,287 @@
+"""Whether what a ledger holds makes sense, before anybody goes by it. Pure; who reads decides what follows.
+
+An output prefix is a place where others may write. What is read from there is data: it is looked at field by field, and
+no name of it leads out of the prefix. Fields that are not there are not missed here, and those that nobody knows are
+nobody's business.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from curate.ledger import layout
+
+Check = Callable[[Any], bool]
+
+
+LARGEST = 2**63 - 1
+
+LAST_S = 253_402_300_799.0
+"""The last second of the year 9999, since 1970: what calendars can tell."""
+
+
+def text(value: Any) -> bool:
+    """Returns whether a value is text."""
+    return isinstance(value, str)
+
+
+def whole(value: Any) -> bool:
+    """Returns whether a value is a whole number that other programs can hold too."""
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST
+
+
+def count(value: Any) -> bool:
+    """Returns whether a value is a number of things."""
+    return whole(value) and value >= 0
+
+
+def number(value: Any) -> bool:
+    """Returns whether a value is a number, and no infinite one."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def moment(value: Any) -> bool:
+    """Returns whether a value is a time in seconds since 1970."""
+    return number(value) and -LAST_S <= value <= LAST_S and value > -62_135_596_800.0
+
+
+def mapping(value: Any) -> bool:
+    """Returns whether a value is a JSON object."""
+    return isinstance(value, Mapping)
+
+
+def one_part(value: Any) -> bool:
+    """Returns whether a value can be one part of a path: the name of something in the folder it is looked for in.
+
+    >>> one_part("0a1b"), one_part(".."), one_part("a/b"), one_part("")
+    (True, False, False, False)
+    """
+    return isinstance(value, str) and re.fullmatch(r"[\w.-]{1,200}", value) is not None and value.strip(".") != ""
+
+
+def maybe(check: Check) -> Check:
+    """Returns a check that takes null too."""
+    return lambda value: value is None or check(value)
+
+
+def many(check: Check) -> Check:
+    """Returns a check of each item of an array."""
+    return lambda value: isinstance(value, list) and all(map(check, value))
+
+
+def each(check: Check) -> Check:
+    """Returns a check of each value of an object."""
+    return lambda value: isinstance(value, Mapping) and all(map(check, value.values()))
+
+
+def fields(**checks: Check) -> Check:
+    """Returns a check of an object: of these fields, those that are there."""
+    return lambda value: isinstance(value, Mapping) and not wrong(value, checks)
+
+
+def having(**checks: Check) -> Check:
+    """Returns a check of an object that has all of these fields."""
+    return lambda value: isinstance(value, Mapping) and checks.keys() <= value.keys() and not wrong(value, checks)
+
+
+def wrong(value: Mapping[str, Any], checks: Mapping[str, Check]) -> str:
+    """Returns the first field that is there and makes no sense; empty if all do."""
+    return next((name for name, check in checks.items() if name in value and not check(value[name])), "")
+
+
+_IN_QUARANTINE = re.compile(rf"{re.escape(layout.QUARANTINE)}[\w-]+\.jsonl\.zst")
+
+_IN_INPUTS = re.compile(rf"{re.escape(layout.INPUTS)}[\w?-]+\.parquet")
+
+
+def quarantine(value: Any) -> bool:
+    """Returns whether a value names a file of rows that were set aside.
+
+    >>> quarantine("_curate/quarantine/0a1b.jsonl.zst"), quarantine("_curate/quarantine/../job.json")
+    (True, False)
+    """
+    return isinstance(value, str) and _IN_QUARANTINE.fullmatch(value) is not None
+
+
+rows = having(**{"in": whole, "created": whole, "out": whole, "quarantined": whole, "dropped": each(whole)})
+
+counters = each(maybe(lambda value: isinstance(value, int | float) and not isinstance(value, bool)))
+
+_shards = each(whole)
+
+_failed = having(count=whole, error=text, shard=text)
+
+_stage = lambda value: (  # noqa: E731 - one of the shapes
+    having(name=text)(value)
+    and (value.get("key") == "" or one_part(value.get("key")))
+    and fields(
+        reads=many(one_part),
+        state=text,
+        shards=_shards,
+        rows=maybe(rows),
+        bytes=each(whole),
+        seconds=maybe(number),
+    )(value)
+)
+
+_earlier_books = having(
+    rows=rows,
+    counters=counters,
+    quarantine=many(
+        lambda one: isinstance(one, list) and len(one) == 2 and isinstance(one[0], str) and quarantine(one[1])
+    ),
+)
+
+_incomplete = many(having(output=text, missing=count, planned=count))
+
+_earlier = lambda value: _earlier_books(value) and fields(metrics=counters)(value)  # noqa: E731 - one of the shapes
+
+_side = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+
+_suffix = re.compile(r"\.(parquet|jsonl|csv|run)(\.(gz|zst))?")
+
+
+JOB: Mapping[str, Check] = {
+    "job": text,
+    "fingerprint": text,
+    # Where a job that did not yet say them apart says its extra outputs.
+    "identity": fields(sides=lambda value: mapping(value) and all(_side.fullmatch(name) for name in value)),
+    "parameters": mapping,
+    "sides": many(lambda value: isinstance(value, str) and _side.fullmatch(value) is not None),
+    "code_digest": text,
+    "suffix": lambda value: isinstance(value, str) and _suffix.fullmatch(value) is not None,
+    "format": lambda value: value in ("parquet", "jsonl", "csv", "run"),
+    "codec": text,
+    "seed": count,
+    "inputs": lambda value: isinstance(value, str) and _IN_INPUTS.fullmatch(value) is not None,
+    "stages": many(_stage),
+}
+
+SUMMARY: Mapping[str, Check] = {
+    "fingerprint": text,
+    "run_id": text,
+    "shards": _shards,
+    "rows": rows,
+    "counters": counters,
+    "metrics": counters,
+    "bytes": each(whole),
+    "earlier": maybe(_earlier),
+    "stages": many(_stage),
+    "incomplete_input": _incomplete,
+}
+
+BEAT: Mapping[str, Check] = {
+    "run_id": text,
+    "job": text,
+    "state": text,
+    "started": moment,
+    "updated": moment,
+    "host": text,
+    "boot_id": text,
+    "pid_space": text,
+    "pid": count,
+    "pid_started": text,
+    "shards": _shards,
+    "rows": rows,
+    "counters": counters,
+    "metrics": counters,
+    "bytes": each(whole),
+    "rate": having(shards_per_s=number, rows_per_s=number, bytes_per_s=number),
+    "eta_seconds": maybe(number),
+    "eta_range_seconds": maybe(lambda value: many(number)(value) and len(value) == 2),
+    "failures": many(_failed),
+    "retrying": many(_failed),
+    "stages": many(_stage),
+    "incomplete_input": _incomplete,
+    "missing_inputs": lambda value: many(count)(value) and len(value) == 2,
+}
+
+RUN: Mapping[str, Check] = {
+    **{name: BEAT[name] for name in ("run_id", "started", "host", "boot_id", "pid_space", "pid", "pid_started")},
+    "command": many(text),
+    "cwd": text,
+    "inputs": many(text),
+    "backend": text,
+    "origin": maybe(
+        fields(**{"class": text, "module": text, "script": text, "parameters": mapping, "settings": mapping})
+    ),
+}
+
+EVENT: Mapping[str, Check] = {
+    "time": moment,
+    "index": count,
+    "outcome": text,
+    "run_id": text,
+    "shard": text,
+    "attempt": whole,
+    "task": whole,
+    "input": text,
+    "kind": text,
+    "error": text,
+    "frame": text,
+    "traceback": text,
+    "as": text,
+    "node": text,
+    "pid": count,
+    "seconds": number,
+    "peak_bytes": whole,
+    "generation": text,
+    "checksum": text,
+    "rows": rows,
+    "counters": counters,
+    "metrics": counters,
+}
+
+RECORD: Mapping[str, Check] = {
+    "job": text,
+    "fingerprint": text,
+    "shard": text,
+    "side": text,
+    "rows": rows,
+    "counters": counters,
+    "quarantine": maybe(quarantine),
+}
+
+
+def outcome(value: Any) -> bool:
+    """Returns whether a line of a segment tells how an attempt at a shard ended, and when."""
+    return having(time=moment, index=count, outcome=text)(value)
+
+
+def done(value: Any) -> bool:
+    """Returns whether a line of a segment of events tells of a shard that was done."""
+    tells = having(index=count, outcome=text, generation=text, rows=rows, counters=counters)
+    return tells(value) and fields(metrics=counters)(value) and bool(value["outcome"] == "done")
+
+
+def failure(value: Any) -> bool:
+    """Returns whether a line of a segment of events or failures tells of a try that failed."""
+    tells = having(time=moment, index=count, outcome=text, shard=text, attempt=whole, task=whole)
+    return tells(value) and value["outcome"] in ("failed", "retry", "copy_failed")
+
+
+def problem(name: str, value: Mapping[str, Any]) -> str:
+    """Returns the field of a JSON file of the ledger that makes no sense; empty if all do. `name` is the file's."""
+    last = name.rpartition("/")[2]
+    checks = {"job.json": JOB, "summary.json": SUMMARY, "heartbeat.json": BEAT, "run.json": RUN}.get(last, {})
+    return wrong(value, checks)
+
+
+_ESCAPING = r"(^|/)\.{0,2}(/|$)|[\x00-\x1f\x7f]|^(_curate|_side)/"
+
+
+def escaping(names: Any) -> str | None:
+    """Returns the first of these names, an Arrow column, under which no output can lie below the output prefix; None if
+    all can. One leads out of it (`..`) or to where the job keeps other things, is no name, or acts on terminals.
+
+    >>> import pyarrow as pa
+    >>> escaping(pa.array(["a/b..c", "2023/..hidden"])), escaping(pa.array(["a", "b/../../c"]))
+    (None, 'b/../../c')
+    """
+    import pyarrow.compute as pc
+
+    found = pc.index(pc.match_substring_regex(names, _ESCAPING), True).as_py()
+    return None if found < 0 else str(names[found].as_py())

@@ -1,0 +1,1 @@
+"""What people look at: it reads what lies below a prefix, and writes nothing."""

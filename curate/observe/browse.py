@@ -1,0 +1,164 @@
+"""Reads what a job left for people to look at: rows, rows that were set aside, what workers logged. No cluster.
+
+Everything is an iterator: what is not asked for is not read, and nothing is kept but what is on its way.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import orjson
+
+from curate.errors import ConfigError, ObjectNotFound, did_you_mean
+from curate.formats.quarantine import Quarantined, read_quarantine
+from curate.formats.record import read_record
+from curate.ledger import layout
+from curate.ledger.compression import decompress
+from curate.ledger.ledger import Ledger
+from curate.ledger.segments import done_events
+from curate.log import get_logger
+from curate.observe.job import FoundJob, read_summary
+from curate.observe.peek import peek
+from curate.prefetch import ahead
+from curate.tasks.books import Earlier
+
+READERS = 16
+"""Small objects that are read at once: each is a request that waits for the store."""
+
+
+def rows(
+    found: FoundJob, columns: Sequence[str] | None = None, shard: str | None = None
+) -> Iterator[tuple[str, bytes]]:
+    """Yields shard and row, as a line of JSON, of all outputs that are there, in plan order; or of one shard.
+
+    Raises ConfigError for a shard without an output, and for a column that is not there; CorruptInput.
+    """
+    ranks = np.flatnonzero(found.matched.done).tolist() if shard is None else [found.done_rank(shard)]
+    for rank in ranks:
+        shard_id = found.plan.shard_id(rank)
+        for line in peek(found.ledger.store, found.output(rank), *found.written_as, columns):
+            yield shard_id, line
+
+
+# Rows that were set aside
+
+
+def quarantines(found: FoundJob, shard: str | None = None) -> Iterator[tuple[str, str]]:
+    """Yields shard and name of each file of rows that were set aside, in plan order; or of one shard.
+
+    Which shards set rows aside is known from events, where that is lost from the records of outputs; which file is
+    theirs, from their records. Those of stages before the last one, which a complete job's summary names, come first.
+    Raises ConfigError for a shard without an output, CorruptInput.
+    """
+    summary = read_summary(found.ledger, found.listing)
+    earlier = None if summary is None else Earlier.of(summary)
+    before = () if earlier is None else [one for one in earlier.quarantine if shard in (None, one[0])]
+    yield from before
+    if before and shard is not None:
+        return
+    if shard is not None:
+        ranks = [found.done_rank(shard)]
+    elif not found.listing.quarantine:
+        return
+    else:
+        asked = found.matched.done.copy()
+        for rank, event in done_events(found.ledger, found.listing, found.plan, found.matched):
+            asked[rank] = bool(event["rows"]["quarantined"])
+        ranks = np.flatnonzero(asked).tolist()
+
+    def read(rank: int) -> str | None:
+        record = read_record(found.ledger.store, found.output(rank), *found.written_as)
+        return None if record is None else record.get("quarantine")
+
+    for rank, name in ahead(read, ranks, READERS):
+        if name:
+            yield found.plan.shard_id(rank), name
+
+
+def quarantined(found: FoundJob, shard: str | None = None) -> Iterator[tuple[str, Quarantined]]:
+    """Yields shard and row of all rows that were set aside, in plan order; or of one shard.
+
+    A file that is gone is told, and passed over. Raises as `quarantines` does.
+    """
+    store = found.ledger.store
+    for shard_id, name in quarantines(found, shard):
+        try:
+            object = store.stat(found.ledger.uri(name))
+        except ObjectNotFound:
+            get_logger().warning("a file of quarantined rows is gone", shard=shard_id, file=name)
+            continue
+        for row in read_quarantine(store, object):
+            yield shard_id, row
+
+
+# What workers said
+
+
+def newest_run(names: Iterable[str], run_ids: Iterable[str], wanted: str | None = None) -> str | None:
+    """Returns the run whose log is to be shown, from segments and runs: as wanted, else the newest that has one.
+
+    None if no run has. Raises ConfigError for a run that is not there.
+    """
+    known = sorted({*run_ids, *map(layout.run_id_of, names)})
+    if wanted is not None:
+        if wanted not in known:
+            raise ConfigError(
+                f"there is no run {wanted!r}{did_you_mean(wanted, known)}; the newest are "
+                f"{', '.join(known[:-6:-1]) or 'none'}"
+            )
+        return wanted
+    return max(map(layout.run_id_of, names), default=None)
+
+
+def said(ledger: Ledger, names: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Yields the lines of these segments of workers' logs, those of all workers merged by time.
+
+    A worker's lines keep their order. What cannot be read is left out with a warning.
+    """
+    workers: dict[str, list[str]] = {}
+    for name in sorted(names):
+        workers.setdefault(name.rpartition("-")[0], []).append(name)
+    with ThreadPoolExecutor(READERS) as pool:
+        streams = [_of_worker(ledger, pool, own) for own in workers.values()]
+        yield from heapq.merge(*streams, key=lambda line: line["time"])
+
+
+def _of_worker(ledger: Ledger, pool: ThreadPoolExecutor, names: list[str]) -> Iterator[dict[str, Any]]:
+    """Returns the lines of one worker; its first segment is asked for at once, each other one while one is shown."""
+
+    def read(name: str) -> list[bytes]:
+        try:
+            return decompress(ledger.store.read(ledger.uri(name))).splitlines()
+        except ObjectNotFound:
+            return []  # removed since it was listed: the job begins anew
+        except OSError as error:
+            get_logger().warning("cannot read a segment of a log", segment=ledger.uri(name), error=str(error))
+            return []
+
+    def lines(coming: Future[list[bytes]]) -> Iterator[dict[str, Any]]:
+        for number, name in enumerate(names):
+            here = coming.result()
+            if number + 1 < len(names):
+                coming = pool.submit(read, names[number + 1])
+            for line in here:
+                value = _line(line)
+                if value is None:
+                    get_logger().warning("cannot read a line of a log", segment=ledger.uri(name))
+                else:
+                    yield value
+
+    return lines(pool.submit(read, names[0]))
+
+
+def _line(data: bytes) -> dict[str, Any] | None:
+    """Returns a line of a log; None if it is none."""
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+    sound = isinstance(value, Mapping) and isinstance(value.get("time"), int | float)
+    return value if sound else None

@@ -1,0 +1,146 @@
+"""Reads what failed from an output prefix: which shards, of what, and every try. No inputs, no cluster.
+
+A shard has failed if its last run gave it up and no output exists: outcomes come from events. What there is to know of
+a try is in the failures beside them. Where those lack it (a ledger of an older curate, a run that was killed between
+writing the one and the other), the event itself tells what it can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from curate.ledger import layout, validation
+from curate.ledger.failures import DONE, FAILED, Group, group_failed, group_tries, signature
+from curate.ledger.ledger import Ledger
+from curate.ledger.listing import Matched, OutputListing
+from curate.ledger.manifest import Plan
+from curate.ledger.stages import LAST, numbered
+from curate.observe.job import FoundJob, Stages, find_job, find_shard, find_stages
+from curate.tasks.shard import Shard
+
+
+def failed_now(ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched) -> Any:
+    """Returns one boolean a shard: it was given up when it was last run, and has no output."""
+    never = np.full(len(plan), -np.inf)
+    failed_s, done_s = never.copy(), never.copy()
+    for event in plan.ranked(filter(validation.outcome, ledger.events([*listing.segments, *listing.failures]))):
+        rank, outcome = event["index"], event["outcome"]
+        if rank < len(plan) and outcome in (DONE, FAILED):
+            last = failed_s if outcome == FAILED else done_s
+            last[rank] = max(last[rank], event["time"])
+    return (failed_s > done_s) & ~matched.done
+
+
+class JobFailures(FoundJob):
+    """A job as it lies under its output prefix, and what failed of it."""
+
+    @cached_property
+    def failed(self) -> Any:
+        """One boolean a shard: it has failed, and nothing was done about it yet."""
+        return failed_now(self.ledger, self.listing, self.plan, self.matched)
+
+    def groups(self) -> list[Group]:
+        """Returns the shards that are failed now, grouped by what they failed of; most shards first."""
+        if not self.failed.any():
+            return []
+        return group_failed(self._of_failed_shards(), self.failed)
+
+    def all_groups(self) -> list[Group]:
+        """Returns all tries that ever failed, also of shards that were done later; most shards first."""
+        return group_tries(self._tries())
+
+    def shard(self, shard_id: str) -> tuple[int, Shard]:
+        """Returns rank and shard of an id. Raises ConfigError for an unknown one."""
+        rank = self.rank_of(shard_id)
+        return rank, self.plan.shard(rank)
+
+    def tries(self, shard_id: str) -> list[dict[str, Any]]:
+        """Returns all failed tries of a shard, oldest first; what a run left out of them looked up where it is."""
+        self.rank_of(shard_id)
+        found = [failure for failure in self._tries() if failure["shard"] == shard_id]
+        return [self._with_traceback(failure) for failure in reversed(found)]
+
+    def _tries(self) -> Iterator[dict[str, Any]]:
+        """Yields all failed tries, newest first, of runs that wrote no failures from their events."""
+        having = {layout.run_id_of(name) for name in self.listing.failures}
+        segments = [name for name in self.listing.segments if layout.run_id_of(name) not in having]
+        yield from self.plan.ranked(self._failures([*self.listing.failures, *segments]))
+
+    def _failures(self, names: list[str]) -> Iterator[dict[str, Any]]:
+        """Yields the failed tries in segments, newest first."""
+        for name, event in self.ledger.newest_first(names):
+            if validation.failure(event):
+                yield {"run_id": layout.run_id_of(name), **event}
+
+    def _of_failed_shards(self) -> Iterator[dict[str, Any]]:
+        """Yields the failed tries of shards that are failed now, newest first, then what only events know."""
+        missing = self.failed.copy()
+        for failure in self.plan.ranked(self._failures(self.listing.failures)):
+            if failure["outcome"] == FAILED and failure["index"] < len(missing):
+                missing[failure["index"]] = False
+            yield failure
+        if missing.any():
+            for event in self.plan.ranked(self._failures(self.listing.segments)):
+                if event["index"] < len(missing) and missing[event["index"]]:
+                    yield event
+
+    def _with_traceback(self, failure: dict[str, Any]) -> dict[str, Any]:
+        """Returns a try with the traceback of another one that failed alike, where its own was left out."""
+        if failure.get("traceback") or not failure.get("as"):
+            return failure
+        of_run = [name for name in self.listing.failures if layout.run_id_of(name) == failure["run_id"]]
+        for other in self.ledger.events(of_run):
+            if not validation.failure(other) or other["shard"] != failure["as"]:
+                continue
+            if other.get("traceback") and _alike(other, failure):
+                return {**failure, "traceback": other["traceback"]}
+        return failure
+
+
+def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Returns whether two tries failed of the same error in the same place, whatever its message says."""
+    first, second = (signature(failure.get("error", ""), failure.get("frame", "")) for failure in (one, other))
+    return (first.error, first.frame) == (second.error, second.frame)
+
+
+def read_failures(output: str) -> JobFailures:
+    """Returns what failed under an output prefix: of a job with exchanges, of its last stage. Raises NoJobError;
+    ConfigError for a damaged ledger."""
+    return JobFailures(**vars(find_job(output)))
+
+
+@dataclass(frozen=True, slots=True)
+class StageFailures:
+    """What failed of one stage of a job, or of a job that has one."""
+
+    found: JobFailures
+    key: str
+    text: str
+    """Which stage it is, as people are told; empty for the job that has one."""
+
+    def addressed(self, shard_id: str) -> str:
+        """Returns what a shard of it is called within the job."""
+        return shard_id if self.key == LAST else f"{self.key}/{shard_id}"
+
+
+def read_all_failures(output: str) -> list[StageFailures]:
+    """Returns what failed of each stage that there is something of, in their order. Raises as `read_failures` does."""
+    last = read_failures(output)
+    stages = find_stages(last)
+    found = [_of_stage(stage, key, stages) for key, stage in stages.there.items()]
+    return [*found, _of_stage(last, LAST, stages)]
+
+
+def read_shard(output: str, shard_id: str) -> tuple[StageFailures, str]:
+    """Returns the stage that a shard is of, and what it is called there; see `find_shard`."""
+    found, key, own, stages = find_shard(output, shard_id)
+    return _of_stage(found, key, stages), own
+
+
+def _of_stage(found: FoundJob, key: str, stages: Stages) -> StageFailures:
+    return StageFailures(JobFailures(**vars(found)), key, numbered(stages.planned, key) if stages.planned else "")

@@ -1,0 +1,318 @@
+"""Reads a job's status from its output prefix: one listing and a few small reads; no inputs, no cluster."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from curate.errors import ConfigError, ObjectNotFound, did_you_mean
+from curate.formats.encoding import detect
+from curate.formats.record import OutputFormat
+from curate.formats.write.writer import DEFAULT_CODEC, suffix
+from curate.ledger import layout
+from curate.ledger.ledger import Ledger
+from curate.ledger.listing import Matched, OutputListing, match, sort_listing
+from curate.ledger.manifest import Plan
+from curate.ledger.side_outputs import match_side, side_name, side_rows, sides_of_job
+from curate.ledger.stages import LAST, StageReport, numbered, source_bytes, stages_in, stages_told
+from curate.observe.status import COMPLETE, JobStatus, job_status, with_stages
+from curate.storage.open import open_store
+from curate.storage.protocol import Object
+from curate.storage.uris import normalise
+
+RUN_CODEC = "none"
+"""Run files, which no reader of datasets reads, are not compressed."""
+
+NEWEST_RUNS = 20
+"""Runs that are looked at, newest first; a job may have thousands."""
+
+COUNTED_SHARDS = 10_000
+"""Shards up to which a list of jobs counts a job's outputs, ten pages of a listing."""
+
+CLOSE_IDS = 2000
+"""Ids up to which a mistyped one is compared with all of them."""
+
+_HEARTBEAT: dict[str, Any] = {
+    "run_id": str,
+    "state": str,
+    "started": (int, float),
+    "updated": (int, float),
+    "shards": dict,
+    "rows": dict,
+    "counters": dict,
+    "rate": dict,
+    "eta_seconds": (int, float, type(None)),
+    "failures": list,
+}
+
+_SHARDS = ("total", "done", "running", "failed", "stale")
+
+
+class NoJobError(ConfigError):
+    """No job has written there, or what it wrote is gone."""
+
+
+@dataclass(frozen=True)
+class FoundJob:
+    """A job as it lies under its output prefix."""
+
+    ledger: Ledger
+    listing: OutputListing
+    job: Mapping[str, Any]
+    """`job.json`."""
+    plan: Plan
+    matched: Matched
+
+    def output(self, rank: int) -> Object:
+        """Returns the output of a shard that is done."""
+        return self._object(int(self.matched.position[rank]))
+
+    @cached_property
+    def sides(self) -> Mapping[str, Any]:
+        """Of each extra output of the job, by name, the row in the listing of each shard's, -1 where there is none."""
+        names = sides_of_job(self.job)
+        return {name: match_side(name, self.plan, self.listing, self.job["suffix"]) for name in names}
+
+    def side(self, name: str, rank: int) -> Object | None:
+        """Returns the extra output of a shard; None if it is not there."""
+        row = int(self.sides[name][rank])
+        return self._object(row) if row >= 0 else None
+
+    def side_name(self, name: str, rank: int) -> str:
+        """Returns what the extra output of a shard is called, relative to the output prefix."""
+        return side_name(name, self.plan.shard_id(rank) + self.job["suffix"])
+
+    def foreign_sides(self) -> Iterator[str]:
+        """Yields what lies where extra outputs do and is none of a shard of the plan."""
+        known = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *self.sides.values()]))
+        for row in np.setdiff1d(side_rows(self.listing), known).tolist():
+            yield self.listing.names[row].as_py()
+
+    def _object(self, row: int) -> Object:
+        listing = self.listing
+        size, generation = listing.sizes[row].as_py(), listing.generations[row].as_py()
+        return Object(self.ledger.uri(listing.names[row].as_py()), size, generation)
+
+    def rank_of(self, shard_id: str) -> int:
+        """Returns the rank of a shard. Raises ConfigError for an unknown one."""
+        rank: int = pc.index(self.plan.ids, shard_id).as_py()
+        if rank < 0:
+            known = self.plan.ids[:CLOSE_IDS].to_pylist()
+            # What lies under the output has its name at hand, what was read its path.
+            named = shard_id.removesuffix(self.job["suffix"]).removeprefix(self.ledger.root + "/")
+            if pc.index(self.plan.ids, named).as_py() >= 0:
+                known = [named]
+            guess = did_you_mean(named, known)
+            raise ConfigError(
+                f"{self.ledger.root} has no shard {shard_id!r}{f'{guess} A' if guess else '; a'} shard is called like "
+                f"its output without {self.job['suffix']!r}, for example {', '.join(map(repr, known[:2])) or 'none'}"
+            )
+        return rank
+
+    def done_rank(self, shard_id: str) -> int:
+        """Returns the rank of a shard that has an output. Raises ConfigError for any other one."""
+        rank = self.rank_of(shard_id)
+        if not self.matched.done[rank]:
+            raise ConfigError(
+                f"shard {shard_id!r} of {self.ledger.root} has no output; see: curate failures {self.ledger.root} "
+                f"--shard {shard_id}"
+            )
+        return rank
+
+    @property
+    def written_as(self) -> tuple[OutputFormat, str]:
+        """Format and codec of the outputs, as their names say."""
+        if self.job["suffix"] == suffix(OutputFormat.RUN, RUN_CODEC):
+            return OutputFormat.RUN, RUN_CODEC
+        encoding = detect("x" + self.job["suffix"])
+        return OutputFormat(encoding.format.value), encoding.codec or DEFAULT_CODEC
+
+
+def find_job(output: str) -> FoundJob:
+    """Returns the job that writes to `output`: one listing, `job.json` and the plan.
+
+    Raises NoJobError; ConfigError for a damaged ledger.
+    """
+    ledger = _ledger(output)
+    listing = ledger.list()
+    if not listing.has_job:
+        raise _no_job(ledger, len(listing.names))
+    job = ledger.read_job()
+    plan = ledger.read_plan(listing)
+    return FoundJob(ledger, listing, job, plan, match(plan, listing, job["suffix"]))
+
+
+def look(output: str, now: float) -> JobStatus:
+    """Returns the status of the job that writes to `output`. Raises as `find_job` does."""
+    found = find_job(output)
+    beats, summary = _heartbeats(found.ledger, found.listing), read_summary(found.ledger, found.listing)
+    status = _status(found, beats, summary, now)
+    if not stages_told(found.job):
+        return status
+    if status.state == COMPLETE and summary is not None:
+        reports = stages_told(summary)
+        size = source_bytes(reports)
+        return replace(status, stages=reports, bytes_total=size, bytes_done=size)
+    beat = max(beats, key=lambda beat: beat["updated"], default=None)
+    stages = find_stages(found, beat)
+    seen = {
+        key: _status(one, _heartbeats(one.ledger, one.listing), read_summary(one.ledger, one.listing), now)
+        for key, one in stages.there.items()
+    }
+    return with_stages(status, stages.planned, seen, beat)
+
+
+def _status(found: FoundJob, beats: list[dict[str, Any]], summary: Mapping[str, Any] | None, now: float) -> JobStatus:
+    plan = found.plan
+    return job_status(
+        found.job["job"],
+        found.ledger.root,
+        total=len(plan),
+        done=found.matched.count,
+        bytes_total=plan.total_bytes,
+        bytes_done=int(plan.sizes[found.matched.done].sum()),
+        heartbeats=beats,
+        summary=summary,
+        now=now,
+        earlier_runs=max(0, len(found.listing.run_ids) - NEWEST_RUNS),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """The stages of a job, as far as they can be looked at; of a job without exchanges there are none."""
+
+    planned: tuple[StageReport, ...]
+    """All that are known, in order; the last one is the job itself."""
+    there: Mapping[str, FoundJob]
+    """Those before the last one that have begun, by key."""
+
+
+def find_stages(found: FoundJob, beat: Mapping[str, Any] | None = None) -> Stages:
+    """Returns the stages of a job; `beat`, the heartbeat of its run, may tell of others than were planned.
+
+    They lie below the output, or on one machine's disk: see `curate.ledger.stages`. Complete, a job has none left.
+    """
+    planned = stages_told(found.job)
+    if not planned:
+        return Stages((), {})
+    known = {one.key: one for one in planned[:-1]}
+    # Whether run files are merged first, is known once they are there.
+    for one in stages_told(beat or {})[:-1]:
+        known.setdefault(one.key, one)
+    there: dict[str, FoundJob] = {}
+    for root, keys in stages_in(found.ledger.root, found.listing.stages):
+        for key in [*(key for key in known if key in keys), *sorted(keys - known.keys())]:
+            with contextlib.suppress(NoJobError):
+                there[key] = find_job(f"{root}/{key}")
+    for key, stage in there.items():
+        known.setdefault(key, StageReport(key, str(stage.job["job"]).removeprefix(f"{found.job['job']}: ")))
+    return Stages((*known.values(), planned[-1]), there)
+
+
+def find_shard(output: str, shard_id: str) -> tuple[FoundJob, str, str, Stages]:
+    """Returns the job that a shard is of, or the stage of it; the key of that; what the shard is called there; and all
+    stages.
+
+    A shard of a stage before the last one is called by the stage's key and its own id, with a slash in between; by its
+    own id alone too, as long as no other stage has one of that name. Raises as `find_job` does, and ConfigError for a
+    stage that is not there.
+    """
+    found = find_job(output)
+    stages = find_stages(found)
+    if not stages.planned or pc.index(found.plan.ids, shard_id).as_py() >= 0:
+        return found, LAST, shard_id, stages
+    key, _, own = shard_id.partition("/")
+    if own and key in stages.there:
+        return stages.there[key], key, own, stages
+    if own and key in {one.key for one in stages.planned}:
+        raise ConfigError(
+            f"{numbered(stages.planned, key)} of {found.ledger.root} is not there to look at: it has not begun, it was "
+            "removed when the job was complete, or it lies on the disk of the machine that runs it; see: curate status "
+            f"{found.ledger.root}"
+        )
+    having = [key for key, one in stages.there.items() if pc.index(one.plan.ids, shard_id).as_py() >= 0]
+    if len(having) == 1:
+        return stages.there[having[0]], having[0], shard_id, stages
+    return found, LAST, shard_id, stages
+
+
+def glance(output: str, now: float) -> JobStatus:
+    """Returns the status for a line in a list of jobs: of a large job, as its last heartbeat counted.
+
+    So the jobs of a year are listed without listing each one's outputs. Raises as `look` does.
+    """
+    ledger = _ledger(output)
+    listing = sort_listing(ledger.store.list(ledger.uri(layout.LEDGER + "/")), ledger.root)
+    if not listing.has_job:
+        raise _no_job(ledger, 0)
+    beats = _heartbeats(ledger, listing)
+    if not beats:
+        return look(output, now)
+    shards = max(beats, key=lambda beat: beat["updated"])["shards"]
+    if shards["total"] <= COUNTED_SHARDS:
+        return look(output, now)
+    summary = read_summary(ledger, listing)
+    return job_status(
+        ledger.read_job()["job"],
+        ledger.root,
+        total=shards["total"],
+        done=shards["done"] if summary is None else shards["total"],
+        bytes_total=0,
+        bytes_done=0,
+        heartbeats=beats,
+        summary=summary,
+        now=now,
+        earlier_runs=max(0, len(listing.run_ids) - NEWEST_RUNS),
+    )
+
+
+def _ledger(output: str) -> Ledger:
+    root = normalise(output).rstrip("/")
+    return Ledger(open_store(root), root)
+
+
+def _no_job(ledger: Ledger, found: int) -> NoJobError:
+    return NoJobError(
+        f"{ledger.root} holds no job: there is no {layout.JOB}"
+        + (f" beside {found:,} other objects" if found else "; nothing is there at all")
+        + ". Give the --output of a job, or list the known ones with: curate status"
+    )
+
+
+def _heartbeats(ledger: Ledger, listing: OutputListing) -> list[dict[str, Any]]:
+    """Returns the last heartbeats of the newest runs, those left out that are not there or make no sense."""
+
+    def read(run_id: str) -> dict[str, Any]:
+        try:
+            return ledger.read_json(layout.run_file(run_id, "heartbeat.json"))
+        except (ObjectNotFound, ConfigError):
+            return {}  # killed between its first file and its second, or damaged: it says nothing
+
+    with ThreadPoolExecutor(NEWEST_RUNS) as pool:
+        beats = pool.map(read, sorted(listing.run_ids)[-NEWEST_RUNS:])
+        return [beat for beat in beats if _makes_sense(beat)]
+
+
+def _makes_sense(beat: dict[str, Any]) -> bool:
+    return all(isinstance(beat.get(name, ...), kind) for name, kind in _HEARTBEAT.items()) and all(
+        isinstance(beat["shards"].get(name), int) for name in _SHARDS
+    )
+
+
+def read_summary(ledger: Ledger, listing: OutputListing) -> dict[str, Any] | None:
+    """Returns `summary.json`; None if there is none, or it makes no sense."""
+    if listing.summary is None:
+        return None
+    try:
+        summary = ledger.read_json(layout.SUMMARY)
+    except ObjectNotFound:
+        return None  # removed since it was listed: a run began
+    return summary if summary.keys() >= {"rows", "counters"} else None

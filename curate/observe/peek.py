@@ -1,0 +1,111 @@
+"""The rows of an output as lines of JSON, whichever format it has, read no further than they are asked for."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from curate.errors import ConfigError, CorruptInput, did_you_mean
+from curate.formats.bad_line import BadRow
+from curate.formats.encoding import Codec
+from curate.formats.read.csv import read_csv, sample_csv
+from curate.formats.read.lines import line_blocks
+from curate.formats.read.parquet import broken, decode_rows
+from curate.formats.read.stream import Stored
+from curate.formats.record import OutputFormat
+from curate.formats.write.jsonl import json_lines
+from curate.storage.protocol import Object, Store
+
+_STREAM_BYTES = 256 << 10
+"""Stored bytes of a column that are read at a time: the first rows of a large output are a small part of it."""
+
+_FIRST_ROWS = 100
+
+
+def peek(
+    store: Store, object: Object, format: OutputFormat, codec: str, columns: Sequence[str] | None = None
+) -> Iterator[bytes]:
+    """Yields each row as a line of JSON without its line feed, with all columns or with these, in their order.
+
+    Types that JSON does not have are as in outputs of JSON lines. Raises CorruptInput; ConfigError for a column that is
+    not there.
+    """
+    if format is OutputFormat.PARQUET:
+        return _parquet(store, object, columns)
+    if format is OutputFormat.RUN:
+        return _run(store, object, columns)
+    packed: Codec = "gzip" if codec == "gzip" else "zstd"
+    return (_csv if format is OutputFormat.CSV else _jsonl)(store, object, packed, columns)
+
+
+def _parquet(store: Store, object: Object, columns: Sequence[str] | None) -> Iterator[bytes]:
+    with Stored(store, object) as stored:
+        with broken(stored):
+            file = pq.ParquetFile(pa.PythonFile(stored, mode="r"), pre_buffer=False, buffer_size=_STREAM_BYTES)
+            names = file.schema_arrow.names
+        _check(object, columns, names)
+        rows = min(_FIRST_ROWS, decode_rows(file.metadata, range(file.metadata.num_row_groups)))
+        batches = file.iter_batches(rows, columns=names if columns is None else list(columns), use_threads=False)
+        while True:
+            with broken(stored):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            table = pa.Table.from_batches([batch])
+            for line in json_lines(table if columns is None else table.select(columns)):
+                yield line[:-1]
+
+
+def _run(store: Store, object: Object, columns: Sequence[str] | None) -> Iterator[bytes]:
+    # Which imports formats itself.
+    from curate.exchange.run_file import RunFile
+
+    file = RunFile.open(store, object)
+    _check(object, columns, file.schema.names)
+    for number, segment in enumerate(file.segments):
+        rows = int(segment.rows.sum())
+        for start in range(0, rows, _FIRST_ROWS):
+            table = file.read(number, start, min(rows, start + _FIRST_ROWS))
+            for line in json_lines(table if columns is None else table.select(columns)):
+                yield line[:-1]
+
+
+def _jsonl(store: Store, object: Object, codec: Codec, columns: Sequence[str] | None) -> Iterator[bytes]:
+    for line in itertools.chain.from_iterable(line_blocks(store, object, codec)):
+        if columns is None:
+            yield line
+            continue
+        try:
+            row = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise CorruptInput(f"{object.uri}: a row is not JSON: {error}") from error
+        _check(object, columns, list(row))
+        yield orjson.dumps({name: row[name] for name in columns})
+
+
+def _csv(store: Store, object: Object, codec: Codec, columns: Sequence[str] | None) -> Iterator[bytes]:
+    names = sample_csv(store, object, codec, None).names
+    if not names:
+        return
+    _check(object, columns, names)
+    # CSV says no types: what its first values look like need not hold for those that follow.
+    schema = pa.schema([(name, pa.string()) for name in (names if columns is None else columns)])
+
+    def broken_row(row: BadRow) -> None:
+        raise CorruptInput(f"{object.uri}: row {row.line:,} cannot be read: {row.reason}")
+
+    for table in read_csv(store, object, codec, schema, broken_row):
+        for line in json_lines(table):
+            yield line[:-1]
+
+
+def _check(object: Object, columns: Sequence[str] | None, names: list[str]) -> None:
+    for name in columns or ():
+        if name not in names:
+            raise ConfigError(
+                f"{object.uri} has no column {name!r}{did_you_mean(name, names)}; it has {', '.join(names) or 'none'}"
+            )

@@ -1,0 +1,78 @@
+"""The jobs that were run from here, under `$CURATE_HOME` (default `~/.curate`, may be `gs://`): no truth.
+
+One small object a job, replaced at the start of each run. Losing it loses nothing but a line of `curate status`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from curate.errors import ConfigError, CurateError, ObjectNotFound
+from curate.log import get_logger
+from curate.storage.local import sweep_scratch
+from curate.storage.open import open_store
+from curate.storage.protocol import Special
+from curate.storage.uris import is_local, normalise
+
+READERS = 8
+
+LEFTOVER_S = 86_400.0
+"""Temporaries of this age are swept."""
+
+
+def home() -> str:
+    """Returns the URI under which known jobs are kept. Raises ConfigError if it is no URI."""
+    given = os.environ.get("CURATE_HOME") or "~/.curate"
+    if not given.startswith("~"):
+        return normalise(given)
+    try:
+        return normalise(str(Path(given).expanduser()))
+    except RuntimeError as error:
+        raise ConfigError(f"the home directory of {given!r} is not known ({error}); set CURATE_HOME") from error
+
+
+def remember(output: str, job: str, run_id: str, started: float) -> None:
+    """Notes that a job runs on `output`. A home that cannot be written is said, and never stops a run."""
+    name = hashlib.sha256(output.encode()).hexdigest()[:16]
+    entry = {"output": output, "job": job, "run_id": run_id, "started": started}
+    try:
+        root = home()
+        open_store(root, scratch=f"{root}/tmp").replace(f"{root}/jobs/{name}.json", orjson.dumps(entry))
+        if is_local(root):
+            # What a kill in the middle of that left, of whatever job. No folder is curate's there.
+            sweep_scratch(f"{root}/tmp", "", started, LEFTOVER_S)
+    except CurateError as error:
+        get_logger().warning(
+            "cannot note the job under CURATE_HOME; `curate status` will not list it", error=str(error)
+        )
+
+
+def known() -> list[dict[str, Any]]:
+    """Returns the entries, the job that was started last first; damaged ones are left out with a warning."""
+    root = home()
+    store = open_store(root)
+
+    def read(uri: str) -> dict[str, Any] | None:
+        try:
+            entry = orjson.loads(store.read(uri))
+            return {"output": str(entry["output"]), "job": str(entry["job"]), "started": float(entry["started"])}
+        except ObjectNotFound:
+            return None
+        except (ValueError, TypeError, KeyError, CurateError) as error:
+            get_logger().warning("cannot read the note of a job; remove it", note=uri, error=repr(error))
+            return None
+
+    found = [item for item in store.list(f"{root}/jobs/") if item.uri.endswith(".json")]
+    for item in found:
+        if isinstance(item, Special):
+            get_logger().warning("cannot read the note of a job; remove it", note=item.uri, error=f"it is {item.kind}")
+    uris = [item.uri for item in found if not isinstance(item, Special)]
+    with ThreadPoolExecutor(READERS) as pool:
+        entries = [entry for entry in pool.map(read, uris) if entry is not None]
+    return sorted(entries, key=lambda entry: (entry["started"], entry["output"]), reverse=True)

@@ -1,0 +1,114 @@
+"""Which shards of a run are tried again and have not failed for good: what each waits for, and until when.
+
+Values in, values out; the caller has the clock. One small entry a shard that is tried again and not done, of which the
+scheduler bounds the number.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from curate.tasks.failure import Failure, FailureKind, ShardWaits
+from curate.units import format_duration
+
+SHOWN = 100
+"""Different reasons that a heartbeat tells, most frequent first."""
+
+MAX_REASON = 300
+"""Characters of a reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    shard: str
+    reason: str
+    until_s: float
+    tries: int
+    in_place: bool
+
+
+@dataclass(slots=True)
+class Retrying:
+    """The shards that are tried again, by rank."""
+
+    _shards: dict[int, _Again] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self._shards)
+
+    def again(self, rank: int, shard: str, failure: Failure, now_s: float) -> None:
+        """Notes a try that failed and is followed by another one."""
+        if failure.kind is FailureKind.RETRY_LATER:
+            reason = busy_text(failure.reason)
+        elif failure.kind is FailureKind.LOST:
+            # Nobody waits for anything, and of a large cluster these would be thousands.
+            self._shards.pop(rank, None)
+            return
+        else:
+            reason = failure.error
+        self._shards[rank] = _Again(shard, reason[:MAX_REASON], now_s + failure.wait_s, failure.tries, in_place=False)
+
+    def waits(self, word: ShardWaits, shard: str, now_s: float) -> bool:
+        """Notes that a shard waits within its task, or no longer does; returns whether that is news."""
+        if not word.wait_s:
+            return self._shards.pop(word.index, None) is not None
+        before = self._shards.get(word.index)
+        reason = busy_text(word.reason)[:MAX_REASON]
+        self._shards[word.index] = _Again(shard, reason, now_s + word.wait_s, word.tries, in_place=True)
+        return before is None or not before.in_place or before.tries != word.tries
+
+    def over(self, rank: int) -> None:
+        """Notes that a shard is done, or given up."""
+        self._shards.pop(rank, None)
+
+    def as_list(self) -> list[dict[str, Any]]:
+        """Returns for each reason how many shards are tried again, and one of them; most shards first."""
+        counts = Counter(one.reason for one in self._shards.values())
+        examples = {one.reason: one.shard for one in self._shards.values()}
+        return [
+            {"error": reason, "count": count, "shard": examples[reason]} for reason, count in counts.most_common(SHOWN)
+        ]
+
+    def text(self, now_s: float) -> str:
+        """Returns it in a line; empty if no shard is tried again.
+
+        >>> retrying = Retrying()
+        >>> busy = Failure(FailureKind.RETRY_LATER, "", reason="HTTP 429", tries=3, wait_s=60.0)
+        >>> retrying.again(4, "a", busy, 0.0)
+        >>> retrying.again(5, "b", busy, 30.0)
+        >>> retrying.text(40.0)
+        '2 shards are being retried: service busy (HTTP 429); next try in 20 s'
+        """
+        if not self._shards:
+            return ""
+        (reason, _), *others = Counter(one.reason for one in self._shards.values()).most_common()
+        more = f", and {len(others):,} other reasons" if others else ""
+        left_s = min(one.until_s for one in self._shards.values()) - now_s
+        when = f"next try in {format_duration(left_s)}" if left_s > 0 else "the next try is under way"
+        return f"{shards_text(len(self._shards))} {reason}{more}; {when}"
+
+
+def busy_text(reason: str) -> str:
+    """Returns that a service is busy, as people are told."""
+    return f"service busy ({reason})" if reason else "service busy"
+
+
+def next_try(what: str, wait_s: float, tries: int, limit: int) -> str:
+    """Returns when something is tried again, and how often it may be.
+
+    >>> next_try("this shard", 60.0, 3, 20)
+    'next try of this shard in 60 s (3 of 20)'
+    """
+    when = f"in {wait_s:.3g} s" if wait_s < 600 else f"in {format_duration(wait_s)}"
+    return f"next try of {what} {when if wait_s else 'at once'} ({tries} of {limit})"
+
+
+def shards_text(count: int) -> str:
+    """Returns the beginning of a sentence about shards that are tried again.
+
+    >>> shards_text(1), shards_text(3)
+    ('1 shard is being retried:', '3 shards are being retried:')
+    """
+    return "1 shard is being retried:" if count == 1 else f"{count:,} shards are being retried:"

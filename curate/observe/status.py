@@ -1,0 +1,359 @@
+"""What a ledger says about a job: pure arithmetic over one listing, the plan and the heartbeats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from curate.ledger.process import is_gone
+from curate.ledger.run_log import STALLED_S
+from curate.ledger.stages import LAST, WAITING, StageReport, stages_told
+from curate.ledger.summary import staged_as_dict
+from curate.observe.eta import middle
+from curate.tasks.books import Books, Earlier
+
+RUNNING = "running"
+
+STALLED = "stalled"
+
+PENDING = "pending"
+
+COMPLETE = "complete"
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """One run of a job."""
+
+    run_id: str
+    state: str
+    started: float
+    updated: float
+    host: str = ""
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """A job as its ledger shows it."""
+
+    job: str
+    output: str
+    state: str
+    total: int
+    done: int
+    running: int
+    failed: int
+    stale: int
+    rows: dict[str, Any]
+    counters: dict[str, Any]
+    bytes_total: int
+    bytes_done: int
+    rate: dict[str, float]
+    eta_range_s: tuple[float, float] | None
+    """Seconds that the rest takes, at least and at most; None while unknown."""
+    failures: list[dict[str, Any]]
+    runs: list[RunStatus] = field(default_factory=list)
+    """Newest first; of a job with very many, the newest of them."""
+    earlier_runs: int = 0
+    """Runs before those."""
+    operators: list[dict[str, Any]] = field(default_factory=list)
+    """What each operator has done so far in the run at work, of a job of more than one step, or with a pool."""
+    waits: str = ""
+    """What the run at work finds no place for in its cluster."""
+    retrying: list[dict[str, Any]] = field(default_factory=list)
+    """Shards that the run at work tries again, by what they failed of or wait for."""
+    metrics: dict[str, Any] = field(default_factory=dict)
+    """Sums that are in no output."""
+    stages: tuple[StageReport, ...] = ()
+    """All stages of a job with exchanges, in order. Shards, rows, bytes, rate and time left are then those of the stage
+    at work, or of the last one."""
+    stage: str = LAST
+    """Key of that stage."""
+    missing: tuple[int, int] = (0, 0)
+    """Inputs of earlier runs that the newest one was not given, and their shards, which are still part of the job."""
+    incomplete_input: tuple[Mapping[str, Any], ...] = ()
+    """Outputs of other jobs that were read and were not all there, which was allowed: output, job, missing, planned."""
+
+    @property
+    def pending(self) -> int:
+        """Shards that are neither done nor running nor failed."""
+        return max(0, self.total - self.done - self.running - self.failed)
+
+    @property
+    def eta_seconds(self) -> float | None:
+        """The middle of the range."""
+        return middle(self.eta_range_s)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns what `curate status OUTPUT --json` prints."""
+        return {
+            "job": self.job,
+            "output": self.output,
+            "state": self.state,
+            "shards": {
+                "total": self.total,
+                "done": self.done,
+                "running": self.running,
+                "pending": self.pending,
+                "failed": self.failed,
+                "stale": self.stale,
+            },
+            "rows": self.rows,
+            "rate": self.rate,
+            "eta_seconds": self.eta_seconds,
+            "eta_range_seconds": self.eta_range_s and list(self.eta_range_s),
+            "failures": self.failures,
+            "runs": [
+                {"run_id": run.run_id, "state": run.state, "started": run.started, "updated": run.updated}
+                for run in self.runs
+            ],
+            **({"waits": self.waits} if self.waits else {}),
+            **({"missing_inputs": {"inputs": self.missing[0], "shards": self.missing[1]}} if any(self.missing) else {}),
+            **({"incomplete_input": [dict(one) for one in self.incomplete_input]} if self.incomplete_input else {}),
+            **({"retrying": self.retrying} if self.retrying else {}),
+            **({"metrics": self.metrics} if self.metrics else {}),
+            **({"stage": self.stage, **staged_as_dict(self.stages)} if self.stages else {}),
+        }
+
+
+NO_RATE = {"shards_per_s": 0.0, "rows_per_s": 0.0, "bytes_per_s": 0.0}
+
+_OF_POOLS = ("actors", "starting", "queued", "busy", "wait_s")
+
+LEAST_SPAN_S = 1.0
+"""Rates are not told from less time than this: a first burst would promise a wonder."""
+
+
+def run_status(heartbeat: Mapping[str, Any], now: float) -> RunStatus:
+    """Returns a run's status: one that says it runs but was silent for a minute, or is gone, is stalled."""
+    state = str(heartbeat["state"])
+    if state == RUNNING and (now - heartbeat["updated"] > STALLED_S or is_gone(heartbeat)):
+        state = STALLED
+    return RunStatus(
+        heartbeat["run_id"],
+        state,
+        heartbeat["started"],
+        heartbeat["updated"],
+        heartbeat.get("host", ""),
+        heartbeat.get("pid", 0),
+    )
+
+
+def job_status(
+    job: str,
+    output: str,
+    *,
+    total: int,
+    done: int,
+    bytes_total: int,
+    bytes_done: int,
+    heartbeats: Sequence[Mapping[str, Any]],
+    summary: Mapping[str, Any] | None,
+    now: float,
+    earlier_runs: int = 0,
+) -> JobStatus:
+    """Returns the status of a job from what was read: counts from plan and listing, the rest from one run's heartbeat.
+
+    That run is the newest that is at work, else the newest. `heartbeats` in any order; `summary` is there if the job
+    was complete when it was written.
+    """
+    newest_first = sorted(heartbeats, key=lambda beat: (beat["started"], beat["run_id"]), reverse=True)
+    runs = [run_status(beat, now) for beat in newest_first]
+    chosen = next((number for number, run in enumerate(runs) if run.state == RUNNING), 0)
+    newest = newest_first[chosen] if newest_first else None
+    complete = summary is not None and done >= total
+    if complete:
+        state = COMPLETE
+    elif not runs or runs[chosen].state == COMPLETE:
+        # A run of a part (`limit`, `sample`) was complete; the job is not.
+        state = PENDING
+    else:
+        state = runs[chosen].state
+    live = state == RUNNING and newest is not None
+    failed = 0 if complete or newest is None else min(int(newest["shards"]["failed"]), total - done)
+    metrics: Mapping[str, Any] = {}
+    if summary is not None and complete:
+        rows, counters, metrics = summary["rows"], summary["counters"], summary.get("metrics", {})
+        if (earlier := Earlier.of(summary)) is not None:
+            whole = Books.parse(rows, counters, metrics).after(earlier.books)
+            rows, counters = whole.rows(), whole.sorted_counters()
+            metrics = whole.sorted_metrics().get("metrics", {})
+    elif newest is not None:
+        rows, counters, metrics = newest["rows"], newest["counters"], newest.get("metrics", {})
+    else:
+        rows, counters = Books().rows(), {}
+    return JobStatus(
+        job,
+        output,
+        state,
+        total,
+        done,
+        running=min(int(newest["shards"]["running"]), total - done - failed) if live and newest else 0,
+        failed=failed,
+        stale=int(newest["shards"]["stale"]) if newest else 0,
+        rows=dict(rows),
+        counters=dict(counters),
+        metrics=dict(metrics),
+        bytes_total=bytes_total,
+        bytes_done=bytes_done,
+        rate=dict(newest["rate"]) if live and newest else dict(NO_RATE),
+        eta_range_s=_range(newest) if live and newest else None,
+        failures=list(newest["failures"]) if newest and not complete else [],
+        runs=runs,
+        earlier_runs=earlier_runs,
+        operators=_operators(newest) if live and newest else [],
+        waits=_text(newest, "waits") if live and newest else "",
+        missing=_missing(newest),
+        incomplete_input=tuple(((summary if complete else newest) or {}).get("incomplete_input", ())),
+        retrying=list(newest.get("retrying", ())) if live and newest else [],
+    )
+
+
+def _missing(heartbeat: Mapping[str, Any] | None) -> tuple[int, int]:
+    """Returns how many inputs of earlier runs a run was not given, and their shards, as its heartbeat says."""
+    match (heartbeat or {}).get("missing_inputs"):
+        case [int() as inputs, int() as shards]:
+            return inputs, shards
+    return 0, 0
+
+
+def with_stages(job: JobStatus, planned: Sequence[StageReport], seen: Mapping[str, JobStatus], beat: Any) -> JobStatus:
+    """Returns the status of a job with exchanges that is not complete, as that of the stage which it is at.
+
+    `job` is what its own ledger says, where its last stage is at work. Of the others, `seen` has what the ledgers say
+    that can be looked at, and `beat`, the heartbeat of the job's run, what it says of the rest.
+    """
+    told = {one.key: one for one in stages_told(beat if isinstance(beat, Mapping) else {})}
+    reports = []
+    for one in planned[:-1]:
+        if (there := seen.get(one.key)) is not None:
+            reports.append(report_of(one, there))
+        else:
+            reports.append(told.get(one.key, one))
+    begun = all(one.state == COMPLETE for one in reports)
+    reports.append(report_of(planned[-1], job) if begun and job.total else planned[-1])
+    at = next((one for one in reports[:-1] if one.state != COMPLETE), reports[-1])
+    live = job.state == RUNNING
+    if not live:
+        # What its own ledger calls running, or waits to be run, is that no more.
+        ended = at.state if at.state == WAITING else job.state
+        reports = [replace(one, running=0, state=ended if one is at else one.state) for one in reports]
+    if at.key == LAST:
+        return replace(job, stages=tuple(reports))
+    there = seen.get(at.key)
+    if there is None:
+        there = _as_told(job, at, beat)
+    else:
+        failures = [{**one, "shard": f"{at.key}/{one['shard']}"} for one in there.failures]
+        there = replace(there, failures=failures)
+    return replace(
+        there,
+        job=job.job,
+        output=job.output,
+        state=job.state,
+        running=there.running if live else 0,
+        rate=there.rate if live else dict(NO_RATE),
+        eta_range_s=there.eta_range_s if live else None,
+        operators=there.operators if live else [],
+        waits=job.waits,
+        incomplete_input=job.incomplete_input,
+        retrying=there.retrying if live else [],
+        runs=job.runs,
+        earlier_runs=job.earlier_runs,
+        stages=tuple(reports),
+        stage=at.key,
+    )
+
+
+def report_of(planned: StageReport, status: JobStatus) -> StageReport:
+    """Returns how far a stage is whose ledger was looked at."""
+    return replace(
+        planned,
+        state=status.state,
+        total=status.total,
+        done=status.done,
+        running=status.running,
+        failed=status.failed,
+        rows=status.rows,
+        bytes_in=status.bytes_done,
+    )
+
+
+def _as_told(job: JobStatus, at: StageReport, beat: Any) -> JobStatus:
+    """Returns the status of a stage whose ledger cannot be looked at, as the job's own run tells of it."""
+    live = job.state == RUNNING
+    return replace(
+        job,
+        total=at.total,
+        done=at.done,
+        running=at.running,
+        failed=at.failed,
+        stale=0,
+        rows=dict(at.rows or Books().rows()),
+        bytes_total=0,
+        bytes_done=at.bytes_in,
+        rate=dict(beat["rate"]) if live and beat else dict(NO_RATE),
+        eta_range_s=_range(beat) if live and beat else None,
+        failures=list(beat["failures"]) if beat else [],
+        operators=_operators(beat) if live and beat else [],
+        retrying=list(beat.get("retrying", ())) if live and beat else [],
+    )
+
+
+def _operators(heartbeat: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns what a heartbeat says of operators, those left out that make no sense."""
+    found = heartbeat.get("operators")
+    return [one for one in found if _tells(one)] if isinstance(found, list) else []
+
+
+def _tells(one: Any) -> bool:
+    return (
+        isinstance(one, dict)
+        and isinstance(one.get("name"), str)
+        and all(isinstance(one.get(name), int | float) for name in ("rows_in", "rows_out", "wall_s", "cpu_s"))
+        and ("actors" not in one or all(isinstance(one.get(name), int | float) for name in _OF_POOLS))
+    )
+
+
+def _text(heartbeat: Mapping[str, Any], name: str) -> str:
+    """Returns a text of a heartbeat; empty if it has none."""
+    found = heartbeat.get(name, "")
+    return found if isinstance(found, str) else ""
+
+
+def _range(heartbeat: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Returns the range that a heartbeat tells; None if it tells none."""
+    match heartbeat.get("eta_range_seconds"):
+        case [int() | float() as low, int() | float() as high]:
+            return low, high
+    return None
+
+
+@dataclass(slots=True)
+class RateWindow:
+    """Rates over the last minute or so of a run, from totals seen at times. Holds a bounded number of points."""
+
+    span_s: float = 60.0
+    _points: list[tuple[float, int, int, int]] = field(default_factory=list)
+
+    def add(self, now_s: float, shards: int, rows: int, size_bytes: int) -> None:
+        """Notes the totals at a time; at most one point a second is kept."""
+        if len(self._points) > 1 and now_s - self._points[-2][0] < 1.0:
+            self._points[-1] = (now_s, shards, rows, size_bytes)
+        else:
+            self._points.append((now_s, shards, rows, size_bytes))
+        while len(self._points) > 2 and now_s - self._points[1][0] > self.span_s:
+            del self._points[0]
+
+    def rates(self) -> dict[str, float]:
+        """Returns shards, rows and input bytes per second."""
+        if len(self._points) < 2:
+            return dict(NO_RATE)
+        (t0, *first), (t1, *last) = self._points[0], self._points[-1]
+        elapsed_s = t1 - t0
+        if elapsed_s < LEAST_SPAN_S:
+            return dict(NO_RATE)
+        values = [round((b - a) / elapsed_s, 3) for a, b in zip(first, last, strict=True)]
+        return dict(zip(NO_RATE, values, strict=True))

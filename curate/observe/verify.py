@@ -1,0 +1,405 @@
+"""Reads every output of a job and holds it against its record, and all records against each other. Needs no cluster.
+
+Extra outputs are read with the main one of their shard. Where that is not there yet, they are nobody's business.
+An output is read by one of a few threads, a piece at a time; of each, nothing is kept but what it adds to the sums and
+what is off. Outputs that are not there yet make a job incomplete, not damaged.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from curate.errors import CorruptInput, ObjectNotFound, SchemaMismatch, WrongRecord
+from curate.exchange.run_file import RunFile
+from curate.formats.check import count_quarantined, count_rows, output_schema
+from curate.formats.record import Carried, OutputFormat, read_carried
+from curate.ledger import layout
+from curate.ledger.side_outputs import RECORD_SIDE, counter, schema_name
+from curate.ledger.stages import exchanges, stages_told
+from curate.observe.job import FoundJob, find_job, find_stages, read_summary
+from curate.prefetch import ahead
+from curate.storage.protocol import Object, Store
+from curate.tasks.books import Books, Earlier
+
+PAGES = 32
+"""Pages of a run file that are read at a time, of 256 KiB each."""
+
+READERS = 8
+"""Outputs that are read at once, each with some 20 MiB in memory."""
+
+MOST_FINDINGS = 100
+"""Findings of one kind that are told one by one; all are counted."""
+
+SCHEMA_VOTERS = 3
+"""Outputs that say what the schema is where the job did not have to store one, because its code declares it."""
+
+RECORD_FIELDS = frozenset({"job", "shard", "fingerprint", "rows", "counters", "quarantine"})
+
+
+OK = "ok"
+
+INCOMPLETE = "incomplete"
+
+DAMAGED = "damaged"
+
+
+KINDS = {
+    "missing": "outputs that are gone",
+    "foreign": "objects that are not of this job",
+    "damaged": "outputs that cannot be read as they were written",
+    "record": "outputs without the record of their shard",
+    "schema": "outputs of another schema than the job's",
+    "rows": "outputs with another number of rows than their record says",
+    "books": "records that do not balance",
+    "quarantine": "quarantined rows that are not as the record says",
+    "unnamed": "quarantined rows that no output names",
+    "summary": "totals that are not those of all records",
+}
+"""What can be off, in the order in which it is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is off."""
+
+    kind: str
+    object: str
+    """Name under the output prefix."""
+    reason: str
+
+
+@dataclass
+class Verified:
+    """What a job's outputs turned out to be."""
+
+    job: str
+    output: str
+    shards: int
+    """Shards of the plan."""
+    closed: bool
+    """Whether a run has said that the job is complete."""
+    read: int = 0
+    """Outputs that were read."""
+    size_bytes: int = 0
+    """Stored bytes of those."""
+    absent: int = 0
+    """Outputs that are not there."""
+    books: Books = field(default_factory=Books)
+    """Sums of the records that make sense."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """Findings by kind."""
+    findings: list[Finding] = field(default_factory=list)
+    """The first of each kind."""
+    stages: list[Verified] = field(default_factory=list)
+    """The stages before the last one that are there; what is off with them is counted, and told, with all else."""
+
+    @property
+    def state(self) -> str:
+        """`ok`, `incomplete` (what is there is as it should be) or `damaged`."""
+        if self.counts:
+            return DAMAGED
+        return OK if self.closed and not self.absent else INCOMPLETE
+
+    def add(self, finding: Finding) -> None:
+        """Counts what is off, and keeps it if there are not many of the kind."""
+        self.counts[finding.kind] += 1
+        if self.counts[finding.kind] <= MOST_FINDINGS:
+            self.findings.append(finding)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns what `curate verify --json` prints."""
+        return {
+            "job": self.job,
+            "output": self.output,
+            "state": self.state,
+            "shards": {"total": self.shards, "read": self.read, "missing": self.absent},
+            "bytes": self.size_bytes,
+            "rows": self.books.rows(),
+            "counters": self.books.sorted_counters(),
+            "problems": {kind: self.counts[kind] for kind in KINDS if self.counts[kind]},
+            "findings": [{"kind": one.kind, "object": one.object, "reason": one.reason} for one in self.findings],
+            **({"stages": [one._as_stage() for one in self.stages]} if self.stages else {}),
+        }
+
+    def _as_stage(self) -> dict[str, Any]:
+        shards = {"total": self.shards, "read": self.read, "missing": self.absent}
+        return {
+            "name": self.job,
+            "output": self.output,
+            "state": self.state,
+            "shards": shards,
+            "bytes": self.size_bytes,
+        }
+
+
+@dataclass
+class _Read:
+    """What one output turned out to be."""
+
+    findings: list[Finding]
+    books: Books | None = None
+    quarantine: str | None = None
+
+
+def verify(output: str, progress: Callable[[int, int, int], None] = lambda *_: None) -> Verified:
+    """Returns what is off with the outputs of a job, all of them read.
+
+    `progress` is called with outputs done, outputs to read and bytes of those done. Raises NoJobError; ConfigError for
+    a damaged ledger; StorageError if the store does not answer.
+    """
+    found = find_job(output)
+    stages = find_stages(found)
+    jobs = [*stages.there.values(), found]
+    total, read, size_bytes = sum(one.matched.count for one in jobs), 0, 0
+
+    def tick(size: int) -> None:
+        nonlocal read, size_bytes
+        read, size_bytes = read + 1, size_bytes + size
+        progress(read, total, size_bytes)
+
+    report = _verified(found, tick)
+    for key, stage in stages.there.items():
+        name = next(one.name for one in stages.planned if one.key == key)
+        part = _verified(stage, tick, name=name)
+        for one in part.findings:
+            object = stage.ledger.uri(one.object).removeprefix(f"{found.ledger.root}/")
+            report.findings.append(replace(one, object=object))
+        report.counts += part.counts
+        report.stages.append(part)
+    return report
+
+
+def _verified(found: FoundJob, tick: Callable[[int], None], name: str = "") -> Verified:
+    """Returns what is off with a job, or with one of its stages before the last one, which is called by a `name`: what
+    is gone of that is made again if it is needed."""
+    summary = read_summary(found.ledger, found.listing)
+    ranks = np.flatnonzero(found.matched.done)
+    report = Verified(
+        name or found.job["job"],
+        found.ledger.root,
+        len(found.plan),
+        summary is not None,
+        absent=len(found.plan) - len(ranks),
+    )
+    for foreign in found.matched.foreign:
+        report.add(Finding("foreign", foreign, "no shard of the plan is called like it"))
+    for foreign in found.foreign_sides():
+        report.add(Finding("foreign", foreign, "it is no extra output of a shard of the plan"))
+    if report.closed and not name:
+        for rank in np.flatnonzero(~found.matched.done).tolist():
+            report.add(Finding("missing", _name(found, rank), "the job was complete with it; run the job again"))
+    checker = _Checker(found)
+    earlier = None if summary is None else Earlier.of(summary)
+    named = set() if earlier is None else {file for _, file in earlier.quarantine}
+    for rank, result in ahead(checker.check, map(int, ranks), READERS):
+        for finding in result.findings:
+            report.add(finding)
+        if result.books is not None:
+            report.books.add(result.books)
+        if result.quarantine is not None:
+            named.add(result.quarantine)
+        size = found.output(rank).size
+        report.read += 1
+        report.size_bytes += size
+        tick(size)
+    if not report.absent and not report.counts["record"] and not report.counts["damaged"]:
+        # As long as outputs are to come, or not all of them say what they name, a file may be theirs.
+        for file in found.listing.quarantine:
+            if file not in named:
+                report.add(Finding("unnamed", file, "no output names it; the next run of the job removes it"))
+        for reason in _differences(report, found, summary):
+            report.add(Finding("summary", layout.SUMMARY, reason))
+    return report
+
+
+class _Checker:
+    """Checks outputs; several threads may do so at once."""
+
+    def __init__(self, found: FoundJob) -> None:
+        self._found = found
+        self._store = found.ledger.store
+        self._format, self._codec = found.written_as
+        self._files = set(found.listing.quarantine)
+        self._schema = self._held("output", found.output)
+        self._sides = {name: self._held(schema_name(name), partial(found.side, name)) for name in sorted(found.sides)}
+
+    def check(self, rank: int) -> _Read:
+        """Returns what the output of a shard turned out to be. Raises StorageError if the store does not answer."""
+        name, object = _name(self._found, rank), self._found.output(rank)
+        off = partial(_finding, object=name, uri=object.uri)
+        try:
+            carried = read_carried(self._store, object, self._format, self._codec)
+        except WrongRecord as error:
+            return _Read([off("record", error)])
+        except CorruptInput as error:
+            return _Read([off("damaged", error)])
+        if carried is None:
+            return _Read([off("record", "it carries none: something else than curate wrote it, or cut it off")])
+        wrong = _wrong_record(carried.record, self._found, rank)
+        if wrong:
+            return _Read([off("record", wrong)])
+        books, file = Books.parse(carried.record["rows"], carried.record["counters"]), carried.record["quarantine"]
+        findings = self._rows(off, object, carried, self._schema, books.rows_out)
+        if not books.balanced():
+            findings.append(off("books", f"in + created is not out + dropped + quarantined: {_rows_text(books)}"))
+        if reason := self._quarantine(file, books.quarantined):
+            findings.append(off("quarantine", reason))
+        for side in self._sides:
+            findings += self._side(side, rank, name, carried.record)
+        return _Read(findings, books, file)
+
+    def _rows(
+        self, off: Callable[..., Finding], object: Object, carried: Carried, schema: pa.Schema | None, expected: Any
+    ) -> list[Finding]:
+        try:
+            if self._format is OutputFormat.RUN:
+                rows = _run_rows(self._store, object)
+            else:
+                rows = count_rows(self._store, object, carried, self._format, self._codec, schema)
+        except SchemaMismatch as error:
+            return [off("schema", error)]
+        except CorruptInput as error:
+            return [off("damaged", error)]
+        if rows == expected:
+            return []
+        return [off("rows", f"it has {rows:,} rows, its record says {_number(expected)}")]
+
+    def _side(self, side: str, rank: int, main: str, record: Mapping[str, Any]) -> list[Finding]:
+        """Returns what is off with an extra output of a shard whose main output carries this record."""
+        name, object = self._found.side_name(side, rank), self._found.side(side, rank)
+        if object is None:
+            reason = f"{main} is there, which is published after it; remove that, and run the job again"
+            return [Finding("missing", name, reason)]
+        off = partial(_finding, object=name, uri=object.uri)
+        try:
+            carried = read_carried(self._store, object, self._format, self._codec)
+        except CorruptInput as error:
+            return [off("damaged", error)]
+        if carried is None:
+            return [off("record", "it carries none: something else than curate wrote it, or cut it off")]
+        expected = {**record, RECORD_SIDE: side}
+        differing = sorted(key for key in {*carried.record, *expected} if carried.record.get(key) != expected.get(key))
+        if differing:
+            return [off("record", f"its record is not that of {main}: they differ in {', '.join(differing)}")]
+        return self._rows(off, object, carried, self._sides[side], record["counters"].get(counter(side)))
+
+    def _quarantine(self, name: str | None, rows: int) -> str:
+        """Returns what is off with the rows that an output says were set aside; empty if nothing is."""
+        if name is None or not rows:
+            return "" if name is None and not rows else f"its record says {rows:,} rows, and names {name or 'no file'}"
+        if name not in self._files:
+            return f"{name}, which its record names, is gone"
+        uri = self._found.ledger.uri(name)
+        try:
+            found, digest = count_quarantined(self._store, self._store.stat(uri))
+        except ObjectNotFound:
+            return f"{name}, which its record names, is gone"
+        except CorruptInput as error:
+            return str(error).removeprefix(self._found.ledger.root + "/")
+        if name != f"{layout.QUARANTINE}{digest}.jsonl.zst":
+            return f"{name} is not what it was: the hash of its bytes is {digest}"
+        return "" if found == rows else f"{name} has {found:,} rows, the record says {rows:,}"
+
+    def _held(self, stored_as: str, output: Callable[[int], Object | None]) -> pa.Schema | None:
+        """Returns the schema that the job holds its outputs to: as stored, else what most of the first outputs have."""
+        schema = self._found.ledger.read_schema(stored_as)
+        if schema is not None or self._format is OutputFormat.RUN:
+            return schema
+        votes: Counter[pa.Schema] = Counter()
+        for rank in np.flatnonzero(self._found.matched.done).tolist():
+            object = output(rank)
+            if object is None:
+                continue
+            try:
+                schema = output_schema(self._store, object, self._format, self._codec)
+            except CorruptInput:
+                continue  # told when its turn comes
+            if schema is not None:
+                votes[schema] += 1
+            if votes.total() >= SCHEMA_VOTERS:
+                break
+        return votes.most_common(1)[0][0] if votes else None
+
+
+def _finding(kind: str, reason: object, *, object: str, uri: str) -> Finding:
+    return Finding(kind, object, str(reason).removeprefix(f"{uri}: "))
+
+
+def _run_rows(store: Store, object: Object) -> int:
+    """Returns the rows of a run file, all pages of it read. Raises DamagedRun."""
+    file, total = RunFile.open(store, object), 0
+    for number, segment in enumerate(file.segments):
+        starts = [0, *np.cumsum(segment.rows).tolist()]
+        for start in range(0, len(segment.rows), PAGES):
+            stop = min(len(segment.rows), start + PAGES)
+            total += file.read(number, starts[start], starts[stop]).num_rows
+    return total
+
+
+def _number(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int | float) else repr(value)
+
+
+def _name(found: FoundJob, rank: int) -> str:
+    return f"{found.plan.shard_id(rank)}{found.job['suffix']}"
+
+
+def _wrong_record(record: Mapping[str, Any], found: FoundJob, rank: int) -> str:
+    """Returns why a record is not that of a shard of this job; empty if it is."""
+    if differing := RECORD_FIELDS ^ record.keys():
+        return f"its record lacks, or has beyond what curate writes: {', '.join(sorted(differing))}"
+    expected = {
+        "job": found.job["job"],
+        "fingerprint": found.job["fingerprint"],
+        "shard": found.plan.shard_id(rank),
+    }
+    for name, value in expected.items():
+        if record[name] != value:
+            return f"its record is that of {name} {record[name]!r}, expected {value!r}"
+    try:
+        Books.parse(record["rows"], record["counters"]).balanced()
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return f"the rows that its record tells make no sense: {error!r}"
+    return ""
+
+
+def _rows_text(books: Books) -> str:
+    dropped = sum(books.dropped.values())
+    return f"{books.rows_in:,} + {books.created:,}, {books.rows_out:,} + {dropped:,} + {books.quarantined:,}"
+
+
+def _differences(report: Verified, found: FoundJob, summary: Mapping[str, Any] | None) -> Iterator[str]:
+    """Yields what the summary of a complete job says otherwise than the records of all its outputs."""
+    if summary is None:
+        return
+    # As JSON, which has no word for what is not a number.
+    ours = orjson.loads(
+        orjson.dumps(
+            {
+                "fingerprint": found.job["fingerprint"],
+                "shards": {"total": len(found.plan), "done": report.read},
+                "rows": report.books.rows(),
+                "counters": report.books.sorted_counters(),
+                "bytes": {"in": found.plan.total_bytes, "out": report.size_bytes},
+            }
+        )
+    )
+    for name, value in ours.items():
+        if summary.get(name) != value:
+            yield f"{name} {_short(summary.get(name))}; the outputs say {_short(value)}"
+    for one in exchanges(stages_told(summary)):
+        if one.rows_in != one.rows_out:
+            yield f"{one.name}: {one.rows_in:,} rows went into the exchange, and {one.rows_out:,} came out"
+
+
+def _short(value: Any) -> str:
+    text = orjson.dumps(value).decode()
+    return text if len(text) <= 200 else text[:197] + "..."

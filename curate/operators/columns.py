@@ -1,0 +1,191 @@
+"""Logical operators: frozen values, each of which knows its schema, its identity and what it does to a batch.
+
+All of them are narrow: what a row becomes depends on its batch alone. A schema is None where only running user code
+tells it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from curate.arrow.expressions import columns_of, expression_text, keep, project, type_of, unknown_column
+from curate.errors import ConfigError
+from curate.operators.protocol import Plain
+from curate.pipeline.step import Place
+from curate.pipeline.tally import Tally
+
+
+@dataclass(frozen=True, slots=True)
+class FilterExpression(Plain):
+    """Keeps the rows for which an expression is true."""
+
+    expression: Any
+    reason: str
+    keeps_rows = False
+
+    @property
+    def name(self) -> str:
+        return f"filter({self.expression})"
+
+    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
+        if found is not None:
+            type = type_of(self.expression, found, self.name)
+            if not pa.types.is_boolean(type):
+                raise ConfigError(f"{self.name} is {type}, expected a boolean expression, such as pc.field('n') > 0")
+        return found
+
+    def identity(self) -> Any:
+        return ["filter", expression_text(self.expression), self.reason]
+
+    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+        del place
+        self.schema(table.schema)
+        kept = keep(table, self.expression)
+        tally.drop(table.num_rows - kept.num_rows, self.reason)
+        yield kept
+
+    def reads(self, schema: pa.Schema) -> frozenset[str]:
+        """Returns the columns that it looks at."""
+        return columns_of(self.expression, schema)
+
+
+@dataclass(frozen=True, slots=True)
+class WithColumn(Plain):
+    """Adds a column, the last one, or replaces one, at its place."""
+
+    column: str
+    expression: Any
+    keeps_rows = True
+
+    @property
+    def name(self) -> str:
+        return f"with_column({self.column!r}, {self.expression})"
+
+    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
+        if found is None:
+            return None
+        made = pa.field(self.column, type_of(self.expression, found, self.name))
+        if self.column in found.names:
+            return found.set(found.get_field_index(self.column), made)
+        return found.append(made)
+
+    def identity(self) -> Any:
+        return ["with_column", self.column, expression_text(self.expression)]
+
+    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+        del tally, place
+        self.schema(table.schema)
+        column = project(table, [self.expression], [self.column])[self.column]
+        if self.column in table.column_names:
+            yield table.set_column(table.column_names.index(self.column), self.column, column)
+        else:
+            yield table.append_column(self.column, column)
+
+    def reads(self, schema: pa.Schema) -> frozenset[str]:
+        """Returns the columns that it looks at."""
+        return columns_of(self.expression, schema)
+
+
+@dataclass(frozen=True, slots=True)
+class Select(Plain):
+    """Keeps these columns, in this order."""
+
+    columns: tuple[str, ...]
+    keeps_rows = True
+
+    @property
+    def name(self) -> str:
+        return f"select_columns({', '.join(map(repr, self.columns))})"
+
+    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
+        if found is None:
+            return None
+        _refuse_unknown(self.name, self.columns, found.names)
+        _refuse_none(self.name, len(self.columns))
+        return pa.schema([found.field(name) for name in self.columns])
+
+    def identity(self) -> Any:
+        return ["select_columns", list(self.columns)]
+
+    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+        del tally, place
+        _refuse_unknown(self.name, self.columns, table.column_names)
+        _refuse_none(self.name, len(self.columns))
+        yield table.select(list(self.columns))
+
+
+@dataclass(frozen=True, slots=True)
+class Drop(Plain):
+    """Leaves these columns out."""
+
+    columns: tuple[str, ...]
+    keeps_rows = True
+
+    @property
+    def name(self) -> str:
+        return f"drop_columns({', '.join(map(repr, self.columns))})"
+
+    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
+        if found is None:
+            return None
+        _refuse_unknown(self.name, self.columns, found.names)
+        left = [field for field in found if field.name not in self.columns]
+        _refuse_none(self.name, len(left))
+        return pa.schema(left)
+
+    def identity(self) -> Any:
+        return ["drop_columns", list(self.columns)]
+
+    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+        del tally, place
+        _refuse_unknown(self.name, self.columns, table.column_names)
+        left = [name for name in table.column_names if name not in self.columns]
+        _refuse_none(self.name, len(left))
+        yield table.select(left)
+
+
+@dataclass(frozen=True, slots=True)
+class Rename(Plain):
+    """Calls columns something else."""
+
+    names: Mapping[str, str]
+    keeps_rows = True
+
+    @property
+    def name(self) -> str:
+        return f"rename_columns({', '.join(f'{old!r}: {new!r}' for old, new in self.names.items())})"
+
+    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
+        if found is None:
+            return None
+        _refuse_unknown(self.name, self.names, found.names)
+        made = [field.with_name(self.names.get(field.name, field.name)) for field in found]
+        names = [field.name for field in made]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError(f"{self.name} would make {names.count(name)} columns called {name!r}")
+        return pa.schema(made)
+
+    def identity(self) -> Any:
+        return ["rename_columns", dict(self.names)]
+
+    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+        del tally, place
+        made = self.schema(table.schema)
+        assert made is not None
+        yield table.rename_columns(made.names)
+
+
+def _refuse_none(where: str, columns: int) -> None:
+    if not columns:
+        raise ConfigError(f"{where} would leave no column, and rows of none cannot be told: keep one at least")
+
+
+def _refuse_unknown(where: str, wanted: Iterable[str], names: list[str]) -> None:
+    for name in wanted:
+        if name not in names:
+            raise ConfigError(f"{where}: {unknown_column(name, names)}")

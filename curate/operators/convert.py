@@ -1,0 +1,442 @@
+"""Tables as what user code takes, rows, arrays of numpy or data frames of pandas, and what it gives back as tables.
+
+    table ──▶ rows        {"id": 1, "image": array of 2 x 2 x 3}     ──▶ function ──▶ gathered ──▶ table
+    table ──▶ to_numpy    {"id": array, "image": array of n x 2 x 2 x 3}  ──▶ …   ──▶ to_table ──▶ table
+    table ──▶ to_pandas   data frame, of pandas.ArrowDtype
+
+A column that comes back under its name has the type that it had, if each value fits it exactly (see
+`curate.arrow.values`); else its type is inferred. An array of numpy, or a series, says its type itself: one of the
+type that it was given as becomes what the column was, any other one stays what it is.
+
+Numbers that are null are NaN in numpy, of one bit pattern that indexing and arithmetic keep (as NA of R is one): it
+comes back as null, and any other NaN as NaN. Whole numbers beside nulls are floats, and whole numbers again when all
+are; where a float would round one of them, they are objects.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from curate.arrow.groups import one_chunk
+from curate.arrow.unknown import filled, is_known
+from curate.arrow.values import (
+    Misfit,
+    clash,
+    fitted,
+    has_type,
+    inferred,
+    is_bytes,
+    is_list,
+    is_text,
+    recast,
+    rounded,
+    tensor_shape,
+)
+from curate.errors import ConfigError, SchemaMismatch, did_you_mean
+
+FORMATS = ("pyarrow", "numpy", "pandas")
+"""What batches are handed to user code as."""
+
+
+_EXACT_FLOAT = 2**53
+"""Up to which every whole number is a float."""
+
+_NULLS = {2: np.uint16(0x7F1D), 4: np.uint32(0x7FE3A000), 8: np.uint64(0x7FFC740000000000)}
+"""The NaN that stands for null, by bytes of a float: a float of more bytes has the same."""
+
+_SIGNS = {2: np.uint16(0x7FFF), 4: np.uint32(0x7FFFFFFF), 8: np.uint64(0x7FFFFFFFFFFFFFFF)}
+"""All bits but the sign, which a minus changes."""
+
+
+def check_format(batch_format: str) -> None:
+    """Raises ConfigError for a format of batches that there is not, or that needs what is not installed."""
+    if batch_format not in FORMATS:
+        raise ConfigError(
+            f"no batch_format {batch_format!r}{did_you_mean(str(batch_format), FORMATS)}; "
+            f"there are {', '.join(FORMATS)}"
+        )
+    if batch_format == "pandas":
+        need_pandas("batch_format='pandas'")
+
+
+def need_pandas(what: str) -> None:
+    """Raises ConfigError if pandas is not installed."""
+    if importlib.util.find_spec("pandas") is None:
+        raise ConfigError(f"{what} needs pandas, which is not installed: pip install 'curate[pandas]'")
+
+
+def is_data_frame(value: Any) -> bool:
+    """Returns whether a value is a data frame of pandas, which nobody has to have imported."""
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(value, pandas.DataFrame)
+
+
+# To user code
+
+
+def formatted(table: pa.Table, batch_format: str) -> Any:
+    """Returns a table in a format of batches. Raises SchemaMismatch for values that it cannot hold."""
+    match batch_format:
+        case "numpy":
+            return to_numpy(table)
+        case "pandas":
+            return to_pandas(table)
+        case _:
+            return table
+
+
+def rows(table: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
+    """Returns rows as dictionaries of Python's values; tensors are arrays of their shape.
+
+    Raises SchemaMismatch for values that Python's types do not hold, such as nanoseconds of a time of day.
+    """
+    if not table.num_columns:
+        return [{} for _ in range(table.num_rows)]
+    columns = [_objects(name, column) for name, column in zip(table.schema.names, table.columns, strict=True)]
+    names = table.schema.names
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _objects(name: str, column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """Returns the values of a column as Python has them. Raises SchemaMismatch if it does not."""
+    try:
+        if isinstance(column.type, pa.FixedShapeTensorType):
+            return _tensors(column)
+        values: list[Any] = column.to_pylist()
+        if has_type(column.type, _is_cut) and not one_chunk(column).equals(fitted(values, column.type)):
+            raise ValueError("some would be cut")
+    except (ValueError, OverflowError, pa.ArrowException) as error:
+        raise SchemaMismatch(
+            f"column {name!r} is {column.type}, with values that Python has no exact type for ({error}); cast it "
+            "before, with with_column, or take the rows as batches of pyarrow (batch_format='pyarrow')"
+        ) from error
+    return values
+
+
+def _is_cut(type: pa.DataType) -> bool:
+    """Returns whether Python's values of a type, or of one with it inside, may be less than it has."""
+    return bool(type == pa.time64("ns") or pt.is_date64(type)) or (
+        isinstance(type, pa.BaseExtensionType) and not isinstance(type, pa.UuidType | pa.Bool8Type | pa.JsonType)
+    )
+
+
+def _tensors(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    array = one_chunk(column)
+    valid = array.is_valid().to_numpy(zero_copy_only=False)
+    there = iter(_stacked(array if valid.all() else array.drop_null()))
+    return [next(there) if one else None for one in valid]
+
+
+def _stacked(array: pa.FixedShapeTensorArray) -> np.ndarray[Any, Any]:
+    """Returns tensors, of which none is null, as one array."""
+    type = array.type
+    _, order = tensor_shape(type)
+    flat = array.storage.flatten()
+    numbers = _of_objects(flat.to_pylist()) if flat.null_count else flat.to_numpy(zero_copy_only=False)
+    return numbers.reshape(len(array), *type.shape).transpose(0, *(axis + 1 for axis in order))
+
+
+def to_numpy(table: pa.Table) -> dict[str, np.ndarray[Any, Any]]:
+    """Returns the columns as arrays, tensors with their shape; of nulls as the module says.
+
+    What numpy has no type for are objects: what `rows` gives, lists as arrays. Raises SchemaMismatch as `rows` does.
+    """
+    return {name: _numpy(name, table[name]) for name in table.column_names}
+
+
+def _numpy(name: str, column: pa.ChunkedArray) -> np.ndarray[Any, Any]:
+    type = column.type
+    if _is_encoded(type):
+        return _numpy(name, _decoded(column))
+    nulls = column.null_count
+    if isinstance(type, pa.FixedShapeTensorType) and not nulls:
+        return _stacked(one_chunk(column))
+    if pt.is_integer(type) and nulls:
+        ends = pc.min_max(column).as_py()
+        if ends["min"] is not None and max(-ends["min"], ends["max"]) > _EXACT_FLOAT:
+            return _of_objects(column.to_pylist())
+        return _nulled(column.cast(pa.float64()))
+    if pt.is_floating(type) and nulls:
+        return _nulled(column)
+    if is_list(type):
+        array = one_chunk(column)
+        if _is_plain(array):
+            lists: np.ndarray[Any, Any] = array.to_numpy(zero_copy_only=False)
+            return lists
+        return _of_objects([_as_array(value) for value in _objects(name, column)])
+    if pt.is_time(type) or pt.is_nested(type) or pt.is_interval(type) or isinstance(type, pa.BaseExtensionType):
+        return _of_objects(_objects(name, column))
+    found: np.ndarray[Any, Any] = column.to_numpy()
+    return found
+
+
+def _is_encoded(type: pa.DataType) -> bool:
+    return bool(pt.is_dictionary(type) or pt.is_run_end_encoded(type))
+
+
+def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Returns a column of a dictionary, or of runs, as its values."""
+    decode = pa.DictionaryArray.dictionary_decode if pt.is_dictionary(column.type) else pc.run_end_decode
+    return pa.chunked_array(map(decode, column.chunks), column.type.value_type)
+
+
+def _nulled(column: pa.ChunkedArray) -> np.ndarray[Any, Any]:
+    """Returns floats, nulls as the NaN that stands for them."""
+    numbers = np.array(column.to_numpy())
+    bits = numbers.view(f"u{numbers.itemsize}")
+    bits[column.is_null().to_numpy()] = _NULLS[numbers.itemsize]
+    return numbers
+
+
+def _is_plain(array: pa.Array) -> bool:
+    """Returns whether Arrow makes arrays of lists that have all that there is."""
+    while is_list(array.type):
+        if pt.is_list_view(array.type) or pt.is_large_list_view(array.type):
+            return False  # of a slice, Arrow takes other values
+        if pt.is_fixed_size_list(array.type) and array.null_count:
+            return False  # what lies under its nulls would count
+        array = array.flatten()
+    type = array.type
+    if is_text(type) or is_bytes(type):
+        return True
+    return not array.null_count and (
+        pt.is_integer(type)
+        or pt.is_floating(type)
+        or pt.is_boolean(type)
+        or pt.is_timestamp(type)
+        or pt.is_duration(type)
+        or pt.is_date32(type)
+    )
+
+
+def _as_array(value: Any) -> Any:
+    return _of_objects([_as_array(one) for one in value]) if isinstance(value, list) else value
+
+
+def _of_objects(values: Sequence[Any]) -> np.ndarray[Any, Any]:
+    """Returns an array of objects, of one dimension whatever they are."""
+    found = np.empty(len(values), object)
+    found[:] = values if not any(isinstance(one, np.ndarray | list | tuple) for one in values) else [*values]
+    return found
+
+
+def to_pandas(table: pa.Table) -> Any:
+    """Returns a data frame whose columns are those of the table, not copies: of pandas.ArrowDtype, so that numbers stay
+    what they are beside nulls. Runs are values, dictionaries of texts and numbers become categories; extension types,
+    tensors among them, and columns of nothing but nulls are objects, as in `rows`."""
+    import pandas as pd
+
+    def is_object(type: pa.DataType) -> bool:
+        return isinstance(type, pa.BaseExtensionType) or pt.is_null(type)
+
+    def dtype(type: pa.DataType) -> Any:
+        return None if _is_category(type) else pd.ArrowDtype(type)
+
+    plain = table
+    for at, field in enumerate(table.schema):
+        if is_object(field.type):
+            plain = plain.set_column(at, field.name, pa.nulls(table.num_rows, pa.bool_()))
+        elif pt.is_run_end_encoded(field.type):
+            plain = plain.set_column(at, field.name, _decoded(table.column(at)))
+    frame = plain.to_pandas(types_mapper=dtype)
+    for field in table.schema:
+        if is_object(field.type):
+            frame[field.name] = pd.Series(_of_objects(_objects(field.name, table[field.name])), dtype=object)
+    return frame
+
+
+def _is_category(type: pa.DataType) -> bool:
+    if not pt.is_dictionary(type):
+        return False
+    value = type.value_type
+    return bool(is_text(value) or pt.is_integer(value) or pt.is_floating(value) or pt.is_boolean(value))
+
+
+# From user code
+
+
+def to_table(where: str, value: Any, before: pa.Table | None = None) -> pa.Table:
+    """Returns what user code gave for a batch as a table; `before` is the batch. Raises TypeError, SchemaMismatch."""
+    if isinstance(value, pa.RecordBatch):
+        value = pa.Table.from_batches([value])
+    elif isinstance(value, Mapping):
+        value = from_columns(where, value, before)
+    elif is_data_frame(value):
+        value = from_pandas(where, value, before)
+    if not isinstance(value, pa.Table):
+        raise TypeError(
+            f"{where} gave {type(value).__name__}, expected a pyarrow.Table, a dictionary of columns, a data frame of "
+            "pandas, or an iterator of them"
+        )
+    names = value.column_names
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise SchemaMismatch(f"{where} gave {names.count(twice)} columns called {twice!r}; rename one")
+    return value.replace_schema_metadata(None)
+
+
+def gathered(
+    where: str,
+    rows: Sequence[Mapping[str, Any]],
+    before: pa.Schema | None = None,
+    declared: pa.Schema | None = None,
+) -> pa.Table:
+    """Returns rows as a table; `before` is the schema of the rows that they were made of, `declared` that which they
+    are to have: floats of Python become the nearest of its floats.
+
+    Columns come in the order of the first row. Raises SchemaMismatch for rows of other keys, or of none, a key that is
+    no text, and values without a common type.
+    """
+    names = list(rows[0])
+    for row in rows:
+        if row.keys() != rows[0].keys():
+            raise SchemaMismatch(
+                f"{where} gave a row with the keys {sorted(map(str, row))} after one with "
+                f"{sorted(map(str, names))}; give every row all keys, None where there is no value"
+            )
+    if not names:
+        raise SchemaMismatch(f"{where} gave a row without a key, and rows of no column cannot be told; give it one")
+    _check_names(where, names)
+    types = {} if before is None else {field.name: field.type for field in before}
+    wanted = {} if declared is None else {field.name: field.type for field in declared}
+    columns = []
+    for name in names:
+        values = [row[name] for row in rows]
+        column = rounded(values, wanted[name]) if name in wanted else None
+        columns.append(column_of(where, name, values, types.get(name)) if column is None else column)
+    return pa.table(columns, names=names)
+
+
+def column_of(where: str, name: str, values: Sequence[Any], type: pa.DataType | None = None) -> pa.Array:
+    """Returns values as a column, of `type` if it holds each exactly. Raises SchemaMismatch if no type holds all."""
+    if type is not None and (kept := fitted(values, type)) is not None:
+        return kept
+    try:
+        array = inferred(values)
+    except Misfit as misfit:
+        raise SchemaMismatch(f"{where} gave column {name!r} {_clash(list(values), str(misfit))}") from misfit
+    if type is not None and not is_known(array.type):
+        # What was empty or null in all rows says nothing about its type; what the column was before does.
+        refitted = fitted(values, filled(array.type, type))
+        return array if refitted is None else refitted
+    return array
+
+
+def _clash(values: list[Any], reason: str) -> str:
+    first, last, reason = clash(values) if values else (None, -1, reason)
+    if first is None:
+        told = "" if last < 0 else f" {values[last]!r:.100} (row {last} of the batch)"
+        return (
+            f"a value that has no type in Arrow:{told}: {reason}; return numbers, text, times, lists, dictionaries or "
+            "None"
+        )
+    return (
+        f"values that no type holds: {values[first]!r:.100} (row {first} of the batch) and {values[last]!r:.100} (row "
+        f"{last}): {reason}; return values of one type, such as float(value) or str(value) for all of them"
+    )
+
+
+def _check_names(where: str, names: Iterable[Any]) -> None:
+    for name in names:
+        if not isinstance(name, str):
+            raise SchemaMismatch(f"{where} gave the key {name!r}, which is no text; name columns by text: str(key)")
+
+
+def from_columns(where: str, columns: Mapping[str, Any], before: pa.Table | None = None) -> pa.Table:
+    """Returns columns (arrays of numpy or Arrow, series, lists) as a table; `before` is the batch that they were made
+    of. Raises SchemaMismatch for unequal lengths, and what is no column."""
+    _check_names(where, columns)
+    made: dict[str, Any] = {}
+    for name, values in columns.items():
+        try:
+            made[name] = _returned(where, name, values, _column(before, name))
+        except (Misfit, pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise SchemaMismatch(f"{where} gave a column {name!r} that is no list of values: {error}") from error
+    lengths = {name: len(values) for name, values in made.items()}
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{name!r} has {n}" for name, n in lengths.items())
+        raise SchemaMismatch(f"{where} gave columns of other lengths: {told} rows; expected as many in each")
+    return pa.table(made)
+
+
+def _column(before: pa.Table | None, name: str) -> pa.ChunkedArray | None:
+    return before[name] if before is not None and name in before.column_names else None
+
+
+def _returned(where: str, name: str, values: Any, before: pa.ChunkedArray | None) -> Any:
+    """Returns a column that was `before`, if it is not a new one."""
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return values
+    if isinstance(values, str | bytes | Mapping):
+        raise SchemaMismatch(f"{where} gave a column {name!r} that is no list of values, but {values!r:.40}")
+    type = None if before is None else before.type
+    if isinstance(values, np.ndarray) and values.dtype != object:
+        if values.dtype.kind == "f" and values.ndim == 1 and not isinstance(values, np.ma.MaskedArray):
+            return _of_floats(values, before)
+        return _kept(inferred(values), type)
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(values, pandas.Series | pandas.Index):
+        return _of_series(where, name, values, type)
+    return column_of(where, name, list(values), type)
+
+
+def _kept(array: pa.Array, type: pa.DataType | None) -> pa.Array:
+    """Returns an array as `type`, if that is what it was made of; else as it is."""
+    try:
+        return recast(array, type)
+    except (Misfit, pa.ArrowException):
+        return array
+
+
+def _of_floats(values: np.ndarray[Any, Any], before: pa.ChunkedArray | None) -> pa.Array:
+    """Returns floats as a column: whole numbers again, if they are floats for their nulls alone."""
+    size = values.itemsize
+    null = np.zeros(len(values), bool)
+    if size in _NULLS and np.isnan(values).any():
+        bits = np.ascontiguousarray(values).view(f"u{size}")
+        null = (bits & _SIGNS[size]) == _NULLS[size]
+    array = pa.array(values, mask=null)
+    if before is None:
+        return array
+    type = before.type
+    given = _decoded(before) if _is_encoded(type) else before
+    if pt.is_integer(given.type) and given.null_count and size == 8:
+        try:
+            # Raises for a fraction, NaN, and what is out of range.
+            return _kept(array.cast(given.type), type)
+        except pa.ArrowException:
+            return array
+    return _kept(array, type)
+
+
+def from_pandas(where: str, frame: Any, before: pa.Table | None = None) -> pa.Table:
+    """Returns a data frame as a table, without its index; `before` is the batch that it was made of. Raises
+    SchemaMismatch for values of no common type."""
+    names = [str(name) for name in frame.columns]
+    columns = [series for _, series in frame.items()]
+    try:
+        made = [
+            _of_series(where, name, series, None if (column := _column(before, name)) is None else column.type)
+            for name, series in zip(names, columns, strict=True)
+        ]
+        return pa.table(made, names=names)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise SchemaMismatch(f"{where} gave a data frame with values of no common type: {error}") from error
+
+
+def _of_series(where: str, name: str, series: Any, type: pa.DataType | None) -> pa.Array:
+    if series.dtype == object:
+        return column_of(where, name, [None if _is_missing(value) else value for value in series], type)
+    return _kept(one_chunk(pa.array(series, from_pandas=True)), type)
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and value != value)

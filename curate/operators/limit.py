@@ -1,0 +1,44 @@
+"""No more than so many rows of a task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from curate.operators.protocol import Plain
+from curate.pipeline.step import Place
+from curate.pipeline.tally import LIMIT, Tally
+
+
+@dataclass(frozen=True, slots=True)
+class Quota(Plain):
+    """Keeps all rows of shards but one, and of that the first `rows`."""
+
+    shard: str
+    rows: int
+    rank: int | None = None
+    """The number of that shard among all, those after which give nothing; None: it is told by its name, and no other is
+    read after it."""
+    keeps_rows = False
+
+    @property
+    def name(self) -> str:
+        return "limit"
+
+    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
+        return found
+
+    def identity(self) -> Any:
+        return ["limit"]
+
+    def apply(self, batch: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+        if place.rank < self.rank if self.rank is not None else place.shard != self.shard:
+            yield batch
+            return
+        beyond = self.rank is not None and place.rank > self.rank
+        kept = batch.slice(0, 0 if beyond else max(0, self.rows - place.row))
+        tally.drop(batch.num_rows - kept.num_rows, LIMIT)
+        yield kept

@@ -1,0 +1,210 @@
+"""User functions over rows and batches: `map`, `flat_map`, `filter`, `map_batches`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from curate.arrow.declared import identity_of
+from curate.arrow.order import rows_where
+from curate.errors import BadRow
+from curate.formats.bad_line import BadRow as BadLine
+from curate.operators.convert import formatted, gathered, rows, to_table
+from curate.operators.udf import Called, Placement, Udf
+from curate.pipeline.bad_rows import row_text
+from curate.pipeline.patience import Busy, busy, is_busy, patiently
+from curate.pipeline.step import Place
+from curate.pipeline.tally import Tally
+
+
+@dataclass(frozen=True, slots=True)
+class MapBatches(Called):
+    """A function of batches of at most `batch_size` rows; it is applied to one at a time."""
+
+    fn: Udf
+    batch_size: int | None
+    batch_format: str
+    placement: Placement = field(default_factory=Placement)
+    output_schema: pa.Schema | None = None
+    keeps_rows = False
+
+    @property
+    def name(self) -> str:
+        return f"map_batches({self.fn.label})"
+
+    @property
+    def batch_rows(self) -> int | None:  # type: ignore[override]
+        return self.batch_size
+
+    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
+        del found
+        return self.output_schema
+
+    def identity(self) -> Any:
+        told = identity_of(self.output_schema)
+        return ["map_batches", *self.fn.identity(self.name), self.batch_size, self.batch_format, *told]
+
+    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+        del tally
+        result = self.fn(formatted(table.combine_chunks(), self.batch_format))
+        for one in result if isinstance(result, Iterator) else [result]:
+            yield self.declared(to_table(self.name, one, table), table, place)
+
+
+@dataclass(frozen=True, slots=True)
+class MapRows(Called):
+    """A function of rows: of one to one, or (flat) of one to any number."""
+
+    fn: Udf
+    flat: bool
+    placement: Placement = field(default_factory=Placement)
+    output_schema: pa.Schema | None = None
+    # BadRow may leave any of them out.
+    keeps_rows = False
+
+    @property
+    def name(self) -> str:
+        return f"{'flat_map' if self.flat else 'map'}({self.fn.label})"
+
+    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
+        del found
+        return self.output_schema
+
+    def identity(self) -> Any:
+        return ["flat_map" if self.flat else "map", *self.fn.identity(self.name), *identity_of(self.output_schema)]
+
+    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+        del tally
+        made: list[Mapping[str, Any]] = []
+        for result in each(self._rows_of, table, place.tries):
+            if isinstance(result, Busy):
+                yield result
+            else:
+                made += result
+        if made:
+            yield self.declared(gathered(self.name, made, table.schema, self.output_schema), table, place)
+
+    def _rows_of(self, row: dict[str, Any]) -> list[Mapping[str, Any]]:
+        result = self.fn(row)
+        if not self.flat:
+            return [self._row(result)]
+        if isinstance(result, Mapping | str | bytes) or not isinstance(result, Iterable):
+            raise TypeError(f"{self.name} gave {type(result).__name__}, expected a list of dictionaries")
+        # Here, for it may be a generator, whose rows are part of the call.
+        return list(map(self._row, result))
+
+    def _row(self, value: Any) -> Mapping[str, Any]:
+        if not isinstance(value, Mapping):
+            raise TypeError(f"{self.name} gave {type(value).__name__}, expected a dictionary, a row")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class MapIsolated(Called):
+    """A function of rows that runs in a process of its own: a row that kills it, or takes too long, is a bad row."""
+
+    fn: Udf
+    timeout_s: float | None
+    placement: Placement = field(default_factory=Placement)
+    output_schema: pa.Schema | None = None
+    keeps_rows = False
+    confined: Any = None
+    """The `Confined` that it runs in, once it was made."""
+
+    @property
+    def name(self) -> str:
+        return f"map({self.fn.label}, isolate=True)"
+
+    def opened(self) -> Self:
+        """Returns the operator with its process, which starts with the first row and ends with the worker."""
+        from curate.pipeline.sandbox import Confined
+
+        return replace(self, confined=Confined(self.fn, self.timeout_s))
+
+    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
+        del found
+        return self.output_schema
+
+    def identity(self) -> Any:
+        return ["map", *self.fn.identity(self.name), "isolate", self.timeout_s, *identity_of(self.output_schema)]
+
+    def _results(self, rows: list[dict[str, Any]], tries: int) -> Iterator[tuple[dict[str, Any], Any]]:
+        """Yields each row with what the function returned or the BadRow, or a `Busy` before the row is run again."""
+        done = 0
+        while done < len(rows):
+            try:
+                for result in self.confined.results(rows[done:]):
+                    yield rows[done], result
+                    done, tries = done + 1, 0
+            except Exception as error:
+                if not is_busy(error):
+                    raise
+                tries += 1
+                yield rows[done], busy(error, tries, kept=done > 0)
+
+    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+        assert self.confined is not None
+        given = rows(table)
+        made: list[Mapping[str, Any]] = []
+        for row, result in self._results(given, place.tries):
+            if isinstance(result, Busy):
+                yield result
+            elif isinstance(result, BadRow):
+                # Not raised: a search for it would run into it again.
+                tally.set_aside(BadLine(0, result.reason, row_text(row)))
+            elif isinstance(result, Mapping):
+                made.append(result)
+            else:
+                raise TypeError(f"{self.name} gave {type(result).__name__}, expected a dictionary, a row")
+        if made:
+            gave = gathered(self.name, made, table.schema, self.output_schema)
+            yield self.declared(gave, table, place)
+
+
+def each(fn: Callable[[dict[str, Any]], Any], table: pa.Table, tries: int = 0) -> Iterator[Any]:
+    """Yields what a function returns for each row, and `Busy` each time that it is to be called again for a row, since
+    it raised RetryLater: `tries` times before for the first one. A BadRow that it raises says which row it was."""
+    for position, row in enumerate(rows(table)):
+        try:
+            for answer in patiently(partial(fn, row), kept=position > 0, tries=0 if position else tries):
+                yield answer if isinstance(answer, Busy) else answer.value
+        except BadRow as error:
+            if error.row is None:
+                raise BadRow(error.reason, position) from error
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class FilterRows(Called):
+    """Keeps the rows for which a function of the row is true."""
+
+    fn: Udf
+    reason: str
+    placement: Placement = field(default_factory=Placement)
+    keeps_rows = False
+
+    @property
+    def name(self) -> str:
+        return f"filter({self.fn.label})"
+
+    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
+        return found
+
+    def identity(self) -> Any:
+        return ["filter", *self.fn.identity(self.name), self.reason]
+
+    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+        keeps = []
+        for answer in each(self.fn, table, place.tries):
+            if isinstance(answer, Busy):
+                yield answer
+            else:
+                keeps.append(bool(answer))
+        kept = rows_where(table, np.array(keeps, bool))
+        tally.drop(table.num_rows - kept.num_rows, self.reason)
+        yield kept

@@ -1,0 +1,67 @@
+"""Random samples of rows: which rows they are depends on the seed and on where the rows are, on nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from curate.arrow.order import rows_where
+from curate.operators.protocol import Plain
+from curate.pipeline.step import Place
+from curate.pipeline.tally import Tally
+
+REASON = "random_sample"
+"""What a write books the rows under that are left out."""
+
+BITS = 53
+"""Of a row's number that are compared with the fraction: as many as a float has."""
+
+
+@dataclass(frozen=True, slots=True)
+class RandomSample(Plain):
+    """Keeps a row if its own random number is below the fraction, so that a larger one keeps the same rows and more."""
+
+    fraction: float
+    seed: int
+    keeps_rows = False
+
+    @property
+    def name(self) -> str:
+        return f"random_sample({self.fraction}, seed={self.seed})"
+
+    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
+        return found
+
+    def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
+        del schema
+        return needed
+
+    def identity(self) -> Any:
+        return ["random_sample", self.fraction.hex(), self.seed]
+
+    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+        numbers = random_numbers(self.seed, place.shard, place.row, table.num_rows)
+        kept = rows_where(table, numbers >> np.uint64(64 - BITS) < np.uint64(round(self.fraction * 2**BITS)))
+        tally.drop(table.num_rows - kept.num_rows, REASON)
+        yield kept
+
+
+def random_numbers(seed: int, shard: str, row: int, count: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """Returns uniform numbers of 64 bits for the rows from `row` on: the same for a row, however they are asked for.
+
+    They are the output of Philox 4x64-10 (Salmon and others, 2011), a counter-based generator of which numpy keeps the
+    bits the same for ever: keyed by seed and shard, counted by row, four rows to a count.
+
+    >>> whole = random_numbers(7, "a.parquet", 0, 10)
+    >>> bool((random_numbers(7, "a.parquet", 3, 5) == whole[3:8]).all())
+    True
+    """
+    digest = hashlib.blake2b(f"{seed}\0{shard}".encode("utf-8", "surrogateescape"), digest_size=16).digest()
+    skipped = row % 4
+    bits = np.random.Philox(key=int.from_bytes(digest, "little"), counter=row // 4)
+    return bits.random_raw(count + skipped)[skipped:]

@@ -1,0 +1,166 @@
+"""A user function as an operator: what identifies it, where it runs, and with what it is called."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import pyarrow as pa
+
+from curate.arrow.declared import as_declared
+from curate.code.closures import Unhashable, value_text
+from curate.code.function import callable_text
+from curate.errors import ConfigError
+from curate.operators.protocol import Plain
+from curate.pipeline.step import ActorPool, Compute, Place
+from curate.runtime.protocol import Resources
+
+
+def label(function: Any) -> str:
+    """Returns what a callable is called in plans and errors."""
+    return str(getattr(function, "__name__", None) or type(function).__name__)
+
+
+def function_identity(owner: str, function: Any) -> str:
+    """Returns the text of a callable. Raises ConfigError naming the variable of which no identity can be made."""
+    try:
+        return callable_text(label(function), function)
+    except Unhashable as error:
+        raise ConfigError(
+            f"{owner} depends on a value of which no identity can be made: {error}; a write is resumed by the "
+            "identity of what makes it: pass plain values (numbers, texts, lists, paths), or make it in the function"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Udf:
+    """What a user gave to be called: a function, or a class of which every actor makes one and calls that."""
+
+    target: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    constructor_args: tuple[Any, ...] = ()
+    constructor_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    instance: Callable[..., Any] | None = None
+    """What is called, once it was made."""
+
+    @property
+    def label(self) -> str:
+        """What it is called in plans and errors."""
+        return label(self.target)
+
+    def opened(self) -> Udf:
+        """Returns this with the instance made; it lives as long as what is returned."""
+        if not isinstance(self.target, type):
+            return self
+        return replace(self, instance=self.target(*self.constructor_args, **self.constructor_kwargs))
+
+    def __call__(self, value: Any) -> Any:
+        return (self.instance or self.target)(value, *self.args, **self.kwargs)
+
+    def identity(self, owner: str) -> Any:
+        """Returns what decides its results, as JSON values. Raises ConfigError naming a variable."""
+        given = {
+            "fn_args": self.args,
+            "fn_kwargs": self.kwargs,
+            "fn_constructor_args": self.constructor_args,
+            "fn_constructor_kwargs": self.constructor_kwargs,
+        }
+        try:
+            texts = [value_text(name, value) for name, value in given.items() if value]
+        except Unhashable as error:
+            raise ConfigError(f"{owner}: no identity can be made of {error}; pass plain values") from error
+        return [function_identity(owner, self.target), *texts]
+
+
+def check_function(method: str, udf: Udf) -> None:
+    """Raises ConfigError for what cannot be called, and for arguments that a constructor does not take."""
+    target = udf.target
+    if not callable(target):
+        raise ConfigError(f"{method} takes a function, or a class with __call__, found {target!r} ({label(target)})")
+    if isinstance(target, type):
+        if not any("__call__" in vars(base) for base in target.__mro__):
+            raise ConfigError(
+                f"{method}({target.__name__}): instances of a class are called with rows; give it __call__"
+            )
+        try:
+            inspect.signature(target).bind(*udf.constructor_args, **udf.constructor_kwargs)
+        except TypeError as error:
+            raise ConfigError(
+                f"{method}({target.__name__}): its constructor {error}; see fn_constructor_args"
+            ) from error
+        except ValueError:
+            pass  # it does not tell what it takes
+    elif udf.constructor_args or udf.constructor_kwargs:
+        raise ConfigError(f"{method}({udf.label}) was given arguments for a constructor, and a function has none")
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where what a user gave runs."""
+
+    compute: Compute | None = None
+    """The pool that it runs in; None: in the tasks that read."""
+    num_cpus: float | None = None
+    """CPUs that those tasks hold for it; None: as many as without."""
+
+
+def placement(
+    method: str,
+    udf: Udf,
+    pool: ActorPool | None,
+    num_cpus: float | None,
+    num_gpus: float | None,
+    memory: int | None,
+    resources: Mapping[str, float] | None,
+) -> Placement:
+    """Returns where a function or class runs that was given these: a class, and what needs more than CPUs, in a pool.
+
+    Raises ConfigError for what is no pool, no amount, and memory for what runs in the tasks that read.
+    """
+    if pool is not None and not isinstance(pool, ActorPool):
+        raise ConfigError(f"{method}(compute={pool!r}) is no curate.ActorPool; such as ActorPool(size=2)")
+    amounts = {"num_cpus": num_cpus, "num_gpus": num_gpus, "memory": memory, **(resources or {})}
+    for name, amount in amounts.items():
+        if amount is not None and (isinstance(amount, bool) or not isinstance(amount, int | float) or amount < 0):
+            raise ConfigError(f"{method}: {name} is {amount!r}, expected a number, at least 0")
+    if pool is None and not isinstance(udf.target, type) and not num_gpus and not resources:
+        if memory is not None:
+            raise ConfigError(f"{method}: memory is asked for by actors; add compute=curate.ActorPool(...)")
+        return Placement(None, num_cpus)
+    # What holds a GPU needs no CPU of its own, unless it says so: as in Ray.
+    cpus = num_cpus if num_cpus is not None else 0.0 if num_gpus else 1.0
+    return Placement(Compute(pool or ActorPool(), Resources(cpus, num_gpus or 0.0, memory, dict(resources or {}))))
+
+
+class Called(Plain):
+    """What operators have in common that call what a user gave."""
+
+    __slots__ = ()
+    fn: Udf
+    placement: Placement
+    output_schema: pa.Schema | None = None
+    """What it was declared to give; None: only running it tells."""
+
+    @property
+    def compute(self) -> Compute | None:  # type: ignore[override]
+        """Where it runs."""
+        return self.placement.compute
+
+    @property
+    def num_cpus(self) -> float | None:  # type: ignore[override]
+        """CPUs that the tasks hold that it runs in."""
+        return self.placement.num_cpus
+
+    def opened(self) -> Self:
+        """Returns the operator with an instance, if it calls a class."""
+        return replace(self, fn=self.fn.opened())  # type: ignore[type-var]
+
+    def declared(self, made: pa.Table, given: pa.Table, place: Place) -> pa.Table:
+        """Returns what it made of the rows that it was given as it was declared to be. Raises SchemaMismatch."""
+        if self.output_schema is None:
+            return made
+        rows = f"the rows {place.row} to {place.row + given.num_rows - 1} that it got of {place.shard or 'nothing'}"
+        return as_declared(made, self.output_schema, self.name, rows)  # type: ignore[attr-defined]

@@ -1,0 +1,40 @@
+"""Parts of a union as rows of one schema, where that of all is known when the plan is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from curate.arrow.schema import brought, told
+from curate.operators.protocol import Plain
+from curate.pipeline.step import Place
+from curate.pipeline.tally import Tally
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Unify(Plain):
+    """Gives rows the columns and the types of a schema: missing ones are null, others are widened."""
+
+    to: pa.Schema
+    keeps_rows = True
+
+    @property
+    def name(self) -> str:
+        return f"unify({told(self.to)})"
+
+    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
+        del found
+        return self.to
+
+    def identity(self) -> Any:
+        return ["unify", [[field.name, str(field.type)] for field in self.to]]
+
+    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+        del tally, place
+        yield brought(table, self.to)

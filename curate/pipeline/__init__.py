@@ -1,0 +1,1 @@
+"""A chain of operators over one shard: bad rows, sandbox, meters."""

@@ -1,0 +1,247 @@
+"""Finds the rows for which an operator raises, sets them aside, and processes the rest of their batch once, whole.
+
+    batch ──apply──▶ tables                    the usual way: nothing else happens
+            │ raises
+            ▼
+    what it booked and gave is taken back ─▶ which rows? ─▶ quarantine ─▶ the rest of the batch, from the start
+
+`BadRow` says that a row is bad, at a position of the rows that `process` was given, or at none: then parts of the
+batch are processed, halves of halves, until single rows are found that raise it alone. Any other error is searched for
+in the same way only where the caller asks for it (a job that opted in, at a shard's last try), and a row is its cause
+only if it raises alone, twice, the same type.
+
+What parts of a batch give and book goes nowhere. So the output does not depend on how a row was found, only on which
+rows were: the rest of a batch is processed in one call, as if the bad rows had never been there. An operator sees rows
+more than once, and parts of batches; one that keeps state from call to call must not count on anything else.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from operator import index
+from typing import Any, Protocol
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from curate.arrow.order import rows_where
+from curate.errors import BadRow
+from curate.formats.bad_line import BadRow as BadLine
+from curate.pipeline.classify import PASSING, kind_of, summary_of
+from curate.pipeline.patience import Busy, busy, is_busy
+from curate.pipeline.tally import BadRowBudget, Tally
+from curate.tasks.failure import FailureKind, printable
+from curate.units import MIB, format_bytes
+
+HELD_BYTES = 64 * MIB
+"""What a batch becomes is held back until all of it is there, up to this much; beyond, it goes on as it comes, and an
+error in what is left of the batch cannot be pinned on a row any more."""
+
+MAX_REASON = 200
+"""Characters of a reason that comes from an exception."""
+
+
+class Applies(Protocol):
+    """The part of an operator that is needed here."""
+
+    def apply(self, batch: Any, tally: Tally) -> Iterable[Any]:
+        """Yields the tables that a batch becomes."""
+        ...
+
+    def hide(self, text: str) -> str:
+        """Returns text without what must not be written down."""
+        ...
+
+
+def applied(
+    operator: Applies, batch: pa.Table, tally: Tally, *, errors: bool = False, hold: bool = True, tries: int = 0
+) -> Iterator[Any]:
+    """Yields the tables that `batch` becomes without its bad rows, which are quarantined.
+
+    Where what the operator needs is not there now (RetryLater), yields `Busy`, and calls it again for the same rows:
+    what it booked and gave of them is taken back. `tries`: how often it was called for them in vain before.
+
+    `hold`: whether a table goes on only when the whole batch did well; without, for who only looks, at once, and again.
+    `errors`: whether a row that raises something else than `BadRow`, alone and twice, is bad too. Raises what the
+    operator raised if no single row explains it, and at once what has nothing to do with rows: errors of a store,
+    MemoryError. Raises TooManyBadRows over the budget.
+    """
+    rows = batch
+    while True:
+        error = yield from _whole(operator, rows, tally, hold)
+        if error is None:
+            return
+        if is_busy(error):
+            tries += 1
+            yield busy(error, tries)
+            continue
+        tries = 0
+        if not _explainable(error, errors):
+            raise error
+        bad = []
+        for found in _Search(operator, rows, errors).bad_rows(0, rows.num_rows, error):
+            if isinstance(found, Busy):
+                yield found
+                continue
+            position, reason = found
+            tally.single_out(BadLine(0, operator.hide(reason), operator.hide(row_text(_row(rows, position)))))
+            bad.append(position)
+        if not bad:
+            if isinstance(error, BadRow):
+                raise _unexplained(error, rows.num_rows) from error
+            raise error
+        good = np.ones(rows.num_rows, dtype=bool)
+        good[bad] = False
+        rows = rows_where(rows, good)
+        if not rows.num_rows:
+            return
+
+
+def row_text(row: Mapping[str, Any]) -> str:
+    """Returns a row as one line of JSON: bytes as text or base64, what JSON does not have as Python shows it."""
+    options = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
+    try:
+        return orjson.dumps(dict(row), default=_other, option=options).decode()
+    except TypeError:
+        # Text that is not valid Unicode, very large numbers: kept as they can be.
+        return orjson.dumps({str(key): repr(value) for key, value in row.items()}).decode()
+
+
+def _whole(operator: Applies, rows: pa.Table, tally: Tally, hold: bool) -> Generator[Any, None, Exception | None]:
+    """Yields the tables of all rows, or nothing; returns what was raised, with all that was booked taken back."""
+    held: list[Any] = []
+    held_bytes = 0
+    tally.begin()
+    try:
+        for table in operator.apply(rows, tally):
+            if isinstance(table, Busy):
+                # A call within the batch: those before it are done, and what they gave stays held.
+                yield table
+                continue
+            if not hold or held_bytes > HELD_BYTES:
+                yield table
+                continue
+            held.append(table)
+            # One table is there anyway; to measure it would cost more than all else that is done for a batch.
+            if len(held) > 1:
+                held_bytes += table.nbytes if held_bytes else sum(one.nbytes for one in held)
+                if held_bytes > HELD_BYTES:
+                    tally.commit()
+                    yield from held
+                    held.clear()
+    except Exception as error:
+        if held_bytes > HELD_BYTES:
+            if isinstance(error, BadRow):
+                raise _too_late(error, held_bytes) from error
+            raise
+        tally.rollback()
+        return error
+    tally.commit()
+    tally.calls += 1
+    yield from held
+    return None
+
+
+class _Search:
+    """The search for the rows of one batch that raise alone."""
+
+    def __init__(self, operator: Applies, rows: pa.Table, errors: bool) -> None:
+        self._operator = operator
+        self._rows = rows
+        self._errors = errors
+
+    def bad_rows(self, start: int, stop: int, error: Exception) -> Iterator[tuple[int, str] | Busy]:
+        """Yields position and reason of bad rows among those which raised `error`, in order; maybe not of all. And a
+        `Busy` for each call that is made again."""
+        if isinstance(error, BadRow) and error.row is not None:
+            yield start + _position(error, stop - start), _reason(error)
+        elif stop - start > 1:
+            middle = (start + stop) // 2
+            for low, high in ((start, middle), (middle, stop)):
+                if (found := (yield from self._raised(low, high))) is not None:
+                    yield from self.bad_rows(low, high, found)
+        elif isinstance(error, BadRow):
+            yield start, _reason(error)
+        elif type((yield from self._raised(start, stop))) is type(error):
+            yield start, printable(summary_of(error)[:MAX_REASON])
+
+    def _raised(self, start: int, stop: int) -> Generator[Busy, None, Exception | None]:
+        """Returns what a part of the batch raises that its rows may explain. What it gives and books goes nowhere."""
+        tries = 0
+        while True:
+            nowhere = Tally(BadRowBudget("100%"))
+            nowhere.begin()
+            try:
+                for item in self._operator.apply(self._rows.slice(start, stop - start), nowhere):
+                    if isinstance(item, Busy):
+                        yield item
+            except Exception as error:
+                if is_busy(error):
+                    tries += 1
+                    yield busy(error, tries)
+                    continue
+                if _explainable(error, self._errors):
+                    return error
+                if kind_of(error) in PASSING:
+                    raise
+            return None
+
+
+def _explainable(error: Exception, errors: bool) -> bool:
+    return isinstance(error, BadRow) or (errors and kind_of(error) is FailureKind.USER_ERROR)
+
+
+def _reason(error: BadRow) -> str:
+    return printable(str(error.reason)) or "no reason given"
+
+
+def _position(error: BadRow, rows: int) -> int:
+    try:
+        position = index(error.row)  # type: ignore[arg-type]
+    except TypeError:
+        position = -1
+    if not 0 <= position < rows:
+        raise ValueError(
+            f"BadRow({error.reason!r}, row={error.row!r}): expected the position of a row in the batch that process "
+            f"was given, 0 to {rows - 1}"
+        ) from error
+    return position
+
+
+def _unexplained(error: BadRow, rows: int) -> Exception:
+    return RuntimeError(
+        f"process raised BadRow({error.reason!r}) for {rows} rows together, but for none of them alone; "
+        f"say which row it is: BadRow({error.reason!r}, row=position in the batch)"
+    )
+
+
+def _too_late(error: BadRow, held_bytes: int) -> Exception:
+    return RuntimeError(
+        f"process raised BadRow({error.reason!r}) after it had given {format_bytes(held_bytes)} of the batch, which "
+        "cannot be taken back; raise it before the first table, or lower batch_size"
+    )
+
+
+def _row(rows: pa.Table, position: int) -> dict[str, Any]:
+    row = rows.slice(position, 1)
+    return {name: _value(column) for name, column in zip(row.column_names, row.columns, strict=True)}
+
+
+def _value(column: Any) -> Any:
+    try:
+        return column[0].as_py()
+    except (ValueError, OverflowError):
+        # Nanoseconds, years that Python's dates do not have: as Arrow prints it, without the brackets of the column.
+        return column.combine_chunks().to_string(skip_new_lines=True)[1:-1]
+
+
+def _other(value: Any) -> Any:
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return base64.b64encode(value).decode()
+    as_py = getattr(value, "as_py", None)
+    return as_py() if as_py is not None else str(value)

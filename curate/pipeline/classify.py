@@ -1,0 +1,230 @@
+"""What an exception means for the shard at hand: its kind, where in user code it was raised, and what is written down.
+
+The type decides. Where user code wrapped an error (`raise X from error`), the causes decide too, but only those that
+say that what was needed was not there: a service that is down is down whatever the error that tells of it is called,
+and must end neither in quarantine nor in a failure for good. What an `except` block happened to be handling
+(`__context__`) decides nothing. Of several errors at once (an exception group) the kind is the one that all have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import socket
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import CodeType, TracebackType
+
+from curate.errors import (
+    ConfigError,
+    DiskFull,
+    RetryLater,
+    SchemaMismatch,
+    ShardError,
+    StorageError,
+    TransientStorageError,
+)
+from curate.log import redacted
+from curate.tasks.failure import Failure, FailureKind
+
+MAX_TRACEBACK = 8000
+"""Characters of a traceback that travel to the driver: its beginning, with the frames where the message is what is
+long, and its end, where the error is."""
+
+MAX_ERROR = 1000
+
+PASSING = frozenset(
+    {
+        FailureKind.RETRY_LATER,
+        FailureKind.THROTTLED,
+        FailureKind.STORAGE,
+        FailureKind.DISK_FULL,
+        FailureKind.OUT_OF_MEMORY,
+    },
+)
+"""Kinds that say nothing about the data: the same rows may do well another time."""
+
+LONGEST_WAIT_S = 86_400.0
+"""Seconds that `RetryLater` can make a shard wait: a run that ends late beats one that never ends."""
+
+_MOST_LINKS = 20
+"""Causes that are followed; a chain that is longer goes in a circle, or nobody reads it."""
+
+
+class ForeignOutputError(ShardError):
+    """An output with the right name and the record of another job."""
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Returns what an exception means for the shard at hand. Never raises, whatever the exception's own methods do."""
+    return Failure(
+        kind_of(error),
+        summary_of(error),
+        # Before it is cut: half of a secret is not known for one.
+        _ends_of(redacted("".join(traceback.format_exception(error)))),
+        frame=frame_of(error),
+        after_s=_wait_of(error),
+        reason=_reason_of(error),
+        tries=getattr(error, "curate_tries", 1),
+        node=socket.gethostname(),
+        pid=os.getpid(),
+        peak_bytes=_peak_bytes(),
+    )
+
+
+def kind_of(error: BaseException) -> FailureKind:
+    """Returns the kind of an exception: by its type, else by a cause that is passing, else `USER_ERROR`.
+
+    A `MemoryError` is what a kill by the system would have been a moment later: the shard needs more memory.
+    """
+    for link in _causes(error):
+        kind = _own_kind(link)
+        if kind in PASSING or (link is error and kind is not FailureKind.USER_ERROR):
+            return kind
+    return FailureKind.USER_ERROR
+
+
+def summary_of(error: BaseException) -> str:
+    """Returns type and message, bounded."""
+    try:
+        message = str(error)
+    except Exception:  # noqa: BLE001 - the exception is user code, and so is what it says of itself
+        message = "<its message cannot be shown>"
+    return redacted(f"{type(error).__name__}: {message}")[:MAX_ERROR]
+
+
+def frame_of(error: BaseException) -> str:
+    """Returns the innermost frame in user code, such as "jobs/toxicity.py:41 in process"; empty if there is none.
+
+    Where curate itself raised, because of an error in user code, it is that error's.
+    """
+    for link in _links(error):
+        found = ""
+        for code, line in _frames(link.__traceback__):
+            if is_users(code.co_filename):
+                found = f"{_short(code.co_filename)}:{line} in {code.co_name}"
+        if found:
+            return found
+    return ""
+
+
+def _own_kind(error: BaseException) -> FailureKind:
+    if isinstance(error, BaseExceptionGroup):
+        kinds = {kind_of(one) for one in error.exceptions}
+        return kinds.pop() if len(kinds) == 1 else FailureKind.USER_ERROR
+    if isinstance(error, SchemaMismatch) and error.returned:
+        return FailureKind.USER_ERROR
+    # From the special to the general.
+    for type_, kind in (
+        (RetryLater, FailureKind.RETRY_LATER),
+        (MemoryError, FailureKind.OUT_OF_MEMORY),
+        (ForeignOutputError, FailureKind.FOREIGN),
+        (ShardError, FailureKind.CORRUPT),
+        (ConfigError, FailureKind.MISCONFIGURED),
+        (TransientStorageError, FailureKind.THROTTLED),
+        (DiskFull, FailureKind.DISK_FULL),
+        (StorageError, FailureKind.STORAGE),
+    ):
+        if isinstance(error, type_):
+            return kind
+    return FailureKind.USER_ERROR
+
+
+def _wait_of(error: BaseException) -> float:
+    """Returns for how many seconds user code asked to wait; of several errors, the longest."""
+    waits = [0.0]
+    for link in _causes(error):
+        if isinstance(link, RetryLater):
+            with contextlib.suppress(TypeError, ValueError):
+                # What the user gave, unchecked; for ever is no time to wait.
+                waits.append(min(float(link.after_s), LONGEST_WAIT_S))
+        elif isinstance(link, BaseExceptionGroup):
+            waits += [_wait_of(one) for one in link.exceptions]
+    return max(waits)  # NaN is never the larger one
+
+
+def _reason_of(error: BaseException) -> str:
+    """Returns what user code said that it waits for; what it raised, where it said nothing of that."""
+    for link in _causes(error):
+        if isinstance(link, RetryLater):
+            said = str(link.reason) or ("" if link is error else summary_of(error))
+            return redacted(said)[:MAX_ERROR]
+        if isinstance(link, BaseExceptionGroup):
+            return next((said for one in link.exceptions if (said := _reason_of(one))), "")
+    return ""
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yields an exception and what it was raised from, on purpose."""
+    link: BaseException | None = error
+    for _ in range(_MOST_LINKS):
+        if link is None:
+            return
+        yield link
+        link = link.__cause__
+
+
+def _links(error: BaseException) -> Iterator[BaseException]:
+    """Yields an exception and those that it came of, also where that is not shown: a secret was taken out of them."""
+    link: BaseException | None = error
+    for _ in range(_MOST_LINKS):
+        if link is None:
+            return
+        yield link
+        link = link.__cause__ or link.__context__
+
+
+def _frames(trace: TracebackType | None) -> Iterator[tuple[CodeType, int]]:
+    for frame, line in traceback.walk_tb(trace):
+        yield frame.f_code, line
+
+
+@cache
+def _libraries() -> tuple[str, ...]:
+    """Returns the folders whose code is not the user's: curate, Python, and what is installed."""
+    paths = sysconfig.get_paths()
+    installed = [Path(paths[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    folders = {Path(__file__).parents[1], *installed}
+    return tuple(f"{folder}{os.sep}" for folder in folders)
+
+
+def is_users(file: str) -> bool:
+    """Returns whether a file's code is the user's: not curate's, Python's, or that of an installed package."""
+    installed = f"{os.sep}site-packages{os.sep}" in file or f"{os.sep}dist-packages{os.sep}" in file
+    # Cython names its sources relative to where a library was built.
+    installed = installed or file.endswith((".pyx", ".pxi", ".pxd"))
+    return not (installed or file.startswith(("<frozen ", *_libraries())))
+
+
+def _short(file: str) -> str:
+    """Returns a file's name as its author knows it: below where the program was started, or where Python looks.
+
+    Never with the folder that a working directory was unpacked to: failures are grouped by this.
+    """
+    path = Path(file)
+    if not path.is_absolute():
+        return file
+    places = [*map(Path, sys.path)]
+    with contextlib.suppress(OSError):
+        places.append(Path.cwd())
+    roots = [place for place in places if place.is_absolute() and len(place.parts) > 1]
+    found = [str(path.relative_to(root)) for root in roots if path.is_relative_to(root)]
+    return max(found, key=len, default=str(Path(*path.parts[-2:])))
+
+
+def _ends_of(text: str) -> str:
+    if len(text) <= MAX_TRACEBACK:
+        return text
+    # The note itself takes some of the room.
+    part = MAX_TRACEBACK // 2 - 30
+    return f"{text[:part]}\n[{len(text) - 2 * part:,} characters are left out]\n{text[-part:]}"
+
+
+def _peak_bytes() -> int:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,365 @@
+"""What happens to the rows of a shard between reading and writing: steps, one after the other, as one generator.
+
+This is the one execution path of jobs and datasets: a job's `process` is a pipeline of one step. A step runs in the
+task that reads the shard, or in the actors of a pool that this task calls. The task is the shard's conductor either
+way: it reads, sends batches to the pools in order, takes the answers in order, and writes. So order needs no barrier,
+what is on its way is bounded by the task's share of each pool, the driver has nothing to do with any block, and a shard
+is retried, cancelled and resumed as one without pools.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from curate import log
+from curate.arrow.batches import rechunk
+from curate.arrow.schema import agreed
+from curate.arrow.unknown import empty
+from curate.clock import Clock, SystemClock
+from curate.errors import CurateError, SchemaMismatch
+from curate.pipeline.bad_rows import applied
+from curate.pipeline.meters import Meter, gave, got, peak_memory
+from curate.pipeline.patience import Busy, Refused, waited_here
+from curate.pipeline.remote_error import Raised, RaisedElsewhere
+from curate.pipeline.step import Place, SideTable, Step
+from curate.pipeline.tally import Booked, Notes, Tally
+from curate.runtime.kept import Guard, Kept, leave_if_copy
+from curate.runtime.protocol import Call, Pool, PoolSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Applying:
+    """How the batches of a shard are processed."""
+
+    shard: str
+    """The shard's id."""
+    rank: int = 0
+    """Number of the shard among those that are read."""
+    errors: bool = False
+    """Whether a row that alone makes a step raise is set aside."""
+    hold: bool = True
+    """Whether a table goes on only when the whole batch did well."""
+    budget_bytes: int | None = None
+    """Bytes of batches that a task may have sent to a pool and not heard of, but for one; None: as the pool says."""
+    ahead: bool = True
+    """Whether a task sends a pool batches before it has heard of those that it has sent."""
+    tries: int = 0
+    """How often a batch was sent to a pool before, where what it needs was not there."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """What a step was given and gave so far, of one shard."""
+
+    rows: int = 0
+    schema: pa.Schema | None = None
+
+
+@dataclass
+class Pipeline:
+    """Steps, one after the other: the operator of a stage over rows, and of a stream."""
+
+    steps: tuple[Step, ...]
+    reads_files = False
+    _pools: Sequence[Pool] = ()
+    _opened: tuple[Step, ...] = ()
+    """The steps as they run in this process."""
+
+    @property
+    def metered(self) -> tuple[tuple[str, bool], ...]:
+        """The name of each step, and whether it runs in a pool."""
+        return tuple((step.name, step.compute is not None) for step in self.steps)
+
+    @property
+    def pools(self) -> tuple[PoolSpec, ...]:
+        """The pools that its steps run in, in the order of the steps."""
+        return tuple(
+            PoolSpec(
+                step.name,
+                _Actor(step),
+                step.compute.resources,
+                step.compute.pool.smallest,
+                step.compute.pool.largest,
+                step.compute.pool.max_in_flight,
+            )
+            for step in self.steps
+            if step.compute is not None
+        )
+
+    def connect(self, pools: Sequence[Pool]) -> None:
+        """Takes the pools, in the order of `pools`. Without them all steps run in this process."""
+        self._pools = pools
+
+    def setup(self) -> None:
+        """Loads what the steps keep that run in this process."""
+        self._opened = tuple(step if self._is_pooled(step) else step.opened() for step in self.steps)
+
+    def _is_pooled(self, step: Step) -> bool:
+        return step.compute is not None and bool(self._pools)
+
+    def stream(
+        self,
+        batches: Iterator[pa.Table],
+        tally: Tally,
+        how: Applying,
+        meters: Sequence[Meter] = (),
+        begun: Sequence[Seen] = (),
+    ) -> Iterator[pa.Table]:
+        """Yields what the batches of one shard become, in order, once `setup` was called.
+
+        `meters`, one a step, are added to. `begun` is what `begin` gave, where the shard comes in several calls.
+        """
+        tables = batches
+        pools = iter(self._pools)
+        meters = meters or [Meter() for _ in self._opened]
+        for step, meter, seen in zip(self._opened, meters, begun or self.begin(), strict=True):
+            if self._is_pooled(step):
+                tables = _there(step, tables, tally, how, meter, next(pools), seen)
+            else:
+                tables = _here(step, tables, tally, how, meter, seen)
+        return tables
+
+    def begin(self) -> list[Seen]:
+        """Returns what its steps have seen of a shard so far, nothing; `stream` adds to it."""
+        return [Seen() for _ in self.steps]
+
+    def apply(self, batch: pa.Table, tally: Tally) -> Iterator[pa.Table]:
+        """Yields what an empty table becomes: what a schema is asked for with, where there are no rows."""
+        tables: Iterator[pa.Table] = iter([batch])
+        pools = iter(self._pools)
+        for step in self._opened:
+            tables = _asked(next(pools), tables) if self._is_pooled(step) else _empties(step, tables, tally)
+        return tables
+
+    def hide(self, text: str) -> str:
+        """Returns text without what must not be written down."""
+        for step in self.steps:
+            text = step.hide(text)
+        return text
+
+
+def _empties(step: Step, tables: Iterator[pa.Table], tally: Tally) -> Iterator[pa.Table]:
+    for table in tables:
+        made = list(step.apply(table, tally, Place("", 0)))
+        # What gives no table where nothing matches may know all the same of which columns it would be.
+        yield from made or _vacant(step, table)
+
+
+def _vacant(step: Step, table: Any) -> list[pa.Table]:
+    """Returns what a step would make of rows of a table without any, if it knows that without running."""
+    tell: Callable[[pa.Schema], pa.Schema | None] | None = getattr(step, "schema", None)
+    if tell is None or isinstance(table, SideTable) or not table.num_columns:
+        return []
+    try:
+        known = tell(table.schema)
+    except CurateError:
+        # Rows will say so.
+        return []
+    return [] if known is None else [empty(known)]
+
+
+def _asked(pool: Pool, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    for table in tables:
+        found = pool.call((table, 0, Applying(""))).result()
+        if isinstance(found, Raised | Refused):
+            raise RaisedElsewhere(found if isinstance(found, Raised) else found.raised)
+        yield from found.tables
+
+
+def _here(
+    step: Step, tables: Iterator[pa.Table], tally: Tally, how: Applying, meter: Meter, seen: Seen
+) -> Iterator[pa.Table]:
+    """Yields what a step makes of tables, in this process."""
+    for batch in _batches(step, tables):
+        if isinstance(batch, SideTable | Busy) or not batch.num_rows:
+            yield batch
+            continue
+        got(meter, batch)
+        made = _applied(step, batch, tally, how, seen.rows)
+        while True:
+            wall_s, cpu_s = time.perf_counter(), time.thread_time()
+            try:
+                table = next(made, None)
+            finally:
+                leave_if_copy()
+                meter.wall_s += time.perf_counter() - wall_s
+                meter.cpu_s += time.thread_time() - cpu_s
+            if table is None:
+                break
+            if isinstance(table, Busy):
+                yield table
+                continue
+            yield _given(step, table, seen, meter)
+        seen.rows += batch.num_rows
+
+
+def _there(
+    step: Step, tables: Iterator[pa.Table], tally: Tally, how: Applying, meter: Meter, pool: Pool, seen: Seen
+) -> Iterator[pa.Table]:
+    """Yields what a step makes of tables, in the actors of its pool."""
+    calls: deque[tuple[Call, int]] = deque()
+    """Those that were not asked for, with the bytes that were sent."""
+    rows_of_calls: deque[int] = deque()
+    """The first row of each."""
+    sent_bytes = 0
+
+    def answer() -> Iterator[pa.Table]:
+        nonlocal sent_bytes
+        waited_s = time.perf_counter()
+        call, size = calls.popleft()
+        sent_bytes -= size
+        found = call.result()
+        meter.wait_s += time.perf_counter() - waited_s
+        while isinstance(found, Refused):
+            # It waits here, where that can be told, and the actor has its hands free.
+            refused = found.busy()
+            row = rows_of_calls[0]
+            yield refused
+            waited_s = time.perf_counter()
+            found = pool.call((found.batch, row, replace(how, tries=found.tries))).result()
+            meter.wait_s += time.perf_counter() - waited_s
+        rows_of_calls.popleft()
+        if isinstance(found, Raised):
+            raise RaisedElsewhere(found)
+        meter.wall_s += found.wall_s
+        meter.cpu_s += found.cpu_s
+        meter.peak_bytes = max(meter.peak_bytes, found.peak_bytes)
+        tally.merge(found.booked)
+        for table in found.tables:
+            yield _given(step, table, seen, meter)
+
+    for batch in _batches(step, tables):
+        if isinstance(batch, SideTable | Busy) or not batch.num_rows:
+            yield batch
+            continue
+        size = batch.nbytes
+        while calls and (
+            len(calls) >= pool.room
+            or calls[0][0].ready()
+            or (how.budget_bytes is not None and sent_bytes + size > how.budget_bytes)
+        ):
+            yield from answer()
+        got(meter, batch)
+        calls.append((pool.call((batch, seen.rows, how)), size))
+        rows_of_calls.append(seen.rows)
+        sent_bytes += size
+        seen.rows += batch.num_rows
+        while calls and not how.ahead:
+            yield from answer()
+    while calls:
+        yield from answer()
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    tables: list[Any]
+    booked: Booked
+    wall_s: float
+    cpu_s: float
+    peak_bytes: int
+
+
+@dataclass
+class _Actor:
+    """What an actor of a step's pool runs."""
+
+    step: Step
+    clock: Clock = field(default_factory=SystemClock)
+    _opened: Step | None = None
+    _kept: Kept | None = None
+    """The process as it was when the step was set up."""
+
+    def setup(self) -> None:
+        log.ensure_configured()
+        self._opened = self.step.opened()
+
+    def call(self, payload: tuple[pa.Table, int, Applying]) -> _Answer | Raised | Refused:
+        batch, row, how = payload
+        assert self._opened is not None
+        notes = Notes()
+        wall_s, cpu_s = time.perf_counter(), time.thread_time()
+        self._kept = self._kept or Kept()
+        try:
+            tables = []
+            with Guard(self._kept) as guard:
+                for item in _applied(self._opened, batch, notes, how, row):
+                    if not isinstance(item, Busy):
+                        tables.append(item)
+                    elif item.short or item.kept:
+                        waited_here(item, self.clock)
+                    else:
+                        return Refused(Raised.of(item.error), batch, item.tries)
+                guard.check()
+        except Exception as error:  # noqa: BLE001 - whatever user code raises is part of the answer
+            return Raised.of(error)
+        took_s, on_cpu_s = time.perf_counter() - wall_s, time.thread_time() - cpu_s
+        return _Answer(tables, notes.booked(), took_s, on_cpu_s, peak_memory())
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A step at a place, as those see it that search for bad rows."""
+
+    step: Step
+    place: Place
+
+    def apply(self, batch: Any, tally: Tally) -> Iterable[Any]:
+        return self.step.apply(batch, tally, self.place)
+
+    def hide(self, text: str) -> str:
+        return self.step.hide(text)
+
+
+def _applied(step: Step, batch: pa.Table, tally: Tally, how: Applying, row: int) -> Iterator[Any]:
+    """Yields what a step makes of a batch without its bad rows; what it raises says where."""
+    placed = _Placed(step, Place(how.shard, row, how.rank, how.tries))
+    where = f"in {step.name}, of the rows {row} to {row + batch.num_rows - 1} it got"
+    try:
+        for item in applied(placed, batch, tally, errors=how.errors, hold=how.hold, tries=how.tries):
+            if isinstance(item, Busy):
+                item.error.add_note(where)
+            yield item
+    except Exception as error:
+        if isinstance(error, SchemaMismatch):
+            error.returned = True
+        error.add_note(where)
+        raise
+
+
+def _batches(step: Step, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """Yields what a step is given at a time, never rows of two tables; and once, where a table has no rows, what the
+    step would make of it, which is not given to it."""
+    rows = step.batch_rows
+    told = False
+    for table in tables:
+        if isinstance(table, SideTable | Busy):
+            # An extra output's, or no table at all: no step that follows has to do with it.
+            yield table
+        elif table.num_rows:
+            yield from [table] if rows is None or table.num_rows <= rows else rechunk(iter([table]), rows)
+        elif not told:
+            told = True
+            yield from _vacant(step, table)
+
+
+def _given(step: Step, table: pa.Table, seen: Seen, meter: Meter) -> pa.Table:
+    if step.one_schema and not isinstance(table, SideTable):
+        if seen.schema is not None:
+            table = in_order(table, seen.schema.names)
+        seen.schema = agreed(step.name, seen.schema, table.schema)
+    gave(meter, table)
+    return table
+
+
+def in_order(table: pa.Table, names: list[str]) -> pa.Table:
+    """Returns a table with its columns in the order of `names`, if these are its columns: which one a function that
+    returns dictionaries names first is no part of what it says."""
+    if table.column_names == names or sorted(table.column_names) != sorted(names):
+        return table
+    return table.select(names)

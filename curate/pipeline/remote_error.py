@@ -1,0 +1,70 @@
+"""What user code raised in another process: told as the failure it is, and given back as the exception it was."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, replace
+from typing import Any
+
+from curate.pipeline.classify import failure_of
+from curate.runtime.protocol import CallLostError
+from curate.tasks.failure import Failure
+from curate.tasks.task_end import failure_of_end, kind_of_end
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """Word of what was raised."""
+
+    failure: Failure
+    error: Exception | None
+    """The exception; None once it was on its way and could not be sent."""
+    sent: bool = False
+    """Whether it came from another process."""
+
+    @classmethod
+    def of(cls, error: Exception) -> Raised:
+        """Returns word of an exception; of one that only passes on what happened elsewhere, that."""
+        if isinstance(error, RaisedElsewhere):
+            return error.raised
+        if isinstance(error, CallLostError):
+            return cls(failure_of_end(error.ended, kind_of_end(error.ended.end)), error)
+        return cls(failure_of(error), error)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        try:
+            packed = pickle.dumps(self.error)
+            pickle.loads(packed)
+        except Exception:  # noqa: BLE001 - exceptions are user code; what they say is in the failure all the same
+            packed = pickle.dumps(None)
+        return _received, (self.failure, packed)
+
+    def tried(self, tries: int) -> Raised:
+        """Returns this as what was raised so many times in a row."""
+        return replace(self, failure=replace(self.failure, tries=tries))
+
+    def noted(self, note: str) -> Raised:
+        """Returns this with a note that says where it was."""
+        if self.error is not None:
+            self.error.add_note(note)
+        return replace(self, failure=replace(self.failure, traceback=f"{self.failure.traceback.rstrip()}\n{note}\n"))
+
+
+class RaisedElsewhere(Exception):
+    """Passes on what was raised in another process."""
+
+    def __init__(self, raised: Raised) -> None:
+        super().__init__(raised.failure.error)
+        self.raised = raised
+
+    def add_note(self, note: str) -> None:
+        """Says where it was raised."""
+        self.raised = self.raised.noted(note)
+
+
+def _received(failure: Failure, packed: bytes) -> Raised:
+    try:
+        error = pickle.loads(packed)
+    except Exception:  # noqa: BLE001 - its class is not importable here; the text is told instead
+        error = None
+    return Raised(failure, error, sent=True)

@@ -1,0 +1,460 @@
+"""Runs a function on rows in a process of its own, so that a crash or a hang costs the row at work and no other.
+
+    rows ──▶ [ · · · row row ]──▶ child ──▶ [ answer answer ] ──▶ results, in order
+              sent ahead            │ dies, or is killed for the time that it takes
+                                    ▼
+                     the row at work is bad; those behind it go to the next child
+
+Rows are sent ahead of the answers, as many as fit into the socket between the two, so that neither waits for the other
+at each row. Answers come in order. So the first row without one is the row at work when a child dies; rows behind it
+were not begun, and no row is run twice.
+
+A child that is killed from outside, as for want of memory, dies of the row at work all the same. And a row that takes
+about `timeout_s` may be bad in one run and good in the next.
+
+The far side is `confine_process`.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import pickle
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import IO, Any
+
+from curate.errors import BadRow, ConfigError
+from curate.pipeline import sandbox_process as far
+from curate.pipeline.remote_error import Raised, RaisedElsewhere
+from curate.units import KIB
+
+AHEAD_BYTES = 64 * KIB
+"""Rows that wait for the socket, which itself holds about 200 KiB."""
+
+_CHUNK = 256 * KIB
+
+_ENDS_S = 5.0
+"""Seconds that the keeper has to end by itself."""
+
+
+class Confined:
+    """A function that runs in a child process. Used by one thread, for one batch of rows at a time.
+
+    The process starts with the first row and is replaced when it dies. It ends with `close`, when this object goes, and
+    when the process that this object is in ends, however that ends. What it prints is printed here.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[[dict[str, Any]], Any],
+        timeout_s: float | None = None,
+        *,
+        memory_bytes: int | None = None,
+    ) -> None:
+        """`timeout_s`: seconds that a row may take, where the process is there already; None: any time.
+
+        `memory_bytes`: what rows may ask for beyond what the process holds before the first, in bytes of address space,
+        on Linux only; None: any. An allocator keeps some of it for itself, up to 128 MiB after a row that was refused.
+        Raises ConfigError for limits that are not above 0, and where there are none.
+        """
+        if timeout_s is not None and not timeout_s > 0:
+            raise ConfigError(f"timeout_s={timeout_s!r}: expected seconds above 0, or None for any time")
+        if memory_bytes is not None and memory_bytes <= 0:
+            raise ConfigError(f"memory_bytes={memory_bytes!r}: expected bytes above 0, or None for any")
+        if memory_bytes is not None and sys.platform != "linux":
+            raise ConfigError(f"memory_bytes is kept to on Linux, and this is {sys.platform}; leave it out")
+        self.children = 0
+        """Processes that were started for rows."""
+        self._fn = fn
+        self._timeout_s = timeout_s
+        self._memory_bytes = memory_bytes
+        self._keeper: _Keeper | None = None
+        self._child: _Child | None = None
+        self._user: object | None = None
+        """Whose rows are at work."""
+
+    def apply_row(self, row: Mapping[str, Any]) -> Any:
+        """Returns what the function returns for a row.
+
+        Raises BadRow, with the reason, for a row that ends the process, or takes too long or too much memory; and what
+        the function raises, with its traceback as a note, or RaisedElsewhere where that cannot be sent.
+        """
+        (result,) = self.results([row])
+        if isinstance(result, BadRow):
+            raise result
+        return result
+
+    def results(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Any | BadRow]:
+        """Yields what the function returns for each row, in order; for a bad row, the BadRow that says why.
+
+        What the function raises, but BadRow, is raised when its row is reached; rows behind it are not run. Whoever
+        leaves before the last result ends the process, as rows behind are at work.
+
+        Raises ConfigError if the function cannot be sent, and what its loading raises.
+        """
+        if self._user is not None or (self._child is not None and not self._child.alive()):
+            self._drop_child()
+        me = self._user = object()
+        unsent, unanswered = map(_framed, rows), deque[bytes]()
+        try:
+            while True:
+                child = self._child
+                if child is None and unanswered:
+                    child = self._child = self._new_child()
+                    child.outgoing += b"".join(unanswered)
+                while (child is None or len(child.outgoing) < AHEAD_BYTES) and (row := next(unsent, None)) is not None:
+                    if child is None:
+                        child = self._child = self._new_child()
+                    unanswered.append(row)
+                    child.outgoing += row
+                if child is None or not unanswered:
+                    return
+                in_time = child.exchange(self._timeout_s)
+                for kind, data in child.answers():
+                    unanswered.popleft()
+                    if kind == far.RAISED:
+                        unanswered.clear()
+                        child.outgoing += far.HEADER.pack(far.RESUME, 0)
+                        raise _raised(pickle.loads(data))
+                    yield pickle.loads(data) if kind == far.RESULT else BadRow(pickle.loads(data))
+                    if self._user is not me:
+                        raise RuntimeError("other rows were begun before the results of these had all been taken")
+                if child.gone or not in_time:
+                    status = self._drop_child()
+                    if unanswered:
+                        unanswered.popleft()
+                        yield BadRow(_reason(status) if in_time else f"took longer than {self._timeout_s:g} s")
+        finally:
+            if self._user is me:
+                self._user = None
+                if unanswered:
+                    self._drop_child()
+
+    def close(self) -> None:
+        """Ends the process, if there is one. The next row starts another."""
+        keeper, self._keeper, self._child = self._keeper, None, None
+        if keeper is not None:
+            keeper.close()
+
+    def _new_child(self) -> _Child:
+        if self._keeper is not None:
+            try:
+                return self._counted(self._keeper.child())
+            except _KeeperGone:
+                self.close()
+        keeper = _Keeper()
+        weakref.finalize(self, keeper.close)
+        try:
+            keeper.load(self._packed(), self._fn)
+            child = keeper.child()
+        except _KeeperGone as gone:
+            raise RuntimeError(f"a process of its own for {_name(self._fn)} could not start: {gone}") from None
+        except BaseException:
+            keeper.close()
+            raise
+        self._keeper = keeper
+        return self._counted(child)
+
+    def _counted(self, child: _Child) -> _Child:
+        self.children += 1
+        return child
+
+    def _packed(self) -> bytes:
+        # Here: it imports Ray, which takes time, and who only looks at a plan needs none of it.
+        from curate.runtime.ray.pickling import packed
+
+        try:
+            return packed((self._fn, self._memory_bytes))
+        except Exception as error:
+            raise ConfigError(
+                f"{_name(self._fn)} cannot be sent to a process of its own: {error}; "
+                "open files, locks and connections inside of it"
+            ) from error
+
+    def _drop_child(self) -> int | None:
+        """Ends the child; returns its exit status, negative for a signal, None if nobody knows it."""
+        child, self._child = self._child, None
+        if child is None or self._keeper is None:
+            return None
+        try:
+            return self._keeper.reap(child)
+        except _KeeperGone:
+            far.kill_group(child.pid)
+            self.close()
+            return None
+
+
+class _KeeperGone(Exception):
+    """The keeper died."""
+
+
+class _Keeper:
+    """The process that forks children, and the way in which what they print comes here."""
+
+    def __init__(self) -> None:
+        near, far_end = socket.socketpair()
+        number = far_end.fileno()
+        # As arguments, since nothing of curate may be found there before.
+        where = "curate.pipeline.sandbox_process"
+        start = f"import sys; sys.path[:] = {sys.path!r}; from {where} import keep; keep({number})"
+        with far_end:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", start],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=[number],
+                # Ctrl-C at the terminal is for the program.
+                start_new_session=True,
+            )
+        self._control = near
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(near, selectors.EVENT_READ)
+        for pipe, name in ((self._process.stdout, "stdout"), (self._process.stderr, "stderr")):
+            assert pipe is not None
+            self._selector.register(pipe, selectors.EVENT_READ, _Printed(pipe, name))
+
+    def load(self, packed: bytes, fn: Any) -> None:
+        """Has the function loaded. Raises what that raised."""
+        try:
+            self._control.sendall(far.HEADER.pack(far.ROW, len(packed)) + packed)
+        except OSError:
+            raise self._gone() from None
+        kind, size = far.HEADER.unpack(self._reply(far.HEADER.size))
+        data = self._reply(size)
+        if kind == far.FAILED:
+            raised: Raised = pickle.loads(data)
+            raise _raised(raised.noted(f"while {_name(fn)} was loaded in a process of its own"))
+
+    def child(self) -> _Child:
+        """Forks a child."""
+        near, far_end = socket.socketpair()
+        with far_end:
+            try:
+                socket.send_fds(self._control, [far.START], [far_end.fileno()])
+                (pid,) = far.NUMBER.unpack(self._reply(far.NUMBER.size))
+            except OSError:
+                near.close()
+                raise self._gone() from None
+            except BaseException:
+                near.close()
+                raise
+        return _Child(self, near, pid)
+
+    def reap(self, child: _Child) -> int:
+        """Kills a child, if it lives, and all that it started; returns its exit status."""
+        child.close()
+        try:
+            self._control.sendall(far.REAP)
+        except OSError:
+            raise self._gone() from None
+        (status,) = far.NUMBER.unpack(self._reply(far.NUMBER.size))
+        # What it printed at last.
+        self.wait(0)
+        return int(status)
+
+    def wait(self, timeout_s: float | None) -> dict[Any, int]:
+        """Waits for news; prints what was printed, and returns what else can be read or written."""
+        ready = {}
+        for key, events in self._selector.select(timeout_s):
+            if key.data is None:
+                ready[key.fileobj] = events
+            elif not key.data.forward():
+                self._selector.unregister(key.fileobj)
+        return ready
+
+    def watch(self, link: socket.socket, events: int) -> None:
+        """Makes `wait` tell of these events of a socket; of none from now on if there are none."""
+        if not events:
+            self._selector.unregister(link)
+        elif link in self._selector.get_map():
+            self._selector.modify(link, events)
+        else:
+            self._selector.register(link, events)
+
+    def close(self) -> None:
+        """Ends the keeper, its child, and all that this has started. Once is enough."""
+        if self._control.fileno() < 0:
+            return
+        # Which is what it ends for.
+        self._selector.unregister(self._control)
+        self._control.close()
+        try:
+            self._process.wait(_ENDS_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        for key in list(self._selector.get_map().values()):
+            key.fileobj.close()  # type: ignore[union-attr]
+        self._selector.close()
+
+    def _reply(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            if self._control in self.wait(None):
+                try:
+                    more = self._control.recv(size - len(data))
+                except OSError:
+                    more = b""
+                if not more:
+                    raise self._gone()
+                data += more
+        return bytes(data)
+
+    def _gone(self) -> _KeeperGone:
+        self.wait(0)
+        self.close()
+        return _KeeperGone(_reason(self._process.returncode))
+
+
+class _Child:
+    """The process that runs rows, as a socket to it."""
+
+    def __init__(self, keeper: _Keeper, link: socket.socket, pid: int) -> None:
+        self.pid = pid
+        self.outgoing = bytearray()
+        self.gone = False
+        """Whether nothing will come any more."""
+        self._keeper = keeper
+        self._link = link
+        self._incoming = bytearray()
+        self._events = selectors.EVENT_READ
+        link.setblocking(False)
+        keeper.watch(link, self._events)
+
+    def alive(self) -> bool:
+        """Returns whether it is there, while it has nothing to do."""
+        try:
+            return bool(self._link.recv(1, socket.MSG_PEEK))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def exchange(self, timeout_s: float | None) -> bool:
+        """Sends and receives until something has come; returns False if nothing has moved for so many seconds."""
+        while not self.gone:
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self.outgoing else 0)
+            if events != self._events:
+                self._events = events
+                self._keeper.watch(self._link, events)
+            ready = self._wait(timeout_s)
+            if ready & selectors.EVENT_READ:
+                self._receive()
+                return True
+            if ready & selectors.EVENT_WRITE:
+                self._send()
+                if len(self.outgoing) < AHEAD_BYTES // 2:
+                    return True
+            if not ready:
+                return False
+        return True
+
+    def answers(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yields the answers that are complete."""
+        start, data = 0, self._incoming
+        try:
+            while len(data) >= start + far.HEADER.size:
+                kind, size = far.HEADER.unpack_from(data, start)
+                end = start + far.HEADER.size + size
+                if len(data) < end:
+                    return
+                answer = bytes(data[start + far.HEADER.size : end])
+                start = end
+                yield kind, answer
+        finally:
+            del data[:start]
+
+    def close(self) -> None:
+        """Lets go of it; it ends when it has done the row at work."""
+        self._keeper.watch(self._link, 0)
+        self._link.close()
+
+    def _wait(self, timeout_s: float | None) -> int:
+        """Returns what the socket is ready for: 0 if it is not within that time, whatever is printed meanwhile."""
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left_s = None if until_s is None else max(0.0, until_s - time.monotonic())
+            ready = self._keeper.wait(left_s).get(self._link, 0)
+            if ready or left_s == 0.0:
+                return ready
+
+    def _send(self) -> None:
+        try:
+            with memoryview(self.outgoing) as data:
+                sent = self._link.send(data[:_CHUNK])
+            del self.outgoing[:sent]
+        except BlockingIOError:
+            return
+        except OSError:
+            # Whoever does not read any more may have answered before. Its end is seen after that.
+            self.outgoing.clear()
+
+    def _receive(self) -> None:
+        try:
+            data = self._link.recv(_CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        self.gone = not data
+        self._incoming += data
+
+
+class _Printed:
+    """What comes through a pipe, printed here."""
+
+    def __init__(self, pipe: IO[bytes], name: str) -> None:
+        self._number = pipe.fileno()
+        self._name = name
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def forward(self) -> bool:
+        """Prints what has come; returns whether more may come."""
+        data = os.read(self._number, _CHUNK)
+        # By its name each time: whoever listens puts something else there.
+        stream = getattr(sys, self._name)
+        if stream is not None and (text := self._decoder.decode(data, final=not data)):
+            stream.write(text)
+        return bool(data)
+
+
+def _framed(row: Mapping[str, Any]) -> bytes:
+    data = pickle.dumps(row, pickle.HIGHEST_PROTOCOL)
+    return far.HEADER.pack(far.ROW, len(data)) + data
+
+
+def _raised(raised: Raised) -> Exception:
+    if raised.error is None:
+        return RaisedElsewhere(raised)
+    raised.error.add_note(f"in a process of its own:\n{raised.failure.traceback.rstrip()}")
+    return raised.error
+
+
+def _reason(status: int | None) -> str:
+    """Returns why a process ended.
+
+    >>> _reason(-11), _reason(3)
+    ("the parser's process died: SIGSEGV", "the parser's process ended itself: exit status 3")
+    """
+    if status is None:
+        return "the parser's process died"
+    if status >= 0:
+        return f"the parser's process ended itself: exit status {status}"
+    name = str(-status)
+    with suppress(ValueError):
+        name = signal.Signals(-status).name
+    return f"the parser's process died: {name}"
+
+
+def _name(fn: Any) -> str:
+    return getattr(fn, "label", None) or getattr(fn, "__qualname__", None) or type(fn).__name__

@@ -1,0 +1,188 @@
+"""The far side of `confine`: a keeper that has loaded the function, and the child that it forks to run it on rows.
+
+    worker ──commands──▶ keeper: start, reap
+       │                   │ fork
+       └──rows, answers──▶ child
+
+The keeper runs no row, so it lives as long as the worker, and a child that died is replaced by another fork: that takes
+milliseconds, where loading the function may take a second. It is one thread, started afresh and not forked from the
+worker: a fork of a worker, which has threads of Ray, may find a lock that nobody holds any more. It also watches: when
+the worker is gone, however it went, the keeper kills the child and what that has started, and ends.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import pickle
+import resource
+import signal
+import socket
+import struct
+import sys
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from curate.errors import BadRow
+from curate.pipeline.remote_error import Raised
+from curate.units import format_bytes
+
+HEADER = struct.Struct("<cQ")
+"""What comes before everything that is sent: its kind, and its length in bytes."""
+
+ROW, RESUME = b"r", b"s"
+"""To the child: a row; whatever was sent after a row that raised is to be left alone until here."""
+
+RESULT, BAD, RAISED = b"a", b"b", b"x"
+"""From the child, one for each row: what the function returned, why the row is bad, what was raised."""
+
+LOADED, FAILED = b"l", b"f"
+"""From the keeper: it has the function, or what was raised instead."""
+
+START, REAP = b"S", b"R"
+"""To the keeper: fork a child, which talks through the socket that comes with it; tell how the child ended."""
+
+NUMBER = struct.Struct("<q")
+"""What the keeper answers: the child's process, or its exit status, negative for a signal."""
+
+
+def keep(number: int) -> None:
+    """Loads what comes through a socket, then does what it is told until nobody can tell it anything any more."""
+    faulthandler.enable()
+    # What was printed before a crash is seen.
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    control = socket.socket(fileno=number)
+    reader = control.makefile("rb", buffering=0)
+    _, size = HEADER.unpack(_exactly(reader, HEADER.size))
+    try:
+        fn, memory_bytes = pickle.loads(_exactly(reader, size))
+    except Exception as error:  # noqa: BLE001 - user code is imported here; the worker tells what it raised
+        _send(control, FAILED, pickle.dumps(Raised.of(error)))
+        return
+    _send(control, LOADED, b"")
+    child = 0
+    while True:
+        command, sockets, *_ = socket.recv_fds(control, 1, 1)
+        if command == START:
+            child = _forked(control, sockets[0], fn, memory_bytes)
+            control.sendall(NUMBER.pack(child))
+            continue
+        if child:
+            # Before it is reaped: until then no other process can have its number.
+            kill_group(child)
+            _, status = os.waitpid(child, 0)
+            child = 0
+        if command != REAP:
+            return
+        control.sendall(NUMBER.pack(os.waitstatus_to_exitcode(status)))
+
+
+def kill_group(child: int) -> None:
+    """Kills a child and all that it has started."""
+    with suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+
+
+def _forked(control: socket.socket, number: int, fn: Callable[[Any], Any], memory_bytes: int | None) -> int:
+    # Or the child has it too.
+    _flush()
+    with warnings.catch_warnings():
+        # Libraries may have started threads when they were imported. They are idle, as nothing was called yet.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        _run(control, number, fn, memory_bytes)
+    # Here too: the worker may kill the group before the child has come to make it.
+    with suppress(ProcessLookupError, PermissionError):
+        os.setpgid(child, child)
+    os.close(number)
+    return child
+
+
+def _run(control: socket.socket, number: int, fn: Callable[[Any], Any], memory_bytes: int | None) -> NoReturn:
+    """Is the child. Never returns to what the keeper was doing."""
+    status = 1
+    try:
+        os.setpgid(0, 0)
+        control.close()
+        link = socket.socket(fileno=number)
+        # A process that the function forks must not hold it open: its end is how the worker sees that the child died.
+        nothing = os.open(os.devnull, os.O_RDWR)
+        os.register_at_fork(after_in_child=lambda: os.dup2(nothing, number))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if memory_bytes is not None:
+            most = _address_space() + memory_bytes
+            resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        _serve(link, fn, memory_bytes)
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    except BaseException:  # noqa: BLE001 - nothing is above it: told as the interpreter would tell it
+        sys.excepthook(*sys.exc_info())
+    finally:
+        with suppress(OSError, ValueError):
+            _flush()
+        os._exit(status & 0xFF)
+
+
+def _serve(link: socket.socket, fn: Callable[[Any], Any], memory_bytes: int | None) -> None:
+    reader = link.makefile("rb")
+    skipping = False
+    while len(header := reader.read(HEADER.size)) == HEADER.size:
+        kind, size = HEADER.unpack(header)
+        data = reader.read(size)
+        if kind == RESUME:
+            skipping = False
+        elif not skipping:
+            kind, answer = _answer(fn, data, memory_bytes)
+            # Nobody wants the rows behind one that raised, and they may take long.
+            skipping = kind == RAISED
+            # What a row printed is there before its answer.
+            _flush()
+            _send(link, kind, answer)
+
+
+def _answer(fn: Callable[[Any], Any], data: bytes, memory_bytes: int | None) -> tuple[bytes, bytes]:
+    try:
+        result = fn(pickle.loads(data))
+        try:
+            return RESULT, pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
+        except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
+            what = type(result).__name__
+            raise TypeError(f"what was returned, {what}, cannot be sent to another process: {error}") from error
+    except BadRow as error:
+        return BAD, pickle.dumps(str(error.reason))
+    except MemoryError as error:
+        if memory_bytes is None:
+            return RAISED, pickle.dumps(Raised.of(error))
+        return BAD, pickle.dumps(f"needed more than {format_bytes(memory_bytes)} of memory")
+    except Exception as error:  # noqa: BLE001 - whatever user code raises is the answer
+        return RAISED, pickle.dumps(Raised.of(error))
+
+
+def _flush() -> None:
+    # Either may be None, if user code said so.
+    for stream in (sys.stdout, sys.stderr):
+        print(end="", file=stream, flush=True)
+
+
+def _address_space() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+def _send(link: socket.socket, kind: bytes, data: bytes) -> None:
+    link.sendall(HEADER.pack(kind, len(data)) + data)
+
+
+def _exactly(reader: Any, size: int) -> bytes:
+    """Returns the next bytes. Raises EOFError where there are fewer."""
+    data = bytearray()
+    while len(data) < size:
+        more = reader.read(size - len(data))
+        if not more:
+            raise EOFError(f"the worker went away after {len(data)} of {size} bytes")
+        data += more
+    return bytes(data)

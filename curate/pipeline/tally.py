@@ -1,0 +1,247 @@
+"""What user code says about rows while a shard is processed: dropped, quarantined, counted."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from curate.errors import ConfigError, TooManyBadRows
+from curate.formats.bad_line import BadRow
+from curate.formats.quarantine import QuarantineWriter
+from curate.tasks.books import Books
+from curate.units import parse_percent
+
+GROUPED = "grouped"
+"""Why rows are dropped that became part of a group."""
+
+LIMIT = "limit"
+"""Why rows are dropped that are over a limit."""
+
+
+DEFAULT_BAD_ROWS = 10
+
+DEFAULT_BAD_FRACTION = 0.001
+"""Without `max_bad_rows`, a shard survives 0.1 % bad rows, and ten whatever its size."""
+
+HOPELESS_BAD_ROWS = 100_000
+"""A shard with this many bad rows is given up without reading on: the input is something else than it was taken for."""
+
+MOST_SEARCHED = 1000
+"""Rows of a shard that were found bad by processing parts of their batches, each at the price of some runs of
+`process`, after which a shard that is over its budget so far is given up without reading on."""
+
+MOST_NAMES = 200
+"""Different reasons, and different counters, in one shard. They travel in the output's record; more means that a name
+holds data."""
+
+
+class BadRowBudget:
+    """How many rows of a shard may be quarantined: a number, a fraction, or the default (0.1 %, at least 10)."""
+
+    def __init__(self, text: str | None = None) -> None:
+        """`text` is `N`, `P%` or None for the default. Raises ConfigError for anything else."""
+        self.count: int | None = None
+        self.fraction = DEFAULT_BAD_FRACTION
+        self.least = DEFAULT_BAD_ROWS
+        if text is None:
+            return
+        self.least = 0
+        if text.strip().endswith("%"):
+            self.fraction = parse_percent(text)
+        elif text.strip().isdigit():
+            self.count = int(text)
+        else:
+            raise ConfigError(f"max_bad_rows {text!r} is neither a number of rows nor a percentage like 0.1%")
+
+    def allows(self, bad: int, rows: int) -> bool:
+        """Returns whether `bad` of `rows` rows are within the budget."""
+        if self.count is not None:
+            return bad <= self.count
+        # 29 % of 100 rows is 29, and in floating point a little less.
+        return bad <= max(self.least, math.floor(self.fraction * rows + 1e-6))
+
+    def hopeless(self, bad: int) -> bool:
+        """Returns whether no number of good rows to come can help."""
+        return bad > (HOPELESS_BAD_ROWS if self.count is None else self.count)
+
+    def __str__(self) -> str:
+        if self.count is not None:
+            return f"{self.count} rows"
+        return f"{self.fraction * 100:.4g}% of the rows" + (f", at least {self.least}" if self.least else "")
+
+
+class Tally:
+    """The books of the shard at hand and the rows set aside from it.
+
+    Between `begin` and `commit` what is booked can be taken back: a batch that fails half way leaves nothing.
+    """
+
+    def __init__(self, budget: BadRowBudget) -> None:
+        self.books = Books()
+        self.quarantine: QuarantineWriter | None = None
+        self._budget = budget
+        self.calls = 0
+        """Batches that were done: what is lost if the shard is begun again."""
+        self._searched = 0
+        self._before: tuple[dict[str, int], dict[str, Any], int] | None = None
+        """What was dropped, counted and quarantined before the batch at hand."""
+        self._held: list[BadRow] = []
+        """Rows set aside from the batch at hand: what is written to the quarantine cannot be taken back."""
+
+    def begin(self) -> None:
+        """Makes what is booked from now on something that `rollback` takes back."""
+        self._before = dict(self.books.dropped), dict(self.books.counters), self.books.quarantined
+
+    def commit(self) -> None:
+        """Makes what was booked since `begin` final."""
+        self._before = None
+        held, self._held = self._held, []
+        for row in held:
+            self._write(row)
+
+    def rollback(self) -> None:
+        """Takes back what was booked since `begin`; does nothing after a `commit`."""
+        if self._before is not None:
+            self.books.dropped, self.books.counters, self.books.quarantined = self._before
+            self._before = None
+            self._held.clear()
+
+    def drop(self, n: int, reason: str) -> None:
+        """Books `n` rows as dropped for `reason`."""
+        if n < 0:
+            raise ValueError(f"drop({n}, {reason!r}): the number of rows cannot be negative")
+        if n:
+            self.books.dropped[reason] = self.books.dropped.get(reason, 0) + int(n)
+            self._bound(self.books.dropped, "reasons for dropping")
+
+    def count(self, name: str, n: int | float = 1) -> None:
+        """Adds `n` to the counter `name`."""
+        value = n.item() if hasattr(n, "item") else n
+        self.books.counters[name] = self.books.counters.get(name, 0) + value
+        self._bound(self.books.counters, "counters")
+
+    def metric(self, name: str, n: int | float) -> None:
+        """Adds `n` to the metric `name`. Not taken back with a batch that failed: it says what happened."""
+        value = n.item() if hasattr(n, "item") else n
+        self.books.metrics[name] = self.books.metrics.get(name, 0) + value
+        self._bound(self.books.metrics, "metrics")
+
+    def set_aside(self, row: BadRow) -> None:
+        """Quarantines a row. Raises TooManyBadRows when the budget cannot hold any more."""
+        if self._before is not None:
+            self._held.append(row)
+        else:
+            self._write(row)
+        self.books.quarantined += 1
+        if self._budget.hopeless(self.books.quarantined):
+            raise self._too_many("before its end")
+
+    def single_out(self, row: BadRow) -> None:
+        """Quarantines a row that was found by processing parts of its batch.
+
+        Raises TooManyBadRows when the budget cannot hold any more, or such rows are many and it does not hold them now.
+        """
+        self.set_aside(row)
+        self._searched += 1
+        self._bound_searched()
+
+    def merge(self, booked: Booked) -> None:
+        """Books what was booked elsewhere about rows of this shard. Raises TooManyBadRows over the budget."""
+        self.calls += booked.calls
+        for reason, n in booked.dropped.items():
+            self.drop(n, reason)
+        for name, value in booked.counters.items():
+            self.count(name, value)
+        for name, value in booked.metrics.items():
+            self.metric(name, value)
+        self._searched += booked.searched
+        for row in booked.rows:
+            self.set_aside(row)
+        if booked.searched:
+            self._bound_searched()
+
+    def _bound_searched(self) -> None:
+        if self._searched >= MOST_SEARCHED and not self._budget.allows(self.books.quarantined, self.books.rows_in):
+            raise self._too_many(f"of the first {self.books.rows_in}")
+
+    def _write(self, row: BadRow) -> None:
+        if self.quarantine is None:
+            self.quarantine = QuarantineWriter()
+        self.quarantine.add(row)
+
+    def bad_row(self, row: BadRow) -> None:
+        """Quarantines a row that could not be read: it counts as read."""
+        self.books.rows_in += 1
+        self.set_aside(row)
+
+    def close(self) -> None:
+        """Balances the books. Raises TooManyBadRows if the shard is over its budget."""
+        self.books.settle()
+        if not self._budget.allows(self.books.quarantined, max(self.books.rows_in, self.books.rows_out)):
+            raise self._too_many(f"of {self.books.rows_in}")
+
+    def _too_many(self, where: str) -> TooManyBadRows:
+        reasons = ", ".join(f"{n} x {reason}" for reason, n in self.reasons().items())
+        return TooManyBadRows(
+            f"{self.books.quarantined} bad rows {where}, the budget is {self._budget} ({reasons}); "
+            "mend the input, or raise --max-bad-rows"
+        )
+
+    def reasons(self) -> dict[str, int]:
+        """Returns how many rows were quarantined by reason, most frequent first, at most five."""
+        counted = Counter(row.reason for row in self._held)
+        if self.quarantine is not None:
+            counted = self.quarantine.reasons + counted
+        return dict(counted.most_common(5))
+
+    @staticmethod
+    def _bound(names: Mapping[str, Any], what: str) -> None:
+        if len(names) > MOST_NAMES:
+            raise ConfigError(
+                f"more than {MOST_NAMES} different {what} in one shard (such as {next(reversed(list(names)))!r}); "
+                "a name must not hold data of the row"
+            )
+
+
+def counted(tables: Iterator[Any], tally: Tally) -> Iterator[Any]:
+    """Yields tables that are read, and books their rows as they are taken."""
+    for table in tables:
+        tally.books.rows_in += table.num_rows
+        yield table
+
+
+@dataclass(frozen=True, slots=True)
+class Booked:
+    """What was booked about a batch, on its way to the books of its shard."""
+
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    counters: Mapping[str, Any] = field(default_factory=dict)
+    rows: tuple[BadRow, ...] = ()
+    """Rows that were set aside, in order."""
+    searched: int = 0
+    """How many of them were found by processing parts of the batch."""
+    calls: int = 0
+    """Batches that were done."""
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Notes(Tally):
+    """Takes down what user code says about a batch where the books of its shard are not at hand."""
+
+    def __init__(self) -> None:
+        super().__init__(BadRowBudget("100%"))
+        self._rows: list[BadRow] = []
+
+    def _write(self, row: BadRow) -> None:
+        self._rows.append(row)
+
+    def _bound_searched(self) -> None:
+        """Whether there are too many, the books of the shard tell."""
+
+    def booked(self) -> Booked:
+        """Returns what was booked."""
+        books = self.books
+        return Booked(books.dropped, books.counters, tuple(self._rows), self._searched, self.calls, books.metrics)

@@ -1,0 +1,1 @@
+"""What is asked for, and what will run: pure values and functions."""

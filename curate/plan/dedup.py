@@ -1,0 +1,51 @@
+"""Deduplication as plans: which exchanges there are, and which steps go by what they give.
+
+Rows are told apart by the piece of their source that they are in, and their number there. So their source is pinned: it
+is cut into the same pieces by all that read it. What functions of the user make of it is kept in run files first: a
+model is asked once, not each time.
+"""
+
+from __future__ import annotations
+
+from curate.dedup.exact import Chosen, DropCopies, Same
+from curate.dedup.near import Buckets, Clusters, DropNear, Edges, Near, SendSets
+from curate.exchange.kinds.base import Held
+from curate.operators.protocol import Plain
+from curate.operators.udf import Called
+from curate.plan.nodes import Apply, Checkpoint, Exchanged, Marked, Plan, Scan, Union
+from curate.plan.physical import alike
+from curate.plan.rewrites import pinned
+
+
+def exact(rows: Plan, same: Same) -> Plan:
+    """Returns the rows of a plan without those that are copies of others. They are read twice."""
+    rows = rereadable(rows)
+    return Marked(rows, DropCopies(same), Exchanged((rows,), Chosen(same)))
+
+
+def near(rows: Plan, how: Near) -> Plan:
+    """Returns the rows of a plan without near duplicates of others. They are read four times."""
+    rows = rereadable(rows)
+    sent = Marked(rows, SendSets(how), Exchanged((rows,), Buckets(how)))
+    edges = Marked(rows, Edges(how), sent)
+    return Marked(rows, DropNear(how), Exchanged((edges,), Clusters(how)))
+
+
+def rereadable(plan: Plan) -> Plan:
+    """Returns a plan whose rows are the same, in the same pieces, however often they are read."""
+    return Exchanged((plan,), Held()) if asks(plan) else pinned(plan)
+
+
+def asks(plan: Plan) -> bool:
+    """Returns whether a plan has functions of the user, or other steps, that are not to be run again and again."""
+    match plan:
+        case Scan() | Exchanged() | Checkpoint():
+            return False
+        case Apply(input, operator):
+            return isinstance(operator, Called) or not isinstance(operator, Plain) or asks(input)
+        case Union(inputs):
+            # Parts that are not read by one stage have no numbers in common, which rows could be told apart by.
+            return not alike(plan) or any(map(asks, inputs))
+        case Marked(input, _, _):
+            return asks(input)
+    return True

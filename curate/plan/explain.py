@@ -1,0 +1,146 @@
+"""A plan as lines for people: as it was asked for, and as it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from curate.operators.protocol import Operator
+from curate.pipeline.step import Compute
+from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip
+from curate.plan.physical import First, Joined, Kept, Local, Physical, Spread, Tasks, Told, ZipRows, cpus_of, lower
+from curate.sources.files import Files
+from curate.stage.fusion import Fusion
+from curate.units import format_bytes
+
+
+def explain_physical(physical: Physical, depth: int = 0, told: list[Plan] | None = None) -> Iterator[str]:
+    """Yields what runs as text, what comes last first; `told` are the exchanges that the text has already."""
+    indent = "  " * depth
+    told = [] if told is None else told
+    match physical:
+        case First(input, rows):
+            yield f"{indent}first {rows:,} rows, then stop"
+            yield from explain_physical(input, depth + 1, told)
+        case Kept(plan, path, operators):
+            yield f"{indent}reads {path}{f', then: {_chain(operators)}' if operators else ''}"
+            yield f"{indent}  which is written first, and kept"
+            yield from explain_physical(lower(plan), depth + 2, told)
+        case Told(marked, operators):
+            yield f"{indent}{marked.step.name}{f', then: {_chain(operators)}' if operators else ''}"
+            physical = lower(marked.marks)
+            yield f"{indent}  by marks, which are written first, in order{_maps(physical)}"
+            yield from explain_physical(physical, depth + 2, told)
+            yield from explain_physical(lower(marked.input), depth + 1, told)
+        case Spread(exchanged, operators):
+            yield f"{indent}{exchanged.how.name}: reads run files{f', then: {_chain(operators)}' if operators else ''}"
+            if any(one is exchanged for one in told):
+                yield f"{indent}  which are those above: they are written once"
+                return
+            told.append(exchanged)
+            for side, below in enumerate(exchanged.inputs):
+                physical = lower(below, exchanged.how.prepare(side))
+                yield f"{indent}  which are written first, in order{_maps(physical)}"
+                yield from explain_physical(physical, depth + 2, told)
+        case Local(input, operators):
+            yield f"{indent}in this process: {_chain(operators)}"
+            yield from explain_physical(input, depth + 1, told)
+        case Joined(inputs):
+            yield f"{indent}one after another"
+            for one in inputs:
+                yield from explain_physical(one, depth + 1, told)
+        case ZipRows(inputs):
+            yield f"{indent}side by side, in this process"
+            for one in inputs:
+                yield from explain_physical(one, depth + 1, told)
+        case Tasks(fusions):
+            yield f"{indent}tasks ({_amount(cpus_of(fusions), 'CPU')} each)"
+            for fusion in fusions:
+                yield from _told(fusion, f"{indent}  ")
+
+
+def _maps(physical: Physical) -> str:
+    """Returns how many map shards write run files, about, if that is known before anything runs."""
+    # Which rewrites plans by this module.
+    from curate.plan.rewrites import map_bytes, size_of
+
+    if not isinstance(physical, Tasks):
+        return ""
+    total = sum(size_of(one.source) for one in physical.fusions)
+    shards = max(1, -(-total // map_bytes(total)))
+    return f"  [about {shards:,} map shard{'' if shards == 1 else 's'} of {format_bytes(total / shards)}]"
+
+
+def _told(fusion: Fusion, indent: str) -> Iterator[str]:
+    source = fusion.source
+    estimate = f"  [{source.describe()}]" if isinstance(source, Files) else ""
+    yield f"{indent}{source.name}{estimate}"
+    if fusion.view.columns is not None:
+        whole = len(source.found)
+        yield f"{indent}  reads {len(fusion.view.columns)} of {whole} columns: {', '.join(fusion.view.columns)}"
+    if fusion.view.predicate is not None and isinstance(source, Files):
+        yield f"{indent}  leaves out row groups by: {fusion.view.predicate}  [{source.pruned(fusion.view)}]"
+    if fusion.give_most is not None:
+        paced = "" if fusion.read_step is None else "; reads as many first, and more only if those are not enough"
+        yield f"{indent}  gives at most {fusion.give_most:,} rows of a piece{paced}"
+    for pooled, neighbours in groupby(fusion.operators, lambda one: one.compute is not None):
+        if not pooled:
+            yield f"{indent}  fused: {_chain(tuple(neighbours))}"
+            continue
+        for operator in neighbours:
+            assert operator.compute is not None
+            yield f"{indent}  {_pool(operator.compute)}: {operator.name}"
+
+
+def _pool(compute: Compute) -> str:
+    """Returns what runs an operator apart from the tasks."""
+    least, most, held = compute.pool.smallest, compute.pool.largest, compute.resources
+    actors = f"{least:,} to {most:,} actors" if most is not None else f"{least:,} or more actors"
+    if least == most:
+        actors = f"{least:,} {'actor' if least == 1 else 'actors'}"
+    amounts = [_amount(held.num_cpus, "CPU"), *([_amount(held.num_gpus, "GPU")] if held.num_gpus else [])]
+    amounts += [format_bytes(held.memory)] if held.memory else []
+    amounts += [f"{amount:g} {name}" for name, amount in held.custom.items()]
+    return f"pool of {actors} ({', '.join(amounts)} each)"
+
+
+def _amount(number: float, what: str) -> str:
+    return f"{number:g} {what}{'' if number <= 1 else 's'}"
+
+
+def _chain(operators: Sequence[Operator]) -> str:
+    return " -> ".join(operator.name for operator in operators)
+
+
+def explain_logical(plan: Plan, depth: int = 0) -> Iterator[str]:
+    """Yields the plan as text, the last operator first."""
+    indent = "  " * depth
+    match plan:
+        case Scan(source):
+            yield f"{indent}{source.name}"
+        case Apply(input, operator):
+            yield f"{indent}{operator.name}"
+            yield from explain_logical(input, depth + 1)
+        case Marked(input, step, marks):
+            yield f"{indent}{step.name}"
+            yield from explain_logical(input, depth + 1)
+            yield f"{indent}  by marks of"
+            yield from explain_logical(marks, depth + 2)
+        case Checkpoint(input, path):
+            yield f"{indent}checkpoint({path!r})"
+            yield from explain_logical(input, depth + 1)
+        case Limit(input, most):
+            yield f"{indent}limit({most})"
+            yield from explain_logical(input, depth + 1)
+        case Exchanged(inputs, how):
+            yield f"{indent}{how.name}"
+            for one in inputs:
+                yield from explain_logical(one, depth + 1)
+        case Zip(inputs):
+            yield f"{indent}zip"
+            for one in inputs:
+                yield from explain_logical(one, depth + 1)
+        case Union(inputs):
+            yield f"{indent}union"
+            for one in inputs:
+                yield from explain_logical(one, depth + 1)

@@ -1,0 +1,1 @@
+"""Tasks on Ray. Nothing else imports ray."""

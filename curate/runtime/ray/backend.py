@@ -1,0 +1,486 @@
+"""Runs tasks on Ray: plain tasks for one piece of work, streaming generators for bundles.
+
+The modules of this folder whose names begin with `ray` are those that know Ray.
+
+Ray's own retries are off: what follows a failure is the scheduler's decision. A bundle streams its messages back in
+batches (one item a message would cost 0.13 ms each); a single piece returns them with the task, which is cheaper than a
+generator. `ray.wait` costs time for every reference it is given, so the window stays small and each harvest takes two
+calls: one that waits for the first, one that collects whatever else is ready.
+
+What goes back and forth is pickled here and handed to Ray as bytes, and the program's reference is part of the remote
+function instead of an argument. Ray would take 0.2 ms a task, half of what the task itself costs, to pickle small
+objects its own way and to count a reference in every task.
+
+The first item of a stream tells where it runs. Ray's errors do not: of a worker that died, Ray says that it died.
+
+A task that streams blocks sends two items for each: its size, and the table itself, which stays in the object store of
+its node. Ray lets it be one item ahead. So its program stands still until the block was taken, and the size of a block
+is known before: for 1.2 ms a block.
+
+A task that waits for a pool lets go of its CPU, and the next one starts: so actors have work while a task writes.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import platform
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import ray
+from ray import cloudpickle
+from ray import exceptions as ray_errors
+
+from curate.errors import ConfigError
+from curate.runtime import shipping
+from curate.runtime.demand import Want, Watch
+from curate.runtime.interrupts import uninterrupted
+from curate.runtime.kept import Guard, Kept, spoilt
+from curate.runtime.protocol import (
+    Block,
+    BlockLostError,
+    End,
+    Ended,
+    Message,
+    News,
+    Offer,
+    PoolSpec,
+    PoolState,
+    PoolUser,
+    Program,
+    Resources,
+    Started,
+)
+from curate.runtime.ray import session as ray_session
+from curate.runtime.ray.calls import Address, CalledPool, TaskAtWork
+from curate.runtime.ray.cluster import View, leaves, made_by_this_process
+from curate.runtime.ray.errors import Place, ended
+from curate.runtime.ray.pools import Pools
+from curate.runtime.ray.versions import check_of_workers, refuse_other_code
+from curate.runtime.scaling import does_not_fit, fits, needs
+
+LOOK_S = 1.0
+"""How often it is looked whether there is a place for what is to run."""
+
+STREAM_INTERVAL_S = 0.25
+"""A bundle's messages are sent on at least this often, on a small cluster."""
+
+STREAM_ITEMS_PER_S = 2000
+"""Items a second that all streams together send: a quarter of what one driver can take."""
+
+
+FRESH = "CURATE_FRESH_WORKER"
+"""A variable that is another for each task that gets a worker of its own."""
+
+MOST_CALLS = 1 << 30
+"""Tasks that a worker may run before it is replaced: so many that none does, but one that says that it has."""
+
+
+_programs: dict[str, Program] = {}
+"""The program that this worker process keeps, with whatever it has loaded, by its key."""
+
+
+def _run(key: str, reference: Any, addresses: Sequence[Address], task: int, work: Any) -> Iterator[Any]:
+    """Returns what a task of a program yields, in a worker."""
+    program = _programs.get(key)
+    if new := program is None:
+        _programs.clear()
+        program = ray.get(reference)
+        if addresses:
+            cast(PoolUser, program).connect([CalledPool(address) for address in addresses])
+        _programs[key] = program
+    TaskAtWork.number = task
+    return _kept(program, work, new=new)
+
+
+def _kept(program: Program, work: Any, *, new: bool) -> Iterator[Any]:
+    """Yields what a task yields, and gives the process back as it was: the next task may be another program's.
+
+    What the first task of a program changes may be what its `setup` changed.
+    """
+    try:
+        with Guard(None if new else Kept()):
+            yield from program.run(work)
+    finally:
+        if spoilt():
+            _retire()
+
+
+def _retire() -> None:
+    """Makes this worker end when the task at hand has, as if it had reached the calls that a function may get in one
+    process. What the task returned is delivered."""
+    from ray._private.worker import global_worker
+
+    counters = global_worker.function_actor_manager._num_task_executions
+    for function in counters:
+        counters[function] = MOST_CALLS - 1
+
+
+def _packed(value: Any) -> bytes:
+    return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+
+
+def _whereabouts() -> tuple[str, int, str]:
+    return platform.node(), os.getpid(), ray.get_runtime_context().get_node_id()
+
+
+def _in_batches(items: Iterable[Any], interval_s: float) -> Iterator[bytes]:
+    batch: list[Any] = []
+    sent = time.monotonic()
+    try:
+        for item in items:
+            batch.append(item)
+            if getattr(item, "urgent", False) or time.monotonic() - sent >= interval_s:
+                yield _packed(batch)
+                batch, sent = [], time.monotonic()
+    except Exception:
+        # What was done before it stays done.
+        if batch:
+            yield _packed(batch)
+        raise
+    if batch:
+        yield _packed(batch)
+
+
+@dataclass(slots=True)
+class _Task:
+    """A task in flight."""
+
+    number: int
+    streams: bool
+    node: str = ""
+    pid: int = 0
+    node_id: str = ""
+    cancelled: bool = False
+    blocks: bool = False
+    """Whether it streams blocks."""
+    size_bytes: int | None = None
+    """Of the block that comes next, once that is known."""
+    offers: bool = False
+    """Whether that block is made and waits to be taken."""
+
+
+class RayBackend:
+    """A backend over the Ray cluster at `RAY_ADDRESS`, the one running here, or a local one made for this process."""
+
+    name = "ray"
+
+    def __init__(self) -> None:
+        self._session: ray_session.Session | None = None
+        """The connection to Ray, while it is used and was made here."""
+        self._tasks: dict[Any, _Task] = {}
+        self._view = View()
+        self._pools: Pools | None = None
+        self._slots = 0
+        self._counted = (0, 0)
+        """What the slots were counted from: versions of the view and the pools."""
+        self._largest_memory: int | None = None
+        self._measured = 0
+        """What that was read from: a version of the view."""
+        self._resources = Resources()
+        self._options: dict[str, Any] = {}
+        self._functions: dict[tuple[str, int | None, bool], Any] = {}
+        self._watch = Watch()
+        self._looked_s = -math.inf
+
+    def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> float:
+        """Connects this process to Ray, unless it is connected; returns the seconds that this took.
+
+        Raises ConfigError if no cluster answers where one is said to be, if Ray cannot be started, or if a cluster made
+        by this process cannot hold a task beside the pools. That of others may grow.
+        """
+        # Joined before the one before is left, so that nobody starts Ray in between.
+        before, (self._session, started_s) = self._session, ray_session.join()
+        if before is not None:
+            ray_session.leave(before)
+        self._resources = resources
+        self._options = {
+            "num_cpus": resources.num_cpus,
+            "num_gpus": resources.num_gpus,
+            "resources": dict(resources.custom) or None,
+            "max_retries": 0,
+            # Not Ray's default for GPUs, which is a new process for each task.
+            "max_calls": MOST_CALLS,
+        }
+        if resources.memory:
+            self._options["memory"] = resources.memory
+        self._view.forget()
+        if made_by_this_process():
+            has = ray.cluster_resources()
+            missing = does_not_fit(has, resources, pools)
+            if missing:
+                self.close()
+                raise ConfigError(missing)
+        return started_s
+
+    def load(
+        self, program: Program, pools: Sequence[PoolSpec] = (), *, stopped: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Puts the program into the object store, once for all workers; it stays there until the driver ends.
+
+        Its pools are started, and looked after whenever `poll` is called.
+        """
+        if self._pools is not None:
+            self._pools.close()
+            self._pools = None
+        for module in shipping.shipped():
+            cloudpickle.register_pickle_by_value(module)
+        if pools:
+            self._pools = Pools(pools, self._view, self._resources)
+            self._pools.wait(stopped, self._look_for_places)
+        addresses = self._pools.addresses if self._pools else []
+        # A worker that still has the program of an earlier load has its pools too, which are no more.
+        key, reference = " ".join([program.key, *(one.key for one in addresses)]), ray.put(program)
+
+        check = check_of_workers()
+
+        # Not methods: Ray ships what a remote function refers to, and that must not be this object.
+        def run_piece(payload: bytes) -> bytes:
+            check()
+            return _packed(list(_run(key, reference, addresses, *pickle.loads(payload))))
+
+        def run_bundle(payload: bytes) -> Iterator[bytes]:
+            check()
+            yield _packed(_whereabouts())
+            interval_s, task, work = pickle.loads(payload)
+            yield from _in_batches(_run(key, reference, addresses, task, work), interval_s)
+
+        def run_stream(payload: bytes) -> Iterator[Any]:
+            check()
+            yield _packed(_whereabouts())
+            for item in _run(key, reference, addresses, *pickle.loads(payload)):
+                size_bytes = getattr(item, "nbytes", None)
+                if size_bytes is None:
+                    yield _packed([item])
+                else:
+                    yield _packed(size_bytes)
+                    yield item
+                    # Two at a time otherwise: the one that was sent, and the one that is made.
+                    del item
+
+        streaming = {**self._options, "num_returns": "streaming"}
+        self._functions = {
+            ("piece", None, False): ray.remote(**self._options)(run_piece),
+            ("bundle", None, False): ray.remote(**streaming)(run_bundle),
+            ("stream", None, False): ray.remote(**streaming, _generator_backpressure_num_objects=1)(run_stream),
+        }
+
+    def _function(self, name: str, memory: int | None) -> Any:
+        """Returns what runs on a worker. Asking for other memory makes no new one of it, and so no new workers.
+
+        A worker that is done with a task is given the next one of the same kind without asking its node, which may be
+        draining by now. So tasks are of another kind, by how they are placed, once a node was found to drain.
+        """
+        spread = self._view.drains % 2 == 1
+        if memory is None and not spread:
+            return self._functions[name, None, False]
+        found = self._functions.get((name, memory, spread))
+        if found is None:
+            asked: dict[str, Any] = {} if memory is None else {"memory": memory}
+            asked |= {"scheduling_strategy": "SPREAD"} if spread else {}
+            found = self._functions[name, memory, spread] = self._functions[name, None, False].options(**asked)
+        return found
+
+    def pools(self) -> list[PoolState]:
+        """Returns how the pools are doing, as their actors last said."""
+        return self._pools.states() if self._pools else []
+
+    def waits(self) -> str:
+        """Returns what there has been no place for in the cluster for a while, empty if there is one for everything."""
+        return self._watch.text
+
+    def _look_for_places(self) -> None:
+        """Sees what cannot run, for want of a place, and says so if that goes on."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s < LOOK_S:
+            return
+        self._looked_s = now_s
+        wants = [Want("tasks", needs(self._resources))] if self._tasks and not self.slots() else []
+        wants += self._pools.wants() if self._pools else []
+        nodes = [node.resources for node in self._view.nodes().values() if node.stays]
+        self._watch.look(now_s, wants, nodes, self._view.kinds)
+
+    def slots(self) -> int:
+        """Returns how many tasks fit on the nodes that live and are not draining, beside the actors of pools there."""
+        nodes = self._view.nodes().values()
+        counted = (self._view.version, self._pools.version if self._pools else 0)
+        if counted == self._counted:
+            return self._slots
+        self._counted, held = counted, needs(self._resources)
+        left = self._pools.left(nodes) if self._pools else [node.resources for node in nodes if node.stays]
+        # A node without anything, such as a head that is to run no tasks, holds nothing whatever they need.
+        self._slots = sum(fits(has, held) if held else 1 for has in left)
+        return self._slots
+
+    def largest_memory(self) -> int | None:
+        """Returns the most bytes that a task can ask for on one node that lives, or that the autoscaler can start.
+
+        Only nodes that have what else a task needs. None while there is no such node, and none is known to come.
+        """
+        nodes = self._view.nodes().values()
+        if self._view.version != self._measured:
+            self._measured = self._view.version
+            held = needs(self._resources)
+            held.pop("memory", None)
+            kinds = [*(node.resources for node in nodes if node.stays), *self._view.kinds]
+            able = [has for has in kinds if all(has.get(name, 0) >= n for name, n in held.items())]
+            self._largest_memory = max((int(has["memory"]) for has in able if has.get("memory")), default=None)
+        return self._largest_memory
+
+    def alone(self) -> bool:
+        """Returns whether this process made the cluster. One that was joined may have other nodes, or get them."""
+        return made_by_this_process()
+
+    def launch(
+        self,
+        task: int,
+        payload: Any,
+        pieces: int,
+        *,
+        memory: int | None = None,
+        announce: bool = False,
+        stream: bool = False,
+        fresh: bool = False,
+    ) -> None:
+        """Submits the task; Ray queues it until a slot is free."""
+
+        def function(name: str) -> Any:
+            found = self._function(name, memory)
+            # Ray gives a worker to tasks of one environment only.
+            return found.options(runtime_env={"env_vars": {FRESH: uuid.uuid4().hex}}) if fresh else found
+
+        if stream:
+            ref = function("stream").remote(_packed((task, payload)))
+            self._tasks[ref] = _Task(task, streams=True, blocks=True)
+            return
+        if pieces == 1 and not announce:
+            self._tasks[function("piece").remote(_packed((task, payload)))] = _Task(task, streams=False)
+            return
+        interval_s = 0.0 if announce else max(STREAM_INTERVAL_S, self._slots / STREAM_ITEMS_PER_S)
+        ref = function("bundle").remote(_packed((interval_s, task, payload)))
+        self._tasks[ref] = _Task(task, streams=True)
+
+    def poll(self, timeout_s: float) -> list[News]:
+        """Returns the messages and ends that are ready, in completion order."""
+        if self._pools:
+            self._pools.tend(len(self._tasks))
+        self._look_for_places()
+        waiting = [ref for ref, task in self._tasks.items() if not task.offers]
+        if not waiting:
+            # What stands still has nothing to tell, however long one waits.
+            return []
+        # A block that is made may stay where it is.
+        fetch = not any(self._tasks[ref].blocks for ref in waiting)
+        ready, _ = ray.wait(waiting, num_returns=1, timeout=timeout_s, fetch_local=fetch)
+        if ready and len(waiting) > 1:
+            ready, _ = ray.wait(waiting, num_returns=len(waiting), timeout=0, fetch_local=fetch)
+        return [news for ref in ready for news in self._harvest(ref)]
+
+    def take(self, task: int) -> Block:
+        """Returns a reference to the block, which keeps it in the object store; Ray lets the task go on."""
+        ref, running = next((ref, one) for ref, one in self._tasks.items() if one.number == task and one.offers)
+        running.offers, running.size_bytes = False, None
+        return _Block(next(ref), running, self)
+
+    def _harvest(self, ref: Any) -> Iterator[News]:
+        task = self._tasks[ref]
+        if task.size_bytes is not None:
+            task.offers = True
+            yield Offer(task.number, task.size_bytes)
+            return
+        try:
+            item = ray.get(next(ref) if task.streams else ref)
+            if task.blocks and task.cancelled:
+                # It was between two blocks and did not hear.
+                ray.cancel(ref, force=True)
+                return
+            value = pickle.loads(item)
+        except StopIteration:
+            del self._tasks[ref]
+            yield Ended(task.number, End.RETURNED, node=task.node, pid=task.pid)
+            return
+        except ray_errors.RayError as error:
+            del self._tasks[ref]
+            yield self._died(task, error)
+            return
+        if task.streams and not task.pid:
+            task.node, task.pid, task.node_id = value
+            yield Started(task.number, task.node, task.pid)
+            return
+        if isinstance(value, int):
+            task.size_bytes = value
+        elif value:
+            yield Message(task.number, value)
+        if not task.streams:
+            del self._tasks[ref]
+            yield Ended(task.number, End.RETURNED)
+
+    def _died(self, task: _Task, error: ray_errors.RayError) -> Ended:
+        """Returns how a task, or the worker that held a block of it, ended. Raises ConfigError if it was no worker for
+        this driver."""
+        refuse_other_code(error)
+        return ended(
+            task.number,
+            error,
+            Place(task.node, task.pid, task.node_id),
+            leaves=leaves,
+            names=self._view.names,
+            cancelled=task.cancelled,
+        )
+
+    def cancel(self, task: int | None = None) -> None:
+        """Kills the worker of a task, or those of all that run.
+
+        A worker whose program stands still, waiting for its block to be taken, hears and lives.
+        """
+        for ref, running in self._tasks.items():
+            if task is None or running.number == task:
+                running.cancelled = True
+                # What Ray has of a stream and nobody took, makes its task wait.
+                ray.cancel(ref, force=not (running.blocks and ref.next_ready()))
+                # Its end comes instead of the block.
+                running.offers, running.size_bytes = False, None
+        if self._pools:
+            self._pools.cancelled([one.number for one in self._tasks.values() if one.cancelled])
+        if task is None:
+            self._tasks.clear()
+
+    def close(self) -> None:
+        """Releases what was made on the cluster: tasks, pools, the program, blocks. The process stays connected."""
+        session, self._session = self._session, None
+        with uninterrupted():
+            try:
+                if ray.is_initialized():
+                    self._release()
+            finally:
+                self._tasks.clear()
+                self._functions.clear()
+                self._pools = None
+                if session is not None:
+                    ray_session.leave(session)
+
+    def _release(self) -> None:
+        if self._tasks:
+            self.cancel()
+        if self._pools:
+            self._pools.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A block in the object store of the node that made it."""
+
+    ref: Any
+    task: _Task
+    backend: RayBackend
+
+    def fetch(self) -> Any:
+        try:
+            return ray.get(self.ref)
+        except ray_errors.RayError as error:
+            raise BlockLostError(self.backend._died(self.task, error)) from error

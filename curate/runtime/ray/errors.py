@@ -1,0 +1,117 @@
+"""What Ray's errors mean: how a task, or an actor at work on a call, ended."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ray import exceptions
+
+from curate.runtime.kept import ProcessSpoiltError
+from curate.runtime.protocol import CallLostError, End, Ended
+from curate.units import format_bytes
+
+MAX_DETAIL = 4000
+"""Characters of an end's detail."""
+
+
+_LOST = (exceptions.NodeDiedError, exceptions.ObjectLostError, exceptions.LocalRayletDiedError)
+
+_KILLED_FOR_MEMORY = re.compile(r"Selected to kill: \([^()]*?\bpid=(\d+)[^()]*?\bmemory used=(\d+(?:\.\d+)?)GB")
+
+_NODE_ID = re.compile(r"\bID: ([0-9a-f]{56})\b")
+
+_ACTORS_NODE_DIED = re.compile(r"\bnode (has )?died\b|\bnode is dead\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where something ran, as far as that is known."""
+
+    node: str = ""
+    """Name of the machine."""
+    pid: int = 0
+    node_id: str = ""
+
+
+def ended(
+    task: int,
+    error: exceptions.RayError,
+    place: Place,
+    *,
+    leaves: Callable[[str], bool],
+    names: Mapping[str, str],
+    cancelled: bool = False,
+) -> Ended:
+    """Returns what Ray's error means. What it is about may hide as the cause of a task's own error.
+
+    `leaves` tells whether a node is dead or about to be, `names` the machine of a node. The first line of the detail is
+    the same for all that is alike: failures are grouped by it.
+    """
+    node, pid, peak_bytes = place.node, place.pid, 0
+    end, detail = End.RAISED, str(error)[-MAX_DETAIL:]
+    for link in _chain(error):
+        if isinstance(link, CallLostError):
+            return replace(link.ended, task=task)
+        if isinstance(link, ProcessSpoiltError):
+            return Ended(task, End.LOST, f"its worker was replaced: another shard had changed {link}", node, pid)
+        if isinstance(link, exceptions.OutOfMemoryError):
+            pid, peak_bytes = killed_for_memory(str(link), pid)
+            held = f"the worker held {format_bytes(peak_bytes)} when" if peak_bytes else "the worker was killed when"
+            end, detail = End.OUT_OF_MEMORY, f"{held} its node ran out of memory\n{link}"
+        elif isinstance(link, _LOST):
+            what = "an object was lost" if isinstance(link, exceptions.ObjectLostError) else "the node died"
+            end, detail = End.LOST, f"{what}\n{type(link).__name__}: {link}"
+        elif isinstance(link, exceptions.TaskCancelledError):
+            # Unasked, it is a KeyboardInterrupt that came from the task itself.
+            end = End.CANCELLED if cancelled else End.CRASHED
+            detail = "it was cancelled" if cancelled else "KeyboardInterrupt: in the worker"
+        elif isinstance(link, exceptions.WorkerCrashedError):
+            if cancelled:
+                end, detail = End.CANCELLED, "its worker was killed"
+            elif leaves(place.node_id):
+                # What takes a machine away may kill its processes one by one.
+                end, detail = End.LOST, "the worker died on a node that is draining or dead"
+            else:
+                end, detail = End.CRASHED, "the worker died: killed, a segmentation fault, or an exit"
+        elif isinstance(link, exceptions.ActorUnavailableError):
+            end, detail = End.LOST, f"the actor could not be reached\n{link}"
+        elif isinstance(link, exceptions.RayActorError):
+            if link.preempted or _ACTORS_NODE_DIED.search(str(link)) or leaves(place.node_id):
+                end, detail = End.LOST, f"the actor's node died\n{link}"
+            else:
+                end, detail = End.CRASHED, f"the actor died: killed, a segmentation fault, or an exit\n{link}"
+        else:
+            continue
+        found = _NODE_ID.search(str(link))
+        node = node or (names.get(found[1], "") if found else "")
+        break
+    return Ended(task, end, detail[:MAX_DETAIL], node, pid, peak_bytes)
+
+
+def killed_for_memory(message: str, pid: int = 0) -> tuple[int, int]:
+    """Returns process and bytes of the worker that Ray's memory monitor killed, by its message: 0 where it says none.
+
+    A message may be about several workers, of which `pid` is meant; if that is not known, the largest stands for it.
+
+    >>> killed_for_memory("Selected to kill: (Task: task name=f, pid=7, actual memory used=1.50GB, worker ID=a)")
+    (7, 1610612736)
+    >>> killed_for_memory("low on memory", pid=3)
+    (3, 0)
+    """
+    killed = [(int(who), int(float(gibibytes) * 2**30)) for who, gibibytes in _KILLED_FOR_MEMORY.findall(message)]
+    if pid:
+        return pid, max((size for who, size in killed if who == pid), default=0)
+    return killed[0] if len(killed) == 1 else (0, max((size for _, size in killed), default=0))
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yields an error and all that caused it. Ray keeps what a task raised in `cause`."""
+    links: list[Any] = [error]
+    for link in links:
+        if isinstance(link, BaseException):
+            yield link
+            causes = (getattr(link, "cause", None), link.__cause__)
+            links += [cause for cause in causes if not any(cause is one for one in links)]

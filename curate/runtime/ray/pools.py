@@ -1,0 +1,429 @@
+"""Pools of actors on Ray, as the driver sees them: starts, replaces, scales and ends actors. No call passes here.
+
+Whatever is done is done by `tend`, about once a second: it asks each actor how it is, which an actor says also while it
+is at work, and takes what those said that were asked before. An actor starts, is ready once it has said so, and leaves
+when its pool shrinks or its node drains: then no more calls are sent to it, and it ends when it has none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray import exceptions
+
+from curate.errors import PoolFailed
+from curate.log import get_logger
+from curate.runtime.demand import Want
+from curate.runtime.protocol import End, Ended, PoolSpec, PoolState, Resources
+from curate.runtime.ray.calls import Actor, Address, Board, Look, Member
+from curate.runtime.ray.cluster import Node, View, leaves
+from curate.runtime.ray.errors import Place, ended
+from curate.runtime.ray.versions import check_of_workers, refuse_other_code
+from curate.runtime.scaling import Sight, Trend, fits, needs, scale, take
+
+LOOK_S = 1.0
+"""How often actors are asked how they are, in a small pool."""
+
+LOOKS_PER_S = 100
+"""Actors that are asked in a second, in a large one."""
+
+READS_PER_S = 500
+"""Times a second that all tasks together read a board."""
+
+WAIT_S = 0.25
+"""How often a pool that starts is looked at, and whether to stop waiting for it."""
+
+MAX_FAILED_STARTS = 3
+"""Actors in a row that die while they start, before a pool without any has failed."""
+
+RETRY_S = 60.0
+"""Longest wait before an actor is started after others failed to."""
+
+CANCEL_S = 3.0
+"""How long an actor may go on with a call of a task that was cancelled."""
+
+SETUP_S = 600.0
+"""How long an actor may take to be set up."""
+
+SILENT_S = 10.0
+"""An actor that has not said how it is for that long is taken to be at work on such a call."""
+
+MAX_DISMISSED = 1000
+"""Actors that are remembered, of those that no call is to blame for."""
+
+QUEUED_CALLS = 100_000
+"""Calls that an actor takes at a time: what is sent is bounded by those who send it."""
+
+
+@dataclass(slots=True)
+class _Actor:
+    """An actor that was started and is not known to be dead."""
+
+    serial: int
+    handle: Any
+    asked_s: float
+    ask: Any
+    """What it will say."""
+    seen: Look | None = None
+    """What it said last; None while it starts."""
+    seen_s: float = -math.inf
+    """When it was asked that."""
+    before: Look | None = None
+    """What it said before that."""
+    begun_s: float | None = None
+    """Since when it is being set up; None while it waits for a place, and once it is."""
+    leaves_s: float | None = None
+    """Since when no calls are to be sent to it."""
+
+    @property
+    def busy(self) -> float:
+        """Share of the time between the last two looks in which it was at work."""
+        if self.seen is None or self.before is None or self.seen.at_s <= self.before.at_s:
+            return 0.0
+        return min(1.0, (self.seen.worked_s - self.before.worked_s) / (self.seen.at_s - self.before.at_s))
+
+
+@dataclass
+class _Pool:
+    """A pool and its actors."""
+
+    spec: PoolSpec
+    address: Address
+    program: Any
+    """Reference to what its actors run."""
+    size: int
+    """Actors that it should have."""
+    actors: dict[int, _Actor] = field(default_factory=dict)
+    started: int = 0
+    """Actors that were ever started; the next one's serial."""
+    failed_starts: int = 0
+    """In a row."""
+    wait_until_s: float = -math.inf
+    """No actor is started before."""
+    dismissed: set[int] = field(default_factory=set)
+    trend: Trend = field(default_factory=Trend)
+    start_s: float = 0.0
+    """How long the last actor took to load."""
+    board: Board | None = None
+    share: int = 2
+
+    @property
+    def staying(self) -> list[_Actor]:
+        return [one for one in self.actors.values() if one.leaves_s is None]
+
+    @property
+    def ready(self) -> list[_Actor]:
+        return [one for one in self.actors.values() if one.seen is not None]
+
+    def start(self, now: float) -> None:
+        """Starts an actor; the cluster makes room for it, or lets it wait."""
+        serial, asked = self.started, self.spec.resources
+        self.started += 1
+        options: dict[str, Any] = {
+            "name": self.address.actor(serial),
+            "num_cpus": asked.num_cpus,
+            "num_gpus": asked.num_gpus,
+            "resources": dict(asked.custom) or None,
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            "max_concurrency": QUEUED_CALLS,
+            # Next to as many of the tasks that call them as can be.
+            "scheduling_strategy": "SPREAD",
+        }
+        if asked.memory:
+            options["memory"] = asked.memory
+        handle = (
+            ray.remote(Actor).options(**options).remote(self.program, check_of_workers(), self.address.actor(serial))
+        )
+        self.actors[serial] = _Actor(serial, handle, now, handle.look.remote())
+
+    def end(self, actor: _Actor) -> None:
+        """Ends an actor now. What it was working on is made again, and no call is to blame."""
+        self.dismissed.add(actor.serial)
+        del self.actors[actor.serial]
+        self.show(self.board.refresh_s if self.board else LOOK_S)
+        with contextlib.suppress(exceptions.RayError):
+            ray.kill(actor.handle)
+
+    def show(self, refresh_s: float) -> None:
+        """Tells the callers who is there, if that has changed."""
+        ready = [one for one in self.ready if one.leaves_s is None] or self.ready
+        board = Board(
+            tuple(Member(one.serial, one.seen.node_id, one.seen.node, one.seen.pid) for one in ready if one.seen),
+            tuple(one.serial for one in self.actors.values() if one.seen is None),
+            frozenset(serial for serial in self.dismissed if serial >= self.started - MAX_DISMISSED),
+            self.share,
+            refresh_s,
+        )
+        if board != self.board:
+            self.address.publish(board)
+            self.board = board
+
+
+class Pools:
+    """The pools of one program."""
+
+    def __init__(self, specs: Sequence[PoolSpec], view: View, task: Resources) -> None:
+        self._view = view
+        self._task = needs(task)
+        self._log = get_logger()
+        self.version = 0
+        """Changes with what the actors hold."""
+        self._tended_s = -math.inf
+        self._scaled_s = time.monotonic()
+        self._cancelled: dict[int, float] = {}
+        """Tasks that were cancelled, and when."""
+        self._pools = [
+            _Pool(
+                spec,
+                Address(f"curate-{uuid.uuid4().hex}", spec.name),
+                ray.put(spec.program),
+                spec.min_size,
+            )
+            for spec in specs
+        ]
+
+    @property
+    def addresses(self) -> list[Address]:
+        """Where callers find them."""
+        return [pool.address for pool in self._pools]
+
+    def wants(self) -> list[Want]:
+        """Returns the pools without an actor that takes calls, and what one holds."""
+        return [Want(f"the pool {one.spec.name}", needs(one.spec.resources)) for one in self._pools if not one.ready]
+
+    def wait(self, stopped: Callable[[], bool], look: Callable[[], None]) -> None:
+        """Waits until each pool has an actor that is ready, or `stopped` says so; calls `look` now and then. Raises
+        PoolFailed."""
+        while not stopped():
+            self.tend(0, now=True)
+            look()
+            late = [pool for pool in self._pools if not pool.ready]
+            if not late:
+                return
+            asks = [one.ask for pool in late for one in pool.actors.values() if one.ask is not None]
+            if asks:
+                ray.wait(asks, timeout=WAIT_S)
+            else:
+                time.sleep(WAIT_S)
+
+    def tend(self, tasks: int, *, now: bool = False) -> None:
+        """Does what is due: once a second, or `now`. `tasks` are in flight. Raises PoolFailed."""
+        time_s = time.monotonic()
+        actors = sum(len(pool.actors) for pool in self._pools)
+        every_s = max(LOOK_S, actors / LOOKS_PER_S)
+        if not now and time_s - self._tended_s < every_s:
+            return
+        self._tended_s = time_s
+        self.version += 1
+        self._hear(time_s)
+        for pool in self._pools:
+            self._hurry(pool, time_s)
+            self._leave(pool, time_s)
+        if time_s - self._scaled_s >= every_s:
+            self._scale(time_s)
+        for pool in self._pools:
+            self._fill(pool, time_s)
+            pool.share = max(2, math.ceil(pool.spec.max_in_flight * len(pool.ready) / max(1, tasks)))
+            pool.show(max(LOOK_S, tasks / READS_PER_S))
+        self._ask(time_s, every_s)
+
+    def _hear(self, now: float) -> None:
+        """Takes what actors said, and notices those that died."""
+        asks = {one.ask: (pool, one) for pool in self._pools for one in pool.actors.values() if one.ask is not None}
+        if not asks:
+            return
+        arrived, _ = ray.wait(list(asks), num_returns=len(asks), timeout=0)
+        for ask in arrived:
+            pool, actor = asks[ask]
+            actor.ask = None
+            try:
+                seen: Look = ray.get(ask)
+            except exceptions.ActorUnavailableError:
+                continue
+            except exceptions.RayError as error:
+                del pool.actors[actor.serial]
+                self._died(pool, actor, error, now)
+                continue
+            if actor.seen is None:
+                pool.failed_starts, pool.start_s = 0, seen.setup_s
+                pool.address.forget(actor.serial)
+            actor.before, actor.seen, actor.seen_s = actor.seen, seen, actor.asked_s
+
+    def _hurry(self, pool: _Pool, now: float) -> None:
+        """Ends actors whose setup does not return."""
+        for actor in [one for one in pool.actors.values() if one.seen is None]:
+            if actor.begun_s is None:
+                actor.begun_s = now if pool.address.begun(actor.serial) else None
+            elif now - actor.begun_s >= SETUP_S:
+                says = f"setup did not return within {SETUP_S:g} s, {pool.address.begun(actor.serial)}"
+                pool.address.forget(actor.serial)
+                pool.end(actor)
+                if not pool.ready:
+                    raise PoolFailed(f"{pool.spec.name}: an actor cannot be set up\n{says}")
+                pool.failed_starts += 1
+                pool.wait_until_s = now + RETRY_S
+                self._log.warning("an actor could not start", pool=pool.spec.name, detail=says)
+
+    def _died(self, pool: _Pool, actor: _Actor, error: exceptions.RayError, now: float) -> None:
+        seen = actor.seen
+        place = Place(seen.node, seen.pid, seen.node_id) if seen else Place()
+        end = ended(0, error, place, leaves=leaves, names=self._view.names)
+        if seen is not None:
+            if actor.leaves_s is None:
+                self._log.warning("an actor died and is replaced", pool=pool.spec.name, **_told(end))
+            return
+        pool.address.forget(actor.serial)
+        # No call can have begun there.
+        pool.dismissed.add(actor.serial)
+        raised = bool(getattr(error, "actor_init_failed", False)) or end.end is End.RAISED
+        if end.end is not End.LOST:
+            pool.failed_starts += 1
+            pool.wait_until_s = now + min(RETRY_S, 2.0**pool.failed_starts)
+        refuse_other_code(error)
+        if not pool.ready and (raised or pool.failed_starts >= MAX_FAILED_STARTS):
+            often = "" if raised else f", {pool.failed_starts} times in a row"
+            raise PoolFailed(f"{pool.spec.name}: an actor cannot be set up{often}\n{error if raised else end.detail}")
+        self._log.warning("an actor could not start", pool=pool.spec.name, **_told(end))
+
+    def _leave(self, pool: _Pool, now: float) -> None:
+        """Sends no more calls to actors on nodes that are about to leave; ends those that have done what they had."""
+        nodes = self._view.nodes()
+        for actor in list(pool.actors.values()):
+            node = nodes.get(actor.seen.node_id) if actor.seen else None
+            if actor.leaves_s is None and node is not None and not node.stays:
+                actor.leaves_s = now
+            if actor.leaves_s is None:
+                continue
+            listed = pool.board is None or any(one.serial == actor.serial for one in pool.board.members)
+            if listed:
+                # There is no other: it goes on until there is.
+                actor.leaves_s = now
+                continue
+            refresh_s = pool.board.refresh_s if pool.board else LOOK_S
+            idle = actor.seen is None or (actor.seen.task is None and not actor.seen.queued and actor.ask is None)
+            # By then everybody has read that it leaves, and has sent what was on its way.
+            if idle and now - actor.leaves_s > 3 * refresh_s:
+                pool.end(actor)
+
+    def _scale(self, now: float) -> None:
+        elapsed_s, self._scaled_s = now - self._scaled_s, now
+        sights = [
+            Sight(
+                needs(pool.spec.resources),
+                pool.spec.min_size,
+                pool.spec.max_size,
+                pool.size,
+                sum(one.seen is not None for one in pool.staying),
+                sum(one.seen.queued for one in pool.ready if one.seen),
+                _mean([_silent_is_busy(one, now) for one in pool.staying if one.seen]),
+                pool.start_s,
+                pool.trend,
+            )
+            for pool in self._pools
+        ]
+        free = self.left(self._view.nodes().values())
+        for pool, sight, wanted in zip(self._pools, sights, scale(sights, free, self._task, elapsed_s), strict=True):
+            if wanted.size != sight.size:
+                self._log.info("a pool is scaled", pool=pool.spec.name, size=wanted.size, before=sight.size)
+            pool.size, pool.trend = wanted.size, wanted.trend
+
+    def _fill(self, pool: _Pool, now: float) -> None:
+        """Starts the actors that are missing, lets go of those that are too many: those with the least to do."""
+        staying = pool.staying
+        if now >= pool.wait_until_s:
+            for _ in range(pool.size - len(staying)):
+                pool.start(now)
+        queue = sorted(staying, key=lambda one: (one.seen is not None, one.seen.queued if one.seen else 0, -one.serial))
+        for actor in queue[: max(0, len(staying) - pool.size)]:
+            if actor.seen is None:
+                pool.end(actor)
+            else:
+                actor.leaves_s = now
+
+    def _ask(self, now: float, every_s: float) -> None:
+        """Asks each actor how it is, and ends those that go on with what was cancelled."""
+        for pool in self._pools:
+            for actor in list(pool.actors.values()):
+                if self._is_stuck(actor, now):
+                    self._log.warning("an actor goes on with what was cancelled, and is ended", pool=pool.spec.name)
+                    pool.end(actor)
+                elif actor.ask is None and now - actor.asked_s >= every_s / 2:
+                    actor.ask, actor.asked_s = actor.handle.look.remote(), now
+        patience_s = CANCEL_S + SILENT_S + 3 * every_s
+        self._cancelled = {task: at_s for task, at_s in self._cancelled.items() if now - at_s < patience_s}
+
+    def _is_stuck(self, actor: _Actor, now: float) -> bool:
+        """Returns whether an actor is at work, as far as it can be known, on a call of a task that was cancelled."""
+        due = [task for task, at_s in self._cancelled.items() if now - at_s >= CANCEL_S]
+        if not due or actor.seen is None:
+            return False
+        if actor.ask is not None and now - actor.asked_s >= SILENT_S:
+            return True
+        # What it was at work on before that may be over.
+        return actor.seen.task in due and actor.seen_s - self._cancelled[actor.seen.task] >= CANCEL_S
+
+    def cancelled(self, tasks: Iterable[int]) -> None:
+        """Ends the actors that go on with calls of tasks that were cancelled. What waits of those, Ray drops."""
+        for task in tasks:
+            self._cancelled.setdefault(task, time.monotonic())
+
+    def left(self, nodes: Iterable[Node]) -> list[dict[str, float]]:
+        """Returns what each node that stays has beside the actors there, and beside those that will be."""
+        left = {node.id: dict(node.resources) for node in nodes if node.stays}
+        for pool in self._pools:
+            held = needs(pool.spec.resources)
+            for actor in pool.ready:
+                if actor.seen and actor.seen.node_id in left:
+                    take(left[actor.seen.node_id], held)
+        for pool in self._pools:
+            held = needs(pool.spec.resources)
+            for _ in range(sum(one.seen is None for one in pool.actors.values())):
+                node = next((node for node in left.values() if fits(node, held)), None)
+                if node is not None:
+                    take(node, held)
+        return list(left.values())
+
+    def states(self) -> list[PoolState]:
+        """Returns how the pools are doing."""
+        return [
+            PoolState(
+                pool.spec.name,
+                ready=len(pool.ready),
+                starting=len(pool.actors) - len(pool.ready),
+                queued=sum(one.seen.queued for one in pool.ready if one.seen),
+                busy=_mean([one.busy for one in pool.ready]),
+            )
+            for pool in self._pools
+        ]
+
+    def close(self) -> None:
+        """Ends all actors."""
+        for pool in self._pools:
+            for actor in pool.actors.values():
+                with contextlib.suppress(exceptions.RayError):
+                    ray.kill(actor.handle)
+                pool.address.forget(actor.serial)
+            pool.actors.clear()
+            pool.address.remove()
+        self._pools.clear()
+
+
+def _silent_is_busy(actor: _Actor, now: float) -> float:
+    """Returns an actor's share of time at work; one that does not say is held up by what it works on."""
+    return 1.0 if actor.ask is not None and now - actor.asked_s > 2 * LOOK_S else actor.busy
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def _told(end: Ended) -> Mapping[str, Any]:
+    return {"how": end.end.value, "node": end.node, "pid": end.pid, "detail": end.detail[:300]}

@@ -1,0 +1,28 @@
+"""Code that workers need and could not find by themselves: that of a job which was loaded from a file by its path."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+BY_VALUE: list[ModuleType] = []
+"""Modules whose code travels with what refers to it, as that of `__main__` does: no worker needs their file."""
+
+FOLDERS: list[str] = []
+"""Folders in which workers look for modules too, where they have them: those beside the job's file."""
+
+
+def shipped() -> list[ModuleType]:
+    """Returns the modules whose code travels: those that are still what their name stands for in this process."""
+    return [module for module in BY_VALUE if sys.modules.get(module.__name__) is module]
+
+
+def ship(module: ModuleType, folder: str) -> None:
+    """Makes workers get the code of `module` from here, and what it imports from `folder`, as if it were the program.
+
+    For backends that are started later.
+    """
+    if module not in BY_VALUE:
+        BY_VALUE.append(module)
+    if folder not in FOLDERS:
+        FOLDERS.append(folder)

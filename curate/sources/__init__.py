@@ -1,0 +1,1 @@
+"""Inputs as pieces, and pieces as shards."""

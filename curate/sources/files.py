@@ -1,0 +1,351 @@
+"""Where rows come from, in pieces: each is read by one task, and gives the same batches whenever it is read.
+
+A piece is a shard: what a write makes one output of, with the same id. Small ones are bundled: one task reads several,
+one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import groupby, islice
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from curate.arrow.schema import plain, widens
+from curate.errors import ConfigError, CorruptInput, SchemaMismatch
+from curate.formats.bad_line import BadRow, OnBadRow
+from curate.formats.encoding import Encoding, Format, ReadAs, detect
+from curate.formats.file_schema import unify
+from curate.formats.read.json_array import stored_as_array
+from curate.formats.read.parquet import row_groups
+from curate.formats.rows import SAMPLED_FILES, check_declared, known_schema, read, sample_schema
+from curate.ledger.columns import BLOCK_ROWS
+from curate.pipeline.tally import Tally, counted
+from curate.prefetch import ahead
+from curate.sources.key_types import refuse_other_types
+from curate.sources.listing import SCHEMA, list_inputs
+from curate.sources.patterns import understand
+from curate.sources.protocol import Listed, View
+from curate.sources.split import bundled, shards_of
+from curate.sources.upstream import holes_in, refuse_holes, warn_of_holes
+from curate.storage.open import open_store
+from curate.storage.protocol import Object, Store
+from curate.tasks.shard import Shard, SliceKind
+from curate.units import format_bytes
+
+if TYPE_CHECKING:
+    from curate.sources.memory import Range, Tables
+    from curate.sources.protocol import Source
+
+
+READERS = 8
+"""Footers that are read at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileShards(Listed):
+    """Files, of which each shard is a piece."""
+
+    fills: ClassVar[bool] = True
+    """Whether a column that a file does not have is null there."""
+
+    @property
+    def found(self) -> pa.Schema:
+        """The schema of the rows."""
+        raise NotImplementedError
+
+    def encoding(self, uri: str) -> Encoding:
+        """Returns how a file is read."""
+        raise NotImplementedError
+
+    def pieces(self) -> Iterator[Shard]:
+        """Yields the shards of the files, in order."""
+        for _, shards in ahead(self._shards, self._named(), READERS, when=self._may_be_cut):
+            yield from shards
+
+    def bundles(self) -> Iterator[tuple[Shard, ...]]:
+        """Yields shards that one task reads."""
+        return bundled(self.pieces(), lambda shard: shard.size_bytes)
+
+    def bare(self) -> Self:
+        """Returns it without its listing."""
+        return replace(self, listing=SCHEMA.empty_table())
+
+    def shard(self, piece: Shard) -> str:
+        """Returns a piece's id."""
+        return piece.id
+
+    def label(self, piece: Shard) -> str:
+        """Returns what a piece is called in errors."""
+        if piece.kind is SliceKind.WHOLE:
+            return piece.uri
+        return f"{piece.uri}, {piece.kind.value.replace('_', ' ')} {piece.start:,} to {piece.stop:,},"
+
+    def size(self, piece: Shard) -> int:
+        """Returns the stored bytes of a piece."""
+        return piece.size_bytes
+
+    def generation(self, piece: Shard) -> str:
+        """Returns the generation of its file."""
+        return piece.generation
+
+    def refuse_keys(self, what: str, columns: Sequence[str]) -> None:
+        """Raises ConfigError if one of these columns cannot be read, in some Parquet files, as the type that it has in
+        the schema of the rows. Reads footers."""
+        if not columns:
+            return  # such as a shuffle's, which no file has: the listing is long
+        files = [item for item, _ in self._named() if self.encoding(item.uri).format is Format.PARQUET]
+        refuse_other_types(what, columns, self.found, files, nulls_for_missing=self.fills)
+
+    def _named(self) -> Iterator[tuple[Object, str]]:
+        # Block by block: as Python objects, a million of files would take a gigabyte.
+        for block in self.listing.to_batches(max_chunksize=BLOCK_ROWS):
+            uris, names, sizes, generations = (column.to_pylist() for column in block.columns)
+            yield from zip(map(Object, uris, sizes, generations), names, strict=True)
+
+    def _shards(self, named: tuple[Object, str]) -> list[Shard]:
+        item, name = named
+        return list(shards_of(item, name, self.encoding(item.uri), self.shard_bytes, _groups_of, _is_array))
+
+    def _may_be_cut(self, named: tuple[Object, str]) -> bool:
+        # The footers of large Parquet files are read for that, and the beginning of large ones of JSON.
+        formats = (Format.PARQUET, Format.JSONL)
+        return named[0].size > self.shard_bytes and self.encoding(named[0].uri).format in formats
+
+
+@dataclass(frozen=True, slots=True)
+class Files(FileShards):
+    """The rows of files of one format."""
+
+    method: str
+    paths: tuple[str, ...]
+    """As they were given."""
+    how: ReadAs
+    schema: pa.Schema
+    num_cpus: float | None = None
+    allow_incomplete_input: bool = False
+    """Whether to read the output of a job that is not all there."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.method}({', '.join(map(repr, self.paths))})"
+
+    @property
+    def format(self) -> Format:
+        """The format of all files."""
+        return self.how.format
+
+    @property
+    def found(self) -> pa.Schema:
+        return self.schema
+
+    def encoding(self, uri: str) -> Encoding:
+        return detect(uri, self.how)
+
+    def identity(self) -> Any:
+        return ["files", self.how.identity()]
+
+    def read(self, piece: Shard, view: View, batch_rows: int, tally: Tally) -> Iterator[pa.Table]:
+        return counted(self._read(piece, view, batch_rows, tally.bad_row), tally)
+
+    def _read(self, piece: Shard, view: View, batch_rows: int, on_bad_row: OnBadRow) -> Iterator[pa.Table]:
+        store = open_store(piece.uri)
+        object = Object(piece.uri, piece.object_bytes, piece.generation)
+        encoding = detect(piece.uri, self.reading(view))
+        schema = self.schema if view.columns is None else pa.schema([self.schema.field(one) for one in view.columns])
+        rest = (schema, batch_rows, on_bad_row)
+        if view.predicate is None:
+            yield from read(store, object, encoding, piece.kind, piece.start, piece.stop, *rest)
+            return
+        groups = _matching_row_groups(store, object, view.predicate, self.schema)
+        if piece.kind is not SliceKind.WHOLE:
+            groups = [group for group in groups if piece.start <= group < piece.stop]
+        for start, stop in _ranges(groups):
+            yield from read(store, object, encoding, SliceKind.ROW_GROUPS, start, stop, *rest)
+
+    def reading(self, view: View) -> ReadAs:
+        """Returns how the files are read for a view."""
+        return self.how if view.columns is None else replace(self.how, whole=False)
+
+    def count(self) -> int | None:
+        if self.format is Format.BINARY:
+            return int(self.listing.num_rows)
+        if self.format is not Format.PARQUET:
+            return None
+        with ThreadPoolExecutor(READERS) as pool:
+            return sum(pool.map(_rows_in_footer, (item for item, _ in self._named())))
+
+    def describe(self) -> str:
+        """Returns how much there is to read, as far as the listing tells: files, stored bytes, shards."""
+        sizes = self.listing["size"].to_numpy()
+        large = np.flatnonzero(sizes > self.shard_bytes)
+        split = [int(one) for one in large if detect(self.listing["uri"][int(one)].as_py(), self.how).divisible]
+        shards = len(sizes) + sum(-(-int(sizes[one]) // self.shard_bytes) - 1 for one in split)
+        packed = len(sizes) and detect(self.listing["uri"][0].as_py(), self.how).codec is not None
+        # Where a Parquet file can be cut, its row groups tell.
+        about = "about " if split and self.format is Format.PARQUET else ""
+        return (
+            f"{_counted(len(sizes), 'file')}, {format_bytes(int(sizes.sum()))}{' compressed' if packed else ''}, "
+            f"{about}{_counted(shards, 'shard')}"
+        )
+
+    def pruned(self, view: View) -> str:
+        """Returns how many row groups a view leaves of the first files, whose footers it reads."""
+        if view.predicate is None:
+            return ""
+        items = [item for item, _ in islice(self._named(), READERS)]
+
+        def groups(item: Object) -> tuple[int, int]:
+            left = _matching_row_groups(open_store(item.uri), item, view.predicate, self.schema)
+            return len(left), len(_groups_of(item) or ())
+
+        with ThreadPoolExecutor(READERS) as pool:
+            left, there = map(sum, zip(*pool.map(groups, items), strict=True))
+        where = "" if len(items) == len(self.listing) else f" in the first {_counted(len(items), 'file')}"
+        return f"{left:,} of {_counted(there, 'row group')} left{where}"
+
+
+def files(
+    method: str,
+    format: Format,
+    paths: Sequence[str],
+    how: ReadAs | None = None,
+    num_cpus: float | None = None,
+    allow_incomplete_input: bool = False,
+) -> Files:
+    """Lists files and finds their schema: as it was declared, else that of the first that has rows.
+
+    Raises ConfigError for a path that matches nothing, for the output of a job that is not complete, or not all there,
+    unless that is allowed, for a file of another format, or a declared schema that the first
+    Parquet file cannot be read as; CorruptInput if the files that are looked at cannot be read.
+    """
+    if not paths:
+        raise ConfigError(f"{method} was given no path")
+    if num_cpus is not None and (isinstance(num_cpus, bool) or not num_cpus > 0):
+        raise ConfigError(f"{method}(num_cpus={num_cpus!r}): expected a number of CPUs above 0")
+    how = how or ReadAs(format)
+    if how.schema is not None:
+        how = replace(how, schema=check_declared(method, format, how.schema))
+    patterns = [understand(path) for path in paths]
+    inputs = list_inputs(patterns, open_store)
+    holes = holes_in(patterns, inputs, open_store)
+    if allow_incomplete_input:
+        warn_of_holes(holes, method)
+    else:
+        refuse_holes(holes, open_store, f"{method}(..., allow_incomplete_input=True)")
+    listing = inputs.table
+    for uri in listing["uri"].to_pylist():
+        try:
+            detect(uri, how)
+        except ConfigError as error:
+            raise ConfigError(f"{method} was given {uri!r}: {error}") from error
+    found = Files(
+        *(method, tuple(paths), how, pa.schema([]), num_cpus, allow_incomplete_input),
+        listing=listing,
+        holes=tuple(holes),
+    )
+    schema, first = _sampled(found)
+    return replace(found, schema=schema, how=how if how.schema is not None else replace(how, first=first))
+
+
+def _sampled(source: Files) -> tuple[pa.Schema, str]:
+    """Returns the schema of all files, and the file that it is from."""
+    how = source.how
+    known = known_schema(how)
+    if known is not None and how.format is not Format.PARQUET:
+        return known, ""
+    problem: CorruptInput | None = None
+    schema, first = pa.schema([]), ""
+    listing = source.listing
+    filled = listing.filter(pc.greater(listing["size"], 0)).slice(0, SAMPLED_FILES)
+    for block in (filled if len(filled) else listing.slice(0, 1)).to_pylist():
+        one = Object(block["uri"], block["size"], block["generation"])
+        try:
+            schema = sample_schema(open_store(one.uri), one, detect(one.uri, replace(how, schema=None)))
+        except CorruptInput as error:
+            problem = problem or error
+            continue
+        first = one.uri
+        if len(schema):
+            break
+    if known is not None:
+        if first:
+            try:
+                unify(first, schema, known, how)
+            except SchemaMismatch as error:
+                raise ConfigError(f"{source.method}(schema=...): {error}") from error
+        return known, ""
+    if problem is not None and not len(schema):
+        raise problem
+    return schema.remove_metadata(), first
+
+
+def _groups_of(item: Object) -> list[int] | None:
+    try:
+        return row_groups(open_store(item.uri), item)
+    except CorruptInput:
+        # Reading it as a whole says what is wrong.
+        return None
+
+
+def _is_array(item: Object) -> bool:
+    return stored_as_array(open_store(item.uri), item)
+
+
+def _rows_in_footer(object: Object) -> int:
+    with open_store(object.uri).open(object) as stream:
+        try:
+            return int(pq.read_metadata(pa.PythonFile(stream, mode="r")).num_rows)
+        except pa.ArrowInvalid as error:
+            raise CorruptInput(f"{object.uri}: not a whole Parquet file: {error}") from error
+
+
+def _matching_row_groups(store: Store, object: Object, predicate: Any, schema: pa.Schema) -> list[int]:
+    """Returns the row groups of which the statistics leave open that rows match."""
+    import pyarrow.dataset as pads
+
+    with store.open(object) as stream:
+        try:
+            fragment = pads.ParquetFileFormat().make_fragment(pa.PythonFile(stream, mode="r"))
+            there, groups = fragment.physical_schema, fragment.metadata.num_row_groups
+        except pa.ArrowInvalid as error:
+            raise CorruptInput(f"{object.uri}: not a whole Parquet file: {error}") from error
+        for one in schema:
+            if there.names.count(one.name) != 1 or not widens(plain(there.field(one.name).type), one.type):
+                # Reading it says what is wrong, or fills a column that is missing; a file that is left out would say
+                # nothing.
+                return list(range(groups))
+        return [group.id for group in fragment.subset(predicate, schema=schema).row_groups]
+
+
+def _ranges(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yields ranges of neighbours.
+
+    >>> list(_ranges([0, 1, 4]))
+    [(0, 2), (4, 5)]
+    """
+
+    def offset(pair: tuple[int, int]) -> int:
+        return pair[1] - pair[0]
+
+    for _, run in groupby(enumerate(numbers), offset):
+        members = [number for _, number in run]
+        yield members[0], members[-1] + 1
+
+
+def _counted(number: int, what: str) -> str:
+    """Returns a number of things.
+
+    >>> _counted(1, "file"), _counted(2000, "file")
+    ('1 file', '2,000 files')
+    """
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+__all__ = ["BadRow", "Files", "Range", "Source", "Tables", "View", "files"]

@@ -1,0 +1,266 @@
+"""From what a user names as input to the objects that are read, each with the name that its output will carry.
+
+One paged listing a prefix. Names with a part that starts with `_` or `.` are never data, however they are matched: the
+output of another job is a valid input, and its ledger does not show. (A file that is named outright is taken whatever
+it is called.)
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+
+from curate.errors import ConfigError, ObjectNotFound, PermissionDenied, did_you_mean
+from curate.ledger import layout
+from curate.ledger.columns import Columns
+from curate.log import get_logger
+from curate.sources.patterns import InputPattern, PatternKind, could_match, refuse_overlap, understand
+from curate.storage.protocol import LIST_PAGE, Object, Special, Store
+from curate.storage.uris import is_local
+
+__all__ = [
+    "SCHEMA",
+    "InputPattern",
+    "Inputs",
+    "Search",
+    "enclosing_ledgers",
+    "list_inputs",
+    "refuse_overlap",
+    "understand",
+]
+
+
+SCHEMA = pa.schema([("uri", pa.string()), ("name", pa.string()), ("size", pa.int64()), ("generation", pa.string())])
+
+_LEDGER_PART = f"{layout.LEDGER}/"
+
+
+@dataclass(slots=True)
+class Inputs:
+    """The objects that a job reads, in the order of the inputs named, then of their names."""
+
+    table: Any
+    """Columns of `SCHEMA`: uri, name (relative to the root of its pattern), size, generation."""
+    upstreams: dict[str, bool] = field(default_factory=dict)
+    """Output prefixes of jobs whose ledgers a listing went past, and whether a run has said that they are complete."""
+    searches: list[Search] = field(default_factory=list)
+    """How the objects were found that were not named outright."""
+
+
+def list_inputs(patterns: Sequence[InputPattern], store_of: Callable[[str], Store]) -> Inputs:
+    """Returns the objects that match, one paged listing a pattern; an object that two patterns match counts once.
+
+    Raises ConfigError naming the pattern that matches nothing.
+    """
+    seen: set[str] | None = set() if len(patterns) > 1 else None
+    columns = Columns(SCHEMA)
+    ledgers: dict[str, bool] = {}
+    searches: list[Search] = []
+    again = 0
+    for pattern in patterns:
+        search = Search(pattern, store_of(pattern.prefix), ledgers)
+        for item, name in search.found():
+            if seen is not None:
+                if item.uri in seen:
+                    again += 1
+                    continue
+                seen.add(item.uri)
+            columns.add((item.uri, name, item.size, item.generation))
+        if search.listed is not None:
+            searches.append(search)
+    if again:
+        get_logger().warning("some files are named by two inputs; each is read once", files=again)
+    table = columns.table()
+    if columns.broken is not None:
+        raise ConfigError(
+            f"input {columns.broken!r} has a name that is no Unicode, and outputs are named after inputs; rename it"
+        )
+    return Inputs(table, dict(sorted(ledgers.items())), searches)
+
+
+class Search:
+    """Looks for the objects of one pattern, and remembers what may explain that there are none."""
+
+    def __init__(self, pattern: InputPattern, store: Store, ledgers: dict[str, bool]) -> None:
+        self._pattern = pattern
+        self._store = store
+        self._ledgers = ledgers
+        self._hidden = ""
+        """An object that was passed over because of its name."""
+        self._others: list[str] = []
+        """Names that do not match, a page of them."""
+        self.listed: str | None = None
+        """What the names are relative to of objects that were found in a listing; None: one was named outright."""
+
+    def found(self) -> Iterator[tuple[Object, str]]:
+        """Yields what matches, with its name. Raises ConfigError if nothing does."""
+        for search in self._ways():
+            matches = iter(search())
+            for first in matches:
+                yield first
+                yield from matches
+                return
+        raise ConfigError(self._nothing())
+
+    def _ways(self) -> Sequence[Callable[[], Iterable[tuple[Object, str]]]]:
+        match self._pattern.kind:
+            case PatternKind.GLOB:
+                return (self._glob, self._file, self._directory)
+            case PatternKind.FILE_FIRST:
+                return (self._file, self._directory)
+            case PatternKind.DIRECTORY_FIRST:
+                return (self._directory, self._file)
+            case PatternKind.DIRECTORY:
+                return (self._directory,)
+
+    def _file(self) -> Iterator[tuple[Object, str]]:
+        """Yields the object that has exactly this name: the first of those that begin with it."""
+        uri = self._pattern.uri
+        for item in islice(self._store.list(uri), 1):
+            if item.uri == uri:
+                _refuse_special(item, self._pattern)
+                yield item, uri.rpartition("/")[2]
+
+    def _directory(self) -> Iterator[tuple[Object, str]]:
+        root = f"{self._pattern.uri.rstrip('/')}/"
+        return self._listed(root, root)
+
+    def _glob(self) -> Iterator[tuple[Object, str]]:
+        return self._listed(self._pattern.prefix, self._pattern.root)
+
+    def _listed(self, prefix: str, root: str) -> Iterator[tuple[Object, str]]:
+        cut = len(root)
+        glob = self._glob_of(root)
+        self.listed = root
+        for item in self._store.list(prefix):
+            name = item.uri[cut:]
+            if _LEDGER_PART in name:
+                self._note_ledger(item.uri)
+            if glob is not None and glob.fullmatch(name) is None:
+                if len(self._others) < LIST_PAGE:
+                    self._others.append(name)
+            elif _is_hidden(name):
+                self._hidden = self._hidden or name
+            elif name and name[-1] != "/":  # else the mark that a console leaves for a folder
+                _refuse_special(item, self._pattern)
+                yield item, name
+
+    def _glob_of(self, root: str) -> re.Pattern[str] | None:
+        return self._pattern.pattern if root == self._pattern.root else None
+
+    def matches(self, uri: str) -> bool:
+        """Returns whether an object of that URI would have been found, were it there."""
+        if self.listed is None or not uri.startswith(self.listed):
+            return False
+        name, glob = uri[len(self.listed) :], self._glob_of(self.listed)
+        return not _is_hidden(name) and (glob is None or glob.fullmatch(name) is not None)
+
+    def reaches(self, folder: str) -> bool:
+        """Returns whether objects below a folder could be among those that are looked for."""
+        if self.listed is None:
+            return False
+        if f"{folder}/".startswith(self.listed):
+            hidden = _is_hidden(folder[len(self.listed) :])
+            return not hidden and (
+                self._glob_of(self.listed) is None or could_match(self._pattern, self.listed, folder)
+            )
+        return self.listed.startswith(f"{folder}/")
+
+    def _note_ledger(self, uri: str) -> None:
+        for name in (layout.JOB, layout.SUMMARY):
+            root = uri[: -len(name) - 1]
+            if uri.endswith(f"/{name}") and f"/{_LEDGER_PART}" not in f"{root}/":  # else a stage's, below a ledger
+                self._ledgers[root] = self._ledgers.get(root, False) or name == layout.SUMMARY
+
+    def _nothing(self) -> str:
+        pattern = self._pattern
+        if ledgers := sorted(root for root in self._ledgers if f"{root}/".startswith(pattern.root)):
+            return (
+                f"no input: {pattern.text!r} matches no object, and {ledgers[0]!r} is the output of a job of which no "
+                f"such output is there; run that job first (curate status {ledgers[0]}), or check the path"
+            )
+        if self._hidden:
+            return (
+                f"no input: {pattern.text!r} matches only names that begin with '_' or '.', such as {self._hidden!r}, "
+                "which are not taken for data; rename them, or name one file outright"
+            )
+        if pattern.kind is PatternKind.GLOB:
+            text = f"no input: {pattern.text!r} matches no object (listed {pattern.prefix!r})"
+            if folder := self._matching_folder():
+                return f"{text}, but a directory, {folder!r}; end it with /** to read what is in there"
+            return f"{text}; check the path, and quote globs so that the shell leaves them alone"
+        parent, _, last = pattern.uri.rpartition("/")
+        near = {item.uri[len(parent) + 1 :].partition("/")[0] for item in islice(self._store.list(f"{parent}/"), 1000)}
+        hint = did_you_mean(last, sorted(near)) or "; check the path"
+        return f"no input: {pattern.text!r} does not exist, and nothing lies below it{hint}"
+
+    def _matching_folder(self) -> str:
+        assert self._pattern.pattern is not None
+        for name in self._others:
+            parts = name.split("/")
+            for depth in range(1, len(parts)):
+                folder = "/".join(parts[:depth])
+                if self._pattern.pattern.fullmatch(folder) is not None:
+                    return folder
+        return ""
+
+
+def _refuse_special(item: Object, pattern: InputPattern) -> None:
+    """Raises ConfigError for an input that is no regular file: to read it might wait for ever, or take what is there
+    from somebody else."""
+    if isinstance(item, Special):
+        raise ConfigError(
+            f"input {item.uri!r} is {item.kind}, expected a file"
+            + ("" if item.uri == pattern.uri else f" ({pattern.text!r} matches it)")
+            + "; write what it gives to a file and read that, or name the files to read, for example by a glob"
+        )
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(("_", ".")) or "/_" in name or "/." in name
+
+
+def enclosing_ledgers(patterns: Sequence[InputPattern], store_of: Callable[[str], Store]) -> Iterator[tuple[str, bool]]:
+    """Yields output prefixes of jobs that *enclose* an input's root and so do not show in its listing, and whether a
+    run has said that they are complete.
+
+    Two small reads a directory level, at most; asked only when inputs are new to the plan.
+    """
+    checked: set[str] = set()
+    for pattern in patterns:
+        store = store_of(pattern.root)
+        parent = pattern.root.rstrip("/")
+        if pattern.prefix == pattern.root:
+            # Its own ledger shows in its listing.
+            parent = parent.rpartition("/")[0]
+        if root := ledger_above(parent, store, checked):
+            yield root, _exists(store, f"{root}/{layout.SUMMARY}")
+
+
+def ledger_above(folder: str, store: Store, checked: set[str] | None = None) -> str:
+    """Returns the output prefix of the job that a folder is, or lies in; empty if it is in none. Nothing from folders
+    on that are `checked` already; those that are now, are added. One small read a directory level."""
+    checked = set() if checked is None else checked
+    while folder and folder not in checked and not folder.endswith(":/"):
+        checked.add(folder)
+        if _exists(store, f"{folder}/{layout.JOB}"):
+            return folder
+        folder = folder.rpartition("/")[0]
+    return ""
+
+
+def _exists(store: Store, uri: str) -> bool:
+    if is_local(uri):
+        return os.path.isfile(uri)  # noqa: PTH113 - there are many levels, and this is no request to anybody
+    try:
+        store.stat(uri)
+    except (ObjectNotFound, PermissionDenied):
+        # Who may read the inputs need not be let into the directories above them.
+        return False
+    return True

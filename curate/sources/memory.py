@@ -1,0 +1,165 @@
+"""Rows that lie in memory, or are counted: tables, items and ranges."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from curate.arrow.batches import rechunk
+from curate.arrow.unknown import empty
+from curate.pipeline.tally import Tally, counted
+from curate.sources.protocol import View
+from curate.sources.split import bundled
+from curate.units import MIB
+
+RANGE_ROWS = 1 << 20
+"""Rows of a range in one piece."""
+
+NUMBER_BYTES = 8
+"""Bytes of a number of a range."""
+
+TABLE_BYTES = 64 * MIB
+"""Bytes of a table in memory above which it becomes several pieces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Rows that are in memory."""
+
+    method: str
+    tables: tuple[pa.Table, ...]
+    schema: pa.Schema
+    num_cpus: float | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.method}({sum(map(len, self.tables)):,} rows)"
+
+    @property
+    def found(self) -> pa.Schema:
+        return self.schema
+
+    def pieces(self) -> Iterator[tuple[int, pa.Table, int]]:
+        """Yields tables, or parts of large ones, with their number and how many there are."""
+        some = [table for table in self.tables if len(table)]
+        cuts = [(table, range(0, len(table), _piece_rows(table))) for table in some]
+        if not cuts and len(self.schema):
+            # A piece without rows says which columns there are.
+            cuts = [(empty(self.schema), range(1))]
+        total = sum(len(starts) for _, starts in cuts)
+        number = 0
+        for table, starts in cuts:
+            for start in starts:
+                # A slice would take all of its table to another process.
+                piece = table if len(starts) == 1 else _copied(table.slice(start, starts.step))
+                yield number, piece, total
+                number += 1
+
+    def bundles(self) -> Iterator[tuple[tuple[int, pa.Table, int], ...]]:
+        return bundled(self.pieces(), lambda piece: int(piece[1].nbytes))
+
+    def bare(self) -> Self:
+        return replace(self, tables=())
+
+    def shard(self, piece: tuple[int, pa.Table, int]) -> str:
+        return f"part-{piece[0]:05d}-of-{piece[2]:05d}"
+
+    def label(self, piece: tuple[int, pa.Table, int]) -> str:
+        return f"{self.method} table {piece[0]}"
+
+    def size(self, piece: tuple[int, pa.Table, int]) -> int:
+        return int(piece[1].nbytes)
+
+    def generation(self, piece: tuple[int, pa.Table, int]) -> str:
+        return _digest(piece[1])
+
+    def identity(self) -> Any:
+        return ["tables", [_digest(table) for table in self.tables]]
+
+    def read(self, piece: tuple[int, pa.Table, int], view: View, batch_rows: int, tally: Tally) -> Iterator[pa.Table]:
+        del view
+        return counted(rechunk(iter([piece[1]]), batch_rows), tally)
+
+    def count(self) -> int | None:
+        return sum(map(len, self.tables))
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The numbers from 0 on, as the column `id`."""
+
+    rows: int
+    num_cpus: float | None = None
+
+    @property
+    def name(self) -> str:
+        return f"range({self.rows:,})"
+
+    @property
+    def found(self) -> pa.Schema:
+        return pa.schema([("id", pa.int64())])
+
+    def pieces(self) -> Iterator[tuple[int, int]]:
+        for start in range(0, self.rows, RANGE_ROWS):
+            yield start, min(start + RANGE_ROWS, self.rows)
+
+    def bundles(self) -> Iterator[tuple[tuple[int, int], ...]]:
+        for piece in self.pieces():
+            yield (piece,)
+
+    def bare(self) -> Self:
+        return self
+
+    def shard(self, piece: tuple[int, int]) -> str:
+        return f"part-{piece[0] // RANGE_ROWS:05d}-of-{-(-self.rows // RANGE_ROWS):05d}"
+
+    def label(self, piece: tuple[int, int]) -> str:
+        return f"range {piece[0]}-{piece[1]}"
+
+    def size(self, piece: tuple[int, int]) -> int:
+        return (piece[1] - piece[0]) * NUMBER_BYTES
+
+    def generation(self, piece: tuple[int, int]) -> str:
+        del piece
+        return ""
+
+    def identity(self) -> Any:
+        return ["range", self.rows]
+
+    def read(self, piece: tuple[int, int], view: View, batch_rows: int, tally: Tally) -> Iterator[pa.Table]:
+        del view
+        return counted(self._read(piece, batch_rows), tally)
+
+    def _read(self, piece: tuple[int, int], batch_rows: int) -> Iterator[pa.Table]:
+        for start in range(*piece, batch_rows):
+            stop = min(start + batch_rows, piece[1])
+            yield pa.table({"id": np.arange(start, stop, dtype=np.int64)})
+
+    def count(self) -> int | None:
+        return self.rows
+
+
+def _piece_rows(table: pa.Table) -> int:
+    """Returns how many rows of a table are a piece: all of a small one."""
+    parts = -(-table.nbytes // TABLE_BYTES)
+    return int(max(1, -(-len(table) // max(1, parts))))
+
+
+def _digest(table: pa.Table) -> str:
+    sink = pa.BufferOutputStream()
+    # In one chunk: how rows are cut in memory says nothing about them.
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    return hashlib.sha256(sink.getvalue()).hexdigest()[:32]
+
+
+def _copied(table: pa.Table) -> pa.Table:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return pa.ipc.open_stream(sink.getvalue()).read_all()

@@ -1,0 +1,186 @@
+"""Grows a job's plan to the inputs that are there: splits what is new, notices what changed. Decides names, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curate.errors import ConfigError, CorruptInput
+from curate.formats.encoding import ReadAs, detect
+from curate.formats.read.json_array import stored_as_array
+from curate.formats.read.parquet import row_groups
+from curate.ledger import layout, validation
+from curate.ledger.columns import BLOCK_ROWS, Columns
+from curate.ledger.manifest import SCHEMA, Growth, Plan, increasing, shard_row, shards_table
+from curate.log import get_logger
+from curate.sources.listing import Inputs
+from curate.sources.split import shards_of, whole
+from curate.storage.protocol import Object, Store
+from curate.tasks.shard import Shard, SliceKind
+from curate.units import format_bytes
+
+FOOTER_READERS = 8
+"""Footers of large Parquet files that are read at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """How the inputs of a job become shards."""
+
+    job: str
+    """The job's name, for who reads the log."""
+    suffix: str
+    """That of its outputs, which are named after the shards."""
+    shard_bytes: int
+    how: ReadAs | None
+    """How inputs are read; None: as their suffixes say."""
+    undivided: bool
+    """Whether each input is one shard, however large it is, and gives the whole of its name to the output."""
+
+
+def plan_new(rule: Sharding, plan: Plan, inputs: Inputs, growth: Growth, store_of: Callable[[str], Store]) -> Any:
+    """Returns the rows to append to the plan for inputs that it does not know, as a table.
+
+    Raises ConfigError for an unreadable format, and for two inputs whose outputs would have one name.
+    """
+    table = inputs.table.take(growth.new) if len(plan) else inputs.table
+
+    def split(item: Object, name: str) -> list[Shard]:
+        if rule.undivided:
+            # The whole name is the output's, for `a.pdf` and `a.tar` may lie together.
+            return [whole(name, item.uri, item.size, item.generation)]
+        return list(_split(rule, item, name, store_of))
+
+    rows = Columns(SCHEMA)
+    large: list[Object] = []
+    with ThreadPoolExecutor(FOOTER_READERS) as pool:
+        # Block by block: as Python objects, a million of inputs and shards would take a gigabyte.
+        for block in table.to_batches(max_chunksize=BLOCK_ROWS):
+            uris, names, sizes, generations = (column.to_pylist() for column in block.columns)
+            items = list(map(Object, uris, sizes, generations))
+            above = [item for item in items if item.size > rule.shard_bytes]
+            large += above
+            # Only inputs above the target read anything: most plans are made from the listing alone, without a thread.
+            for shards in (pool.map if above else map)(split, items, names):
+                for shard in shards:
+                    rows.add(shard_row(shard))
+    part = rows.table()
+    refuse_escaping(part)
+    if _may_collide(plan, part, rule.suffix):
+        refuse_collisions(plan, Plan(part).shards(range(len(part))), rule.suffix)
+    if not rule.undivided:
+        _warn_of_large(rule, large)
+    _warn_of_hidden(rule, part)
+    return part
+
+
+def _split(rule: Sharding, item: Object, name: str, store_of: Callable[[str], Store]) -> Iterator[Shard]:
+    try:
+        encoding = detect(item.uri, rule.how)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; rename it, or leave it out with a glob such as --input 'data/*.jsonl'") from error
+
+    def groups_of(item: Object) -> list[int] | None:
+        try:
+            return row_groups(store_of(item.uri), item)
+        except CorruptInput as error:
+            # It fails as one shard, like any other broken input, and the rest of the job goes on.
+            get_logger(job=rule.job).warning("a large input cannot be split", error=str(error))
+            return None
+
+    def is_array(item: Object) -> bool:
+        return stored_as_array(store_of(item.uri), item)
+
+    return shards_of(item, name, encoding, rule.shard_bytes, groups_of, is_array)
+
+
+def _warn_of_large(rule: Sharding, large: Sequence[Object]) -> None:
+    """Says once, however many they are, that some inputs are one shard each although they are larger than that."""
+    unsplit = [item for item in large if not detect(item.uri, rule.how).divisible]
+    if unsplit:
+        largest = max(unsplit, key=lambda item: item.size)
+        get_logger(job=rule.job).warning(
+            "inputs that cannot be split are larger than shard_bytes: one task reads all of each",
+            inputs=len(unsplit),
+            largest=largest.uri,
+            size=format_bytes(largest.size),
+            shard_bytes=format_bytes(rule.shard_bytes),
+            next="store them uncompressed, as Parquet, or in smaller files",
+        )
+
+
+def _may_collide(plan: Plan, part: Any, suffix: str) -> bool:
+    """Returns whether `refuse_collisions` has to look: an id is there twice, or a folder is called like an output."""
+    ids = pa.chunked_array([*plan.ids.chunks, *part["id"].chunks], pa.string())
+    twice = not increasing(ids) and pc.count_distinct(ids).as_py() < len(ids)
+    return twice or bool(pc.any(pc.match_substring(ids, f"{suffix}/")).as_py())
+
+
+def refuse_escaping(part: Any) -> None:
+    """Raises ConfigError if an output would lie elsewhere than below the output prefix, or in the job's own folders.
+
+    Object stores take any name for an object, and an input's name becomes its output's.
+    """
+    if (found := validation.escaping(part["id"])) is not None:
+        uri = part["uri"][pc.index(part["id"], found).as_py()].as_py()
+        raise ConfigError(
+            f"the input {uri!r} would be written to the output {found!r}, which is no name below --output: outputs are "
+            "named after inputs, and no part of that may be empty, '.' or '..', hold control characters, or begin "
+            f"with '{layout.LEDGER}/'; rename it, or leave it out with a glob"
+        )
+
+
+def refuse_collisions(plan: Plan, shards: Sequence[Shard], suffix: str) -> None:
+    """Raises ConfigError if two shards would have one output, or one's output would be a directory of another's."""
+    seen: dict[str, str] = dict(zip(plan.ids.to_pylist(), plan.table["uri"].to_pylist(), strict=True)) if shards else {}
+    for shard in shards:
+        other = seen.setdefault(shard.id, shard.uri)
+        if other is not shard.uri:
+            raise ConfigError(
+                f"{other!r} and {shard.uri!r} would both be written to the output {shard.id + suffix!r}: an output is "
+                "named after the part of its input's path below --input, without the suffix; name a directory above "
+                "both, rename one of them, or run two jobs"
+            )
+    folders = {shard.id.rpartition("/")[0] for shard in shards}
+    for folder in sorted(folders):
+        names = folder.split("/")
+        for depth in range(1, len(names) + 1):
+            above = "/".join(names[:depth])
+            if above.endswith(suffix) and (namesake := seen.get(above.removesuffix(suffix))) is not None:
+                raise ConfigError(
+                    f"the output of {namesake!r} would be called {above!r}, which is a directory for other outputs; "
+                    "rename that input, or run two jobs"
+                )
+
+
+def _warn_of_hidden(rule: Sharding, part: Any) -> None:
+    hidden = part["id"].filter(pc.match_substring_regex(part["id"], "(^|/)[_.]"))
+    if len(hidden):
+        get_logger(job=rule.job).warning(
+            "outputs begin with '_' or '.', as their inputs do, and most readers will pass them over",
+            outputs=len(hidden),
+            example=hidden[0].as_py() + rule.suffix,
+            next="rename the inputs",
+        )
+
+
+def replan_changed(plan: Plan, inputs: Inputs, growth: Growth, done: Any) -> Any:
+    """Returns rows that replace those of undone, unsplit shards whose input is another object now; None if none are.
+
+    A repaired input is simply read as it is; a split one keeps its plan, and its shards fail saying so.
+    """
+    ranks = np.flatnonzero(growth.changed & ~done)
+    shards = []
+    for rank in ranks.tolist():
+        old = plan.shard(rank)
+        if old.kind is SliceKind.WHOLE:
+            row = growth.position[rank].as_py()
+            size = inputs.table["size"][row].as_py()
+            shards.append(whole(old.id, old.uri, size, inputs.table["generation"][row].as_py()))
+    return shards_table(shards) if shards else None

@@ -1,0 +1,85 @@
+"""Whether inputs that are other objects now have the bytes that they had: outputs of another job, made again.
+
+A listing tells generations, which are times where files are local. What it does not tell, the job says that wrote the
+objects: the event of each output has its generation and the checksum of its bytes. One that was lost, and is made
+again, is another object of the same bytes, and nothing that was made of it is out of date. Where the events do not say
+it (an input that no job wrote, a run that was killed before it wrote its last events), an input has changed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curate.errors import ConfigError, ObjectNotFound
+from curate.ledger import layout, validation
+from curate.ledger.ledger import Ledger
+from curate.ledger.listing import sort_listing
+from curate.ledger.manifest import SCHEMA, Growth, Plan
+from curate.sources.listing import ledger_above
+from curate.storage.protocol import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An object that is another one now, of the same size."""
+
+    uri: str
+    before: str
+    """Generation of the old one."""
+    now: str
+    """Generation of the new one."""
+
+
+def same_bytes(changes: Iterable[Change], store_of: Callable[[str], Store]) -> set[str]:
+    """Returns the URIs of those whose bytes are the same. Reads the events of the jobs that wrote them, once each."""
+    by_root: dict[str, list[Change]] = defaultdict(list)
+    roots: dict[str, str] = {}
+    for one in changes:
+        folder = one.uri.rpartition("/")[0]
+        if folder not in roots:
+            roots[folder] = ledger_above(folder, store_of(folder))
+        if root := roots[folder]:
+            by_root[root].append(one)
+    return {uri for root, some in by_root.items() for uri in _same(Ledger(store_of(root), root), some)}
+
+
+def _same(ledger: Ledger, changes: Iterable[Change]) -> Iterable[str]:
+    try:
+        suffix = ledger.read_job()["suffix"]
+    except (ObjectNotFound, ConfigError):
+        return
+    asked = {one.uri[len(ledger.root) + 1 :].removesuffix(suffix): one for one in changes}
+    sums: dict[tuple[str, str], str] = {}
+    segments = sort_listing(ledger.store.list(ledger.uri(layout.RUNS)), ledger.root).segments
+    for event in ledger.events(segments):
+        if validation.done(event) and event.get("shard") in asked and event.get("checksum"):
+            sums[event["shard"], event["generation"]] = event["checksum"]
+    for shard, one in asked.items():
+        before, now = sums.get((shard, one.before)), sums.get((shard, one.now))
+        if before is not None and before == now:
+            yield one.uri
+
+
+def unchanged(plan: Plan, inputs: pa.Table, growth: Growth, store_of: Callable[[str], Store]) -> pa.Table | None:
+    """Returns the rows of a plan with the new generations of their inputs whose bytes are the same; None if there are
+    none. They count as unchanged in `growth` then."""
+    ranks = np.flatnonzero(growth.changed)
+    if not len(ranks):
+        return None
+    rows = plan.table.take(pa.array(ranks))
+    listed = inputs.take(growth.position.take(pa.array(ranks)))
+    of_size = pc.equal(rows["object_bytes"], listed["size"]).to_pylist()
+    told = zip(rows["uri"].to_pylist(), rows["generation"].to_pylist(), listed["generation"].to_pylist(), strict=True)
+    same = same_bytes((Change(*one) for one, equal in zip(told, of_size, strict=True) if equal), store_of)
+    if not same:
+        return None
+    mask = pc.is_in(rows["uri"], value_set=pa.array(sorted(same), pa.string()))
+    growth.changed[ranks[mask.to_numpy()]] = False
+    renewed = rows.set_column(SCHEMA.get_field_index("generation"), SCHEMA.field("generation"), listed["generation"])
+    return renewed.filter(mask)

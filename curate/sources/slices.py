@@ -1,0 +1,158 @@
+"""Rows of Parquet files in other shards, where nothing has to move: footers tell where every row is.
+
+An output reads its rows where they are, of the row groups that they are in. What is read twice are row groups that two
+outputs share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from curate.arrow.batches import rechunk
+from curate.errors import CorruptInput
+from curate.pipeline.tally import BadRowBudget, Tally, counted
+from curate.sources.files import READERS, Files
+from curate.sources.protocol import Listed, View
+from curate.storage.open import open_store
+from curate.storage.protocol import Object
+from curate.tasks.shard import Shard, SliceKind
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Rows of one file."""
+
+    shard: Shard
+    """The row groups that they are in."""
+    skip: int
+    take: int
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The rows of one output."""
+
+    number: int
+    slices: tuple[Slice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sliced(Listed):
+    """The rows of Parquet files as `count` pieces of as many rows each, to one."""
+
+    files: Files
+    count_: int
+    num_cpus: float | None = None
+    _made: list[Output] = field(default_factory=list, repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        return self.files.name
+
+    @property
+    def found(self) -> pa.Schema:
+        return self.files.schema
+
+    def pieces(self) -> Iterator[Output]:
+        if not self._made:
+            self._made.extend(outputs(self.files, self.count_))
+        return iter(self._made)
+
+    def bundles(self) -> Iterator[tuple[Output, ...]]:
+        for one in self.pieces():
+            yield (one,)
+
+    def bare(self) -> Self:
+        bare = self.files.bare()
+        return replace(self, files=bare, listing=bare.listing, _made=[])
+
+    def shard(self, piece: Output) -> str:
+        return f"part-{piece.number:05d}-of-{self.count_:05d}"
+
+    def label(self, piece: Output) -> str:
+        return f"output {piece.number} of repartition({self.count_})"
+
+    def size(self, piece: Output) -> int:
+        return sum(one.shard.size_bytes for one in piece.slices)
+
+    def generation(self, piece: Output) -> str:
+        del piece
+        return ""
+
+    def identity(self) -> Any:
+        return ["slices", self.files.identity(), self.count_]
+
+    def count(self) -> int | None:
+        return self.files.count()
+
+    def read(self, piece: Output, view: View, batch_rows: int, tally: Tally) -> Iterator[pa.Table]:
+        return counted(rechunk(self._rows(piece, view, batch_rows), batch_rows), tally)
+
+    def _rows(self, piece: Output, view: View, batch_rows: int) -> Iterator[pa.Table]:
+        # Rows that a filter would leave out have their place, too.
+        whole = replace(view, predicate=None)
+        for one in piece.slices:
+            left, skip = one.take, one.skip
+            for table in self.files.read(one.shard, whole, batch_rows, Tally(BadRowBudget())):
+                own = table.slice(skip, left)
+                skip = max(0, skip - table.num_rows)
+                left -= own.num_rows
+                if own.num_rows:
+                    yield own
+                if not left:
+                    break
+
+
+def sliced(files: Files, count: int) -> Sliced:
+    """Returns the rows of Parquet files in `count` pieces."""
+    return Sliced(files=files, count_=count, listing=files.listing)
+
+
+def outputs(files: Files, count: int) -> list[Output]:
+    """Returns what each output reads; reads the footers of all files. Raises CorruptInput."""
+    columns = (files.listing[name].to_pylist() for name in ("uri", "size", "generation"))
+    items = list(map(Object, *columns))
+    with ThreadPoolExecutor(READERS) as pool:
+        groups = list(pool.map(_groups, items))
+    ends = np.cumsum([0, *(int(rows.sum()) for rows, _ in groups)])
+    found = []
+    for number, (start, stop) in enumerate(pairwise([int(ends[-1]) * one // count for one in range(count + 1)])):
+        first = int(np.searchsorted(ends, start, side="right")) - 1
+        last = int(np.searchsorted(ends, stop, side="left"))
+        slices = []
+        for one in range(first, last if stop > start else first):
+            before, after = int(ends[one]), int(ends[one + 1])
+            slices.append(_slice(items[one], *groups[one], max(start, before) - before, min(stop, after) - before))
+        found.append(Output(number, tuple(one for one in slices if one.take)))
+    return found
+
+
+def _groups(item: Object) -> tuple[Any, Any]:
+    """Returns the rows and the stored bytes of each row group."""
+    with open_store(item.uri).open(item) as stream:
+        try:
+            metadata = pq.read_metadata(pa.PythonFile(stream, mode="r"))
+        except pa.ArrowInvalid as error:
+            raise CorruptInput(f"{item.uri}: not a whole Parquet file: {error}") from error
+    all = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    rows = np.array([group.num_rows for group in all], dtype=np.int64)
+    return rows, np.array([group.total_byte_size for group in all], dtype=np.int64)
+
+
+def _slice(item: Object, rows: Any, sizes: Any, start: int, stop: int) -> Slice:
+    """Returns rows `start` to `stop` of a file."""
+    ends = np.cumsum(rows)
+    first = int(np.searchsorted(ends, start, side="right"))
+    last = int(np.searchsorted(ends, stop, side="left")) + 1 if stop > start else first
+    before = int(ends[first - 1]) if first else 0
+    size = int(sizes[first:last].sum() * (stop - start) / max(1, int(rows[first:last].sum())))
+    shard = Shard("", item.uri, SliceKind.ROW_GROUPS, first, last, size, item.size, item.generation)
+    return Slice(shard, start - before, stop - start)

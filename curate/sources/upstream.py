@@ -1,0 +1,188 @@
+"""Whether what is read is all that the jobs planned which wrote it. Completion is the outputs, not `summary.json`.
+
+An input may be the output of another job: all of it, a folder or an extra output of it, or what a glob matches. Its
+plan says which outputs there are to be. Those that the input's pattern would match have to be there, and a run has to
+have said that the job is complete: one that goes on, failed, or was cut short by --limit or --sample has not. A file
+that is named outright is the user's choice: it is there, and outputs are whole, so that the job has to be complete, and
+no other output need be there.
+
+For each such job: `job.json`, one listing of its plan, and the plan. Its outputs are in the listing of the inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow.compute as pc
+
+from curate.errors import ConfigError, ObjectNotFound
+from curate.ledger import layout
+from curate.ledger.ledger import Ledger
+from curate.ledger.listing import OutputListing, sort_listing
+from curate.ledger.manifest import Plan
+from curate.ledger.side_outputs import side_name, sides_of_job
+from curate.log import get_logger
+from curate.sources.listing import Inputs, Search, enclosing_ledgers
+from curate.sources.patterns import InputPattern
+from curate.storage.protocol import Store
+
+READERS = 8
+"""Ledgers of jobs that are read at once: a folder may hold the outputs of hundreds."""
+
+SHOWN = 5
+"""Jobs that a message names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """What is read of a job's output, and is not all that the job planned."""
+
+    output: str
+    """Output prefix of the job."""
+    job: str
+    missing: int
+    """Outputs that would have been read, and are not there."""
+    planned: int
+    """Shards of the job's plan."""
+    example: str
+    """The URI of one of those outputs; empty if there is none."""
+    closed: bool
+    """Whether a run has said that the job is complete."""
+    problem: str = ""
+    """Why its ledger cannot be read; then nothing is known."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns what the record of a run says of it."""
+        return {"output": self.output, "job": self.job, "missing": self.missing, "planned": self.planned}
+
+
+def holes_in(
+    patterns: Sequence[InputPattern], inputs: Inputs, store_of: Callable[[str], Store], known: Any = None
+) -> list[Hole]:
+    """Returns the jobs whose output is read and is not whole. `known`: URIs of inputs, an Arrow column, that a plan has
+    already, so that nothing is lost in silence if they are gone.
+
+    A job whose ledger is damaged, or of another version, is among them.
+    """
+    roots = {**inputs.upstreams, **dict(enclosing_ledgers(patterns, store_of))}
+    look = _Look(inputs, store_of, known)
+    if len(roots) < 2:
+        found = [look.at(*one) for one in roots.items()]
+    else:
+        with ThreadPoolExecutor(READERS) as pool:
+            found = list(pool.map(lambda one: look.at(*one), sorted(roots.items())))
+    return [one for one in found if one is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    inputs: Inputs
+    store_of: Callable[[str], Store]
+    known: Any
+
+    def at(self, root: str, closed: bool) -> Hole | None:
+        """Returns what is missing of the output of a job; None if nothing is that is read."""
+        searches = [one for one in self.inputs.searches if one.reaches(root)]
+        table = self.inputs.table
+        read = bool(pc.any(pc.starts_with(table["uri"], f"{root}/")).as_py())
+        if not searches and not read:
+            return None  # the listing of a glob goes past much that it does not match
+        ledger = Ledger(self.store_of(root), root)
+        try:
+            job = ledger.read_job()
+            plan = ledger.read_plan(_plan_parts(ledger))
+        except ObjectNotFound:
+            return None  # it is removed, or begins anew: then there is no plan to hold outputs against
+        except ConfigError as error:
+            return Hole(root, "", 0, 0, "", closed, str(error))
+        gone = [uri for uri in self._missing(root, job, plan, searches) if any(one.matches(uri) for one in searches)]
+        new = read and (self.known is None or not _all_known(table["uri"], root, self.known))
+        unplanned = not len(plan) and any(one.matches(f"{root}/x{job['suffix']}") for one in searches)
+        if not gone and (closed or not (new or unplanned)):
+            return None
+        example = gone[0] if gone else ""
+        return Hole(root, str(job["job"]), len(gone), len(plan), example, closed)
+
+    def _missing(self, root: str, job: Mapping[str, Any], plan: Plan, searches: Sequence[Search]) -> list[str]:
+        """Returns where outputs are to be that are not among the inputs, extra ones if their folder is read."""
+        folders = [f"{root}/"]
+        for side in sides_of_job(job):
+            if any(one.reaches(f"{root}/{side_name(side, '').rstrip('/')}") for one in searches):
+                folders.append(f"{root}/{side_name(side, '')}")
+        missing: list[str] = []
+        for folder in folders:
+            expected = pc.binary_join_element_wise(folder, plan.ids, job["suffix"], "")
+            gone = expected.filter(pc.invert(pc.is_in(expected, value_set=self.inputs.table["uri"])))
+            if self.known is not None and len(gone):
+                gone = gone.filter(pc.invert(pc.is_in(gone, value_set=pc.unique(self.known))))
+            missing += gone.to_pylist()
+        return missing
+
+
+def _all_known(uris: Any, root: str, known: Any) -> bool:
+    read = uris.filter(pc.starts_with(uris, f"{root}/"))
+    return bool(pc.all(pc.is_in(read, value_set=pc.unique(known))).as_py())
+
+
+def _plan_parts(ledger: Ledger) -> OutputListing:
+    return sort_listing(ledger.store.list(ledger.uri(layout.PLAN)), ledger.root)
+
+
+def refuse_holes(holes: Sequence[Hole], store_of: Callable[[str], Store], allow: str = "") -> None:
+    """Raises ConfigError if something is missing, with what and what to do. `allow` says how to read it all the same,
+    in place of the option of a job."""
+    if holes:
+        shown = [_words(one, store_of, allow or "--allow-incomplete-input") for one in holes[:SHOWN]]
+        more = [f"... and {len(holes) - SHOWN:,} more inputs"] if len(holes) > SHOWN else []
+        raise ConfigError("\n".join([*shown, *more]))
+
+
+def warn_of_holes(holes: Sequence[Hole], job: str) -> None:
+    """Says what is missing of inputs that may be incomplete."""
+    for one in holes[:SHOWN]:
+        get_logger(job=job).warning(
+            "an input is incomplete, and is read as it is",
+            input=one.output,
+            missing_outputs=one.missing,
+            planned_outputs=one.planned,
+            **({"example": one.example} if one.example else {}),
+        )
+
+
+def _words(hole: Hole, store_of: Callable[[str], Store], allow: str) -> str:
+    if hole.problem:
+        return (
+            f"input {hole.output!r} is the output of a job, and whether it is complete cannot be told: {hole.problem}; "
+            f"or read what is there with {allow}"
+        )
+    one = hole.missing == 1
+    some = f"{hole.missing:,} of the {hole.planned:,} outputs"
+    if hole.closed:
+        return (
+            f"input {hole.output!r} lacks {some} that its job {hole.job!r} planned, such as {hole.example}: the job "
+            f"was complete, and {'it is' if one else 'they are'} gone. Run that job again, which makes nothing else "
+            f"(curate status {hole.output}), or read what is there with {allow}"
+        )
+    lacks = f". {some} {'is' if one else 'are'} missing, such as {hole.example}{_asked(hole, store_of)}"
+    return (
+        f"input {hole.output!r} is the output of a job that is not complete; finish that job first (curate status "
+        f"{hole.output}), or read what is there with {allow}{lacks if hole.missing else ''}"
+    )
+
+
+def _asked(hole: Hole, store_of: Callable[[str], Store]) -> str:
+    """Returns how the last run of a job was asked for a part of it only."""
+    ledger = Ledger(store_of(hole.output), hole.output)
+    runs = sort_listing(ledger.store.list(ledger.uri(layout.RUNS)), ledger.root).run_ids
+    try:
+        run = ledger.read_json(layout.run_file(max(runs), "run.json")) if runs else {}
+    except (ConfigError, ObjectNotFound):
+        return ""
+    if isinstance(limit := run.get("limit"), int):
+        return f"; its last run stopped at --limit {limit}"
+    if isinstance(sample := run.get("sample"), int | float):
+        return f"; its last run was a --sample of {100 * sample:g}%"
+    return ""

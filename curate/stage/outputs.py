@@ -1,0 +1,212 @@
+"""The write side of a shard: the objects that it becomes, filled at once and published one after the other.
+
+Extra outputs come first and the main one last, whose existence alone means that the shard is done. A name that is taken
+by the same bytes is what this attempt, or another, has done already. Taken by other bytes, it is up to the main output:
+
+    there       another attempt has finished the shard; what it published counts
+    not there   the extra output is stale (of an input that was replaced, of a job that was overwritten), or of an
+                attempt at work that will find ours: it is replaced, against the generation that was seen
+
+To replace, the shard is run again first: so the name is free only for the moment between a removal and a publish.
+
+Outputs of an input that changed are replaced only where that was asked for, when the new ones are whole, each at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import xxhash
+
+from curate.errors import ConfigError, GenerationMismatch, SchemaMismatch
+from curate.exchange.run_file import RunWriter
+from curate.formats.record import OutputFormat, read_record
+from curate.formats.write.writer import OutputWriter
+from curate.ledger.side_outputs import MAIN, RECORD_SIDE, counter
+from curate.pipeline.classify import ForeignOutputError
+from curate.pipeline.step import SideTable
+from curate.storage.protocol import Object, Outcome, Published, Store, Writer
+from curate.tasks.books import Books
+
+_BOOKED = {"fingerprint", "rows", "counters"}
+"""What there is in every record of an output."""
+
+
+def books_of(store: Store, found: Object, format: OutputFormat, codec: str, fingerprint: str) -> Books:
+    """Returns the books in an output's record.
+
+    Raises ConfigError if the object carries no record, or that of another job: its name is taken.
+    """
+    record = read_record(store, found, format, codec)
+    if record is None or not record.keys() >= _BOOKED or RECORD_SIDE in record:
+        side = None if record is None else record.get(RECORD_SIDE)
+        what = "was not written by curate" if side is None else f"is the extra output {side!r}"
+        raise ConfigError(f"{found.uri} {what}, but it has the name of an output; move it, or use another --output")
+    if record["fingerprint"] != fingerprint:
+        raise ForeignOutputError(f"{found.uri} was written by a job of other identity ({record['fingerprint']})")
+    return Books.parse(record["rows"], record["counters"])
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Extra outputs whose names are taken by other bytes. Nothing was published after them."""
+
+    objects: tuple[Object, ...]
+
+
+class Summed:
+    """A sink that sums what goes through it."""
+
+    def __init__(self, sink: Writer) -> None:
+        self._sink = sink
+        self._sum = xxhash.xxh3_128()
+
+    @property
+    def checksum(self) -> str:
+        """32 hex digits of the bytes so far."""
+        return self._sum.hexdigest()
+
+    def write(self, data: bytes | memoryview, /) -> int:
+        """Appends `data`."""
+        self._sum.update(data)
+        return self._sink.write(data)
+
+    def tell(self) -> int:
+        """Returns the number of bytes so far."""
+        return self._sink.tell()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the bytes were published or discarded."""
+        return self._sink.closed
+
+    def flush(self) -> None:
+        """Does nothing, as the sink beneath."""
+        self._sink.flush()
+
+    def close(self) -> None:
+        """Does nothing, as the sink beneath."""
+        self._sink.close()
+
+
+@dataclass(slots=True)
+class _One:
+    """One object on its way."""
+
+    uri: str
+    schema: Any
+    sink: Writer
+    summed: Summed
+    writer: OutputWriter
+
+    def publish(self, record: Mapping[str, Any], over: str) -> Published:
+        self.writer.close(record)
+        return self.sink.publish(over)
+
+
+class Outputs:
+    """What a shard becomes, on its way; leaving the block discards what was not published."""
+
+    def __init__(
+        self,
+        store: Store,
+        uris: Mapping[str, str],
+        schemas: Mapping[str, Any],
+        make_writer: Callable[[Summed, Any], OutputWriter],
+        *,
+        durable: bool = True,
+    ) -> None:
+        """`uris` and `schemas` are by name of the output: MAIN, and the extra ones; `make_writer` is given a sink and a
+        schema; `durable` is as for stores."""
+        self.bytes_out = 0
+        """Stored bytes of what was published."""
+        self._store = store
+        self._open = ExitStack()
+        self._all = {}
+        for name, uri in uris.items():
+            sink = self._open.enter_context(store.writer(uri, durable=durable))
+            summed = Summed(sink)
+            self._all[name] = _One(uri, schemas[name], sink, summed, make_writer(summed, schemas[name]))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    @property
+    def checksum(self) -> str:
+        """That of the bytes of the main output, once it is published."""
+        return self._all[MAIN].summed.checksum
+
+    def write(self, table: Any) -> int:
+        """Takes a table, or a `SideTable`; returns how many rows went to the main output. Raises SchemaMismatch."""
+        name, rows = (table.side, table.table) if isinstance(table, SideTable) else (MAIN, table)
+        one = self._all[name]
+        if not len(one.schema) and len(rows.schema):
+            declare = "output_schema" if name == MAIN else f"the schema of {name!r} in sides"
+            raise SchemaMismatch(
+                f"this shard gives a table{'' if name == MAIN else f' for {name!r}'}, and the first shards of the plan "
+                f"gave none: outputs have no columns; declare {declare} in the job"
+            )
+        try:
+            one.writer.write(rows)
+        except SchemaMismatch as error:
+            # Inputs are held to their schema when they are read: this is what was made of them.
+            error.returned = True
+            raise
+        return int(rows.num_rows) if name == MAIN else 0
+
+    def settle(self, rows: int) -> int:
+        """Returns how many rows the main output has, that was given `rows`: less where a writer puts rows together."""
+        writer = self._all[MAIN].writer
+        if not isinstance(writer, RunWriter):
+            return rows
+        writer.finish()
+        return writer.rows
+
+    def count(self, books: Books) -> None:
+        """Books the rows of extra outputs as counters. Raises ConfigError if the job keeps one of that name."""
+        for name, one in self._all.items():
+            if name != MAIN:
+                if counter(name) in books.counters:
+                    raise ConfigError(
+                        f"the job counts {counter(name)!r} itself, which is what curate counts the rows of its output "
+                        f"{name!r} under; choose another name"
+                    )
+                books.counters[counter(name)] = one.writer.rows
+
+    def publish(
+        self, record: Mapping[str, Any], replaced: Mapping[str, str], over: Mapping[str, str]
+    ) -> Published | Taken:
+        """Publishes all of it, each with the record of the shard, and returns what became of the main output.
+
+        `replaced` are generations of extra outputs to remove first, by URI; `over` are those of outputs, extra ones and
+        the main one, whose places the new ones take. If others are in the way, those are returned, and the main output
+        is not published.
+        """
+        taken = []
+        for name, one in self._all.items():
+            if name == MAIN:
+                continue
+            if one.uri in replaced:
+                # If it is another one by now, publishing finds that out.
+                with contextlib.suppress(GenerationMismatch):
+                    self._store.delete(one.uri, replaced[one.uri])
+            published = one.publish({**record, RECORD_SIDE: name}, over.get(one.uri, ""))
+            self.bytes_out += published.object.size
+            if published.outcome is Outcome.DIFFERENT:
+                taken.append(published.object)
+        if taken:
+            return Taken(tuple(taken))
+        main = self._all[MAIN]
+        published = main.publish(record, over.get(main.uri, ""))
+        self.bytes_out += published.object.size
+        return published

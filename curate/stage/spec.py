@@ -1,0 +1,157 @@
+"""What a run is given: the stage to run, and how. Frozen values that jobs and datasets both fill in."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import orjson
+
+from curate.exchange.run_file import Runs
+from curate.formats.encoding import ReadAs
+from curate.formats.record import OutputFormat
+from curate.formats.write.writer import suffix
+from curate.ledger.stages import StageReport
+from curate.runtime.protocol import Resources
+from curate.sources.protocol import RowSource
+from curate.stage.operator import Operator
+from curate.stage.program import StageProgram
+from curate.storage.protocol import Object
+from curate.tasks.books import Earlier
+from curate.units import MIB
+
+if TYPE_CHECKING:
+    from curate.stage.fusion import FirstRows
+
+
+MEMORY_BUDGET = 512 * MIB
+"""Bytes of blocks that a run has on their way at a time, where nothing else is said."""
+
+
+class Asked(Protocol):
+    """What a run is asked that decides what stages there are, where the inputs do."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Paths, URIs and patterns, as they were given."""
+        ...
+
+    @property
+    def output(self) -> str:
+        """Where the job writes, and must not read."""
+        ...
+
+    @property
+    def allow_incomplete_input(self) -> bool:
+        """Whether inputs of which some are missing will do."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """A stage that is run before another one."""
+
+    spec: StageSpec
+    path: str | None = None
+    """Its output prefix, which outlives the job: a checkpoint. None: one among the job's own stages."""
+    inputs: tuple[str, ...] = ()
+    """The files that a checkpoint is made of, as they were named; empty: what the run is given, or `spec.rows`."""
+    listing: Any = None
+    """Those files once they were listed: uri, size and generation."""
+    feeds: bool = True
+    """Whether rows go on from it, and it does not only tell of rows that are read elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageSpec:
+    """A stage over files, from its inputs to one output an input shard."""
+
+    name: str
+    identity: Mapping[str, Any]
+    """Everything that decides the bytes of an output but the inputs: JSON values only."""
+    code_digest: str
+    parameters: Mapping[str, Any]
+    """All parameters as they were given, for the reader of the ledger; secrets by name."""
+    operator: Operator
+    columns: Mapping[str, Any] | None
+    """Names of the columns to read, with an Arrow type or None (inferred); None: all columns."""
+    required: frozenset[str]
+    """Columns in which a null makes a bad row."""
+    output_schema: Any
+    """The schema of the outputs; None: derived from the first rows."""
+    batch_rows: int
+    shard_bytes: int
+    format: OutputFormat
+    codec: str
+    resources: Resources = field(default_factory=Resources)
+    max_tasks: int | None = None
+    max_bad_rows: str | None = None
+    task_timeout_s: float | None = None
+    """Seconds after which a shard that has not ended is cancelled; None: never."""
+    quarantine_errors: bool = False
+    """Whether a row that alone makes `process` raise, on a shard's last try, is quarantined."""
+    origin: Mapping[str, Any] = field(default_factory=dict)
+    """Where the job comes from, for who makes it again: script, class, settings that were given."""
+
+    how: ReadAs | None = None
+    """How the inputs are read; None: as their suffixes say."""
+    memory_budget: int | None = None
+    """Bytes of batches that all tasks have on their way to and from pools, about; None: `MEMORY_BUDGET`."""
+    rows: RowSource | None = None
+    """Where the rows come from, if not from files; then a run is given no inputs."""
+    sides: Mapping[str, Any] = field(default_factory=dict)
+    """Schemas of the extra outputs by name, which are part of the identity; None: derived from the first rows."""
+    limit: FirstRows | None = None
+    """The rows that are written, where not all are. How far into its shards they reach is counted when the job begins,
+    and kept in `job.json`."""
+    runs: Runs | None = None
+    """How its outputs are sorted, if they are run files."""
+    before: tuple[Before, ...] = ()
+    """The stages that are run first, and whose outputs this one reads."""
+    bind: Callable[[StageSpec, Sequence[Sequence[Object]]], StageSpec] | None = None
+    """Returns the stage as it is once their outputs, which it is given, are there: it reads ranges of them. None: it
+    reads them as files are read."""
+    seeded: Callable[[int], StageSpec] | None = None
+    """Returns the stage with a seed, where it has none of its own: one is chosen by its first run, and kept."""
+    earlier: Earlier | None = None
+    """What happened to its rows in the stages before it, once these are done."""
+    reports: tuple[StageReport, ...] = ()
+    """What is known of the job's stages when its last one, which is the last of them, begins."""
+    holes: tuple[Mapping[str, Any], ...] = ()
+    """What was missing of its inputs when they were listed, which may be incomplete (see `dataset.upstream`)."""
+    from_inputs: Callable[[Asked], StageSpec] | None = None
+    """Returns the stage as it is for the inputs of a run, where these decide what stages there are."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Returns 16 hex digits of the identity: the same for the same bytes out, whoever runs it."""
+        canonical = orjson.dumps(dict(self.identity), option=orjson.OPT_SORT_KEYS)
+        return hashlib.sha256(canonical).hexdigest()[:16]
+
+    def program(self, run_id: str, output: str, input_schemas: Mapping[str, Any], scratch: str) -> StageProgram:
+        """Returns what workers run of this stage, with outputs under `output`, as part of a run."""
+        return StageProgram(
+            key=run_id,
+            job=self.name,
+            operator=self.operator,
+            output=output,
+            fingerprint=self.fingerprint,
+            format=self.format,
+            codec=self.codec,
+            batch_rows=self.batch_rows,
+            max_bad_rows=self.max_bad_rows,
+            quarantine_errors=self.quarantine_errors,
+            task_timeout_s=self.task_timeout_s,
+            input_schemas=input_schemas,
+            scratch=scratch,
+            how=self.how,
+            rows=self.rows,
+            runs=self.runs,
+        )
+
+    @property
+    def suffix(self) -> str:
+        """Returns the suffix of output names."""
+        return suffix(self.format, self.codec)

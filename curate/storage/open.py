@@ -1,0 +1,58 @@
+"""The store of a URI, made when it is first asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+
+from curate.storage.protocol import Store
+from curate.storage.uris import is_local, normalise
+
+_wrap: Callable[[Store], Store] | None = None
+
+
+def open_store(uri: str, scratch: str | None = None) -> Store:
+    """Returns the store that holds `uri`; makes no request.
+
+    `scratch` is the directory for temporaries, `<output>/_curate/tmp/<attempt>`: only the local store uses it, and
+    without it, or where the output is elsewhere, can read but not write. Raises ConfigError for a URI that no store can
+    hold.
+    """
+    store = _open(normalise(uri), normalise(scratch) if scratch else None)
+    if _wrap is not None:
+        return _wrap(store)
+    if "CURATE_TESTING_FAULTS" in os.environ:
+        from curate.storage.faulty import from_environment
+
+        return from_environment(store)
+    return store
+
+
+@contextlib.contextmanager
+def wrap_stores(wrap: Callable[[Store], Store]) -> Iterator[None]:
+    """Makes `open_store` return what `wrap` makes of each store while the block lasts.
+
+    The seam for tests (see `curate.testing`), and with the environment variable for processes that tests start the only
+    one: nothing else in curate knows of faults.
+    """
+    global _wrap
+    before, _wrap = _wrap, wrap
+    try:
+        yield
+    finally:
+        _wrap = before
+
+
+def _open(uri: str, scratch: str | None) -> Store:
+    if uri.startswith("gs://"):
+        from curate.storage.gcs import GCSStore
+
+        return GCSStore()
+    if uri.startswith("memory://"):
+        from curate.storage.memory import MemoryStore
+
+        return MemoryStore()
+    from curate.storage.local import LocalStore
+
+    return LocalStore(scratch if scratch is not None and is_local(scratch) else None)

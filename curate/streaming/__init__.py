@@ -1,0 +1,1 @@
+"""Blocks for a consumer, as they are made: nothing is written."""

@@ -1,0 +1,85 @@
+"""A limit before a write: which shards give how many rows is decided once, in the order of the input, and stored.
+
+All shards before the last one give all their rows, so what has to be known is the last one, and how many of its rows.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from curate.pipeline.step import task_cpus
+from curate.plan.physical import at_most
+from curate.runtime.backends import make_backend
+from curate.runtime.protocol import Pool, PoolSpec, Resources
+from curate.stage.fusion import FirstRows, Fusion
+from curate.stage.spec import MEMORY_BUDGET
+from curate.streaming.engine import stream_blocks
+from curate.streaming.program import Reading, ranked
+
+COUNTED_BYTES = 64 << 10
+"""Bytes of the first blocks that are counted: little is made that is not asked for."""
+
+
+def decide(limit: FirstRows, backend: str) -> Mapping[str, Any]:
+    """Returns the last shard that gives rows, and how many: counts them, no further than needed, and writes nothing.
+
+    It is the last shard of all if there are fewer rows.
+    """
+    left, last = limit.rows, {"shard": "", "rows": 0, "rank": -1}
+    for rank, (shard, rows) in enumerate(_counted(limit, backend)):
+        last = {"shard": shard, "rows": min(rows, left), "rank": rank}
+        left -= min(rows, left)
+        if not left:
+            break
+    return last
+
+
+def _counted(limit: FirstRows, name: str) -> Iterator[tuple[str, int]]:
+    """Yields shards in order with how many rows they give, of which no more are counted than the limit."""
+    limited = tuple(at_most(one, limit.rows) for one in limit.fusions)
+    program = _Counting(Reading(limited, COUNTED_BYTES), limit.fusions, limit.rows)
+    backend = make_backend(name)
+    try:
+        backend.start(Resources(task_cpus(limit.fusions[0].operators)), program.pools)
+        for table in stream_blocks(program, _pieces(limit.fusions), backend, budget_bytes=MEMORY_BUDGET):
+            yield table["shard"][0].as_py(), table["rows"][0].as_py()
+    finally:
+        backend.close()
+
+
+def _pieces(fusions: Sequence[Fusion]) -> Iterator[tuple[int, int, tuple[Any, ...], tuple[str, ...]]]:
+    """Yields pieces as `Reading` takes them, each by itself."""
+    for number, rank, bundle, names in ranked(fusions):
+        for at, (piece, name) in enumerate(zip(bundle, names, strict=True)):
+            yield number, rank + at, (piece,), (name,)
+
+
+class _Counting:
+    """Counts the rows that a shard gives, up to some number."""
+
+    def __init__(self, reading: Reading, fusions: Sequence[Fusion], most: int) -> None:
+        self.key = f"count-{uuid.uuid4().hex}"
+        self._reading = reading
+        self._sources = [one.source.bare() for one in fusions]
+        self._most = most
+
+    @property
+    def pools(self) -> tuple[PoolSpec, ...]:
+        return self._reading.pools
+
+    def connect(self, pools: Sequence[Pool]) -> None:
+        self._reading.connect(pools)
+
+    def run(self, payload: tuple[int, int, tuple[Any, ...], tuple[str, ...]]) -> Iterator[pa.Table]:
+        number, _, (piece,), _ = payload
+        rows = 0
+        for block in self._reading.run(payload):
+            if isinstance(block, pa.Table):
+                rows += block.num_rows
+                if rows >= self._most:
+                    break
+        yield pa.table({"shard": [self._sources[number].shard(piece)], "rows": [rows]})

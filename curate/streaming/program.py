@@ -1,0 +1,147 @@
+"""What a worker does for a consumer: it reads pieces, applies operators, and gives blocks."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from curate.arrow.batches import first_rows, paced, sized
+from curate.clock import SystemClock
+from curate.errors import SetupFailed
+from curate.log import get_logger
+from curate.pipeline.meters import Meters, Word, reading
+from curate.pipeline.patience import waited
+from curate.pipeline.pipeline import Applying, Pipeline
+from curate.pipeline.step import SideTable, read_rows
+from curate.pipeline.tally import BadRowBudget, Tally
+from curate.runtime.protocol import Pool, PoolSpec
+from curate.sources.shards import Names
+from curate.stage.fusion import Fusion
+from curate.streaming.settling import Vacant, named, told_by
+from curate.tasks.failure import ShardWaits
+from curate.tasks.setup import ENDED
+
+WORD_S = 0.1
+"""How often a worker says what it has measured of a piece that has not ended."""
+
+
+RELEASED_BYTES = 8 << 20
+"""Bytes of a block after which memory is given back: for less it is not worth its time."""
+
+
+class Reading:
+    """The program of a stream: reads a piece, and runs the operators that are fused to it."""
+
+    def __init__(self, fusions: tuple[Fusion, ...], block_bytes: int) -> None:
+        # Of its own each time: workers of a cluster that lives on keep a program by its key.
+        self.key = f"dataset-{uuid.uuid4().hex}"
+        # Tasks need no listing, nor tables that their pieces bring along.
+        self._fusions = tuple(replace(one, source=one.source.bare()) for one in fusions)
+        self._pipelines = [Pipeline(one.operators) for one in fusions]
+        self._names = [one.source.name for one in fusions]
+        self._told = [told_by(one) is not None for one in fusions]
+        """Whether the plan knows what is given: else the first rows tell, and blocks say what they were read from."""
+        self._block_bytes = block_bytes
+        self.budget_bytes: int | None = None
+        """Bytes of batches that a task may have sent to a pool and not heard of."""
+        self._told_s = float("-inf")
+        """When this process last said what it has measured."""
+        self._ready: set[int] = set()
+
+    @property
+    def pools(self) -> tuple[PoolSpec, ...]:
+        """The pools of all its operators."""
+        return tuple(pool for one in self._pipelines for pool in one.pools)
+
+    def connect(self, pools: Sequence[Pool]) -> None:
+        """Takes those pools."""
+        left = iter(pools)
+        for one in self._pipelines:
+            one.connect([next(left) for _ in one.pools])
+
+    def chains(self) -> list[tuple[str, Pipeline]]:
+        """Returns the name of each source, and what follows it."""
+        return list(zip(self._names, self._pipelines, strict=True))
+
+    def run(self, payload: tuple[int, int, tuple[Any, ...], tuple[str, ...]]) -> Iterator[pa.Table | Word]:
+        """Yields the blocks of a bundle of pieces, and word of what was measured: now and then, and at the end.
+
+        The payload is the number of their source, that of the first piece among those of all sources, the bundle, and
+        what its pieces are called.
+        """
+        number, rank, bundle, names = payload
+        if number not in self._ready:
+            try:
+                self._pipelines[number].setup()
+            except SystemExit as error:
+                raise SetupFailed(f"{ENDED}: SystemExit: {error}") from error
+            self._ready.add(number)
+        fusion, pipeline = self._fusions[number], self._pipelines[number]
+        meters = Meters([pooled for _, pooled in pipeline.metered])
+        tables = self._tables(fusion, pipeline, rank, zip(bundle, names, strict=True), meters, self._told[number])
+        vacant = Vacant()
+        blocks = sized(first_rows(vacant.seen(tables), fusion.give_most), self._block_bytes)
+        for block in blocks if self._told[number] else vacant.after(blocks):
+            # Before the block: who wants no more than that hears no more.
+            if time.monotonic() - self._told_s >= WORD_S:
+                self._told_s = time.monotonic()
+                yield Word(number, meters.packed(write=False))
+            yield block
+            large = block.nbytes >= RELEASED_BYTES
+            del block
+            if large:
+                # What Arrow keeps for the next one would be memory that no budget knows of.
+                pa.default_memory_pool().release_unused()
+        yield Word(number, meters.packed(write=False))
+
+    def _tables(
+        self, fusion: Fusion, pipeline: Pipeline, rank: int, each: Iterable[tuple[Any, str]], meters: Meters, told: bool
+    ) -> Iterator[pa.Table]:
+        given = 0
+        for number, (piece, name) in enumerate(each):
+            step = None if fusion.read_step is None else max(1, fusion.read_step - given)
+            applying = Applying(name, rank + number, budget_bytes=self.budget_bytes, ahead=step is None)
+            for table in self._of_piece(fusion, pipeline, piece, applying, step, meters):
+                # Extra outputs are for who writes.
+                if not isinstance(table, SideTable):
+                    given += table.num_rows
+                    yield table if told else named(table, fusion.source.label(piece))
+
+    def _of_piece(
+        self, fusion: Fusion, pipeline: Pipeline, piece: Any, how: Applying, step: int | None, meters: Meters
+    ) -> Iterator[Any]:
+        source, tally = fusion.source, Tally(BadRowBudget())
+        batches = source.read(piece, fusion.view, read_rows(fusion.operators), tally)
+        try:
+            read = reading(paced(batches, step), meters.read)
+            made = waited(pipeline.stream(read, tally, how, meters.steps), tally, SystemClock())
+            yield from (one for one in made if not isinstance(one, ShardWaits))
+            tally.close()
+        except Exception as error:
+            error.add_note(f"while {source.label(piece)} was read")
+            raise
+        if tally.quarantine is not None:
+            get_logger().warning(
+                "bad rows are left out",
+                input=source.label(piece),
+                rows=tally.books.quarantined,
+                reasons=tally.reasons(),
+                next="a job, or write_parquet, keeps them in its quarantine",
+            )
+
+
+def ranked(fusions: Sequence[Fusion]) -> Iterator[tuple[int, int, tuple[Any, ...], tuple[str, ...]]]:
+    """Yields bundles of pieces, each with the number of its source, how many pieces there are before, and what they
+    are called."""
+    rank, names, part = 0, Names(), 0
+    for number, one in enumerate(fusions):
+        if one.part != part:
+            names, part = Names(), one.part
+        for bundle in one.source.bundles():
+            yield number, rank, bundle, tuple(names.of(one.source.shard(piece)) for piece in bundle)
+            rank += len(bundle)

@@ -1,0 +1,170 @@
+"""What the scheduler is told, and what it asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NewType
+
+from curate.tasks.failure import FailureKind
+
+TaskId = NewType("TaskId", int)
+
+
+# What happens
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsChanged:
+    """So many tasks can run at once now. The first event of a run."""
+
+    slots: int
+    largest_memory: int | None = None
+    """Most bytes that one task can ask for on a node that lives or can be started; None: unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStarted:
+    """A task has left the queue and runs; told only where a backend knows."""
+
+    task: TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class ShardDone:
+    """A shard's output exists."""
+
+    task: TaskId
+    shard: int
+    size_bytes: int
+    seconds: float
+    computed: bool
+    """False: it existed already, which says nothing about the rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFailed:
+    """A try of one shard failed, and its task goes on."""
+
+    task: TaskId
+    shard: int
+    kind: FailureKind
+    after_s: float = 0.0
+    """Seconds that user code asked to wait for."""
+    peak_bytes: int = 0
+    """Memory that its worker had held by then, as far as is known."""
+    tries: int = 1
+    """Tries in a row that ended like this, those included that its worker made by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardWaiting:
+    """A shard that runs waits for what is not there now, and then goes on where it is; or it no longer does."""
+
+    task: TaskId
+    shard: int
+    waits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnded:
+    """A task is over. Nothing more is heard of it."""
+
+    task: TaskId
+    kind: FailureKind | None = None
+    """Why it did not get to its last shard; None: it did."""
+    suspect: int | None = None
+    """The first of its shards without an output, where somebody looked: the one that it died of."""
+    peak_bytes: int = 0
+    """Memory that it held, as far as is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed: backoffs end, deadlines pass, stragglers show."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The user wants to stop: nothing is launched from now on."""
+
+
+Event = SlotsChanged | TaskStarted | ShardDone | ShardFailed | ShardWaiting | TaskEnded | Tick | Stop
+
+
+# What is to be done
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Run these shards as one task, in this order."""
+
+    task: TaskId
+    shards: tuple[int, ...]
+    attempt: int
+    """1 for shards that were never launched; the outputs of later attempts may exist already."""
+    last: bool = False
+    """Whether a shard whose `process` raises now is given up."""
+    memory: int | None = None
+    """Bytes to ask for instead of what every task asks for."""
+    copy_of: TaskId | None = None
+    """The straggler that this is a speculative copy of."""
+    asks: bool = False
+    """Whether it is to say that a first batch is done: a service that the shards need was busy when it was launched."""
+    fresh: bool = False
+    """Whether to run them in a process that has run nothing: a worker has died of one of them, or of what a shard that
+    ran there before had left behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End this task by force. Its `TaskEnded` follows, whatever it says."""
+
+    task: TaskId
+
+
+class Outcome(StrEnum):
+    """What an event meant for a shard."""
+
+    DONE = "done"
+    RETRY = "retry"
+    """It failed and is tried again."""
+    FAILED = "failed"
+    """It failed and is given up."""
+    COPY_FAILED = "copy_failed"
+    """It failed in one task while another one runs it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Book this."""
+
+    shard: int
+    task: TaskId
+    outcome: Outcome
+    kind: FailureKind | None = None
+    tries: int = 0
+    """Tries of this kind so far, of a shard that is tried again."""
+    wait_s: float = 0.0
+    """Seconds until it is; 0: at once."""
+
+
+class SchedulerState(StrEnum):
+    """Where the whole run stands."""
+
+    ACTIVE = "active"
+    STOPPING = "stopping"
+    """Nothing new is launched; running tasks may end."""
+    ABORTED = "aborted"
+    """Too many shards failed, or there is no room for outputs; running tasks are to be cancelled."""
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The run is over, as `state` says. The last action of all."""
+
+    state: SchedulerState
+
+
+Action = Launch | Cancel | Record | Finish

@@ -1,0 +1,37 @@
+"""Stores that fail as told, for as long as a test says."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from curate.clock import Clock
+from curate.storage.faults import Fault, Faults
+from curate.storage.faulty import QUICK, FaultyStore
+from curate.storage.open import wrap_stores
+from curate.storage.retry import Retry
+
+
+@contextlib.contextmanager
+def faulty_stores(
+    *scripted: Fault,
+    rate: float = 0.0,
+    seed: int = 0,
+    retry: Retry | None = QUICK,
+    clock: Clock | None = None,
+) -> Iterator[Faults]:
+    """Puts faults under every store that this process opens while the block lasts: under a whole job, for one.
+
+    Yields what they share, to look at. For processes that a test starts, set `CURATE_TESTING_FAULTS` in their
+    environment instead: `seed=7,rate=0.01` (see `parse_faults`). Each process then has its own count.
+
+    >>> from curate.storage.open import open_store
+    >>> with faulty_stores(Fault("stat"), rate=0.01, seed=7) as faults:
+    ...     published = open_store("memory://doc").publish("memory://doc/x", b"data")
+    ...     found = open_store("memory://doc").stat("memory://doc/x")
+    >>> faults.fired
+    Counter({'stat': 1})
+    """
+    faults = Faults(scripted, rate, seed)
+    with wrap_stores(lambda store: FaultyStore(store, faults=faults, retry=retry, clock=clock)):
+        yield faults
