@@ -25,8 +25,8 @@ from curate.ledger.stages import scratch_root
 from curate.ledger.summary import RunState, Summary
 from curate.observe.progress import NoDisplay
 from curate.pipeline.patience import waited
-from curate.pipeline.pipeline import Applying, Pipeline, in_order
-from curate.pipeline.tally import BadRowBudget, Tally
+from curate.pipeline.pipeline import Pipeline, ShardContext, in_order
+from curate.pipeline.tally import BadRowBudget, ShardBooks
 from curate.plan.nodes import Plan, may_be_incomplete, rows_of
 from curate.plan.physical import First, Joined, Kept, Local, Physical, Spread, Tasks, Told, ZipRows, are_alike, cpus_of
 from curate.plan.pushdown import fuse
@@ -114,8 +114,8 @@ def blocks(
             # What follows a limit is one shard: there are few rows, and they come in order.
             meters = run.local(pipeline)
             below = blocks(input, how, stopped, share, run)
-            tally = Tally(BadRowBudget())
-            made = pipeline.stream(below, tally, Applying("limited"), meters.steps)
+            tally = ShardBooks(BadRowBudget())
+            made = pipeline.stream(below, tally, ShardContext("limited"), meters.steps)
             made = waited(made, tally, SystemClock(), stays=True)
             yield from (table for table in made if not isinstance(table, ShardWaits) and table.num_rows)
         case Joined(inputs):

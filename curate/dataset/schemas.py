@@ -20,7 +20,7 @@ from curate.exchange.kinds.zip import zipped_schema
 from curate.operators.protocol import Operator
 from curate.operators.unify import Unify
 from curate.pipeline.pipeline import Pipeline
-from curate.pipeline.tally import BadRowBudget, Tally
+from curate.pipeline.tally import BadRowBudget, ShardBooks
 from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip, schema_of
 from curate.plan.physical import Joined, Local, Physical, ZipRows, alike
 from curate.stage.fusion import Fusion
@@ -84,7 +84,7 @@ def _asked(schema: pa.Schema, steps: Sequence[Operator]) -> pa.Table:
         return pa.table({})
     pipeline = Pipeline(tuple(steps))
     pipeline.setup()
-    made = next(iter(pipeline.apply(empty(schema), Tally(BadRowBudget()))), pa.table({}))
+    made = next(iter(pipeline.apply(empty(schema), ShardBooks(BadRowBudget()))), pa.table({}))
     return made.slice(0, 0).replace_schema_metadata(None)
 
 

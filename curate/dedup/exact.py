@@ -31,8 +31,8 @@ from curate.exchange.protocol import Part, Usual
 from curate.exchange.row_ids import PLACE, first_place, places, ranks
 from curate.operators.protocol import Plain
 from curate.operators.side_input import Marks
-from curate.pipeline.step import Place, SideTable
-from curate.pipeline.tally import GROUPED, Tally
+from curate.pipeline.step import BatchPosition, SideTable
+from curate.pipeline.tally import GROUPED, ShardBooks
 
 DUPLICATE = "duplicate"
 """Why rows are dropped that are copies of others."""
@@ -137,7 +137,7 @@ class Digests(Plain):
         del schema, needed
         return self.same.needed
 
-    def apply(self, batch: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+    def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         del tally
         schema = self.schema(batch.schema)
         digest, check = self.same.digests(batch)
@@ -190,7 +190,7 @@ class Chosen(Usual):
         counts = np.add.reduceat(table[COUNT].to_numpy()[order], starts)
         return kept.set_column(kept.column_names.index(COUNT), COUNT, pa.array(counts))
 
-    def combine(self, tables: Sequence[pa.Table], tally: Tally, part: Part) -> Iterator[pa.Table]:
+    def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: Part) -> Iterator[pa.Table]:
         del part
         folded = self.fold(0, tables[0])
         order, starts = self._grouped(folded, by_shard=False)
@@ -292,7 +292,7 @@ class DropCopies(Plain):
         del schema
         return needed | self.same.needed
 
-    def apply(self, batch: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table | SideTable]:
+    def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table | SideTable]:
         if not batch.num_rows or self.marks is None:
             # Nothing but schemas is asked for.
             yield batch

@@ -37,8 +37,8 @@ from curate.exchange.protocol import Part, Usual
 from curate.exchange.row_ids import BY_PLACE, PLACE, places
 from curate.operators.protocol import Plain
 from curate.operators.side_input import Marks
-from curate.pipeline.step import Place, SideTable
-from curate.pipeline.tally import GROUPED, Tally
+from curate.pipeline.step import BatchPosition, SideTable
+from curate.pipeline.tally import GROUPED, ShardBooks
 
 COMPARED = "compared"
 """Why rows are dropped that were read to be compared."""
@@ -173,7 +173,7 @@ class Bands(_OfRows):
     def identity(self) -> Any:
         return ["minhash", self.near.identity()]
 
-    def apply(self, batch: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+    def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         near = self.near
         sets = near.shingles(batch[near.column])
         found = signatures(sets, near.bands * near.rows, near.seed)
@@ -242,7 +242,7 @@ class Buckets(_Together):
         pairs = [hash_words(hash_words(u.view(np.uint64)) + v.view(np.uint64)), u, np.zeros(len(u), np.uint32), v]
         return pa.concat_tables([table.take(pa.array(kept)), pa.table(list(map(pa.array, pairs)), schema=_BANDS)])
 
-    def combine(self, tables: Sequence[pa.Table], tally: Tally, part: Part) -> Iterator[pa.Table]:
+    def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: Part) -> Iterator[pa.Table]:
         del part
         bands, at, twins, other = (tables[0][name].to_numpy() for name in _BANDS.names)
         starts, _ = _runs(bands)
@@ -300,7 +300,7 @@ class SendSets(_OfRows):
     def identity(self) -> Any:
         return ["candidates", self.near.identity()]
 
-    def apply(self, batch: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+    def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         schema = self.schema(batch.schema)
         assert schema is not None
         tally.drop(batch.num_rows, COMPARED)
@@ -349,7 +349,7 @@ class Edges(_OfRows):
     def identity(self) -> Any:
         return ["alike", self.near.identity()]
 
-    def apply(self, batch: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+    def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         schema = self.schema(batch.schema)
         assert schema is not None
         tally.drop(batch.num_rows, COMPARED)
@@ -380,7 +380,7 @@ def _edges(id: pa.DataType) -> pa.Schema:
     return pa.schema([*fields, (SIMILARITY, pa.float64())])
 
 
-def _marks_of(marks: Marks, batch: pa.Table, place: Place) -> pa.Table:
+def _marks_of(marks: Marks, batch: pa.Table, place: BatchPosition) -> pa.Table:
     start = int(places(place, 1)[0])
     return marks.of(start, start + batch.num_rows)
 
@@ -429,7 +429,7 @@ class Clusters(_Together):
         found = components(table[PLACE].to_numpy(), table[OTHER].to_numpy(), table[SIMILARITY].to_numpy())
         return table if len(found.forest) == table.num_rows else table.take(pa.array(found.forest))
 
-    def combine(self, tables: Sequence[pa.Table], tally: Tally, part: Part) -> Iterator[pa.Table]:
+    def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: Part) -> Iterator[pa.Table]:
         del part
         (edges,) = tables
         u, v = edges[PLACE].to_numpy(), edges[OTHER].to_numpy()
@@ -486,7 +486,7 @@ class DropNear(Plain):
         del schema
         return needed | set(self.near.columns)
 
-    def apply(self, batch: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table | SideTable]:
+    def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table | SideTable]:
         ids = batch[self.near.id_column]
         if self.marks is None:
             # Nothing but schemas is asked for.

@@ -31,8 +31,8 @@ from curate.observe.peek import peek
 from curate.pipeline.classify import failure_of, is_users
 from curate.pipeline.meters import Meter
 from curate.pipeline.patience import Busy
-from curate.pipeline.pipeline import Applying
-from curate.pipeline.tally import Tally
+from curate.pipeline.pipeline import ShardContext
+from curate.pipeline.tally import ShardBooks
 from curate.runtime.protocol import Pool, PoolSpec
 from curate.stage.messages import Piece, Probe
 from curate.stage.operator import FileOperator, InputFile, Operator, RowOperator
@@ -203,17 +203,17 @@ class _Watched:
             self.raised = error
             raise
 
-    def apply(self, batch: Any, tally: Tally) -> Iterator[Any]:
+    def apply(self, batch: Any, tally: ShardBooks) -> Iterator[Any]:
         """Yields what the operator makes of an empty table."""
         yield from self._watched(cast(RowOperator, self._inner).apply(batch, tally))
 
     def stream(
-        self, batches: Iterator[Any], tally: Tally, how: Applying, meters: Sequence[Meter] = ()
+        self, batches: Iterator[Any], tally: ShardBooks, how: ShardContext, meters: Sequence[Meter] = ()
     ) -> Iterator[Any]:
         """Yields what the operator makes of batches."""
         yield from self._watched(cast(RowOperator, self._inner).stream(self._read(batches), tally, how, meters))
 
-    def apply_file(self, file: InputFile, tally: Tally) -> Iterator[Any]:
+    def apply_file(self, file: InputFile, tally: ShardBooks) -> Iterator[Any]:
         """Yields what the operator makes of a file."""
         yield from self._watched(cast(FileOperator, self._inner).apply_file(file, tally))
 

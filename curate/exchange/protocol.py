@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from curate.arrow.order import Order
-from curate.pipeline.tally import GROUPED, LIMIT, Tally
+from curate.pipeline.tally import GROUPED, LIMIT, ShardBooks
 
 
 class Usual:
@@ -59,7 +59,7 @@ class OneInput(Usual):
     def schema(self, found: Sequence[pa.Schema | None]) -> pa.Schema | None:
         return found[0]
 
-    def combine(self, tables: Sequence[pa.Table], tally: Tally, part: Part) -> Iterator[pa.Table]:
+    def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: Part) -> Iterator[pa.Table]:
         del tally, part
         yield from tables
 
@@ -176,7 +176,7 @@ class Exchange(Protocol):
         """
         ...
 
-    def combine(self, tables: Sequence[pa.Table], tally: Tally, part: Part) -> Iterator[pa.Table]:
+    def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: Part) -> Iterator[pa.Table]:
         """Yields what the rows of one output become, in order. `tables` has the rows of each input, sorted. Books in
         `tally` what it drops and creates; the rows of `tables` are booked as read.
         """

@@ -25,7 +25,7 @@ from curate.exchange.even import Even, Reads, by_part, evenly, rows_of
 from curate.exchange.protocol import Exchange, Part, unequal
 from curate.exchange.run_file import RunFile, Segment, open_all, opened, remove_damaged
 from curate.exchange.skew import heaviest, refusal
-from curate.pipeline.tally import LIMIT, BadRowBudget, Tally
+from curate.pipeline.tally import LIMIT, BadRowBudget, ShardBooks
 from curate.sources.protocol import View
 from curate.storage.protocol import Object
 from curate.units import GIB, MIB
@@ -119,14 +119,14 @@ class Ranges:
     def count(self) -> int | None:
         return None
 
-    def read(self, piece: Piece, view: View, batch_rows: int, tally: Tally) -> Iterator[pa.Table]:
+    def read(self, piece: Piece, view: View, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
         del view
         # Each by itself: rows that are lists of groups are many bytes together, and come in tables of what is meant.
         for table in self._rows(piece, tally):
             for batch in rechunk([table.replace_schema_metadata(None)], batch_rows):
                 yield given(batch, self.schema if len(self.schema) else self.given_schema)
 
-    def _rows(self, piece: Piece, tally: Tally) -> Iterator[pa.Table]:
+    def _rows(self, piece: Piece, tally: ShardBooks) -> Iterator[pa.Table]:
         sides = []
         for side, order in enumerate(self.how.orders):
             own = self._tables(piece, side)
@@ -146,7 +146,7 @@ class Ranges:
         tally.books.rows_in += piece.over
         tally.drop(piece.over, LIMIT)
 
-    def _plain(self, rows: pa.Table, runs: int, first: int, tally: Tally) -> Iterator[pa.Table]:
+    def _plain(self, rows: pa.Table, runs: int, first: int, tally: ShardBooks) -> Iterator[pa.Table]:
         """Yields rows in order, of which `first` of all lie before: those that are within the limit."""
         (order,) = self.how.orders
         own = rows.num_rows if self.how.first is None else max(0, min(rows.num_rows, self.how.first - first))
@@ -290,7 +290,7 @@ def _made_of(how: Exchange, sides: Sequence[pa.Schema | None]) -> pa.Schema:
         return tables[0].schema
     if any(map(is_blank, tables)):
         return pa.schema([])
-    made = next(how.combine(tables, Tally(BadRowBudget()), Part(0, 1)), None)
+    made = next(how.combine(tables, ShardBooks(BadRowBudget()), Part(0, 1)), None)
     if made is not None:
         return made.schema
     with suppress(CurateError):

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from curate.arrow.order import Order, SortKey
 from curate.errors import ConfigError
-from curate.pipeline.step import Place
+from curate.pipeline.step import BatchPosition
 
 if TYPE_CHECKING:
     pass
@@ -58,10 +58,10 @@ def first_place(rank: int) -> int:
     return rank << ROW_BITS
 
 
-def places(place: Place, rows: int) -> Places:
+def places(place: BatchPosition, rows: int) -> Places:
     """Returns the places of the rows of a batch. Raises ConfigError beyond what a place can say.
 
-    >>> (places(Place("a", 5, rank=1), 2) - first_place(1)).tolist()
+    >>> (places(BatchPosition("a", 5, rank=1), 2) - first_place(1)).tolist()
     [5, 6]
     """
     if place.rank >= _MOST_SHARDS or place.row + rows > 1 << ROW_BITS:

@@ -15,7 +15,7 @@ from curate.driver.state import Stores
 from curate.errors import ConfigError
 from curate.formats.encoding import Encoding, detect, stem
 from curate.formats.rows import read
-from curate.pipeline.tally import Tally, counted
+from curate.pipeline.tally import ShardBooks, counted
 from curate.sources.files import FileShards
 from curate.sources.listing import list_inputs
 from curate.sources.patterns import refuse_overlap, understand
@@ -55,7 +55,7 @@ class JobFiles(FileShards):
         """Returns None: files have to be looked at."""
         return None
 
-    def read(self, piece: Shard, view: View, batch_rows: int, tally: Tally) -> Iterator[pa.Table]:
+    def read(self, piece: Shard, view: View, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
         """Yields a piece's rows, which are booked as they are taken; those that do not fit are bad."""
         del view
         object, encoding = Object(piece.uri, piece.object_bytes, piece.generation), detect(piece.uri)

@@ -23,7 +23,7 @@ from curate.job.settings import TUNABLE, check_setting, column_text, parse_colum
 from curate.ledger.summary import Summary
 from curate.observe.progress import Display
 from curate.pipeline.step import ActorPool
-from curate.pipeline.tally import BadRowBudget, Tally
+from curate.pipeline.tally import BadRowBudget, ShardBooks
 from curate.stage.spec import StageSpec
 from curate.storage.open import open_store
 from curate.units import MIB
@@ -85,7 +85,7 @@ class Job:
     """The environment variables that secret parameters were given as."""
     _hidden: Secrets
     """What must not be written down."""
-    _tally: Tally | None
+    _tally: ShardBooks | None
     """The books of the shard at hand; None while there can be none."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -119,7 +119,7 @@ class Job:
             self._set(one.name, value)
         self._hidden = Secrets([])
         # For calls of `process` without a run, in tests: whatever it books goes nowhere.
-        self._tally = Tally(BadRowBudget("100%"))
+        self._tally = ShardBooks(BadRowBudget("100%"))
         self.log = log.get_logger(job=self.name)
 
     def _set(self, name: str, value: Any) -> None:
@@ -223,7 +223,7 @@ class Job:
         call = f"metric({name!r}, {value!r})"
         self._booking("metric").metric(self._named(name, call), check_count(value, call, whole=False))
 
-    def _booking(self, method: str) -> Tally:
+    def _booking(self, method: str) -> ShardBooks:
         if self._tally is None:
             raise RuntimeError(f"{type(self).__name__}.setup called {method}(), but there is no shard to book it to")
         return self._tally

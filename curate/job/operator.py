@@ -17,8 +17,8 @@ from curate.job.secrets import Secrets
 from curate.ledger.side_outputs import MAIN
 from curate.operators.convert import gathered
 from curate.pipeline.bad_rows import row_text
-from curate.pipeline.step import Compute, Place, SideTable
-from curate.pipeline.tally import Tally
+from curate.pipeline.step import BatchPosition, Compute, SideTable
+from curate.pipeline.tally import ShardBooks
 from curate.runtime.protocol import Pool, PoolSpec
 from curate.stage.operator import InputFile
 
@@ -62,7 +62,7 @@ _FRAMES = {"pandas": "pa.Table.from_pandas(frame)", "polars": "frame.to_arrow()"
 class Hooks(Protocol):
     """What every job has that its operator calls."""
 
-    _tally: Tally | None
+    _tally: ShardBooks | None
 
     def setup(self) -> None:
         """Loads what it needs, once per worker process."""
@@ -130,7 +130,7 @@ class Process:
         """Returns the step with a copy of the job whose `setup` was called: what it loads stays out of the user's."""
         return replace(self, job=set_up(self.job, self.secrets))
 
-    def apply(self, batch: Any, tally: Tally, place: Place) -> Iterator[Any]:
+    def apply(self, batch: Any, tally: ShardBooks, place: BatchPosition) -> Iterator[Any]:
         """Yields the tables that `process` makes of a batch, those of extra outputs as a `SideTable`."""
         del place
         self.job._tally = tally
@@ -165,7 +165,7 @@ class ProcessFile:
         """Calls the setup of a copy of the job: what it loads stays out of the one that the user made."""
         self._job = set_up(self._job, self._secrets)
 
-    def apply_file(self, file: InputFile, tally: Tally) -> Iterator[Any]:
+    def apply_file(self, file: InputFile, tally: ShardBooks) -> Iterator[Any]:
         """Yields the tables that `process_file` makes of a file, its dictionaries gathered to tables."""
         self._job._tally = tally
         with self._secrets.hidden():

@@ -15,8 +15,8 @@ import pyarrow as pa
 from curate.arrow.expressions import columns_of, expression_text, keep, project, type_of, unknown_column
 from curate.errors import ConfigError
 from curate.operators.protocol import Plain
-from curate.pipeline.step import Place
-from curate.pipeline.tally import Tally
+from curate.pipeline.step import BatchPosition
+from curate.pipeline.tally import ShardBooks
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class FilterExpression(Plain):
     def identity(self) -> Any:
         return ["filter", expression_text(self.expression), self.reason]
 
-    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+    def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         del place
         self.schema(table.schema)
         kept = keep(table, self.expression)
@@ -76,7 +76,7 @@ class WithColumn(Plain):
     def identity(self) -> Any:
         return ["with_column", self.column, expression_text(self.expression)]
 
-    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+    def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         del tally, place
         self.schema(table.schema)
         column = project(table, [self.expression], [self.column])[self.column]
@@ -111,7 +111,7 @@ class Select(Plain):
     def identity(self) -> Any:
         return ["select_columns", list(self.columns)]
 
-    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+    def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         del tally, place
         _refuse_unknown(self.name, self.columns, table.column_names)
         _refuse_none(self.name, len(self.columns))
@@ -140,7 +140,7 @@ class Drop(Plain):
     def identity(self) -> Any:
         return ["drop_columns", list(self.columns)]
 
-    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+    def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         del tally, place
         _refuse_unknown(self.name, self.columns, table.column_names)
         left = [name for name in table.column_names if name not in self.columns]
@@ -173,7 +173,7 @@ class Rename(Plain):
     def identity(self) -> Any:
         return ["rename_columns", dict(self.names)]
 
-    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+    def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         del tally, place
         made = self.schema(table.schema)
         assert made is not None

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from curate.operators.protocol import Plain
-from curate.pipeline.step import Place
-from curate.pipeline.tally import LIMIT, Tally
+from curate.pipeline.step import BatchPosition
+from curate.pipeline.tally import LIMIT, ShardBooks
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Quota(Plain):
     def identity(self) -> Any:
         return ["limit"]
 
-    def apply(self, batch: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+    def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         if place.rank < self.rank if self.rank is not None else place.shard != self.shard:
             yield batch
             return

@@ -18,8 +18,8 @@ from curate.operators.convert import formatted, gathered, rows, to_table
 from curate.operators.udf import Called, Placement, Udf
 from curate.pipeline.bad_rows import row_text
 from curate.pipeline.patience import Busy, busy, is_busy, patiently
-from curate.pipeline.step import Place
-from curate.pipeline.tally import Tally
+from curate.pipeline.step import BatchPosition
+from curate.pipeline.tally import ShardBooks
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class MapBatches(Called):
         told = identity_of(self.output_schema)
         return ["map_batches", *self.fn.identity(self.name), self.batch_size, self.batch_format, *told]
 
-    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+    def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         del tally
         result = self.fn(formatted(table.combine_chunks(), self.batch_format))
         for one in result if isinstance(result, Iterator) else [result]:
@@ -78,7 +78,7 @@ class MapRows(Called):
     def identity(self) -> Any:
         return ["flat_map" if self.flat else "map", *self.fn.identity(self.name), *identity_of(self.output_schema)]
 
-    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+    def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         del tally
         made: list[Mapping[str, Any]] = []
         for result in each(self._rows_of, table, place.tries):
@@ -114,7 +114,7 @@ class MapIsolated(Called):
     output_schema: pa.Schema | None = None
     keeps_rows = False
     confined: Any = None
-    """The `Confined` that it runs in, once it was made."""
+    """The `Sandboxed` that it runs in, once it was made."""
 
     @property
     def name(self) -> str:
@@ -122,9 +122,9 @@ class MapIsolated(Called):
 
     def opened(self) -> Self:
         """Returns the operator with its process, which starts with the first row and ends with the worker."""
-        from curate.pipeline.sandbox import Confined
+        from curate.pipeline.sandbox import Sandboxed
 
-        return replace(self, confined=Confined(self.fn, self.timeout_s))
+        return replace(self, confined=Sandboxed(self.fn, self.timeout_s))
 
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         del found
@@ -147,7 +147,7 @@ class MapIsolated(Called):
                 tries += 1
                 yield rows[done], busy(error, tries, kept=done > 0)
 
-    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+    def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         assert self.confined is not None
         given = rows(table)
         made: list[Mapping[str, Any]] = []
@@ -198,7 +198,7 @@ class FilterRows(Called):
     def identity(self) -> Any:
         return ["filter", *self.fn.identity(self.name), self.reason]
 
-    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+    def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         keeps = []
         for answer in each(self.fn, table, place.tries):
             if isinstance(answer, Busy):

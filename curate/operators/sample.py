@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from curate.arrow.order import rows_where
 from curate.operators.protocol import Plain
-from curate.pipeline.step import Place
-from curate.pipeline.tally import Tally
+from curate.pipeline.step import BatchPosition
+from curate.pipeline.tally import ShardBooks
 
 REASON = "random_sample"
 """What a write books the rows under that are left out."""
@@ -44,7 +44,7 @@ class RandomSample(Plain):
     def identity(self) -> Any:
         return ["random_sample", self.fraction.hex(), self.seed]
 
-    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+    def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         numbers = random_numbers(self.seed, place.shard, place.row, table.num_rows)
         kept = rows_where(table, numbers >> np.uint64(64 - BITS) < np.uint64(round(self.fraction * 2**BITS)))
         tally.drop(table.num_rows - kept.num_rows, REASON)

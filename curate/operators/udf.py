@@ -14,7 +14,7 @@ from curate.code.closures import Unhashable, value_text
 from curate.code.function import callable_text
 from curate.errors import ConfigError
 from curate.operators.protocol import Plain
-from curate.pipeline.step import ActorPool, Compute, Place
+from curate.pipeline.step import ActorPool, BatchPosition, Compute
 from curate.runtime.protocol import Resources
 
 
@@ -158,7 +158,7 @@ class Called(Plain):
         """Returns the operator with an instance, if it calls a class."""
         return replace(self, fn=self.fn.opened())  # type: ignore[type-var]
 
-    def declared(self, made: pa.Table, given: pa.Table, place: Place) -> pa.Table:
+    def declared(self, made: pa.Table, given: pa.Table, place: BatchPosition) -> pa.Table:
         """Returns what it made of the rows that it was given as it was declared to be. Raises SchemaMismatch."""
         if self.output_schema is None:
             return made

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from curate.arrow.schema import brought, told
 from curate.operators.protocol import Plain
-from curate.pipeline.step import Place
-from curate.pipeline.tally import Tally
+from curate.pipeline.step import BatchPosition
+from curate.pipeline.tally import ShardBooks
 
 if TYPE_CHECKING:
     pass
@@ -35,6 +35,6 @@ class Unify(Plain):
     def identity(self) -> Any:
         return ["unify", [[field.name, str(field.type)] for field in self.to]]
 
-    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+    def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         del tally, place
         yield brought(table, self.to)

@@ -31,7 +31,7 @@ from curate.errors import BadRow
 from curate.formats.bad_line import BadRow as BadLine
 from curate.pipeline.classify import PASSING, kind_of, summary_of
 from curate.pipeline.patience import Busy, busy, is_busy
-from curate.pipeline.tally import BadRowBudget, Tally
+from curate.pipeline.tally import BadRowBudget, ShardBooks
 from curate.tasks.failure import FailureKind, printable
 from curate.units import MIB, format_bytes
 
@@ -46,7 +46,7 @@ MAX_REASON = 200
 class Applies(Protocol):
     """The part of an operator that is needed here."""
 
-    def apply(self, batch: Any, tally: Tally) -> Iterable[Any]:
+    def apply(self, batch: Any, tally: ShardBooks) -> Iterable[Any]:
         """Yields the tables that a batch becomes."""
         ...
 
@@ -56,7 +56,7 @@ class Applies(Protocol):
 
 
 def applied(
-    operator: Applies, batch: pa.Table, tally: Tally, *, errors: bool = False, hold: bool = True, tries: int = 0
+    operator: Applies, batch: pa.Table, tally: ShardBooks, *, errors: bool = False, hold: bool = True, tries: int = 0
 ) -> Iterator[Any]:
     """Yields the tables that `batch` becomes without its bad rows, which are quarantined.
 
@@ -109,7 +109,7 @@ def row_text(row: Mapping[str, Any]) -> str:
         return orjson.dumps({str(key): repr(value) for key, value in row.items()}).decode()
 
 
-def _whole(operator: Applies, rows: pa.Table, tally: Tally, hold: bool) -> Generator[Any, None, Exception | None]:
+def _whole(operator: Applies, rows: pa.Table, tally: ShardBooks, hold: bool) -> Generator[Any, None, Exception | None]:
     """Yields the tables of all rows, or nothing; returns what was raised, with all that was booked taken back."""
     held: list[Any] = []
     held_bytes = 0
@@ -171,7 +171,7 @@ class _Search:
         """Returns what a part of the batch raises that its rows may explain. What it gives and books goes nowhere."""
         tries = 0
         while True:
-            nowhere = Tally(BadRowBudget("100%"))
+            nowhere = ShardBooks(BadRowBudget("100%"))
             nowhere.begin()
             try:
                 for item in self._operator.apply(self._rows.slice(start, stop - start), nowhere):

@@ -22,9 +22,9 @@ from curate.errors import ConfigError
 from curate.formats.bad_line import BadRow as BadLine
 from curate.pipeline.meters import Meter
 from curate.pipeline.patience import Busy
-from curate.pipeline.pipeline import Applying, Pipeline
+from curate.pipeline.pipeline import Pipeline, ShardContext
 from curate.pipeline.step import SideTable
-from curate.pipeline.tally import Booked, Notes, Tally
+from curate.pipeline.tally import DetachedBooks, RowsBooked, ShardBooks
 from curate.runtime.protocol import Pool, PoolSpec
 
 
@@ -65,7 +65,7 @@ class Branching:
             pipeline.setup()
 
     def stream(
-        self, batches: Iterator[pa.Table], tally: Tally, how: Applying, meters: Sequence[Meter] = ()
+        self, batches: Iterator[pa.Table], tally: ShardBooks, how: ShardContext, meters: Sequence[Meter] = ()
     ) -> Iterator[Any]:
         """Yields what the batches of one shard become: tables of the main output, and each `SideTable` among them."""
         left = list(meters) or [Meter() for _ in self.metered]
@@ -86,9 +86,9 @@ class Branching:
                 for made in pipeline.stream(iter([table]), aside, apart, own, seen):
                     yield made if isinstance(made, Busy) else SideTable(name, made)
         for _, _, aside, _, _ in sides:
-            tally.merge(Booked(counters=aside.books.counters, metrics=aside.books.metrics))
+            tally.merge(RowsBooked(counters=aside.books.counters, metrics=aside.books.metrics))
 
-    def apply(self, batch: pa.Table, tally: Tally) -> Iterator[Any]:
+    def apply(self, batch: pa.Table, tally: ShardBooks) -> Iterator[Any]:
         """Yields what an empty table becomes."""
         for table in self.shared.apply(batch, tally):
             if isinstance(table, SideTable):
@@ -106,7 +106,7 @@ class Branching:
         return text
 
 
-class _Aside(Notes):
+class _Aside(DetachedBooks):
     """Takes down what is booked on the way to an extra output: counters."""
 
     def __init__(self, side: str) -> None:

@@ -87,7 +87,7 @@ def blank(numbers: Sequence[float]) -> list[Meter]:
     return [Meter() for _ in range(len(numbers) // NUMBERS)]
 
 
-class Word(NamedTuple):
+class MeterReport(NamedTuple):
     """What a piece of a stream has measured so far, on its way to the consumer."""
 
     chain: int
@@ -104,14 +104,14 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT
 
 
-def got(meter: Meter, table: pa.Table) -> None:
+def record_input(meter: Meter, table: pa.Table) -> None:
     """Books a table that an operator was given."""
     meter.batches += 1
     meter.rows_in += table.num_rows
     meter.bytes_in += table.nbytes
 
 
-def gave(meter: Meter, table: pa.Table) -> None:
+def record_output(meter: Meter, table: pa.Table) -> None:
     """Books a table that an operator gave."""
     size_bytes = table.nbytes
     meter.tables += 1
@@ -121,7 +121,7 @@ def gave(meter: Meter, table: pa.Table) -> None:
 
 
 @contextmanager
-def at_work(meter: Meter) -> Iterator[None]:
+def timed(meter: Meter) -> Iterator[None]:
     """Books the time that the block takes."""
     wall_s, cpu_s = time.perf_counter(), time.thread_time()
     try:
@@ -134,11 +134,11 @@ def at_work(meter: Meter) -> Iterator[None]:
 def reading(batches: Iterator[Any], meter: Meter) -> Iterator[Any]:
     """Yields batches, and books what it takes to make them."""
     while True:
-        with at_work(meter):
+        with timed(meter):
             batch = next(batches, None)
         if batch is None:
             return
-        gave(meter, batch)
+        record_output(meter, batch)
         yield batch
 
 

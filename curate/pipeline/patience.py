@@ -31,8 +31,8 @@ from typing import Any, Generic, TypeVar
 
 from curate.clock import Clock
 from curate.pipeline.classify import failure_of, kind_of
-from curate.pipeline.remote_error import Raised, RaisedElsewhere
-from curate.pipeline.tally import Tally
+from curate.pipeline.remote_error import CapturedError, RemoteError
+from curate.pipeline.tally import ShardBooks
 from curate.tasks.failure import FailureKind, ShardWaits
 from curate.tasks.policy import LONGEST_BACKOFF_S, Policy
 
@@ -98,7 +98,7 @@ def is_busy(error: BaseException) -> bool:
 
 def busy(error: Exception, tries: int, *, kept: bool = False) -> Busy:
     """Returns what is told of a call that raised."""
-    after_s = error.raised.failure.after_s if isinstance(error, RaisedElsewhere) else failure_of(error).after_s
+    after_s = error.raised.failure.after_s if isinstance(error, RemoteError) else failure_of(error).after_s
     return Busy(error, after_s, tries, kept)
 
 
@@ -129,7 +129,7 @@ class Answer(Generic[T]):
 
 def waited(
     items: Iterator[Any],
-    tally: Tally,
+    tally: ShardBooks,
     clock: Clock,
     rank: int = 0,
     *,
@@ -179,13 +179,13 @@ def waited_here(item: Busy, clock: Clock) -> None:
 
 def reason_of(error: Exception) -> str:
     """Returns what a service said, as far as user code tells."""
-    return (error.raised.failure if isinstance(error, RaisedElsewhere) else failure_of(error)).reason
+    return (error.raised.failure if isinstance(error, RemoteError) else failure_of(error)).reason
 
 
 def given_up(item: Busy) -> Exception:
     """Returns the error of a call that was made too often, which says how often."""
     error = item.error
-    if isinstance(error, RaisedElsewhere):
+    if isinstance(error, RemoteError):
         error.raised = error.raised.tried(item.long_tries)
     else:
         # Not every exception has room for an attribute; such a shard is tried again, and given up then.
@@ -198,10 +198,10 @@ def given_up(item: Busy) -> Exception:
 class Refused:
     """The answer of an actor: the batch is to be sent again, after a wait."""
 
-    raised: Raised
+    raised: CapturedError
     batch: Any
     tries: int
 
     def busy(self) -> Busy:
         """Returns what the task that sent the batch tells."""
-        return busy(RaisedElsewhere(self.raised), self.tries)
+        return busy(RemoteError(self.raised), self.tries)

@@ -24,17 +24,17 @@ from curate.arrow.unknown import empty
 from curate.clock import Clock, SystemClock
 from curate.errors import CurateError, SchemaMismatch
 from curate.pipeline.bad_rows import applied
-from curate.pipeline.meters import Meter, gave, got, peak_memory
+from curate.pipeline.meters import Meter, peak_memory, record_input, record_output
 from curate.pipeline.patience import Busy, Refused, waited_here
-from curate.pipeline.remote_error import Raised, RaisedElsewhere
-from curate.pipeline.step import Place, SideTable, Step
-from curate.pipeline.tally import Booked, Notes, Tally
+from curate.pipeline.remote_error import CapturedError, RemoteError
+from curate.pipeline.step import BatchPosition, SideTable, Step
+from curate.pipeline.tally import DetachedBooks, RowsBooked, ShardBooks
 from curate.runtime.kept import Guard, Kept, leave_if_copy
 from curate.runtime.protocol import Call, Pool, PoolSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Applying:
+class ShardContext:
     """How the batches of a shard are processed."""
 
     shard: str
@@ -54,7 +54,7 @@ class Applying:
 
 
 @dataclass(slots=True)
-class Seen:
+class StepState:
     """What a step was given and gave so far, of one shard."""
 
     rows: int = 0
@@ -106,10 +106,10 @@ class Pipeline:
     def stream(
         self,
         batches: Iterator[pa.Table],
-        tally: Tally,
-        how: Applying,
+        tally: ShardBooks,
+        how: ShardContext,
         meters: Sequence[Meter] = (),
-        begun: Sequence[Seen] = (),
+        begun: Sequence[StepState] = (),
     ) -> Iterator[pa.Table]:
         """Yields what the batches of one shard become, in order, once `setup` was called.
 
@@ -120,16 +120,16 @@ class Pipeline:
         meters = meters or [Meter() for _ in self._opened]
         for step, meter, seen in zip(self._opened, meters, begun or self.begin(), strict=True):
             if self._is_pooled(step):
-                tables = _there(step, tables, tally, how, meter, next(pools), seen)
+                tables = _in_pool(step, tables, tally, how, meter, next(pools), seen)
             else:
-                tables = _here(step, tables, tally, how, meter, seen)
+                tables = _in_task(step, tables, tally, how, meter, seen)
         return tables
 
-    def begin(self) -> list[Seen]:
+    def begin(self) -> list[StepState]:
         """Returns what its steps have seen of a shard so far, nothing; `stream` adds to it."""
-        return [Seen() for _ in self.steps]
+        return [StepState() for _ in self.steps]
 
-    def apply(self, batch: pa.Table, tally: Tally) -> Iterator[pa.Table]:
+    def apply(self, batch: pa.Table, tally: ShardBooks) -> Iterator[pa.Table]:
         """Yields what an empty table becomes: what a schema is asked for with, where there are no rows."""
         tables: Iterator[pa.Table] = iter([batch])
         pools = iter(self._pools)
@@ -144,9 +144,9 @@ class Pipeline:
         return text
 
 
-def _empties(step: Step, tables: Iterator[pa.Table], tally: Tally) -> Iterator[pa.Table]:
+def _empties(step: Step, tables: Iterator[pa.Table], tally: ShardBooks) -> Iterator[pa.Table]:
     for table in tables:
-        made = list(step.apply(table, tally, Place("", 0)))
+        made = list(step.apply(table, tally, BatchPosition("", 0)))
         # What gives no table where nothing matches may know all the same of which columns it would be.
         yield from made or _vacant(step, table)
 
@@ -166,21 +166,21 @@ def _vacant(step: Step, table: Any) -> list[pa.Table]:
 
 def _asked(pool: Pool, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
     for table in tables:
-        found = pool.call((table, 0, Applying(""))).result()
-        if isinstance(found, Raised | Refused):
-            raise RaisedElsewhere(found if isinstance(found, Raised) else found.raised)
+        found = pool.call((table, 0, ShardContext(""))).result()
+        if isinstance(found, CapturedError | Refused):
+            raise RemoteError(found if isinstance(found, CapturedError) else found.raised)
         yield from found.tables
 
 
-def _here(
-    step: Step, tables: Iterator[pa.Table], tally: Tally, how: Applying, meter: Meter, seen: Seen
+def _in_task(
+    step: Step, tables: Iterator[pa.Table], tally: ShardBooks, how: ShardContext, meter: Meter, seen: StepState
 ) -> Iterator[pa.Table]:
     """Yields what a step makes of tables, in this process."""
     for batch in _batches(step, tables):
         if isinstance(batch, SideTable | Busy) or not batch.num_rows:
             yield batch
             continue
-        got(meter, batch)
+        record_input(meter, batch)
         made = _applied(step, batch, tally, how, seen.rows)
         while True:
             wall_s, cpu_s = time.perf_counter(), time.thread_time()
@@ -199,8 +199,14 @@ def _here(
         seen.rows += batch.num_rows
 
 
-def _there(
-    step: Step, tables: Iterator[pa.Table], tally: Tally, how: Applying, meter: Meter, pool: Pool, seen: Seen
+def _in_pool(
+    step: Step,
+    tables: Iterator[pa.Table],
+    tally: ShardBooks,
+    how: ShardContext,
+    meter: Meter,
+    pool: Pool,
+    seen: StepState,
 ) -> Iterator[pa.Table]:
     """Yields what a step makes of tables, in the actors of its pool."""
     calls: deque[tuple[Call, int]] = deque()
@@ -225,8 +231,8 @@ def _there(
             found = pool.call((found.batch, row, replace(how, tries=found.tries))).result()
             meter.wait_s += time.perf_counter() - waited_s
         rows_of_calls.popleft()
-        if isinstance(found, Raised):
-            raise RaisedElsewhere(found)
+        if isinstance(found, CapturedError):
+            raise RemoteError(found)
         meter.wall_s += found.wall_s
         meter.cpu_s += found.cpu_s
         meter.peak_bytes = max(meter.peak_bytes, found.peak_bytes)
@@ -245,7 +251,7 @@ def _there(
             or (how.budget_bytes is not None and sent_bytes + size > how.budget_bytes)
         ):
             yield from answer()
-        got(meter, batch)
+        record_input(meter, batch)
         calls.append((pool.call((batch, seen.rows, how)), size))
         rows_of_calls.append(seen.rows)
         sent_bytes += size
@@ -259,7 +265,7 @@ def _there(
 @dataclass(frozen=True, slots=True)
 class _Answer:
     tables: list[Any]
-    booked: Booked
+    booked: RowsBooked
     wall_s: float
     cpu_s: float
     peak_bytes: int
@@ -279,10 +285,10 @@ class _Actor:
         log.ensure_configured()
         self._opened = self.step.opened()
 
-    def call(self, payload: tuple[pa.Table, int, Applying]) -> _Answer | Raised | Refused:
+    def call(self, payload: tuple[pa.Table, int, ShardContext]) -> _Answer | CapturedError | Refused:
         batch, row, how = payload
         assert self._opened is not None
-        notes = Notes()
+        notes = DetachedBooks()
         wall_s, cpu_s = time.perf_counter(), time.thread_time()
         self._kept = self._kept or Kept()
         try:
@@ -294,10 +300,10 @@ class _Actor:
                     elif item.short or item.kept:
                         waited_here(item, self.clock)
                     else:
-                        return Refused(Raised.of(item.error), batch, item.tries)
+                        return Refused(CapturedError.of(item.error), batch, item.tries)
                 guard.check()
         except Exception as error:  # noqa: BLE001 - whatever user code raises is part of the answer
-            return Raised.of(error)
+            return CapturedError.of(error)
         took_s, on_cpu_s = time.perf_counter() - wall_s, time.thread_time() - cpu_s
         return _Answer(tables, notes.booked(), took_s, on_cpu_s, peak_memory())
 
@@ -307,18 +313,18 @@ class _Placed:
     """A step at a place, as those see it that search for bad rows."""
 
     step: Step
-    place: Place
+    place: BatchPosition
 
-    def apply(self, batch: Any, tally: Tally) -> Iterable[Any]:
+    def apply(self, batch: Any, tally: ShardBooks) -> Iterable[Any]:
         return self.step.apply(batch, tally, self.place)
 
     def hide(self, text: str) -> str:
         return self.step.hide(text)
 
 
-def _applied(step: Step, batch: pa.Table, tally: Tally, how: Applying, row: int) -> Iterator[Any]:
+def _applied(step: Step, batch: pa.Table, tally: ShardBooks, how: ShardContext, row: int) -> Iterator[Any]:
     """Yields what a step makes of a batch without its bad rows; what it raises says where."""
-    placed = _Placed(step, Place(how.shard, row, how.rank, how.tries))
+    placed = _Placed(step, BatchPosition(how.shard, row, how.rank, how.tries))
     where = f"in {step.name}, of the rows {row} to {row + batch.num_rows - 1} it got"
     try:
         for item in applied(placed, batch, tally, errors=how.errors, hold=how.hold, tries=how.tries):
@@ -348,12 +354,12 @@ def _batches(step: Step, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
             yield from _vacant(step, table)
 
 
-def _given(step: Step, table: pa.Table, seen: Seen, meter: Meter) -> pa.Table:
+def _given(step: Step, table: pa.Table, seen: StepState, meter: Meter) -> pa.Table:
     if step.one_schema and not isinstance(table, SideTable):
         if seen.schema is not None:
             table = in_order(table, seen.schema.names)
         seen.schema = agreed(step.name, seen.schema, table.schema)
-    gave(meter, table)
+    record_output(meter, table)
     return table
 
 

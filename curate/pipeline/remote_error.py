@@ -13,7 +13,7 @@ from curate.tasks.task_end import failure_of_end, kind_of_end
 
 
 @dataclass(frozen=True, slots=True)
-class Raised:
+class CapturedError:
     """Word of what was raised."""
 
     failure: Failure
@@ -23,9 +23,9 @@ class Raised:
     """Whether it came from another process."""
 
     @classmethod
-    def of(cls, error: Exception) -> Raised:
+    def of(cls, error: Exception) -> CapturedError:
         """Returns word of an exception; of one that only passes on what happened elsewhere, that."""
-        if isinstance(error, RaisedElsewhere):
+        if isinstance(error, RemoteError):
             return error.raised
         if isinstance(error, CallLostError):
             return cls(failure_of_end(error.ended, kind_of_end(error.ended.end)), error)
@@ -39,21 +39,21 @@ class Raised:
             packed = pickle.dumps(None)
         return _received, (self.failure, packed)
 
-    def tried(self, tries: int) -> Raised:
+    def tried(self, tries: int) -> CapturedError:
         """Returns this as what was raised so many times in a row."""
         return replace(self, failure=replace(self.failure, tries=tries))
 
-    def noted(self, note: str) -> Raised:
+    def noted(self, note: str) -> CapturedError:
         """Returns this with a note that says where it was."""
         if self.error is not None:
             self.error.add_note(note)
         return replace(self, failure=replace(self.failure, traceback=f"{self.failure.traceback.rstrip()}\n{note}\n"))
 
 
-class RaisedElsewhere(Exception):
+class RemoteError(Exception):
     """Passes on what was raised in another process."""
 
-    def __init__(self, raised: Raised) -> None:
+    def __init__(self, raised: CapturedError) -> None:
         super().__init__(raised.failure.error)
         self.raised = raised
 
@@ -62,9 +62,9 @@ class RaisedElsewhere(Exception):
         self.raised = self.raised.noted(note)
 
 
-def _received(failure: Failure, packed: bytes) -> Raised:
+def _received(failure: Failure, packed: bytes) -> CapturedError:
     try:
         error = pickle.loads(packed)
     except Exception:  # noqa: BLE001 - its class is not importable here; the text is told instead
         error = None
-    return Raised(failure, error, sent=True)
+    return CapturedError(failure, error, sent=True)

@@ -34,7 +34,7 @@ from typing import IO, Any
 
 from curate.errors import BadRow, ConfigError
 from curate.pipeline import sandbox_process as far
-from curate.pipeline.remote_error import Raised, RaisedElsewhere
+from curate.pipeline.remote_error import CapturedError, RemoteError
 from curate.units import KIB
 
 AHEAD_BYTES = 64 * KIB
@@ -46,7 +46,7 @@ _ENDS_S = 5.0
 """Seconds that the keeper has to end by itself."""
 
 
-class Confined:
+class Sandboxed:
     """A function that runs in a child process. Used by one thread, for one batch of rows at a time.
 
     The process starts with the first row and is replaced when it dies. It ends with `close`, when this object goes, and
@@ -86,7 +86,7 @@ class Confined:
         """Returns what the function returns for a row.
 
         Raises BadRow, with the reason, for a row that ends the process, or takes too long or too much memory; and what
-        the function raises, with its traceback as a note, or RaisedElsewhere where that cannot be sent.
+        the function raises, with its traceback as a note, or RemoteError where that cannot be sent.
         """
         (result,) = self.results([row])
         if isinstance(result, BadRow):
@@ -205,7 +205,7 @@ class _Keeper:
         number = far_end.fileno()
         # As arguments, since nothing of curate may be found there before.
         where = "curate.pipeline.sandbox_process"
-        start = f"import sys; sys.path[:] = {sys.path!r}; from {where} import keep; keep({number})"
+        start = f"import sys; sys.path[:] = {sys.path!r}; from {where} import fork_server; fork_server({number})"
         with far_end:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", start],
@@ -232,7 +232,7 @@ class _Keeper:
         kind, size = far.HEADER.unpack(self._reply(far.HEADER.size))
         data = self._reply(size)
         if kind == far.FAILED:
-            raised: Raised = pickle.loads(data)
+            raised: CapturedError = pickle.loads(data)
             raise _raised(raised.noted(f"while {_name(fn)} was loaded in a process of its own"))
 
     def child(self) -> _Child:
@@ -433,9 +433,9 @@ def _framed(row: Mapping[str, Any]) -> bytes:
     return far.HEADER.pack(far.ROW, len(data)) + data
 
 
-def _raised(raised: Raised) -> Exception:
+def _raised(raised: CapturedError) -> Exception:
     if raised.error is None:
-        return RaisedElsewhere(raised)
+        return RemoteError(raised)
     raised.error.add_note(f"in a process of its own:\n{raised.failure.traceback.rstrip()}")
     return raised.error
 

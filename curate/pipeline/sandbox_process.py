@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from curate.errors import BadRow
-from curate.pipeline.remote_error import Raised
+from curate.pipeline.remote_error import CapturedError
 from curate.units import format_bytes
 
 HEADER = struct.Struct("<cQ")
@@ -49,7 +49,7 @@ NUMBER = struct.Struct("<q")
 """What the keeper answers: the child's process, or its exit status, negative for a signal."""
 
 
-def keep(number: int) -> None:
+def fork_server(number: int) -> None:
     """Loads what comes through a socket, then does what it is told until nobody can tell it anything any more."""
     faulthandler.enable()
     # What was printed before a crash is seen.
@@ -60,7 +60,7 @@ def keep(number: int) -> None:
     try:
         fn, memory_bytes = pickle.loads(_exactly(reader, size))
     except Exception as error:  # noqa: BLE001 - user code is imported here; the worker tells what it raised
-        _send(control, FAILED, pickle.dumps(Raised.of(error)))
+        _send(control, FAILED, pickle.dumps(CapturedError.of(error)))
         return
     _send(control, LOADED, b"")
     child = 0
@@ -157,10 +157,10 @@ def _answer(fn: Callable[[Any], Any], data: bytes, memory_bytes: int | None) -> 
         return BAD, pickle.dumps(str(error.reason))
     except MemoryError as error:
         if memory_bytes is None:
-            return RAISED, pickle.dumps(Raised.of(error))
+            return RAISED, pickle.dumps(CapturedError.of(error))
         return BAD, pickle.dumps(f"needed more than {format_bytes(memory_bytes)} of memory")
     except Exception as error:  # noqa: BLE001 - whatever user code raises is the answer
-        return RAISED, pickle.dumps(Raised.of(error))
+        return RAISED, pickle.dumps(CapturedError.of(error))
 
 
 def _flush() -> None:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from curate.pipeline.tally import Tally
+from curate.pipeline.tally import ShardBooks
 from curate.runtime.protocol import Resources
 
 
@@ -41,7 +41,7 @@ READ_ROWS = 16_384
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BatchPosition:
     """Where a batch is in what a step gets of a shard."""
 
     shard: str
@@ -131,7 +131,7 @@ class Step(Protocol):
         """Returns the step with what it keeps for the life of the process that it runs in: a model that is loaded."""
         ...
 
-    def apply(self, batch: pa.Table, tally: Tally, place: Place) -> Iterable[Any]:
+    def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterable[Any]:
         """Yields the tables that a batch, never empty, becomes; books what it drops."""
         ...
 

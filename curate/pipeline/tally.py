@@ -73,7 +73,7 @@ class BadRowBudget:
         return f"{self.fraction * 100:.4g}% of the rows" + (f", at least {self.least}" if self.least else "")
 
 
-class Tally:
+class ShardBooks:
     """The books of the shard at hand and the rows set aside from it.
 
     Between `begin` and `commit` what is booked can be taken back: a batch that fails half way leaves nothing.
@@ -148,7 +148,7 @@ class Tally:
         self._searched += 1
         self._bound_searched()
 
-    def merge(self, booked: Booked) -> None:
+    def merge(self, booked: RowsBooked) -> None:
         """Books what was booked elsewhere about rows of this shard. Raises TooManyBadRows over the budget."""
         self.calls += booked.calls
         for reason, n in booked.dropped.items():
@@ -206,7 +206,7 @@ class Tally:
             )
 
 
-def counted(tables: Iterator[Any], tally: Tally) -> Iterator[Any]:
+def counted(tables: Iterator[Any], tally: ShardBooks) -> Iterator[Any]:
     """Yields tables that are read, and books their rows as they are taken."""
     for table in tables:
         tally.books.rows_in += table.num_rows
@@ -214,7 +214,7 @@ def counted(tables: Iterator[Any], tally: Tally) -> Iterator[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Booked:
+class RowsBooked:
     """What was booked about a batch, on its way to the books of its shard."""
 
     dropped: Mapping[str, int] = field(default_factory=dict)
@@ -228,7 +228,7 @@ class Booked:
     metrics: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Notes(Tally):
+class DetachedBooks(ShardBooks):
     """Takes down what user code says about a batch where the books of its shard are not at hand."""
 
     def __init__(self) -> None:
@@ -241,7 +241,7 @@ class Notes(Tally):
     def _bound_searched(self) -> None:
         """Whether there are too many, the books of the shard tell."""
 
-    def booked(self) -> Booked:
+    def booked(self) -> RowsBooked:
         """Returns what was booked."""
         books = self.books
-        return Booked(books.dropped, books.counters, tuple(self._rows), self._searched, self.calls, books.metrics)
+        return RowsBooked(books.dropped, books.counters, tuple(self._rows), self._searched, self.calls, books.metrics)

@@ -26,7 +26,7 @@ from curate.formats.read.json_array import stored_as_array
 from curate.formats.read.parquet import row_groups
 from curate.formats.rows import SAMPLED_FILES, check_declared, known_schema, read, sample_schema
 from curate.ledger.columns import BLOCK_ROWS
-from curate.pipeline.tally import Tally, counted
+from curate.pipeline.tally import ShardBooks, counted
 from curate.prefetch import ahead
 from curate.sources.key_types import refuse_other_types
 from curate.sources.listing import SCHEMA, list_inputs
@@ -151,7 +151,7 @@ class Files(FileShards):
     def identity(self) -> Any:
         return ["files", self.how.identity()]
 
-    def read(self, piece: Shard, view: View, batch_rows: int, tally: Tally) -> Iterator[pa.Table]:
+    def read(self, piece: Shard, view: View, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
         return counted(self._read(piece, view, batch_rows, tally.bad_row), tally)
 
     def _read(self, piece: Shard, view: View, batch_rows: int, on_bad_row: OnBadRow) -> Iterator[pa.Table]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from curate.arrow.batches import rechunk
 from curate.arrow.unknown import empty
-from curate.pipeline.tally import Tally, counted
+from curate.pipeline.tally import ShardBooks, counted
 from curate.sources.protocol import View
 from curate.sources.split import bundled
 from curate.units import MIB
@@ -81,7 +81,9 @@ class Tables:
     def identity(self) -> Any:
         return ["tables", [_digest(table) for table in self.tables]]
 
-    def read(self, piece: tuple[int, pa.Table, int], view: View, batch_rows: int, tally: Tally) -> Iterator[pa.Table]:
+    def read(
+        self, piece: tuple[int, pa.Table, int], view: View, batch_rows: int, tally: ShardBooks
+    ) -> Iterator[pa.Table]:
         del view
         return counted(rechunk(iter([piece[1]]), batch_rows), tally)
 
@@ -131,7 +133,7 @@ class Range:
     def identity(self) -> Any:
         return ["range", self.rows]
 
-    def read(self, piece: tuple[int, int], view: View, batch_rows: int, tally: Tally) -> Iterator[pa.Table]:
+    def read(self, piece: tuple[int, int], view: View, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
         del view
         return counted(self._read(piece, batch_rows), tally)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import pyarrow as pa
 
-from curate.pipeline.tally import Tally
+from curate.pipeline.tally import ShardBooks
 from curate.sources.split import SHARD_BYTES
 from curate.sources.upstream import Hole
 
@@ -49,7 +49,7 @@ class RowSource(Protocol):
         """Returns what a task is given of one of them: nothing of the others travels with it."""
         ...
 
-    def parts(self, given: Any, batch_rows: int, tally: Tally) -> Iterator[tuple[str, int, Iterator[Any]]]:
+    def parts(self, given: Any, batch_rows: int, tally: ShardBooks) -> Iterator[tuple[str, int, Iterator[Any]]]:
         """Yields what one of them is read from, one after the other: its id, its number among those of all shards, and
         its rows in tables of `batch_rows` rows at most, none empty, which are booked as read as they are taken."""
         ...
@@ -105,7 +105,7 @@ class Source(Protocol):
         """Returns what decides the rows, as JSON values; of files, how they are read."""
         ...
 
-    def read(self, piece: Any, view: View, batch_rows: int, tally: Tally) -> Iterator[pa.Table]:
+    def read(self, piece: Any, view: View, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
         """Yields the piece's rows in batches of at most `batch_rows` rows, none empty; books them as read as they are
         taken, and those that are bad."""
         ...

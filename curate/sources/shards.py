@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.pipeline.tally import Tally
+from curate.pipeline.tally import ShardBooks
 from curate.sources.files import FileShards
 from curate.sources.listing import SCHEMA
 from curate.sources.protocol import Listed, Source, View
@@ -106,13 +106,13 @@ class SourceRows:
         return self._shards[int(uri.rpartition("#")[2])].pieces
 
     def parts(
-        self, given: tuple[_Piece, ...], batch_rows: int, tally: Tally
+        self, given: tuple[_Piece, ...], batch_rows: int, tally: ShardBooks
     ) -> Iterator[tuple[str, int, Iterator[pa.Table]]]:
         """Yields the pieces of a shard: id, rank and rows, which are booked as they are taken."""
         for one in given:
             yield one.name, one.rank, self._rows(one.source, one.piece, batch_rows, tally)
 
-    def _rows(self, number: int, piece: Any, batch_rows: int, tally: Tally) -> Iterator[pa.Table]:
+    def _rows(self, number: int, piece: Any, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
         source = self.sources[number]
         try:
             yield from source.read(piece, self.views[number], batch_rows, tally)

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from curate.arrow.batches import rechunk
 from curate.errors import CorruptInput
-from curate.pipeline.tally import BadRowBudget, Tally, counted
+from curate.pipeline.tally import BadRowBudget, ShardBooks, counted
 from curate.sources.files import READERS, Files
 from curate.sources.protocol import Listed, View
 from curate.storage.open import open_store
@@ -93,7 +93,7 @@ class Sliced(Listed):
     def count(self) -> int | None:
         return self.files.count()
 
-    def read(self, piece: Output, view: View, batch_rows: int, tally: Tally) -> Iterator[pa.Table]:
+    def read(self, piece: Output, view: View, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
         return counted(rechunk(self._rows(piece, view, batch_rows), batch_rows), tally)
 
     def _rows(self, piece: Output, view: View, batch_rows: int) -> Iterator[pa.Table]:
@@ -101,7 +101,7 @@ class Sliced(Listed):
         whole = replace(view, predicate=None)
         for one in piece.slices:
             left, skip = one.take, one.skip
-            for table in self.files.read(one.shard, whole, batch_rows, Tally(BadRowBudget())):
+            for table in self.files.read(one.shard, whole, batch_rows, ShardBooks(BadRowBudget())):
                 own = table.slice(skip, left)
                 skip = max(0, skip - table.num_rows)
                 left -= own.num_rows

@@ -8,8 +8,8 @@ from typing import Any, BinaryIO, Protocol
 
 from curate.errors import CorruptInput, GenerationMismatch, ObjectNotFound
 from curate.pipeline.meters import Meter
-from curate.pipeline.pipeline import Applying
-from curate.pipeline.tally import Tally
+from curate.pipeline.pipeline import ShardContext
+from curate.pipeline.tally import ShardBooks
 from curate.runtime.protocol import Pool, PoolSpec
 from curate.storage.protocol import Object, Store
 
@@ -68,12 +68,12 @@ class RowOperator(Operator, Protocol):
     """An operator over the rows of a shard."""
 
     def stream(
-        self, batches: Iterator[Any], tally: Tally, how: Applying, meters: Sequence[Meter] = ()
+        self, batches: Iterator[Any], tally: ShardBooks, how: ShardContext, meters: Sequence[Meter] = ()
     ) -> Iterator[Any]:
         """Yields the tables that the batches of a shard become, in order; each of an extra output as a `SideTable`."""
         ...
 
-    def apply(self, batch: Any, tally: Tally) -> Iterator[Any]:
+    def apply(self, batch: Any, tally: ShardBooks) -> Iterator[Any]:
         """Yields the tables that an empty table becomes."""
         ...
 
@@ -81,6 +81,6 @@ class RowOperator(Operator, Protocol):
 class FileOperator(Operator, Protocol):
     """An operator over whole files."""
 
-    def apply_file(self, file: InputFile, tally: Tally) -> Iterable[Any]:
+    def apply_file(self, file: InputFile, tally: ShardBooks) -> Iterable[Any]:
         """Yields the tables that a file becomes; it has no extra outputs."""
         ...

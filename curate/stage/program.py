@@ -35,12 +35,12 @@ from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.ledger.side_outputs import MAIN, side_name
 from curate.pipeline.classify import ForeignOutputError
-from curate.pipeline.meters import Meters, at_work, got, reading
+from curate.pipeline.meters import Meters, reading, record_input, timed
 from curate.pipeline.patience import WORD_S, waited
-from curate.pipeline.pipeline import Applying
-from curate.pipeline.remote_error import Raised
+from curate.pipeline.pipeline import ShardContext
+from curate.pipeline.remote_error import CapturedError
 from curate.pipeline.step import SideTable
-from curate.pipeline.tally import BadRowBudget, Tally, counted
+from curate.pipeline.tally import BadRowBudget, ShardBooks, counted
 from curate.runtime.kept import Guard, Kept, ProcessSpoiltError, leave_if_copy, spoilt
 from curate.runtime.protocol import Pool, PoolSpec
 from curate.sources.protocol import RowSource
@@ -175,7 +175,7 @@ class StageProgram:
             ):
                 record = yield from self._run_shard(index, shard, given, piece)
         except Exception as error:  # noqa: BLE001 - whatever user code raises becomes a failure of this shard alone
-            record = ShardRecord(index, 0.0, Raised.of(error).failure)
+            record = ShardRecord(index, 0.0, CapturedError.of(error).failure)
         return replace(
             record,
             # Without what is loaded once: bundles are sized from how long shards take.
@@ -207,7 +207,7 @@ class StageProgram:
 
         Returns None, without the main output, if others are to be replaced first, which are in `replaced` then.
         """
-        tally = Tally(BadRowBudget(self.max_bad_rows))
+        tally = ShardBooks(BadRowBudget(self.max_bad_rows))
         meters = Meters([pooled for _, pooled in self.operator.metered])
         tables = self._tables(shard, given, tally, rank=index, errors=piece.last, meters=meters, asks=piece.asks)
         if piece.schema is None:
@@ -226,10 +226,10 @@ class StageProgram:
                     yield table
                     continue
                 leave_if_copy()
-                got(meters.write, table)
-                with at_work(meters.write):
+                record_input(meters.write, table)
+                with timed(meters.write):
                     tally.books.rows_out += outputs.write(table)
-            with at_work(meters.write):
+            with timed(meters.write):
                 folded = tally.books.rows_out - outputs.settle(tally.books.rows_out)
             tally.books.rows_out -= folded
             if self.runs is not None:
@@ -237,7 +237,7 @@ class StageProgram:
             tally.close()
             outputs.count(tally.books)
             self._guard.check()
-            with at_work(meters.write):
+            with timed(meters.write):
                 published = outputs.publish(self._record(shard, tally, out), replaced, piece.over)
             meters.write.bytes_out = outputs.bytes_out
         if isinstance(published, Taken):
@@ -266,7 +266,7 @@ class StageProgram:
         self,
         shard: Shard,
         given: Any,
-        tally: Tally,
+        tally: ShardBooks,
         numbers: Iterator[int] | None = None,
         *,
         rank: int = 0,
@@ -284,7 +284,7 @@ class StageProgram:
         isolate = errors and self.quarantine_errors
         left = count() if numbers is None else numbers
         for name, number, tables in self._parts(shard, given, rank, tally):
-            how = Applying(name, number, errors=isolate, hold=hold, budget_bytes=self.budget_bytes)
+            how = ShardContext(name, number, errors=isolate, hold=hold, budget_bytes=self.budget_bytes)
             # The number first: what is not asked for any more is not read.
             batches = reading((table for _, table in zip(left, tables, strict=False)), meters.read)
             made = cast(RowOperator, self.operator).stream(batches, tally, how, meters.steps)
@@ -293,7 +293,7 @@ class StageProgram:
             # Extra outputs are those of the stage that ends the job.
             yield from made if self.runs is None else (one for one in made if not isinstance(one, SideTable))
 
-    def _file_tables(self, shard: Shard, tally: Tally) -> Iterator[Any]:
+    def _file_tables(self, shard: Shard, tally: ShardBooks) -> Iterator[Any]:
         file = InputFile(shard.uri, shard.object_bytes, shard.generation, self._store(shard.uri))
         try:
             yield from cast(FileOperator, self.operator).apply_file(file, tally)
@@ -306,13 +306,15 @@ class StageProgram:
                 "call self.quarantine(row, reason) and go on, or raise CorruptInput to give the file up"
             ) from error
 
-    def _parts(self, shard: Shard, given: Any, rank: int, tally: Tally) -> Iterator[tuple[str, int, Iterator[Any]]]:
+    def _parts(
+        self, shard: Shard, given: Any, rank: int, tally: ShardBooks
+    ) -> Iterator[tuple[str, int, Iterator[Any]]]:
         """Yields what a shard is read from: id, rank and rows, booked as they are taken."""
         if self.rows is not None:
             return self.rows.parts(given, self.batch_rows, tally)
         return iter([(shard.id, rank, counted(self._batches(shard, tally), tally))])
 
-    def _batches(self, shard: Shard, tally: Tally) -> Iterator[Any]:
+    def _batches(self, shard: Shard, tally: ShardBooks) -> Iterator[Any]:
         encoding: Encoding = detect(shard.uri, self.how)
         return read(
             self._store(shard.uri),
@@ -326,7 +328,7 @@ class StageProgram:
             on_bad_row=tally.bad_row,
         )
 
-    def _record(self, shard: Shard, tally: Tally, out: Store) -> dict[str, Any]:
+    def _record(self, shard: Shard, tally: ShardBooks, out: Store) -> dict[str, Any]:
         """Publishes the quarantine, which the record names, and returns the record: deterministic fields only."""
         quarantine = None
         if tally.quarantine is not None:
@@ -431,7 +433,7 @@ class StageProgram:
     # The schema of the output
 
     def _probe(self, probe: Probe) -> Probed:
-        tally = Tally(BadRowBudget("100%"))
+        tally = ShardBooks(BadRowBudget("100%"))
         answer = vacant = Probed(sides=dict.fromkeys(probe.sides))
         ended = False
         try:
@@ -467,7 +469,7 @@ class StageProgram:
             else:
                 ended = self.operator.reads_files or next(numbers, None) is not None
         except Exception as raised:  # noqa: BLE001 - a shard that fails here fails again, and is booked, when it runs
-            failure = Raised.of(raised).failure
+            failure = CapturedError.of(raised).failure
             passing = failure.kind in (FailureKind.RETRY_LATER, FailureKind.THROTTLED)
             again_s = failure.after_s if passing else None
             error = failure.error if passing or not answer.known else ""

@@ -28,8 +28,8 @@ import pyarrow as pa
 
 from curate.clock import Clock, SystemClock
 from curate.errors import StreamFailed
-from curate.pipeline.meters import Word
-from curate.pipeline.remote_error import Raised
+from curate.pipeline.meters import MeterReport
+from curate.pipeline.remote_error import CapturedError
 from curate.runtime.protocol import (
     Backend,
     Block,
@@ -89,7 +89,8 @@ def stream_blocks(
 
     A piece whose worker or node dies runs again, as often as `policy` says. To stop early (`break`, `close`) ends all
     tasks and frees what they made; so does `stopped`, which is asked while the stream waits for its next table: it says
-    whether nobody wants that any more. `gauges` tell how it is doing; what a program yields of type `Word` goes there.
+    whether nobody wants that any more. `gauges` tell how it is doing; what a program yields of type `MeterReport` goes
+    there.
 
     Raises what the program raised, once all tables before it were consumed, with the traceback of the worker as a note.
     Raises StreamFailed where that cannot be sent, or a piece was given up; ValueError if the budget is no positive
@@ -152,7 +153,7 @@ class _Replayable:
         piece, skip = payload
         try:
             for item in self.program.run(piece):
-                if isinstance(item, Word):
+                if isinstance(item, MeterReport):
                     yield item
                     continue
                 if not isinstance(item, pa.Table):
@@ -163,7 +164,7 @@ class _Replayable:
                 yield item
                 del item
         except Exception as error:  # noqa: BLE001 - whatever user code raises is the consumer's to hear
-            yield Raised.of(error)
+            yield CapturedError.of(error)
 
 
 # In the consumer's process
@@ -189,7 +190,7 @@ class _Piece:
     """What the block that it offers counts for, in bytes."""
     offered_s: float = 0.0
     """When it was offered."""
-    raised: Raised | None = None
+    raised: CapturedError | None = None
     ended: bool = False
     """Whether no block follows those that are held."""
     error: Exception | None = None
@@ -384,7 +385,7 @@ class _Stream:
             self._largest = max(self._largest, piece.offered)
         elif isinstance(news, Message):
             for item in news.items:
-                if isinstance(item, Word):
+                if isinstance(item, MeterReport):
                     self._gauges.hear(piece.rank, item)
                 else:
                     piece.raised = item
@@ -410,7 +411,7 @@ class _Stream:
         piece.held_bytes = 0
         self._strike(piece, failure_of_end(ended, kind_of_end(ended.end)))
 
-    def _strike(self, piece: _Piece, failure: Failure, raised: Raised | None = None) -> None:
+    def _strike(self, piece: _Piece, failure: Failure, raised: CapturedError | None = None) -> None:
         kind = failure.kind
         # A worker may have waited for what is not there now many times in a row.
         piece.strikes[kind] += failure.tries
@@ -426,7 +427,7 @@ class _Stream:
         piece.due_s = self._clock.monotonic() + self._policy.wait_s(kind, tries, failure.after_s)
 
 
-def _told(piece: _Piece, failure: Failure, raised: Raised | None) -> Exception:
+def _told(piece: _Piece, failure: Failure, raised: CapturedError | None) -> Exception:
     """Returns what the consumer gets for a piece that was given up."""
     if raised is not None and raised.error is not None:
         if raised.sent:

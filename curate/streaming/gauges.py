@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from curate.clock import Clock, SystemClock
 from curate.observe.metrics import Capacity, Flow
-from curate.pipeline.meters import Meter, Word, add_packed, blank, packed
+from curate.pipeline.meters import Meter, MeterReport, add_packed, blank, packed
 from curate.runtime.protocol import Backend
 
 LOOK_S = 0.1
@@ -34,7 +34,7 @@ class Gauges:
         self._flow = Flow()
         self._clock: Clock = SystemClock()
         self._totals: dict[int, list[Meter]] = {}
-        self._words: dict[int, Word] = {}
+        self._words: dict[int, MeterReport] = {}
         """The last word of each piece that has not ended."""
         self._since_s: float | None = None
         """Since when consumer or blocks wait; None: the stream does not run."""
@@ -100,7 +100,7 @@ class Gauges:
         with self._lock:
             self._flow = replace(self._flow, blocked_s=self._flow.blocked_s + seconds)
 
-    def hear(self, piece: int, word: Word) -> None:
+    def hear(self, piece: int, word: MeterReport) -> None:
         """A piece says what it has measured so far."""
         with self._lock:
             self._words[piece] = word

@@ -14,11 +14,11 @@ from curate.arrow.batches import first_rows, paced, sized
 from curate.clock import SystemClock
 from curate.errors import SetupFailed
 from curate.log import get_logger
-from curate.pipeline.meters import Meters, Word, reading
+from curate.pipeline.meters import MeterReport, Meters, reading
 from curate.pipeline.patience import waited
-from curate.pipeline.pipeline import Applying, Pipeline
+from curate.pipeline.pipeline import Pipeline, ShardContext
 from curate.pipeline.step import SideTable, read_rows
-from curate.pipeline.tally import BadRowBudget, Tally
+from curate.pipeline.tally import BadRowBudget, ShardBooks
 from curate.runtime.protocol import Pool, PoolSpec
 from curate.sources.shards import Names
 from curate.stage.fusion import Fusion
@@ -68,7 +68,7 @@ class Reading:
         """Returns the name of each source, and what follows it."""
         return list(zip(self._names, self._pipelines, strict=True))
 
-    def run(self, payload: tuple[int, int, tuple[Any, ...], tuple[str, ...]]) -> Iterator[pa.Table | Word]:
+    def run(self, payload: tuple[int, int, tuple[Any, ...], tuple[str, ...]]) -> Iterator[pa.Table | MeterReport]:
         """Yields the blocks of a bundle of pieces, and word of what was measured: now and then, and at the end.
 
         The payload is the number of their source, that of the first piece among those of all sources, the bundle, and
@@ -90,14 +90,14 @@ class Reading:
             # Before the block: who wants no more than that hears no more.
             if time.monotonic() - self._told_s >= WORD_S:
                 self._told_s = time.monotonic()
-                yield Word(number, meters.packed(write=False))
+                yield MeterReport(number, meters.packed(write=False))
             yield block
             large = block.nbytes >= RELEASED_BYTES
             del block
             if large:
                 # What Arrow keeps for the next one would be memory that no budget knows of.
                 pa.default_memory_pool().release_unused()
-        yield Word(number, meters.packed(write=False))
+        yield MeterReport(number, meters.packed(write=False))
 
     def _tables(
         self, fusion: Fusion, pipeline: Pipeline, rank: int, each: Iterable[tuple[Any, str]], meters: Meters, told: bool
@@ -105,7 +105,7 @@ class Reading:
         given = 0
         for number, (piece, name) in enumerate(each):
             step = None if fusion.read_step is None else max(1, fusion.read_step - given)
-            applying = Applying(name, rank + number, budget_bytes=self.budget_bytes, ahead=step is None)
+            applying = ShardContext(name, rank + number, budget_bytes=self.budget_bytes, ahead=step is None)
             for table in self._of_piece(fusion, pipeline, piece, applying, step, meters):
                 # Extra outputs are for who writes.
                 if not isinstance(table, SideTable):
@@ -113,9 +113,9 @@ class Reading:
                     yield table if told else named(table, fusion.source.label(piece))
 
     def _of_piece(
-        self, fusion: Fusion, pipeline: Pipeline, piece: Any, how: Applying, step: int | None, meters: Meters
+        self, fusion: Fusion, pipeline: Pipeline, piece: Any, how: ShardContext, step: int | None, meters: Meters
     ) -> Iterator[Any]:
-        source, tally = fusion.source, Tally(BadRowBudget())
+        source, tally = fusion.source, ShardBooks(BadRowBudget())
         batches = source.read(piece, fusion.view, read_rows(fusion.operators), tally)
         try:
             read = reading(paced(batches, step), meters.read)

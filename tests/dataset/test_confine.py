@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 import curate
 from curate.errors import BadRow, ConfigError, RetryLater
-from curate.pipeline.remote_error import RaisedElsewhere
-from curate.pipeline.sandbox import Confined
+from curate.pipeline.remote_error import RemoteError
+from curate.pipeline.sandbox import Sandboxed
 from curate.units import MIB
 from tests.fakes import NEVER_S
 from tests.job.inline import quarantined
@@ -98,15 +98,15 @@ def act(row: dict[str, Any]) -> Any:
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[Confined]:
-    confined = Confined(act, 60.0)
+def shared() -> Iterator[Sandboxed]:
+    confined = Sandboxed(act, 60.0)
     yield confined
     confined.close()
 
 
 @pytest.fixture(scope="module")
-def hasty() -> Iterator[Confined]:
-    confined = Confined(act, TIMEOUT_S)
+def hasty() -> Iterator[Sandboxed]:
+    confined = Sandboxed(act, TIMEOUT_S)
     yield confined
     confined.close()
 
@@ -147,7 +147,7 @@ def gone(pid: int) -> bool:
         ({"do": "bad", "reason": "\udce9"}, "\udce9"),
     ],
 )
-def test_a_row_costs_itself(shared: Confined, row: dict[str, Any], reason: str) -> None:
+def test_a_row_costs_itself(shared: Sandboxed, row: dict[str, Any], reason: str) -> None:
     """Those before and behind it are there, in order; alone, it raises."""
     rows = [{"n": n} for n in range(5)]
     rows[2] = {"n": 2, **row}
@@ -167,7 +167,7 @@ BAD = {
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(["well", "well", "well", *BAD]), max_size=40))
 def test_any_pattern_of_bad_rows_gives_exactly_the_other_results(
-    shared: Confined, tmp_path_factory: pytest.TempPathFactory, pattern: list[str]
+    shared: Sandboxed, tmp_path_factory: pytest.TempPathFactory, pattern: list[str]
 ) -> None:
     """And no row was run twice, nor left out; a process is started for those that end one, and for no other."""
     log = tmp_path_factory.mktemp("log") / "rows"
@@ -181,7 +181,7 @@ def test_any_pattern_of_bad_rows_gives_exactly_the_other_results(
 
 def test_no_process_before_the_first_row_and_one_for_all() -> None:
     """It is another one, it stays, and it is replaced when it was ended between two batches: that costs no row."""
-    confined = Confined(act)
+    confined = Sandboxed(act)
     assert list(confined.results([])) == []
     assert (confined.children, confined._keeper) == (0, None)
     pids = {one["pid"] for _ in range(3) for one in confined.results([{"n": 1}, {"n": 2}])}
@@ -201,7 +201,7 @@ def test_a_process_that_is_killed_from_outside_costs_the_row_at_work(tmp_path: P
             select.select([], [], [], 0.01)
         os.kill(int(numbers[0]), signal.SIGKILL)
 
-    patient = Confined(act, 60.0)
+    patient = Sandboxed(act, 60.0)
     killer = threading.Thread(target=kill)
     killer.start()
     rows = [{"n": 0}, {"n": 1, "do": "hang with children", "pids": str(pids)}, {"n": 2}]
@@ -213,7 +213,7 @@ def test_a_process_that_is_killed_from_outside_costs_the_row_at_work(tmp_path: P
 
 def test_a_keeper_that_is_killed_is_replaced() -> None:
     """It runs no row, so it costs none; of the row at work then, how its process ended is not known."""
-    confined = Confined(act)
+    confined = Sandboxed(act)
     assert told(confined.results([{"n": 0}])) == [0]
     assert confined._keeper is not None
     confined._keeper._process.kill()
@@ -229,19 +229,19 @@ def test_a_keeper_that_is_killed_is_replaced() -> None:
 # Time and memory
 
 
-def test_a_row_that_hangs_costs_itself(hasty: Confined) -> None:
+def test_a_row_that_hangs_costs_itself(hasty: Sandboxed) -> None:
     rows = [{"n": 0}, {"do": "hang"}, {"n": 2}, {"do": "hang"}, {"n": 4}]
     assert told(hasty.results(rows)) == [0, "took longer than 1 s", 2, "took longer than 1 s", 4]
 
 
-def test_a_hang_takes_its_children_along(hasty: Confined, tmp_path: Path) -> None:
+def test_a_hang_takes_its_children_along(hasty: Sandboxed, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     rows = [{"n": 1, "do": "hang with children", "pids": str(pids)}, {"n": 2, "do": "leave a child"}, {"n": 3}]
     assert told(hasty.results(rows)) == ["took longer than 1 s", BAD["exit"], 3]
     assert all(gone(int(pid)) for pid in pids.read_text().split())
 
 
-def test_time_counts_for_a_row_and_not_for_all(hasty: Confined) -> None:
+def test_time_counts_for_a_row_and_not_for_all(hasty: Sandboxed) -> None:
     """Many rows may take longer together; and who takes the results late takes no time from the rows behind."""
     rows = [{"n": n, "do": "big", "size": 2 * MIB} for n in range(3)]
     taken = []
@@ -253,7 +253,7 @@ def test_time_counts_for_a_row_and_not_for_all(hasty: Confined) -> None:
 
 def test_memory_that_a_row_may_ask_for() -> None:
     """Beyond it the row is bad, and the process goes on; below, and without a limit, it is served."""
-    confined = Confined(act, memory_bytes=256 * MIB)
+    confined = Sandboxed(act, memory_bytes=256 * MIB)
     rows = [{"n": 0}, {"do": "memory", "size": 300 * MIB}, {"do": "memory", "size": 100 * MIB}, {"n": 3}]
     first, second, third, fourth = confined.results(rows)
     assert (first["n"], third, fourth["n"]) == (0, 100 * MIB, 3)
@@ -263,7 +263,7 @@ def test_memory_that_a_row_may_ask_for() -> None:
     confined.close()
 
 
-def test_memory_without_a_limit_of_its_own(shared: Confined) -> None:
+def test_memory_without_a_limit_of_its_own(shared: Sandboxed) -> None:
     """What the function raises then is no word about the row."""
     with pytest.raises(MemoryError):
         shared.apply_row({"do": "memory", "size": 1 << 62})
@@ -279,13 +279,13 @@ def test_memory_without_a_limit_of_its_own(shared: Confined) -> None:
 )
 def test_limits_that_are_none_are_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Confined(act, **given)
+        Sandboxed(act, **given)
 
 
 # What is raised
 
 
-def test_an_exception_is_raised_when_its_row_is_reached(shared: Confined, tmp_path: Path) -> None:
+def test_an_exception_is_raised_when_its_row_is_reached(shared: Sandboxed, tmp_path: Path) -> None:
     """It is what was raised, with the traceback as a note; those behind it are not run, and the process lives on."""
     log = tmp_path / "rows"
     rows = [{"n": n, "log": str(log)} for n in range(50)]
@@ -304,20 +304,20 @@ def test_an_exception_is_raised_when_its_row_is_reached(shared: Confined, tmp_pa
     assert log.read_text().split() == ["0", "1", "2", "7"]
 
 
-def test_an_exception_keeps_what_it_means(shared: Confined) -> None:
+def test_an_exception_keeps_what_it_means(shared: Sandboxed) -> None:
     with pytest.raises(RetryLater, match=r"run again in 12\.5 s: the service is down"):
         shared.apply_row({"do": "later"})
 
 
-def test_an_exception_that_cannot_be_sent_is_told(shared: Confined) -> None:
-    with pytest.raises(RaisedElsewhere, match="Unsendable: holds a lock") as caught:
+def test_an_exception_that_cannot_be_sent_is_told(shared: Sandboxed) -> None:
+    with pytest.raises(RemoteError, match="Unsendable: holds a lock") as caught:
         shared.apply_row({"do": "unsendable"})
     failure = caught.value.raised.failure
     assert failure.frame.startswith("tests/dataset/test_confine.py:")
     assert failure.frame.endswith("in act")
 
 
-def test_a_result_that_cannot_be_sent_is_an_error(shared: Confined) -> None:
+def test_a_result_that_cannot_be_sent_is_an_error(shared: Sandboxed) -> None:
     with pytest.raises(TypeError, match="what was returned, lock, cannot be sent to another process"):
         shared.apply_row({"do": "lock"})
 
@@ -325,7 +325,7 @@ def test_a_result_that_cannot_be_sent_is_an_error(shared: Confined) -> None:
 def test_a_function_that_cannot_be_sent_is_refused() -> None:
     lock = threading.Lock()
     with pytest.raises(ConfigError, match=r"cannot be sent to a process of its own: .*; open files, locks"):
-        Confined(lambda _: lock).apply_row({})
+        Sandboxed(lambda _: lock).apply_row({})
 
 
 class FailsToLoad:
@@ -347,43 +347,43 @@ class EndsLoading(FailsToLoad):
 
 def test_a_function_that_does_not_load_says_why() -> None:
     with pytest.raises(ValueError, match="no number") as caught:
-        Confined(FailsToLoad()).apply_row({})
+        Sandboxed(FailsToLoad()).apply_row({})
     assert "while FailsToLoad was loaded in a process of its own" in caught.value.__notes__[0]
     with pytest.raises(RuntimeError, match=r"EndsLoading could not start.*exit status 5"):
-        Confined(EndsLoading()).apply_row({})
+        Sandboxed(EndsLoading()).apply_row({})
 
 
 # What goes back and forth
 
 
-def test_closures_and_what_only_this_program_has(shared: Confined) -> None:
+def test_closures_and_what_only_this_program_has(shared: Sandboxed) -> None:
     """Functions that no import finds travel by value; values of all kinds come back as they are."""
     add = 40
 
     def inner(row: dict[str, Any]) -> Any:
         return row["n"] + add
 
-    confined = Confined(inner)
+    confined = Sandboxed(inner)
     assert list(confined.results([{"n": n} for n in range(3)])) == [40, 41, 42]
     confined.close()
     for value in (None, b"\0", {"a": [1.5, {"b": None}]}, "\ud800", (), float("inf")):
         assert shared.apply_row({"do": "return", "value": value}) == value
 
 
-def test_rows_and_results_larger_than_any_buffer(shared: Confined) -> None:
+def test_rows_and_results_larger_than_any_buffer(shared: Sandboxed) -> None:
     """Both ways at once, over and over: neither side waits for the other for ever."""
     sizes = [3 * MIB, 10, 0, 2 * MIB, 700_000, 5]
     rows = [{"n": n, "do": "big", "size": size, "text": "y" * size} for n, size in enumerate(sizes)]
     assert [(len(one["text"]), one["got"]) for one in shared.results(rows)] == [(size, size) for size in sizes]
 
 
-def test_many_rows_in_order_around_one_that_dies(shared: Confined) -> None:
+def test_many_rows_in_order_around_one_that_dies(shared: Sandboxed) -> None:
     rows: list[dict[str, Any]] = [{"n": n} for n in range(20_000)]
     rows[11_111]["do"] = "exit"
     assert told(shared.results(iter(rows))) == [*range(11_111), BAD["exit"], *range(11_112, 20_000)]
 
 
-def test_who_leaves_early_gets_none_of_those_results_later(shared: Confined) -> None:
+def test_who_leaves_early_gets_none_of_those_results_later(shared: Sandboxed) -> None:
     results = shared.results([{"n": n} for n in range(1000)])
     assert next(results)["n"] == 0
     results.close()
@@ -400,7 +400,7 @@ def test_what_is_printed_there_is_printed_here(
 ) -> None:
     """By Python and beneath it, in order, before the result is there; also what a row said before it died."""
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
-    confined = Confined(act)
+    confined = Sandboxed(act)
     for text in ("first ☃", "x" * 300_000):
         confined.apply_row({"do": "print", "text": text, "raw": b"raw \xff\n"})
         assert capsys.readouterr().out == f"{text}\nraw \ufffd\n"
@@ -418,7 +418,7 @@ def test_what_is_printed_there_is_printed_here(
 # What is left behind
 
 
-def processes(confined: Confined) -> list[int]:
+def processes(confined: Sandboxed) -> list[int]:
     """Returns the keeper and the child."""
     assert confined._keeper is not None
     return [confined._keeper._process.pid, confined.apply_row({"n": 0})["pid"]]
@@ -426,9 +426,9 @@ def processes(confined: Confined) -> list[int]:
 
 def leave_nothing_behind() -> None:
     """Fails where a process or an open file stays: after `close`, after which it can be used again, and unclosed."""
-    Confined(act).close()
+    Sandboxed(act).close()
     before = sorted(os.listdir("/proc/self/fd"))  # noqa: PTH208
-    confined = Confined(act)
+    confined = Sandboxed(act)
     for _ in range(2):
         confined.apply_row({"n": 0})
         pids = processes(confined)
@@ -455,7 +455,7 @@ def test_nothing_outlives_the_worker(how: str, tmp_path: Path) -> None:
     program = f"""
 import os, signal
 from pathlib import Path
-from curate.pipeline.sandbox import Confined
+from curate.pipeline.sandbox import Sandboxed
 
 def act(row):
     Path(row["pids"]).write_text(f"{{os.getpid()}} {{os.getppid()}}")
@@ -464,7 +464,7 @@ def act(row):
         import re
         re.match("(a+)+b", "a" * 60)
 
-confined = Confined(act)
+confined = Sandboxed(act)
 confined.apply_row({{"pids": {str(tmp_path / "pids")!r}, "hang": {how == "is killed at work"}, "parent": os.getpid()}})
 if {how == "is killed"}:
     os.kill(os.getpid(), signal.SIGKILL)

@@ -17,7 +17,7 @@ from curate.ledger.compression import decompress
 from curate.pipeline import bad_rows
 from curate.pipeline.bad_rows import applied, row_text
 from curate.pipeline.patience import Busy
-from curate.pipeline.tally import MOST_SEARCHED, BadRowBudget, Tally
+from curate.pipeline.tally import MOST_SEARCHED, BadRowBudget, ShardBooks
 
 Rule = Callable[[list[int]], None]
 """Raises for some lists of rows."""
@@ -32,7 +32,7 @@ class Ruled:
     first: int = 0
     """Rows that it gives, each in a table, before it looks at the rule."""
 
-    def apply(self, batch: pa.Table, tally: Tally) -> Iterable[pa.Table]:
+    def apply(self, batch: pa.Table, tally: ShardBooks) -> Iterable[pa.Table]:
         numbers = batch["n"].to_pylist()
         self.calls.append(numbers)
         tally.count("calls")
@@ -54,7 +54,7 @@ class Done:
     """What came of a batch."""
 
     rows: list[int]
-    tally: Tally
+    tally: ShardBooks
     operator: Ruled
 
     @property
@@ -70,7 +70,7 @@ def do(
     rule: Rule, numbers: Sequence[int], *, errors: bool = False, budget: str = "100%", first: int = 0, **how: Any
 ) -> Done:
     """Processes one batch."""
-    operator, tally = Ruled(rule, first=first), Tally(BadRowBudget(budget))
+    operator, tally = Ruled(rule, first=first), ShardBooks(BadRowBudget(budget))
     tally.books.rows_in += len(numbers)
     batch = pa.table({"n": pa.array(numbers, pa.int64())})
     tables = list(applied(operator, batch, tally, errors=errors, **how))
@@ -225,7 +225,7 @@ class TestHeldBack:
     def test_who_only_looks_gets_tables_at_once(self) -> None:
         """And again, if a bad row shows afterwards: the schema is the same."""
         batch = pa.table({"n": [1, 2, 3]})
-        tables = applied(Ruled(poison(3), first=1), batch, Tally(BadRowBudget("100%")), hold=False)
+        tables = applied(Ruled(poison(3), first=1), batch, ShardBooks(BadRowBudget("100%")), hold=False)
         assert next(iter(tables))["n"].to_pylist() == [1]
         with pytest.raises(ValueError, match="not 3"):
             next(iter(tables))
@@ -247,7 +247,7 @@ class TestErrors:
     def test_nothing_is_searched_where_nobody_asked(self) -> None:
         operator = Ruled(poison(1))
         with pytest.raises(ValueError, match="not 1"):
-            list(applied(operator, pa.table({"n": [1, 2]}), Tally(BadRowBudget("100%"))))
+            list(applied(operator, pa.table({"n": [1, 2]}), ShardBooks(BadRowBudget("100%"))))
         assert len(operator.calls) == 1
 
     @pytest.mark.parametrize("error", [PermissionDenied, MemoryError, CorruptInput, ConfigError])
@@ -259,7 +259,7 @@ class TestErrors:
 
         operator = Ruled(rule)
         with pytest.raises(error):
-            list(applied(operator, pa.table({"n": [1, 2]}), Tally(BadRowBudget("100%")), errors=True))
+            list(applied(operator, pa.table({"n": [1, 2]}), ShardBooks(BadRowBudget("100%")), errors=True))
         assert len(operator.calls) == 1
 
     @pytest.mark.parametrize("when", range(8))
@@ -275,7 +275,7 @@ class TestErrors:
                 raise (ConnectionError("503") if wrapped else RetryLater(7)) from RetryLater(7) if wrapped else None
             poison(3)(numbers)
 
-        operator, tally = Ruled(rule), Tally(BadRowBudget("100%"))
+        operator, tally = Ruled(rule), ShardBooks(BadRowBudget("100%"))
         given = list(applied(operator, pa.table({"n": range(4)}), tally, errors=True))
         waits = [one for one in given if isinstance(one, Busy)]
         undisturbed = [[0, 1, 2, 3], [0, 1], [2, 3], [2], [3], [3], [0, 1, 2]]

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 import curate
 from curate.errors import BadRow, RetryLater, SchemaMismatch
 from curate.pipeline.meters import Meter
-from curate.pipeline.pipeline import Applying, Pipeline
-from curate.pipeline.remote_error import Raised, RaisedElsewhere
-from curate.pipeline.step import ActorPool, Compute, Place
-from curate.pipeline.tally import BadRowBudget, Tally, counted
+from curate.pipeline.pipeline import Pipeline, ShardContext
+from curate.pipeline.remote_error import CapturedError, RemoteError
+from curate.pipeline.step import ActorPool, BatchPosition, Compute
+from curate.pipeline.tally import BadRowBudget, ShardBooks, counted
 from curate.runtime.protocol import CallLostError, End, Ended, PoolSpec, Resources
 from curate.tasks.failure import FailureKind
 
@@ -44,7 +44,7 @@ class Adding:
     def opened(self) -> Adding:
         return Adding(**{**self.__dict__, "live": True})
 
-    def apply(self, batch: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+    def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         assert self.live
         assert place.shard in ("s", "")
         for position, n in enumerate(batch["n"].to_pylist()):
@@ -110,7 +110,7 @@ class Answer:
 @dataclass
 class Ran:
     rows: list[int] = field(default_factory=list)
-    tally: Tally = field(default_factory=lambda: Tally(BadRowBudget("100%")))
+    tally: ShardBooks = field(default_factory=lambda: ShardBooks(BadRowBudget("100%")))
     error: Exception | None = None
     meters: list[Meter] = field(default_factory=list)
 
@@ -119,7 +119,7 @@ def ran(
     steps: Sequence[Adding],
     batches: Sequence[Sequence[int]],
     pools: Sequence[Answering] = (),
-    how: Applying = Applying("s"),  # noqa: B008 - frozen
+    how: ShardContext = ShardContext("s"),  # noqa: B008 - frozen
 ) -> Ran:
     done = Ran(meters=[Meter() for _ in steps])
     pipeline = Pipeline(tuple(steps))
@@ -189,7 +189,7 @@ def test_who_wants_few_rows_sends_no_more() -> None:
     pipeline.connect(pools)
     pipeline.setup()
     batches = iter([pa.table({"n": [n]}) for n in range(9)])
-    stream = pipeline.stream(batches, Tally(BadRowBudget()), Applying("s", ahead=False))
+    stream = pipeline.stream(batches, ShardBooks(BadRowBudget()), ShardContext("s", ahead=False))
     assert [next(stream)["n"].to_pylist(), next(stream)["n"].to_pylist()] == [[1], [2]]
     assert (pool.made, pool.most) == (2, 1)
 
@@ -209,8 +209,8 @@ def test_an_error_elsewhere_is_that_of_the_user() -> None:
     """Type, text, where it was: step and rows; what came before it is there."""
     steps = [Adding(poison=50, compute=POOLED, batch_rows=2)]
     done = ran(steps, [[1, 2, 3], [4, 50]], answering(steps))
-    assert isinstance(done.error, RaisedElsewhere)
-    raised = Raised.of(done.error)
+    assert isinstance(done.error, RemoteError)
+    raised = CapturedError.of(done.error)
     assert raised.failure.kind is FailureKind.USER_ERROR
     assert raised.failure.error == "ValueError: poison 50"
     assert "in adding, of the rows 3 to 4 it got" in raised.failure.traceback
@@ -233,7 +233,7 @@ def test_a_call_that_is_lost_is_a_crash() -> None:
     pools[0].lost = 1
     done = ran(steps, [[1], [2], [3]], pools)
     assert isinstance(done.error, CallLostError)
-    failure = Raised.of(done.error).failure
+    failure = CapturedError.of(done.error).failure
     assert (failure.kind, failure.node, failure.pid) == (FailureKind.CRASHED, "here", 7)
     assert done.rows == [2]
 
@@ -241,7 +241,7 @@ def test_a_call_that_is_lost_is_a_crash() -> None:
 def test_rows_that_raise_are_set_aside_in_an_actor_too() -> None:
     """Where the job opted in, at a shard's last try."""
     steps = [Adding(poison=7, compute=POOLED)]
-    done = ran(steps, [[1, 7, 2], [14]], answering(steps), Applying("s", errors=True))
+    done = ran(steps, [[1, 7, 2], [14]], answering(steps), ShardContext("s", errors=True))
     assert done.rows == [2, 3]
     assert done.tally.books.quarantined == 2
 
@@ -250,7 +250,7 @@ def test_what_waits_is_not_retried_as_an_error() -> None:
     """RetryLater crosses processes as what it is."""
 
     class Waiting(Adding):
-        def apply(self, batch: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+        def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
             tally.count(place.shard)
             raise RetryLater(7 * len(batch))
 
@@ -259,7 +259,7 @@ def test_what_waits_is_not_retried_as_an_error() -> None:
 
     answer = Pipeline((Waiting(compute=POOLED),)).pools[0].program
     answer.setup()
-    refused = answer.call((pa.table({"n": [1]}), 0, Applying("s", tries=2)))
+    refused = answer.call((pa.table({"n": [1]}), 0, ShardContext("s", tries=2)))
     assert (refused.busy().after_s, refused.busy().tries, refused.batch) == (7, 3, pa.table({"n": [1]}))
     assert refused.raised.failure.kind is FailureKind.RETRY_LATER
 
@@ -268,7 +268,7 @@ def test_a_schema_that_changes_between_batches() -> None:
     """Both are shown."""
 
     class Changing(Adding):
-        def apply(self, batch: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+        def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
             tally.count("batches")
             yield batch if place.row == 0 else batch.rename_columns(["m"])
 
@@ -308,6 +308,6 @@ def test_what_is_sent_stays_within_the_budget(sizes: list[int], budget_bytes: in
         return answer
 
     pool.call = watched  # type: ignore[method-assign]
-    done = ran(steps, [list(range(n)) for n in sizes], [pool], Applying("s", budget_bytes=budget_bytes))
+    done = ran(steps, [list(range(n)) for n in sizes], [pool], ShardContext("s", budget_bytes=budget_bytes))
     assert done.rows == [n + 1 for size in sizes for n in range(size)]
     assert most <= budget_bytes

@@ -34,9 +34,9 @@ from curate.ledger.summary import Summary
 from curate.observe.failures import read_failures
 from curate.observe.verify import verify
 from curate.pipeline.branches import Branching
-from curate.pipeline.pipeline import Applying, Pipeline
-from curate.pipeline.step import ActorPool, Compute, Place, SideTable
-from curate.pipeline.tally import BadRowBudget, Tally
+from curate.pipeline.pipeline import Pipeline, ShardContext
+from curate.pipeline.step import ActorPool, BatchPosition, Compute, SideTable
+from curate.pipeline.tally import BadRowBudget, ShardBooks
 from curate.stage.messages import Piece
 from curate.storage.memory import clear
 from curate.storage.open import open_store
@@ -724,7 +724,7 @@ class Placing:
     def opened(self) -> Placing:
         return self
 
-    def apply(self, batch: pa.Table, tally: Tally, place: Place) -> Iterable[pa.Table]:
+    def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterable[pa.Table]:
         for position in range(len(batch)):
             n = batch["n"][position].as_py()
             if n % self.divisor:
@@ -761,9 +761,9 @@ def test_each_output_is_what_it_would_be_alone(
         steps(shared), steps(tails[0]), {name: steps(tail) for name, tail in zip(names[1:], tails[1:], strict=True)}
     )
     operator.setup()
-    tally, got = Tally(BadRowBudget()), {name: [] for name in names}  # type: ignore[var-annotated]
+    tally, got = ShardBooks(BadRowBudget()), {name: [] for name in names}  # type: ignore[var-annotated]
     tables = (pa.table({"n": pa.array(one, pa.int64())}) for one in batches)
-    for table in operator.stream(tables, tally, Applying("s")):
+    for table in operator.stream(tables, tally, ShardContext("s")):
         name, one = (table.side, table.table) if isinstance(table, SideTable) else ("main", table)
         got[name] += one["n"].to_pylist()
     given = [n for one in batches for n in one]

@@ -25,8 +25,8 @@ from curate.ledger.compression import decompress
 from curate.ledger.ledger import JOB_FIELDS, Ledger
 from curate.log import get_logger
 from curate.pipeline.pipeline import Pipeline
-from curate.pipeline.step import Compute, Place
-from curate.pipeline.tally import Tally
+from curate.pipeline.step import BatchPosition, Compute
+from curate.pipeline.tally import ShardBooks
 from curate.sources.split import whole
 from curate.stage.messages import Piece, Probe, Probed
 from curate.stage.outputs import books_of
@@ -66,7 +66,7 @@ class Doubling:
             raise self.fail.pop("setup")
         return self
 
-    def apply(self, batch: pa.Table, tally: Tally, place: Place) -> Iterable[pa.Table]:
+    def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterable[pa.Table]:
         del place
         tally.count("batches")
         for one in batch["id"].to_pylist():

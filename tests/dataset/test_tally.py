@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from curate.errors import ConfigError, TooManyBadRows
 from curate.formats.bad_line import BadRow
-from curate.pipeline.tally import HOPELESS_BAD_ROWS, BadRowBudget, Tally
+from curate.pipeline.tally import HOPELESS_BAD_ROWS, BadRowBudget, ShardBooks
 
 
 def bad(reason: str = "broken") -> BadRow:
@@ -62,19 +62,19 @@ class TestBudget:
 
 class TestTally:
     def test_rows_that_could_not_be_read_count_as_read(self) -> None:
-        tally = Tally(BadRowBudget())
+        tally = ShardBooks(BadRowBudget())
         tally.bad_row(bad())
         tally.close()
         assert tally.books.rows() == {"in": 1, "created": 0, "out": 0, "dropped": {}, "quarantined": 1}
 
     def test_nothing_is_booked_for_no_rows(self) -> None:
-        tally = Tally(BadRowBudget())
+        tally = ShardBooks(BadRowBudget())
         tally.drop(0, "short")
         assert tally.books.dropped == {}
 
     def test_over_the_budget_it_says_reasons_budget_and_what_to_do(self) -> None:
         """The most frequent reasons first, five of them."""
-        tally = Tally(BadRowBudget("5"))
+        tally = ShardBooks(BadRowBudget("5"))
         for k in range(5):
             tally.bad_row(bad(f"reason {min(k, 2)}"))
         with pytest.raises(TooManyBadRows) as caught:
@@ -86,7 +86,7 @@ class TestTally:
 
     def test_a_fraction_is_known_at_the_end(self) -> None:
         """Good rows to come may still outweigh the bad ones."""
-        tally = Tally(BadRowBudget("50%"))
+        tally = ShardBooks(BadRowBudget("50%"))
         for _ in range(3):
             tally.bad_row(bad())
         tally.books.rows_in += 3
@@ -98,14 +98,14 @@ class TestTally:
 
     def test_a_hopeless_shard_is_given_up_early(self) -> None:
         """The input is something else than it was taken for; reading on would fill the disk with its rows."""
-        tally = Tally(BadRowBudget("90%"))
+        tally = ShardBooks(BadRowBudget("90%"))
         for _ in range(HOPELESS_BAD_ROWS):
             tally.bad_row(bad())
         with pytest.raises(TooManyBadRows, match=f"{HOPELESS_BAD_ROWS + 1} bad rows before its end"):
             tally.bad_row(bad())
 
     def test_names_are_bounded(self) -> None:
-        tally = Tally(BadRowBudget())
+        tally = ShardBooks(BadRowBudget())
         for k in range(200):
             tally.count(f"counter {k}")
             tally.drop(1, f"reason {k}")
@@ -116,7 +116,7 @@ class TestTally:
 
     def test_what_was_booked_since_the_beginning_of_a_batch_can_be_taken_back(self) -> None:
         """And nothing of before; after a commit nothing any more."""
-        tally = Tally(BadRowBudget())
+        tally = ShardBooks(BadRowBudget())
         for reason in ("kept", "taken back", "kept too"):
             tally.begin()
             tally.drop(2, reason)

@@ -14,8 +14,8 @@ from curate.arrow.order import rows_where
 from curate.exchange.kinds.join import MATCHED, UNMATCHED, Keys
 from curate.exchange.kinds.merge_join import gathered, has_null
 from curate.operators.protocol import Plain
-from curate.pipeline.step import READ_ROWS, Place
-from curate.pipeline.tally import Tally
+from curate.pipeline.step import READ_ROWS, BatchPosition
+from curate.pipeline.tally import ShardBooks
 
 BROADCAST_HOWS = ("inner", "left", "semi", "anti")
 """Joins of which each left row tells by itself what comes of it."""
@@ -61,7 +61,7 @@ class BroadcastJoin(Plain):
         index = (numbers, counts, np.cumsum(counts) - counts, gathered(others, order))
         return type(self)(self.keys, self.how, right, self.digest, index)
 
-    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+    def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         del place
         numbers, counts, starts, others = (self.opened() if self.index is None else self).index
         left = self.keys.cast(0, table)

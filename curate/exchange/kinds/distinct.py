@@ -14,8 +14,8 @@ from curate.arrow.order import Order, SortKey, take
 from curate.exchange.kinds.base import Regrouping, order_by, slices
 from curate.exchange.protocol import Part
 from curate.operators.protocol import Plain
-from curate.pipeline.step import READ_ROWS, Place
-from curate.pipeline.tally import Tally
+from curate.pipeline.step import READ_ROWS, BatchPosition
+from curate.pipeline.tally import ShardBooks
 
 if TYPE_CHECKING:
     pass
@@ -64,7 +64,7 @@ class Distinct(Regrouping):
         # As they came: what is merged later is told apart by it.
         return take(table, pa.array(np.sort(self._kept(groups, table))))
 
-    def combine(self, tables: Sequence[pa.Table], tally: Tally, part: Part) -> Iterator[pa.Table]:
+    def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: Part) -> Iterator[pa.Table]:
         del part
         [table] = tables
         if not table.num_rows:
@@ -112,7 +112,7 @@ class Once(Plain):
     def identity(self) -> Any:
         return self.how.identity()
 
-    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+    def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         del place
         kept = self.how.fold(0, table)
         tally.drop(table.num_rows - kept.num_rows, DUPLICATE)

@@ -19,8 +19,8 @@ from curate.exchange.kinds.aggregates import Aggregate, begun, make, output_name
 from curate.exchange.kinds.base import Regrouping, order_by, slices
 from curate.exchange.protocol import Part
 from curate.operators.protocol import Plain
-from curate.pipeline.step import READ_ROWS, Place
-from curate.pipeline.tally import GROUPED, Tally
+from curate.pipeline.step import READ_ROWS, BatchPosition
+from curate.pipeline.tally import GROUPED, ShardBooks
 
 SLICE_ROWS = 262_144
 """Rows of groups, about, that are brought to results at a time."""
@@ -71,7 +71,7 @@ class Partials(Plain):
     def identity(self) -> Any:
         return ["partials", list(self.keys), [one.identity() for one in self.aggregates]]
 
-    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+    def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         del tally, place
         schema = self.schema(table.schema)
         assert schema is not None
@@ -147,7 +147,7 @@ class Grouped(Regrouping):
         keys = [one_chunk(table.column(key)).take(rows) for key in self.keys]
         return pa.table([*keys, *found], schema=table.schema)
 
-    def combine(self, tables: Sequence[pa.Table], tally: Tally, part: Part) -> Iterator[pa.Table]:
+    def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: Part) -> Iterator[pa.Table]:
         del part
         [table] = tables
         if not table.num_rows:
@@ -196,7 +196,7 @@ class GroupRows(Regrouping):
         order_by(self.keys).check(self.name, rows)
         return pa.schema([(GROUP, pa.large_list(pa.struct(list(rows))))])
 
-    def combine(self, tables: Sequence[pa.Table], tally: Tally, part: Part) -> Iterator[pa.Table]:
+    def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: Part) -> Iterator[pa.Table]:
         del part
         [table] = tables
         if not table.num_rows:
@@ -241,6 +241,6 @@ class Totals(Plain):
     def identity(self) -> Any:
         return self.grouped.identity()
 
-    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+    def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         for partials in self.grouped.prepare(0)[0].apply(table, tally, place):
             yield self.grouped.fold(0, partials)

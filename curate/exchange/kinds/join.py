@@ -16,8 +16,8 @@ from curate.exchange.kinds.base import Regrouping, key_columns, order_by
 from curate.exchange.kinds.merge_join import Joining, either, gathered, meet
 from curate.exchange.protocol import Part
 from curate.operators.protocol import Plain
-from curate.pipeline.step import READ_ROWS, Place
-from curate.pipeline.tally import Tally
+from curate.pipeline.step import READ_ROWS, BatchPosition
+from curate.pipeline.tally import ShardBooks
 
 if TYPE_CHECKING:
     pass
@@ -190,7 +190,7 @@ class KeyTypes(Plain):
     def identity(self) -> Any:
         return ["key_types", self.keys.identity(), self.side]
 
-    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+    def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         del tally, place
         yield self.keys.cast(self.side, table)
 
@@ -222,7 +222,7 @@ class Join(Regrouping):
     def prepare(self, side: int) -> tuple[Any, ...]:
         return (KeyTypes(self.keys, side),)
 
-    def combine(self, tables: Sequence[pa.Table], tally: Tally, part: Part) -> Iterator[pa.Table]:
+    def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: Part) -> Iterator[pa.Table]:
         del part
         left, right = tables
         if not left.num_rows and not right.num_rows:
@@ -254,7 +254,7 @@ class Join(Regrouping):
         types = [other.schema.field(key).type for key in self.keys.of(1 - side)]
         return pa.schema(list(map(pa.field, self.keys.of(side), types))).empty_table()
 
-    def _book(self, joining: Joining, tally: Tally) -> None:
+    def _book(self, joining: Joining, tally: ShardBooks) -> None:
         meeting, pairs = joining.meeting, joining.pairs
         matched = meeting.matched
         tally.books.created += int(((meeting.right_counts - 1) * meeting.left_counts * pairs).sum())

@@ -18,8 +18,8 @@ from curate.exchange.kinds.group import GROUP
 from curate.operators.convert import formatted, to_table
 from curate.operators.udf import Called, Placement, Udf
 from curate.pipeline.patience import Busy, patiently
-from curate.pipeline.step import READ_ROWS, Place
-from curate.pipeline.tally import Tally
+from curate.pipeline.step import READ_ROWS, BatchPosition
+from curate.pipeline.tally import ShardBooks
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class MapGroups(Called):
     def identity(self) -> Any:
         return ["map_groups", *self.fn.identity(self.name), self.batch_format, *identity_of(self.output_schema)]
 
-    def apply(self, table: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+    def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         del tally
         groups = one_chunk(table.column(GROUP))
         rows = groups.flatten()
@@ -72,7 +72,7 @@ class MapGroups(Called):
         if pending:
             yield pa.concat_tables(pending)
 
-    def _of(self, group: pa.Table, position: int, place: Place) -> list[pa.Table]:
+    def _of(self, group: pa.Table, position: int, place: BatchPosition) -> list[pa.Table]:
         """Returns what a group becomes. A BadRow is about the whole of it."""
         at = replace(place, row=place.row + position)
         try:

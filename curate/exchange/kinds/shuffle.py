@@ -15,8 +15,8 @@ from curate.errors import ConfigError
 from curate.exchange.kinds.base import Limitable
 from curate.exchange.protocol import Part
 from curate.operators.protocol import Plain
-from curate.pipeline.step import Place
-from curate.pipeline.tally import Tally
+from curate.pipeline.step import BatchPosition
+from curate.pipeline.tally import ShardBooks
 
 BUCKET = "__bucket"
 """The column that a shuffle sorts by; rows do not have it before, nor after."""
@@ -55,7 +55,7 @@ class Bucketed(Plain):
     def identity(self) -> Any:
         return ["bucket", self.seed, self.buckets, *([self.part] if self.part else [])]
 
-    def apply(self, batch: pa.Table, tally: Tally, place: Place) -> Iterator[pa.Table]:
+    def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         del tally
         self.schema(batch.schema)
         assert self.seed is not None
@@ -101,7 +101,7 @@ class Shuffled(Limitable):
         del side
         return (Bucketed(self.seed, self.buckets),)
 
-    def combine(self, tables: Sequence[pa.Table], tally: Tally, part: Part) -> Iterator[pa.Table]:
+    def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: Part) -> Iterator[pa.Table]:
         (rows,) = tables
         if not rows.num_rows:
             return

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from curate.arrow.order import Order
 from curate.exchange.protocol import Part, Usual
-from curate.pipeline.tally import Tally
+from curate.pipeline.tally import ShardBooks
 
 ZIPPED = "zipped"
 """Why rows are dropped that became part of a row of the first dataset."""
@@ -66,7 +66,7 @@ class Zipped(Usual):
     def schema(self, found: Sequence[pa.Schema | None]) -> pa.Schema | None:
         return zipped_schema(found)
 
-    def combine(self, tables: Sequence[pa.Table], tally: Tally, part: Part) -> Iterator[pa.Table]:
+    def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: Part) -> Iterator[pa.Table]:
         del part
         tally.drop(sum(table.num_rows for table in tables[1:]), ZIPPED)
         names = zipped_names([table.column_names for table in tables])

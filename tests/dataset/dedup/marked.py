@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from curate.exchange.row_ids import TableMarks
-from curate.pipeline.step import Place, SideTable
-from curate.pipeline.tally import BadRowBudget, Tally
+from curate.pipeline.step import BatchPosition, SideTable
+from curate.pipeline.tally import BadRowBudget, ShardBooks
 
 
 def read_again(
@@ -19,13 +19,13 @@ def read_again(
     """Returns what a step with these marks makes of each shard, what it tells beside that, and what it dropped."""
     step = step.marked(TableMarks(marks, step.order)) if marks.num_columns else step
     random_ = random.Random(seed)
-    tally = Tally(BadRowBudget("100%"))
+    tally = ShardBooks(BadRowBudget("100%"))
     made, told = [], []
     for rank, shard in enumerate(shards):
         tables, at = [], 0
         while at < shard.num_rows or (at == 0 and shard.num_rows == 0):
             batch = shard.slice(at, random_.randint(1, most))
-            for one in step.apply(batch, tally, Place(f"shard-{rank}", at, rank)):
+            for one in step.apply(batch, tally, BatchPosition(f"shard-{rank}", at, rank)):
                 (told if isinstance(one, SideTable) else tables).append(one)
             at += max(1, batch.num_rows)
         made.append(pa.concat_tables(tables))

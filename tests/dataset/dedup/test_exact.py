@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from curate.dedup.exact import Chosen, Digests, DropCopies, Same
 from curate.errors import ConfigError
-from curate.pipeline.step import Place
-from curate.pipeline.tally import BadRowBudget, Tally
+from curate.pipeline.step import BatchPosition
+from curate.pipeline.tally import BadRowBudget, ShardBooks
 from tests.dataset.dedup.marked import read_again
 from tests.dataset.exchange.local import exchanged
 
@@ -100,7 +100,7 @@ def test_a_row_that_is_everywhere_is_one_for_each_shard() -> None:
     """However often a row is in a shard, one row is exchanged for it, and one mark comes back: no digest is heavy."""
     shards = [pa.table({"id": range(1000), "a": ["same"] * 999 + [f"{rank}"]}) for rank in range(4)]
     same = Same(("a",), id_column="id")
-    prepared = pa.concat_tables(Digests(same).apply(shards[0], Tally(BadRowBudget()), Place("a", 0, 0)))
+    prepared = pa.concat_tables(Digests(same).apply(shards[0], ShardBooks(BadRowBudget()), BatchPosition("a", 0, 0)))
     assert Chosen(same).fold(0, prepared).num_rows == 2
     assert Chosen(same).fold(0, Chosen(same).fold(0, prepared)).num_rows == 2
     made = exchanged(Chosen(same), shards, batch_rows=400)
@@ -148,6 +148,6 @@ def test_schemas_are_known_from_no_rows() -> None:
     marks = exchanged(Chosen(same), shards).table
     assert marks.schema == Chosen(same).schema([SCHEMA])
     _, told, _ = read_again(DropCopies(same), marks, shards)
-    [rows, side] = DropCopies(same).apply(SCHEMA.empty_table(), Tally(BadRowBudget()), Place("", 0))
+    [rows, side] = DropCopies(same).apply(SCHEMA.empty_table(), ShardBooks(BadRowBudget()), BatchPosition("", 0))
     assert rows.schema == SCHEMA
     assert side.schema == told.schema

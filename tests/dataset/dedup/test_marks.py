@@ -20,7 +20,7 @@ from curate.exchange import side_input
 from curate.exchange.row_ids import PLACE, TableMarks, first_place, places
 from curate.exchange.run_file import RunFile, RunWriter
 from curate.exchange.side_input import FileMarks
-from curate.pipeline.step import Place
+from curate.pipeline.step import BatchPosition
 from curate.storage.open import open_store
 from curate.storage.protocol import Object
 
@@ -104,7 +104,7 @@ def test_damage_is_told(tmp_path: Path) -> None:
 
 def test_places_say_what_they_cannot_say() -> None:
     """Beyond 2**27 shards, and 2**36 rows of one, it stops and says so."""
-    assert places(Place("a", 2**36 - 1, 2**27 - 1), 1).tolist() == [2**63 - 1]
-    for place in (Place("a", 2**36 - 1, 0), Place("a", 0, 2**27)):
+    assert places(BatchPosition("a", 2**36 - 1, 2**27 - 1), 1).tolist() == [2**63 - 1]
+    for place in (BatchPosition("a", 2**36 - 1, 0), BatchPosition("a", 0, 2**27)):
         with pytest.raises(ConfigError, match=r"up to shard 134,217,728 and row 68,719,476,736"):
             places(place, 2)

@@ -18,8 +18,8 @@ from curate.dedup.pairs import SMALL, distinct_pairs, pairs_of_buckets, similari
 from curate.dedup.shingles import Shingles, distinct
 from curate.errors import ConfigError
 from curate.exchange.row_ids import PLACE, ROW_BITS
-from curate.pipeline.step import Place
-from curate.pipeline.tally import BadRowBudget, Tally
+from curate.pipeline.step import BatchPosition
+from curate.pipeline.tally import BadRowBudget, ShardBooks
 from tests.dataset.dedup.corpus import corpus
 from tests.dataset.dedup.marked import read_again
 from tests.dataset.exchange.local import exchanged
@@ -27,9 +27,9 @@ from tests.dataset.exchange.local import exchanged
 NEAR = Near("text", "id")
 
 
-def tally() -> Tally:
+def tally() -> ShardBooks:
     """Books of nothing."""
-    return Tally(BadRowBudget("100%"))
+    return ShardBooks(BadRowBudget("100%"))
 
 
 class Found:
@@ -161,7 +161,11 @@ def test_boilerplate_makes_no_explosion_and_hides_no_copies(heavy: int, monkeypa
     shards = boilerplate(copies=20, groups=100)
     found = Found(NEAR, shards, most=250)
     bands = pa.concat_tables(
-        [one for rank, shard in enumerate(shards) for one in Bands(NEAR).apply(shard, tally(), Place("", 0, rank))]
+        [
+            one
+            for rank, shard in enumerate(shards)
+            for one in Bands(NEAR).apply(shard, tally(), BatchPosition("", 0, rank))
+        ]
     )
     sizes = np.unique(bands["__band"].to_numpy(), return_counts=True)[1]
     assert sizes.max() > 200
@@ -297,8 +301,8 @@ def test_schemas_are_known_from_no_rows() -> None:
     assert found.sent.schema == SendSets(NEAR).schema(schema)
     assert found.edges.schema == Edges(NEAR).schema(schema)
     for step in (Bands(NEAR), SendSets(NEAR), Edges(NEAR)):
-        [none] = step.apply(schema.empty_table(), tally(), Place("", 0))
+        [none] = step.apply(schema.empty_table(), tally(), BatchPosition("", 0))
         assert none.schema == step.schema(schema)
-    rows, side = DropNear(NEAR).apply(schema.empty_table(), tally(), Place("", 0))
+    rows, side = DropNear(NEAR).apply(schema.empty_table(), tally(), BatchPosition("", 0))
     assert rows.schema == schema
     assert side.schema == found.told.schema

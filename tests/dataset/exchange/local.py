@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from curate.arrow.order import Order
 from curate.exchange.protocol import Part
-from curate.pipeline.step import Place
-from curate.pipeline.tally import BadRowBudget, Tally
+from curate.pipeline.step import BatchPosition
+from curate.pipeline.tally import BadRowBudget, ShardBooks
 
 Shards = Sequence[pa.Table]
 
@@ -61,7 +61,7 @@ def exchanged(how: Any, *sides: Shards, seed: int = 0, parts: int | None = None,
             folded += before
     folded -= sum(one.num_rows for side in segments for one in side)
     cuts = _cuts(how.orders, segments, random_, random_.randrange(1, 5) if parts is None else parts)
-    tally = Tally(BadRowBudget("100%"))
+    tally = ShardBooks(BadRowBudget("100%"))
     tables = []
     rows_in = 0
     for number in range(len(cuts) + 1):
@@ -86,8 +86,8 @@ def _prepared(steps: Any, shard: pa.Table, rank: int, random_: random.Random, mo
         batch = shard.slice(at, rows)
         tables = [batch]
         for step in steps:
-            place = Place(f"shard-{rank}", at, rank)
-            tables = [made for one in tables for made in step.apply(one, Tally(BadRowBudget("100%")), place)]
+            place = BatchPosition(f"shard-{rank}", at, rank)
+            tables = [made for one in tables for made in step.apply(one, ShardBooks(BadRowBudget("100%")), place)]
         yield from tables
         at += rows
 

@@ -16,8 +16,8 @@ from curate.exchange.kinds.group import GroupRows
 from curate.exchange.kinds.map_groups import MapGroups
 from curate.operators.udf import Udf
 from curate.pipeline.bad_rows import applied
-from curate.pipeline.step import READ_ROWS, Place
-from curate.pipeline.tally import BadRowBudget, Tally
+from curate.pipeline.step import READ_ROWS, BatchPosition
+from curate.pipeline.tally import BadRowBudget, ShardBooks
 from tests.dataset.exchange.local import exchanged, sort_key
 
 KEY = st.sampled_from([None, float("nan"), 0.0, -0.0, 1.0, -1.0])
@@ -39,17 +39,17 @@ class _Placed:
     def __init__(self, step: Any) -> None:
         self.step = step
 
-    def apply(self, batch: pa.Table, tally: Tally) -> Iterator[pa.Table]:
-        return iter(self.step.apply(batch, tally, Place("", 0)))
+    def apply(self, batch: pa.Table, tally: ShardBooks) -> Iterator[pa.Table]:
+        return iter(self.step.apply(batch, tally, BatchPosition("", 0)))
 
     def hide(self, text: str) -> str:
         return text
 
 
-def mapped(shards: list[pa.Table], fn: Any, batch_format: str = "pyarrow", **how: Any) -> tuple[list[Any], Tally]:
+def mapped(shards: list[pa.Table], fn: Any, batch_format: str = "pyarrow", **how: Any) -> tuple[list[Any], ShardBooks]:
     """Returns the tables that a function of groups gives, and its books."""
     made = exchanged(GroupRows("groupby('k')", ("k",)), shards, **how)
-    tally = Tally(BadRowBudget("100%"))
+    tally = ShardBooks(BadRowBudget("100%"))
     step = MapGroups(Udf(fn), batch_format).opened()
     return [table for group in made.tables for table in applied(_Placed(step), group, tally)], tally
 

@@ -17,8 +17,8 @@ from curate.exchange.kinds import merge_join
 from curate.exchange.kinds.broadcast_join import BROADCAST_HOWS, BroadcastJoin
 from curate.exchange.kinds.join import Join, Keys, common_type
 from curate.exchange.kinds.merge_join import HOWS, gathered
-from curate.pipeline.step import Place
-from curate.pipeline.tally import BadRowBudget, Tally
+from curate.pipeline.step import BatchPosition
+from curate.pipeline.tally import BadRowBudget, ShardBooks
 from tests.dataset.exchange.local import exchanged, same, sort_key
 
 NAN = float("nan")
@@ -110,8 +110,8 @@ def test_a_broadcast_join_gives_the_rows_of_an_exchange_in_the_order_of_the_left
     keys = Keys.checked("join", ["a", "b"], None, [left[0].schema, right[0].schema], "", "_right")
     whole = exchanged(Join(keys, how), left, right, seed=seed)
     step = BroadcastJoin(keys, how, pa.concat_tables(right), "digest").opened()
-    tally = Tally(BadRowBudget("100%"))
-    made = [table for one in left for table in step.apply(one, tally, Place("", 0))]
+    tally = ShardBooks(BadRowBudget("100%"))
+    made = [table for one in left for table in step.apply(one, tally, BatchPosition("", 0))]
     rows = pa.concat_tables(made).to_pylist() if made else []
     order = ["n", "m"] if how in ("inner", "left") else ["n"]
 
@@ -149,7 +149,7 @@ def test_a_heavy_key_is_streamed_in_slices() -> None:
     left = pa.table({"k": np.zeros(3000, np.int64), "l": range(3000)})
     right = pa.table({"k": np.zeros(3000, np.int64), "r": range(3000)})
     keys = Keys.checked("join", "k", None, [left.schema, right.schema], "", "_right")
-    tally = Tally(BadRowBudget("100%"))
+    tally = ShardBooks(BadRowBudget("100%"))
     rows = 0
     before = pa.total_allocated_bytes()
     for table in Join(keys, "inner").combine([left, right], tally, None):  # type: ignore[arg-type]
@@ -232,7 +232,7 @@ def test_a_side_without_rows_of_which_nobody_knows_the_columns_adds_none(how: st
     """A function that is given no rows does not tell which columns it would make."""
     rows, nothing = pa.table({"k": [2, 1]}), pa.table({})
     join = Join(Keys.checked("join", "k", None, [rows.schema, None], "", "_right"), how)
-    tally = Tally(BadRowBudget("100%"))
+    tally = ShardBooks(BadRowBudget("100%"))
     left = [row for one in join.combine([rows.sort_by("k"), nothing], tally, None) for row in one.to_pylist()]  # type: ignore[arg-type]
     right = [row for one in join.combine([nothing, rows.sort_by("k")], tally, None) for row in one.to_pylist()]  # type: ignore[arg-type]
     both = [{"k": 1}, {"k": 2}]

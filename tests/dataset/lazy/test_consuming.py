@@ -34,8 +34,8 @@ from curate.dataset.execute import Options, blocks, side_by_side
 from curate.dataset.split import DataIterator, Passes, equal_parts
 from curate.errors import ConfigError
 from curate.operators.sample import RandomSample, random_numbers
-from curate.pipeline.step import Place
-from curate.pipeline.tally import BadRowBudget, Tally
+from curate.pipeline.step import BatchPosition
+from curate.pipeline.tally import BadRowBudget, ShardBooks
 from curate.plan.nodes import schema_of
 from curate.plan.physical import lower
 from curate.runtime.inline import InlineBackend
@@ -754,11 +754,11 @@ class TestRandomSample:
     @given(CUTS, st.integers(1, 60), st.floats(0, 1), st.integers(0, 3))
     def test_row_by_row(self, cuts: list[int], batch: int, fraction: float, seed: int) -> None:
         """Whether a row is kept depends on its shard, its place and the seed, not on the batch it comes in."""
-        sample, tally = RandomSample(fraction, seed), Tally(BadRowBudget())
+        sample, tally = RandomSample(fraction, seed), ShardBooks(BadRowBudget())
         found = []
         for shard, rows in enumerate(cuts):
             for at in range(0, rows, batch):
-                (kept,) = sample.apply(numbers(at, min(rows, at + batch)), tally, Place(f"shard {shard}", at))
+                (kept,) = sample.apply(numbers(at, min(rows, at + batch)), tally, BatchPosition(f"shard {shard}", at))
                 found.append((shard, kept["n"].to_pylist()))
         expected = {
             shard: [

@@ -6,7 +6,7 @@ import pickle
 
 import pyarrow as pa
 
-from curate.pipeline.tally import BadRowBudget, Tally
+from curate.pipeline.tally import BadRowBudget, ShardBooks
 from curate.sources.memory import Range, Tables
 from curate.sources.protocol import View
 from curate.sources.shards import SourceRows
@@ -20,7 +20,7 @@ def tables(count: int) -> SourceRows:
 
 
 def rows_of(source: SourceRows, given: object) -> list[tuple[str, int, list[int]]]:
-    tally = Tally(BadRowBudget())
+    tally = ShardBooks(BadRowBudget())
     found = source.parts(given, 100, tally)  # type: ignore[arg-type]
     return [(name, rank, [n for one in rows for n in one.column(0).to_pylist()]) for name, rank, rows in found]
 

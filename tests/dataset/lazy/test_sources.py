@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import curate
 from curate.dataset.dataset import Dataset
 from curate.ledger.manifest import SCHEMA
-from curate.pipeline.tally import BadRowBudget, Tally
+from curate.pipeline.tally import BadRowBudget, ShardBooks
 from curate.plan import stages
 from curate.plan.nodes import Scan
 from curate.sources import files, memory
@@ -144,7 +144,7 @@ class TestSplit:
             found = in_parts(curate.read_parquet(tmp_path), shard_bytes)
             source = source_of(found)
             sizes = [
-                sum(len(table) for table in source.read(shard, View(), 7, Tally(BadRowBudget())))
+                sum(len(table) for table in source.read(shard, View(), 7, ShardBooks(BadRowBudget())))
                 for shard in source.pieces()
             ]
             seen: list[int] = []

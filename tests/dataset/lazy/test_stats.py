@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import curate
 from curate.dataset.stats import NOTHING, NOTHING_LEFT, Ran, Run, stats
 from curate.observe.metrics import Measured, Role
-from curate.pipeline.meters import Meter, Word, packed
+from curate.pipeline.meters import Meter, MeterReport, packed
 from curate.runtime.backends import make_backend
 from curate.runtime.protocol import End, Resources
 from curate.streaming.engine import stream_blocks
@@ -228,9 +228,9 @@ def test_a_piece_that_runs_again_counts_once(seed: int, width: int, deaths: int,
         def run(self, piece: tuple[int, int]) -> Iterator[Any]:
             chain, blocks = piece
             for number in range(blocks):
-                yield Word(chain, packed([Meter(rows_out=number + 1)]))
+                yield MeterReport(chain, packed([Meter(rows_out=number + 1)]))
                 yield pa.table({"n": [number]})
-            yield Word(chain, packed([Meter(rows_out=blocks)]))
+            yield MeterReport(chain, packed([Meter(rows_out=blocks)]))
 
     clock = FakeClock()
     backend = Scripted(seed, width, clock, deaths=deaths, losses=losses, end=End.LOST)
