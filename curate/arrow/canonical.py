@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from curate.arrow.schema import hold
+from curate.arrow.schema import conform
 from curate.arrow.sizes import per_schema
 from curate.arrow.values import Misfit, recast
 from curate.errors import ConfigError
@@ -109,12 +109,12 @@ def _plain(type: pa.DataType) -> pa.DataType:
 
 
 def held(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Returns the table with exactly `schema`, a `plain_schema`. Raises SchemaMismatch as `hold` does."""
+    """Returns the table with exactly `schema`, a `plain_schema`. Raises SchemaMismatch as `conform` does."""
     for at, field in enumerate(table.schema):
         plain = _plain_field(field)
         if not plain.type.equals(field.type):
             table = table.set_column(at, plain, _made_plain(table.column(at), plain.type))
-    return hold(table, schema)
+    return conform(table, schema)
 
 
 def _made_plain(column: pa.ChunkedArray, plain: pa.DataType) -> pa.ChunkedArray:

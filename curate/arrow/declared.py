@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from curate.arrow.schema import cast, told, widens
+from curate.arrow.schema import cast, schema_text, widens
 from curate.errors import ConfigError, SchemaMismatch, did_you_mean
 
 
@@ -50,7 +50,7 @@ def as_declared(table: pa.Table, schema: pa.Schema, where: str, rows: str) -> pa
     missing += [f"{name!r} is not declared" for name in names if name not in schema.names]
     if missing:
         raise SchemaMismatch(
-            f"{where} gave columns ({told(table.schema)}) of {rows}, and declared are ({told(schema)}): "
+            f"{where} gave columns ({schema_text(table.schema)}) of {rows}, and declared are ({schema_text(schema)}): "
             f"{'; '.join(missing)}; change what it returns, or output_schema"
         )
     columns = []

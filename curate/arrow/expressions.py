@@ -32,7 +32,7 @@ def project(table: pa.Table, expressions: Sequence[Any], names: Sequence[str]) -
     return _run(table, acero.Declaration("project", acero.ProjectNodeOptions(list(expressions), list(names))))
 
 
-def keep(table: pa.Table, expression: Any) -> pa.Table:
+def filter_by(table: pa.Table, expression: Any) -> pa.Table:
     """Returns the rows for which `expression` is true, in order; not those for which it is null."""
     import pyarrow.acero as acero
 

@@ -13,15 +13,15 @@ NEXT = "bring them to one type first, such as by with_column(name, pc.field(name
 """What to do about columns of several types."""
 
 
-def brought(table: pa.Table, to: pa.Schema) -> pa.Table:
+def conform_to_union(table: pa.Table, to: pa.Schema) -> pa.Table:
     """Returns rows with the columns and types of a schema: missing ones null, others widened. Raises SchemaMismatch."""
     for field in to:
         if field.name not in table.column_names:
             table = table.append_column(field, pa.nulls(table.num_rows, field.type))
-    return hold(table.select(to.names), to, "a part of a union")
+    return conform(table.select(to.names), to, "a part of a union")
 
 
-def unify(what: str, schemas: Sequence[pa.Schema]) -> pa.Schema:
+def unify_schemas(what: str, schemas: Sequence[pa.Schema]) -> pa.Schema:
     """Returns the schema that rows of all of these are held to: the first one, if they are the same.
 
     Columns come in the order in which they are first there. Raises ConfigError, which begins with `what`, where a
@@ -36,7 +36,7 @@ def unify(what: str, schemas: Sequence[pa.Schema]) -> pa.Schema:
         if both is None:
             raise ConfigError(
                 f"{what}: the column {field.name!r} is {before} and {field.type}; the parts have "
-                f"{' and '.join(dict.fromkeys(f'({told(one)})' for one in schemas))}: {NEXT}"
+                f"{' and '.join(dict.fromkeys(f'({schema_text(one)})' for one in schemas))}: {NEXT}"
             )
         types[field.name] = both
     return pa.schema(list(types.items()))
@@ -212,12 +212,12 @@ def cast(what: str, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray
         ) from error
 
 
-def told(schema: pa.Schema) -> str:
+def schema_text(schema: pa.Schema) -> str:
     """Returns a schema as people are told."""
     return ", ".join(f"{field.name}: {field.type}" for field in schema) or "no columns"
 
 
-def hold(table: pa.Table, schema: pa.Schema, what: str = "the output") -> pa.Table:
+def conform(table: pa.Table, schema: pa.Schema, what: str = "the output") -> pa.Table:
     """Returns the table with exactly `schema`: columns in its order, types widened to its types.
 
     Widening: null to anything, to a wider integer or float, integer to float64, text and bytes of any offset width,

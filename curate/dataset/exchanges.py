@@ -118,7 +118,7 @@ class Exchanges(Base):
         from curate.dedup import exact
         from curate.plan import dedup
 
-        same = exact.Same(key_columns("dedup_exact", columns), normalise, keep, priority, id_column)
+        same = exact.ExactDedup(key_columns("dedup_exact", columns), normalise, keep, priority, id_column)
         return self._then(dedup.exact(self._plan, same))
 
     def dedup_minhash(
@@ -160,7 +160,7 @@ class Exchanges(Base):
         from curate.dedup import near
         from curate.plan import dedup
 
-        how = near.Near(column, id_column, threshold, ngram, bands, rows, seed, unit)
+        how = near.NearDedup(column, id_column, threshold, ngram, bands, rows, seed, unit)
         return self._then(dedup.near(self._plan, how))
 
     def distinct(

@@ -34,9 +34,9 @@ from curate.plan.stages import stage_of
 from curate.runtime.backends import BACKENDS, make_backend
 from curate.runtime.protocol import Resources
 from curate.sources.files import files
-from curate.sources.protocol import View
+from curate.sources.protocol import Projection
 from curate.sources.shards import SourceRows
-from curate.stage.fusion import Fusion
+from curate.stage.fusion import FusedScan
 from curate.stage.spec import MEMORY_BUDGET, StageSpec
 from curate.streaming.engine import STREAM_POLICY, stream_blocks
 from curate.streaming.prefetch import Stopped, never
@@ -134,7 +134,7 @@ def blocks(
             with connection(how, run), TemporaryDirectory(prefix="curate-", dir=scratch_root()) as root:
                 rows, steps = stages_run(marked, root, how, run)
                 pairs = zip(rows.sources, rows.views, strict=True)
-                fused = tuple(Fusion(source, view, (*steps, *operators)) for source, view in pairs)
+                fused = tuple(FusedScan(source, view, (*steps, *operators)) for source, view in pairs)
                 yield from blocks(Tasks(fused), how, stopped, share, run)
         case ZipRows(inputs, plans):
             streams = [blocks(one, how, stopped, share * len(inputs), run) for one in inputs]
@@ -153,7 +153,7 @@ def with_rows(blocks: Iterator[pa.Table], run: Run) -> Iterator[pa.Table]:
             run.vacant = block.schema.remove_metadata() if run.vacant is None else typed_as(run.vacant, block.schema)
 
 
-def _settles(fusions: Sequence[Fusion]) -> bool:
+def _settles(fusions: Sequence[FusedScan]) -> bool:
     """Returns whether the first rows of these tell what all of them are, as they do where one stage writes them.
 
     Rows of a limit are made a few at a time: what a function gives for one of them says nothing about the next.
@@ -223,7 +223,7 @@ def stages_run(plan: Plan, root: str, how: Options, run: Run) -> tuple[SourceRow
     assert isinstance(ready.operator, Pipeline)
     if paths := [before.path for before in ready.before if before.path is not None]:
         # The stages that make the marks have read the checkpoint, so that it is there.
-        return SourceRows([files("read_parquet", Format.PARQUET, paths)], [View()]), ready.operator.steps
+        return SourceRows([files("read_parquet", Format.PARQUET, paths)], [Projection()]), ready.operator.steps
     assert isinstance(ready.rows, SourceRows)
     return ready.rows, ready.operator.steps
 

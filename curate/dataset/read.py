@@ -27,7 +27,7 @@ from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError, SchemaMismatch
 from curate.formats.encoding import Format, ReadAs
 from curate.formats.read.images import check_image
-from curate.operators.convert import from_columns, gathered, is_data_frame, need_pandas
+from curate.operators.convert import from_columns, is_data_frame, need_pandas, rows_to_table
 from curate.operators.convert import from_pandas as table_of
 from curate.plan.nodes import Scan
 from curate.sources.files import files
@@ -223,7 +223,7 @@ def from_items(items: Sequence[Any]) -> Dataset:
     """
     rows = [item if isinstance(item, Mapping) else {"item": item} for item in items]
     try:
-        table = gathered("from_items", rows) if rows else pa.table({})
+        table = rows_to_table("from_items", rows) if rows else pa.table({})
     except SchemaMismatch as error:
         raise ConfigError(str(error)) from error
     return Dataset(Scan(Tables("from_items", (table,), table.schema)))

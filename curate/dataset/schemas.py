@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.arrow.schema import unify
+from curate.arrow.schema import unify_schemas
 from curate.arrow.unknown import empty
 from curate.dataset.stats import Run
 from curate.errors import ConfigError
@@ -23,7 +23,7 @@ from curate.pipeline.pipeline import Pipeline
 from curate.pipeline.tally import BadRowBudget, ShardBooks
 from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip, schema_of
 from curate.plan.physical import Joined, Local, Physical, ZipRows, alike
-from curate.stage.fusion import Fusion
+from curate.stage.fusion import FusedScan
 
 # Unions
 
@@ -45,7 +45,7 @@ def unions_settled(plan: Plan, ask: Callable[[Plan], pa.Schema]) -> Plan:
             # One without rows may not know its columns.
             if not any(map(len, schemas)):
                 return Union(tuple(parts))
-            to = unify("union", [schema for schema in schemas if len(schema)])
+            to = unify_schemas("union", [schema for schema in schemas if len(schema)])
             pairs = zip(parts, known, strict=True)
             return Union(
                 tuple(one if told is not None and told.equals(to) else Apply(one, Unify(to)) for one, told in pairs)
@@ -72,7 +72,7 @@ def blank_of(plan: Plan, physical: Physical, run: Run | None) -> pa.Table:
         if run.vacant is not None:
             return empty(run.vacant)
         # What was written before is there by now, and knows its columns.
-        fusion: Fusion = run.fusions[0]
+        fusion: FusedScan = run.fusions[0]
         found, columns = fusion.source.found, fusion.view.columns
         return _asked(found if columns is None else pa.schema([found.field(one) for one in columns]), fusion.operators)
     return pa.table({})
@@ -99,7 +99,7 @@ def _blank(plan: Plan) -> pa.Table:
         case Limit(input, _) | Checkpoint(input, _):
             return _blank(input)
         case Union(inputs):
-            return empty(unify("union", [_blank(one).schema for one in inputs]))
+            return empty(unify_schemas("union", [_blank(one).schema for one in inputs]))
         case Zip(inputs):
             zipped = zipped_schema([_blank(one).schema for one in inputs])
             return pa.table({}) if zipped is None else empty(zipped)

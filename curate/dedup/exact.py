@@ -27,9 +27,9 @@ from curate.arrow.order import Order, SortKey, rows_where
 from curate.arrow.unknown import empty
 from curate.dedup import normalise
 from curate.errors import ConfigError, did_you_mean
-from curate.exchange.protocol import Part, Usual
-from curate.exchange.row_ids import PLACE, first_place, places, ranks
-from curate.operators.protocol import Plain
+from curate.exchange.protocol import ExchangeDefaults, ReducePart
+from curate.exchange.row_ids import ROW_ID, first_row_id, ranks, row_ids
+from curate.operators.protocol import OperatorDefaults
 from curate.operators.side_input import Marks
 from curate.pipeline.step import BatchPosition, SideTable
 from curate.pipeline.tally import GROUPED, ShardBooks
@@ -55,7 +55,7 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Same:
+class ExactDedup:
     """When rows are duplicates, and which of them is kept."""
 
     columns: tuple[str, ...]
@@ -112,10 +112,10 @@ def _is_text(type: pa.DataType) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Digests(Plain):
+class Digests(OperatorDefaults):
     """Replaces rows by their digests and places."""
 
-    same: Same
+    same: ExactDedup
     keeps_rows = True
 
     @property
@@ -126,7 +126,7 @@ class Digests(Plain):
         if found is None:
             return None
         self.same.check(found)
-        fields = [(DIGEST, pa.uint64()), (CHECK, pa.uint64()), (PLACE, pa.int64()), (COUNT, pa.int64())]
+        fields = [(DIGEST, pa.uint64()), (CHECK, pa.uint64()), (ROW_ID, pa.int64()), (COUNT, pa.int64())]
         own = {PRIORITY: self.same.priority, ID: self.same.id_column}
         return pa.schema([*fields, *((name, found.field(of).type) for name, of in own.items() if of is not None)])
 
@@ -141,16 +141,16 @@ class Digests(Plain):
         del tally
         schema = self.schema(batch.schema)
         digest, check = self.same.digests(batch)
-        columns = [digest, check, places(place, batch.num_rows), np.ones(batch.num_rows, np.int64)]
+        columns = [digest, check, row_ids(place, batch.num_rows), np.ones(batch.num_rows, np.int64)]
         own = [batch[name] for name in (self.same.priority, self.same.id_column) if name is not None]
         yield pa.table([*map(pa.array, columns), *own], schema=schema)
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen(Usual):
+class Chosen(ExchangeDefaults):
     """The exchange that brings rows of one digest together and chooses which of them is kept."""
 
-    same: Same
+    same: ExactDedup
     aligned = True
 
     @property
@@ -170,7 +170,7 @@ class Chosen(Usual):
             return None
         made = Digests(self.same).schema(found[0])
         assert made is not None
-        fields = [(PLACE, pa.int64()), (DIGEST, pa.uint64()), (CHECK, pa.uint64()), (KEPT, pa.int64())]
+        fields = [(ROW_ID, pa.int64()), (DIGEST, pa.uint64()), (CHECK, pa.uint64()), (KEPT, pa.int64())]
         return pa.schema([*fields, *([(KEPT_ID, made.field(ID).type)] if self.same.id_column is not None else [])])
 
     def prepare(self, side: int) -> tuple[Any, ...]:
@@ -190,7 +190,7 @@ class Chosen(Usual):
         counts = np.add.reduceat(table[COUNT].to_numpy()[order], starts)
         return kept.set_column(kept.column_names.index(COUNT), COUNT, pa.array(counts))
 
-    def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: Part) -> Iterator[pa.Table]:
+    def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: ReducePart) -> Iterator[pa.Table]:
         del part
         folded = self.fold(0, tables[0])
         order, starts = self._grouped(folded, by_shard=False)
@@ -202,10 +202,10 @@ class Chosen(Usual):
         # A shard has nothing to drop that has one row of a digest, and that is the one that is kept.
         told = (order != kept) | (counts[order] > 1)
         order, kept = order[told], kept[told]
-        found = folded[PLACE].to_numpy()
+        found = folded[ROW_ID].to_numpy()
         columns: list[Any] = [first_places(found[order]), folded[DIGEST].to_numpy()[order]]
         columns += [folded[CHECK].to_numpy()[order], found[kept]]
-        names = [PLACE, DIGEST, CHECK, KEPT]
+        names = [ROW_ID, DIGEST, CHECK, KEPT]
         if self.same.id_column is not None:
             columns.append(folded[ID].take(pa.array(kept)))
             names.append(KEPT_ID)
@@ -218,7 +218,7 @@ class Chosen(Usual):
         one that is kept first; and where these groups start.
         """
         digest, check = table[DIGEST].to_numpy(), table[CHECK].to_numpy()
-        found = table[PLACE].to_numpy()
+        found = table[ROW_ID].to_numpy()
         way = found if self.same.keep == "first" else -found
         keys: list[Any] = [way]
         if self.same.priority is not None:
@@ -249,17 +249,17 @@ def _falling(values: pa.ChunkedArray) -> Ints:
 
 def first_places(found: Ints) -> Ints:
     """Returns the first place of the shard that each place is in."""
-    return (ranks(found).astype(np.int64)) * first_place(1)
+    return (ranks(found).astype(np.int64)) * first_row_id(1)
 
 
 @dataclass(frozen=True, slots=True)
-class DropCopies(Plain):
+class DropCopies(OperatorDefaults):
     """Drops the rows that are copies of others."""
 
-    same: Same
+    same: ExactDedup
     marks: Marks | None = None
     """None where it is planned, not run."""
-    order = Order((SortKey(PLACE), SortKey(DIGEST)))
+    order = Order((SortKey(ROW_ID), SortKey(DIGEST)))
     """What marks are sorted by: the shard that they are for, and the digest."""
     folds = False
     keeps_rows = False
@@ -298,7 +298,7 @@ class DropCopies(Plain):
             yield batch
             yield from self._told(batch, None)
             return
-        marks = self.marks.of(first_place(place.rank), first_place(place.rank + 1))
+        marks = self.marks.of(first_row_id(place.rank), first_row_id(place.rank + 1))
         if not marks.num_rows:
             yield batch
             yield from self._told(batch, None)
@@ -306,7 +306,7 @@ class DropCopies(Plain):
         digest, check = self.same.digests(batch)
         at = _found(digest, check, marks[DIGEST].to_numpy(), marks[CHECK].to_numpy())
         dropped = at >= 0
-        dropped[dropped] = marks[KEPT].to_numpy()[at[dropped]] != places(place, batch.num_rows)[dropped]
+        dropped[dropped] = marks[KEPT].to_numpy()[at[dropped]] != row_ids(place, batch.num_rows)[dropped]
         tally.drop(int(dropped.sum()), DUPLICATE)
         yield rows_where(batch, ~dropped)
         # Also without rows: it tells the columns of the extra output.

@@ -31,11 +31,11 @@ from curate.dedup.components import Ints, components
 from curate.dedup.exact import DUPLICATE, DUPLICATES, KEPT, KEPT_ID, duplicates
 from curate.dedup.minhash import band_hashes, signatures, twin_hashes
 from curate.dedup.pairs import SMALL, distinct_pairs, pairs_of_buckets, similarities
-from curate.dedup.shingles import UNITS, Shingles, distinct, gathered
+from curate.dedup.shingles import UNITS, Shingles, distinct, take_shingles
 from curate.errors import ConfigError, did_you_mean
-from curate.exchange.protocol import Part, Usual
-from curate.exchange.row_ids import BY_PLACE, PLACE, places
-from curate.operators.protocol import Plain
+from curate.exchange.protocol import ExchangeDefaults, ReducePart
+from curate.exchange.row_ids import BY_ROW_ID, ROW_ID, row_ids
+from curate.operators.protocol import OperatorDefaults
 from curate.operators.side_input import Marks
 from curate.pipeline.step import BatchPosition, SideTable
 from curate.pipeline.tally import GROUPED, ShardBooks
@@ -66,7 +66,7 @@ _SLICE_HASHES = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
-class Near:
+class NearDedup:
     """When texts are near duplicates."""
 
     column: str
@@ -120,11 +120,11 @@ VERSION = 1
 """Of which pairs are looked at, and what becomes of them."""
 
 
-class _OfRows(Plain):
+class _OfRows(OperatorDefaults):
     """The usual answers of a step that makes something else of rows."""
 
     __slots__ = ()
-    near: Near
+    near: NearDedup
     keeps_rows = False
 
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
@@ -142,7 +142,7 @@ class _OfRows(Plain):
         return set(self.near.columns)
 
 
-class _Together(Usual):
+class _Together(ExchangeDefaults):
     """An exchange of deduplication."""
 
     __slots__ = ()
@@ -160,7 +160,7 @@ class _Together(Usual):
 class Bands(_OfRows):
     """Replaces each row by its bands: hash, place, and twin (see `pairs`), which is of the next band."""
 
-    near: Near
+    near: NearDedup
 
     @property
     def name(self) -> str:
@@ -182,26 +182,26 @@ class Bands(_OfRows):
         hashes = band_hashes(found, near.bands)[:, some]
         twins = np.roll(twin_hashes(found, near.bands)[:, some], -1, axis=0)
         # Row by row, so that the bands of a row are in one run file.
-        at = np.repeat(places(place, batch.num_rows)[some], near.bands)
+        at = np.repeat(row_ids(place, batch.num_rows)[some], near.bands)
         columns = [hashes.T.ravel(), at, twins.T.ravel(), np.full(len(at), _NOBODY)]
         yield pa.table([pa.array(np.ascontiguousarray(one)) for one in columns], schema=_BANDS)
 
 
-_BANDS = pa.schema([(BAND, pa.uint64()), (PLACE, pa.int64()), (TWIN, pa.uint32()), (OTHER, pa.int64())])
+_BANDS = pa.schema([(BAND, pa.uint64()), (ROW_ID, pa.int64()), (TWIN, pa.uint32()), (OTHER, pa.int64())])
 
-_PAIRS = pa.schema([(PLACE, pa.int64()), (OTHER, pa.int64())])
+_PAIRS = pa.schema([(ROW_ID, pa.int64()), (OTHER, pa.int64())])
 
 
 @dataclass(frozen=True, slots=True)
 class Buckets(_Together):
-    """The exchange that brings rows of one band together, and makes pairs of them: `PLACE` before `OTHER`.
+    """The exchange that brings rows of one band together, and makes pairs of them: `ROW_ID` before `OTHER`.
 
     A bucket of over a thousand rows in one map shard becomes pairs there. Of its rows the first of 16 twins stay, those
     with the least hashes, so that other map shards have the same; and pairs go their own way, by a hash of their own.
     So no bucket is too heavy for a task.
     """
 
-    near: Near
+    near: NearDedup
 
     @property
     def name(self) -> str:
@@ -242,7 +242,7 @@ class Buckets(_Together):
         pairs = [hash_words(hash_words(u.view(np.uint64)) + v.view(np.uint64)), u, np.zeros(len(u), np.uint32), v]
         return pa.concat_tables([table.take(pa.array(kept)), pa.table(list(map(pa.array, pairs)), schema=_BANDS)])
 
-    def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: Part) -> Iterator[pa.Table]:
+    def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: ReducePart) -> Iterator[pa.Table]:
         del part
         bands, at, twins, other = (tables[0][name].to_numpy() for name in _BANDS.names)
         starts, _ = _runs(bands)
@@ -273,10 +273,10 @@ def _runs(values: Any) -> tuple[Ints, Ints]:
 class SendSets(_OfRows):
     """Replaces rows by the n-grams of those that are first in a pair, at the places of the second: a row a pair."""
 
-    near: Near
+    near: NearDedup
     marks: Marks | None = None
     """None where it is planned, not run."""
-    order = Order((SortKey(PLACE), SortKey(OTHER)))
+    order = Order((SortKey(ROW_ID), SortKey(OTHER)))
     """What marks are sorted by."""
     folds = True
 
@@ -286,7 +286,7 @@ class SendSets(_OfRows):
 
     def fold(self, marks: pa.Table) -> pa.Table:
         """Returns each pair once."""
-        u, v = distinct_pairs(marks[PLACE].to_numpy(), marks[OTHER].to_numpy())
+        u, v = distinct_pairs(marks[ROW_ID].to_numpy(), marks[OTHER].to_numpy())
         return pa.table([pa.array(u), pa.array(v)], schema=_PAIRS)
 
     def marked(self, marks: Marks) -> SendSets:
@@ -294,7 +294,7 @@ class SendSets(_OfRows):
         return replace(self, marks=marks)
 
     def made(self, found: pa.Schema) -> pa.Schema:
-        fields = [(PLACE, pa.int64()), (OTHER, pa.int64()), (SET, pa.large_list(pa.uint64()))]
+        fields = [(ROW_ID, pa.int64()), (OTHER, pa.int64()), (SET, pa.large_list(pa.uint64()))]
         return pa.schema([*fields, (OTHER_ID, found.field(self.near.id_column).type)])
 
     def identity(self) -> Any:
@@ -309,26 +309,26 @@ class SendSets(_OfRows):
             yield schema.empty_table()
             return
         marks = self.fold(marks)
-        rows, which = np.unique(marks[PLACE].to_numpy(), return_inverse=True)
-        chosen = take(batch.select(self.near.columns), pa.array(rows - places(place, 1)))
+        rows, which = np.unique(marks[ROW_ID].to_numpy(), return_inverse=True)
+        chosen = take(batch.select(self.near.columns), pa.array(rows - row_ids(place, 1)))
         sets = distinct(self.near.shingles(chosen[self.near.column]))
         for first, last in _slices(sets.counts[which]):
             own = which[first:last]
-            sent = gathered(sets, own)
+            sent = take_shingles(sets, own)
             lists = pa.LargeListArray.from_arrays(pa.array(sent.offsets), pa.array(sent.hashes))
             others = marks.slice(first, last - first)
             ids = chosen[self.near.id_column].take(pa.array(own))
-            yield pa.table([others[OTHER], others[PLACE], lists, ids], schema=schema)
+            yield pa.table([others[OTHER], others[ROW_ID], lists, ids], schema=schema)
 
 
 @dataclass(frozen=True, slots=True)
 class Edges(_OfRows):
     """Replaces rows by the pairs that they are second in, and that are alike."""
 
-    near: Near
+    near: NearDedup
     marks: Marks | None = None
     """None where it is planned, not run."""
-    order = Order((SortKey(PLACE), SortKey(OTHER)))
+    order = Order((SortKey(ROW_ID), SortKey(OTHER)))
     """What marks are sorted by."""
     folds = False
 
@@ -357,8 +357,8 @@ class Edges(_OfRows):
         if marks is None or not marks.num_rows:
             yield schema.empty_table()
             return
-        rows, which = np.unique(marks[PLACE].to_numpy(), return_inverse=True)
-        chosen = take(batch.select(self.near.columns), pa.array(rows - places(place, 1)))
+        rows, which = np.unique(marks[ROW_ID].to_numpy(), return_inverse=True)
+        chosen = take(batch.select(self.near.columns), pa.array(rows - row_ids(place, 1)))
         sets = distinct(self.near.shingles(chosen[self.near.column]))
         sent = marks[SET].combine_chunks()
         lengths = pa.compute.list_value_length(sent).to_numpy()
@@ -366,22 +366,22 @@ class Edges(_OfRows):
             theirs = sent.slice(first, last - first)
             offsets = theirs.offsets.to_numpy()
             left = Shingles(theirs.flatten().to_numpy(), offsets - offsets[0])
-            alike = similarities(left, gathered(sets, which[first:last]))
+            alike = similarities(left, take_shingles(sets, which[first:last]))
             found = pa.array(np.flatnonzero(alike >= self.near.threshold))
             pairs = marks.slice(first, last - first).take(found)
             ids = chosen[self.near.id_column].take(pa.array(which[first:last]).take(found))
             yield pa.table(
-                [pairs[OTHER], pairs[PLACE], pairs[OTHER_ID], ids, pa.array(alike).take(found)], schema=schema
+                [pairs[OTHER], pairs[ROW_ID], pairs[OTHER_ID], ids, pa.array(alike).take(found)], schema=schema
             )
 
 
 def _edges(id: pa.DataType) -> pa.Schema:
-    fields = [(PLACE, pa.int64()), (OTHER, pa.int64()), (ID, id), (OTHER_ID, id)]
+    fields = [(ROW_ID, pa.int64()), (OTHER, pa.int64()), (ID, id), (OTHER_ID, id)]
     return pa.schema([*fields, (SIMILARITY, pa.float64())])
 
 
 def _marks_of(marks: Marks, batch: pa.Table, place: BatchPosition) -> pa.Table:
-    start = int(places(place, 1)[0])
+    start = int(row_ids(place, 1)[0])
     return marks.of(start, start + batch.num_rows)
 
 
@@ -406,7 +406,7 @@ class Clusters(_Together):
     Edges become a spanning forest of them as they come, in every map shard: there are fewer than rows that have one.
     """
 
-    near: Near
+    near: NearDedup
     aligned = False
     count: int | None = 1
 
@@ -426,13 +426,13 @@ class Clusters(_Together):
 
     def fold(self, side: int, table: pa.Table) -> pa.Table:
         del side
-        found = components(table[PLACE].to_numpy(), table[OTHER].to_numpy(), table[SIMILARITY].to_numpy())
+        found = components(table[ROW_ID].to_numpy(), table[OTHER].to_numpy(), table[SIMILARITY].to_numpy())
         return table if len(found.forest) == table.num_rows else table.take(pa.array(found.forest))
 
-    def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: Part) -> Iterator[pa.Table]:
+    def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: ReducePart) -> Iterator[pa.Table]:
         del part
         (edges,) = tables
-        u, v = edges[PLACE].to_numpy(), edges[OTHER].to_numpy()
+        u, v = edges[ROW_ID].to_numpy(), edges[OTHER].to_numpy()
         found = components(u, v, edges[SIMILARITY].to_numpy())
         # Of each row one edge, which has its id.
         _, one = np.unique(np.concatenate([u, v]), return_index=True)
@@ -446,17 +446,17 @@ class Clusters(_Together):
 
 
 def _clusters(id: pa.DataType) -> pa.Schema:
-    return pa.schema([(PLACE, pa.int64()), (KEPT, pa.int64()), (KEPT_ID, id), (SIMILARITY, pa.float64())])
+    return pa.schema([(ROW_ID, pa.int64()), (KEPT, pa.int64()), (KEPT_ID, id), (SIMILARITY, pa.float64())])
 
 
 @dataclass(frozen=True, slots=True)
-class DropNear(Plain):
+class DropNear(OperatorDefaults):
     """Drops the rows of each cluster but the first one, and tells which they were, as an extra output."""
 
-    near: Near
+    near: NearDedup
     marks: Marks | None = None
     """None where it is planned, not run."""
-    order = BY_PLACE
+    order = BY_ROW_ID
     """What marks are sorted by."""
     folds = False
     keeps_rows = False
@@ -498,7 +498,7 @@ class DropNear(Plain):
             yield batch
             yield duplicates(ids[:0], pa.array([], pa.string()), ids[:0], pa.array([], pa.float64()))
             return
-        rows = marks[PLACE].to_numpy() - places(place, 1)
+        rows = marks[ROW_ID].to_numpy() - row_ids(place, 1)
         keep = np.ones(batch.num_rows, bool)
         keep[rows] = False
         tally.drop(len(rows), DUPLICATE)

@@ -107,10 +107,11 @@ def _distinct(found: Shingles, first: int) -> tuple[Words, Offsets]:
     return keys << np.uint64(_TEXTS_BITS), np.bincount(texts, minlength=len(counts))
 
 
-def gathered(sets: Shingles, which: Offsets) -> Shingles:
+def take_shingles(sets: Shingles, which: Offsets) -> Shingles:
     """Returns the n-grams of these texts, by number, each as often as it is asked for.
 
-    >>> gathered(Shingles(np.array([5, 6, 7], np.uint64), np.array([0, 1, 3])), np.array([1, 0, 1])).hashes.tolist()
+    >>> sets = Shingles(np.array([5, 6, 7], np.uint64), np.array([0, 1, 3]))
+    >>> take_shingles(sets, np.array([1, 0, 1])).hashes.tolist()
     [6, 7, 5, 6, 7]
     """
     counts = sets.counts[which]

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from curate.errors import ConfigError, did_you_mean
 from curate.observe.progress import Display, NoDisplay
@@ -15,9 +14,6 @@ from curate.runtime.backends import BACKENDS
 from curate.storage.uris import normalise
 from curate.tasks.policy import max_failed_shards as parse_max_failed_shards
 from curate.units import parse_percent
-
-if TYPE_CHECKING:
-    pass
 
 
 def resolve_output(text: str, environ: Mapping[str, str] = os.environ) -> str:

@@ -31,7 +31,7 @@ from curate.ledger.summary import told_missing
 from curate.log import get_logger
 from curate.observe.failures import failed_now
 from curate.sources.listing import Inputs, list_inputs
-from curate.sources.patterns import refuse_overlap, understand
+from curate.sources.patterns import parse_input, refuse_overlap
 from curate.sources.planning import Sharding, plan_new, replan_changed
 from curate.sources.same_bytes import unchanged
 from curate.sources.upstream import Hole, holes_in, refuse_holes, warn_of_holes
@@ -57,7 +57,7 @@ def prepare(
             "--overwrite removes all there is, and --retry-failed would then find nothing that failed; give one of them"
         )
     output = resolve_output(options.output)
-    patterns = [understand(text) for text in options.inputs]
+    patterns = [parse_input(text) for text in options.inputs]
     refuse_overlap(patterns, output)
     stores = seen.stores if seen else Stores(f"{output}/{layout.TMP}{run_id}")
     owned = OwnedStore(stores.of(output), output, clock or SystemClock())

@@ -34,8 +34,8 @@ from curate.pipeline.patience import Busy
 from curate.pipeline.pipeline import ShardContext
 from curate.pipeline.tally import ShardBooks
 from curate.runtime.protocol import Pool, PoolSpec
-from curate.stage.messages import Piece, Probe
-from curate.stage.operator import FileOperator, InputFile, Operator, RowOperator
+from curate.stage.messages import Probe, TaskInput
+from curate.stage.operator import FileOperator, InputFile, RowOperator, StageOperator
 from curate.stage.program import StageProgram
 from curate.stage.spec import StageSpec
 from curate.storage.open import open_store
@@ -92,7 +92,7 @@ def replay(
         given = None if spec.rows is None else spec.rows.given(shard.uri)
         schemas = _output_schemas(found, spec, program, Probe(shard, given=given), publish=publish)
         attempt = LATE_ATTEMPT if publish else 1
-        piece = Piece(((rank, shard),), attempt, schemas.main, last=whole, sides=schemas.sides, given=(given,))
+        piece = TaskInput(((rank, shard),), attempt, schemas.main, last=whole, sides=schemas.sides, given=(given,))
         record = _run(program, piece)
         uri = f"{output}/{shard.id}{spec.suffix}"
         done = record.failure is None
@@ -163,7 +163,7 @@ def _output_schemas(
     return Schemas(shown.schema if main is None else main, sides)
 
 
-def _run(program: StageProgram, piece: Piece) -> ShardRecord:
+def _run(program: StageProgram, piece: TaskInput) -> ShardRecord:
     rank, _ = piece.shards[0]
     try:
         record = next(one for one in program.run(piece) if isinstance(one, ShardRecord))
@@ -182,7 +182,7 @@ def _first_rows(uri: str, record: ShardRecord, spec: StageSpec, rows: int) -> Se
 class _Watched:
     """An operator that remembers what it raised last."""
 
-    def __init__(self, inner: Operator) -> None:
+    def __init__(self, inner: StageOperator) -> None:
         self._inner = inner
         self.reads_files = inner.reads_files
         self.metered = inner.metered

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from curate.clock import Clock
 from curate.driver.account import Account
@@ -31,7 +30,7 @@ from curate.log import get_logger
 from curate.observe import registry
 from curate.runtime.backends import make_backend
 from curate.runtime.protocol import Backend
-from curate.stage.messages import Piece
+from curate.stage.messages import TaskInput
 from curate.stage.program import StageProgram
 from curate.stage.spec import MEMORY_BUDGET, StageSpec
 from curate.storage.local import remove_scratch, sweep_scratch, sync_directories
@@ -42,10 +41,6 @@ from curate.tasks.policy import LEAST_WINDOW, Policy, max_failed_shards
 from curate.tasks.scheduler import Scheduler
 from curate.tasks.setup import SetupWatch
 from curate.tasks.shard import Shard
-
-if TYPE_CHECKING:
-    pass
-
 
 LEFTOVER_S = 86_400.0
 """Temporaries that nobody touched for a day are swept; a zombie may still be writing to younger ones."""
@@ -255,11 +250,11 @@ class _Run:
 
         over = self.prepared.over
 
-        def payload(launch: Launch) -> Piece:
+        def payload(launch: Launch) -> TaskInput:
             shards = tuple(zip(launch.shards, plan.shards(launch.shards), strict=True))
             given = () if rows is None else tuple(rows.given(shard.uri) for _, shard in shards)
             own = self._replaced_by(shards, schemas.sides) if over else {}
-            return Piece(
+            return TaskInput(
                 shards,
                 launch.attempt,
                 schemas.main,

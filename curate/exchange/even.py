@@ -20,7 +20,7 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)
-class Reads:
+class SegmentRanges:
     """What a part reads: of these segments, in merge order, the rows from `starts` to before `stops`, never none."""
 
     segments: Ints
@@ -36,16 +36,16 @@ class Reads:
 
 
 @dataclass(frozen=True, slots=True)
-class Even:
+class EvenPart:
     """What one output reads, and which rows of that are its own."""
 
-    reads: Reads
+    reads: SegmentRanges
     bytes: int
     skip: int
     take: int
 
 
-def by_part(count: int, segments: Iterable[tuple[Ints, Ints]]) -> Iterator[Reads]:
+def by_part(count: int, segments: Iterable[tuple[Ints, Ints]]) -> Iterator[SegmentRanges]:
     """Yields what each of `count` parts reads, from what is read of each segment: where every part starts and stops.
 
     Takes 32 bytes for each segment and part of which there are rows, and no more: most parts have none of most
@@ -65,28 +65,28 @@ def by_part(count: int, segments: Iterable[tuple[Ints, Ints]]) -> Iterator[Reads
     ends = np.searchsorted(parts[order], np.arange(count + 1))
     for part in range(count):
         own = order[ends[part] : ends[part + 1]]
-        yield Reads(numbers[own], starts[own], stops[own], int(before[part]))
+        yield SegmentRanges(numbers[own], starts[own], stops[own], int(before[part]))
 
 
-def evenly(order: Order, segments: Sequence[Segment], count: int, first: int | None = None) -> list[Even]:
+def evenly(order: Order, segments: Sequence[Segment], count: int, first: int | None = None) -> list[EvenPart]:
     """Returns `count` parts of all rows that have as many rows each, to one; or of the `first` of them. `order` has one
     key at most."""
     if len(order.keys) > 1:
         raise ValueError(f"rows are counted by one key at most, not by {len(order.keys)}")
-    total = rows_of(segments) if first is None else min(first, rows_of(segments))
+    total = count_rows(segments) if first is None else min(first, count_rows(segments))
     edges = np.array([total * number // count for number in range(count + 1)], dtype=np.int64)
     if order.keys:
         skips, read = _by_key(order.keys[0].column, segments, edges)
     else:
         skips, read = np.zeros(count, dtype=np.int64), _as_they_are(segments, edges)
-    weight = sum(int(one.bytes.sum()) for one in segments) / max(1, rows_of(segments))
+    weight = sum(int(one.bytes.sum()) for one in segments) / max(1, count_rows(segments))
     return [
-        Even(reads, int((reads.stops - reads.starts).sum() * weight), skip, take)
+        EvenPart(reads, int((reads.stops - reads.starts).sum() * weight), skip, take)
         for reads, skip, take in zip(by_part(count, read), skips.tolist(), np.diff(edges).tolist(), strict=True)
     ]
 
 
-def rows_of(segments: Sequence[Segment]) -> int:
+def count_rows(segments: Sequence[Segment]) -> int:
     """Returns how many rows there are."""
     return sum(int(one.rows.sum()) for one in segments)
 

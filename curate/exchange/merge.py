@@ -18,9 +18,9 @@ import numpy as np
 
 from curate.arrow.order import Order
 from curate.exchange.cuts import Cut, cuts
-from curate.exchange.even import Reads
+from curate.exchange.even import SegmentRanges
 from curate.exchange.protocol import OneInput
-from curate.exchange.ranges import Piece, Ranges, reads_between, weights_of
+from curate.exchange.ranges import OutputRange, Ranges, reads_between, weights_of
 from curate.exchange.run_file import RunFile, Segment
 from curate.storage.protocol import Object
 from curate.units import GIB, KIB
@@ -62,7 +62,7 @@ def _source(order: Order, files: tuple[Object, ...], runs: Sequence[RunFile], pa
     return Ranges(Merged(order), runs[0].schema, files, (0,) * len(files), tuple(segments), pieces, len(pieces))
 
 
-def _pieces(order: Order, indexes: Sequence[Segment], made: Sequence[Cut]) -> Iterator[Piece]:
+def _pieces(order: Order, indexes: Sequence[Segment], made: Sequence[Cut]) -> Iterator[OutputRange]:
     number, weights = 0, weights_of(indexes)
     for part, reads in enumerate(reads_between(indexes, made, order)):
         low, high = made[part - 1] if part else None, made[part] if part < len(made) else None
@@ -71,6 +71,6 @@ def _pieces(order: Order, indexes: Sequence[Segment], made: Sequence[Cut]) -> It
         while first < len(sizes):
             last = max(first + 1, int(np.searchsorted(np.cumsum(sizes[first:]), MERGED_BYTES, side="right")) + first)
             own = slice(first, last)
-            some = Reads(reads.segments[own], reads.starts[own], reads.stops[own])
-            yield Piece(number, some, int(sizes[own].sum()), low=low, high=high)
+            some = SegmentRanges(reads.segments[own], reads.starts[own], reads.stops[own])
+            yield OutputRange(number, some, int(sizes[own].sum()), low=low, high=high)
             first, number = last, number + 1

@@ -12,7 +12,7 @@ from curate.arrow.order import Order
 from curate.pipeline.tally import GROUPED, LIMIT, ShardBooks
 
 
-class Usual:
+class ExchangeDefaults:
     """What exchanges answer as a rule: rows stay as they are, and any may come to any output."""
 
     __slots__ = ()
@@ -49,7 +49,7 @@ class Usual:
         return table
 
 
-class OneInput(Usual):
+class OneInput(ExchangeDefaults):
     """An exchange of one input whose rows all come out."""
 
     __slots__ = ()
@@ -59,7 +59,7 @@ class OneInput(Usual):
     def schema(self, found: Sequence[pa.Schema | None]) -> pa.Schema | None:
         return found[0]
 
-    def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: Part) -> Iterator[pa.Table]:
+    def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: ReducePart) -> Iterator[pa.Table]:
         del tally, part
         yield from tables
 
@@ -70,7 +70,7 @@ def unequal(lengths: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ReducePart:
     """Which output of an exchange is made."""
 
     number: int
@@ -117,7 +117,7 @@ class Exchange(Protocol):
     @property
     def even(self) -> bool:
         """Whether outputs have as many rows each, to one; then all rows of a key part of which is theirs come to them,
-        and `Part` says which rows of what they make are theirs. Else they are about as large.
+        and `ReducePart` says which rows of what they make are theirs. Else they are about as large.
         """
         ...
 
@@ -176,7 +176,7 @@ class Exchange(Protocol):
         """
         ...
 
-    def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: Part) -> Iterator[pa.Table]:
+    def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: ReducePart) -> Iterator[pa.Table]:
         """Yields what the rows of one output become, in order. `tables` has the rows of each input, sorted. Books in
         `tally` what it drops and creates; the rows of `tables` are booked as read.
         """

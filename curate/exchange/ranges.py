@@ -17,16 +17,16 @@ import pyarrow as pa
 from curate.arrow.batches import rechunk
 from curate.arrow.canonical import given, given_schema
 from curate.arrow.order import Order, take
-from curate.arrow.schema import brought, unify
+from curate.arrow.schema import conform_to_union, unify_schemas
 from curate.arrow.unknown import empty, is_blank
 from curate.errors import ConfigError, CurateError, DamagedRun
 from curate.exchange.cuts import Cut, cuts, place
-from curate.exchange.even import Even, Reads, by_part, evenly, rows_of
-from curate.exchange.protocol import Exchange, Part, unequal
+from curate.exchange.even import EvenPart, SegmentRanges, by_part, count_rows, evenly
+from curate.exchange.protocol import Exchange, ReducePart, unequal
 from curate.exchange.run_file import RunFile, Segment, open_all, opened, remove_damaged
 from curate.exchange.skew import heaviest, refusal
 from curate.pipeline.tally import LIMIT, BadRowBudget, ShardBooks
-from curate.sources.protocol import View
+from curate.sources.protocol import Projection
 from curate.storage.protocol import Object
 from curate.units import GIB, MIB
 
@@ -42,11 +42,11 @@ SLICE_ROWS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class OutputRange:
     """What one output reads."""
 
     number: int
-    reads: Reads = field(repr=False)
+    reads: SegmentRanges = field(repr=False)
     """Rows of segments: from the page that the lower cut is in to the one that the upper cut is in."""
     size: int
     """Bytes in memory, about."""
@@ -72,7 +72,7 @@ class Ranges:
     """The side that each of them is of."""
     segments: tuple[tuple[int, int, int], ...] = field(repr=False)
     """Of each segment, in merge order: the side that it is of, its file, and its number there."""
-    made: tuple[Piece, ...] = field(repr=False)
+    made: tuple[OutputRange, ...] = field(repr=False)
     """What the outputs read; tasks are given none but their own."""
     of: int
     """How many outputs there are."""
@@ -90,26 +90,26 @@ class Ranges:
     def found(self) -> pa.Schema:
         return self.schema
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[OutputRange]:
         yield from self.made
 
-    def bundles(self) -> Iterator[tuple[Piece, ...]]:
+    def bundles(self) -> Iterator[tuple[OutputRange, ...]]:
         for one in self.made:
             yield (one,)
 
     def bare(self) -> Self:
         return replace(self, made=())
 
-    def shard(self, piece: Piece) -> str:
+    def shard(self, piece: OutputRange) -> str:
         return f"part-{piece.number:05d}-of-{self.of:05d}"
 
-    def label(self, piece: Piece) -> str:
+    def label(self, piece: OutputRange) -> str:
         return f"output {piece.number} of {self.how.name}"
 
-    def size(self, piece: Piece) -> int:
+    def size(self, piece: OutputRange) -> int:
         return piece.size
 
-    def generation(self, piece: Piece) -> str:
+    def generation(self, piece: OutputRange) -> str:
         del piece
         return ""
 
@@ -119,14 +119,14 @@ class Ranges:
     def count(self) -> int | None:
         return None
 
-    def read(self, piece: Piece, view: View, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
+    def read(self, piece: OutputRange, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
         del view
         # Each by itself: rows that are lists of groups are many bytes together, and come in tables of what is meant.
         for table in self._rows(piece, tally):
             for batch in rechunk([table.replace_schema_metadata(None)], batch_rows):
                 yield given(batch, self.schema if len(self.schema) else self.given_schema)
 
-    def _rows(self, piece: Piece, tally: ShardBooks) -> Iterator[pa.Table]:
+    def _rows(self, piece: OutputRange, tally: ShardBooks) -> Iterator[pa.Table]:
         sides = []
         for side, order in enumerate(self.how.orders):
             own = self._tables(piece, side)
@@ -141,7 +141,7 @@ class Ranges:
                 tally.books.rows_in += rows.num_rows
                 sides.append(order.sort(rows) if len(tables) > 1 and order.keys and not self.how.sorts else rows)
         if not self.how.plain and not all(map(is_blank, sides)):
-            part = Part(piece.number, self.of, piece.skip, piece.take)
+            part = ReducePart(piece.number, self.of, piece.skip, piece.take)
             yield from self.how.combine(sides, tally, part)
         tally.books.rows_in += piece.over
         tally.drop(piece.over, LIMIT)
@@ -153,7 +153,7 @@ class Ranges:
         tally.books.rows_in += own
         yield from _sorted(rows, order, runs, own)
 
-    def _tables(self, piece: Piece, side: int) -> _Own:
+    def _tables(self, piece: OutputRange, side: int) -> _Own:
         """Returns the rows of each segment that are this output's. Raises DamagedRun; all files in which they are
         damaged are removed then, so that they are made again at once."""
         tables: list[pa.Table] = []
@@ -174,7 +174,7 @@ class Ranges:
             else:
                 if not damaged:
                     if (to := self.held[side] if self.held else None) is not None:
-                        found = brought(found, to)
+                        found = conform_to_union(found, to)
                     low, high = self._between(found, piece, number, start)
                     first += start + low
                     tables.append(found.slice(low, high - low) if low or high < found.num_rows else found)
@@ -182,7 +182,7 @@ class Ranges:
             raise damaged[0]
         return _Own(tables, first)
 
-    def _between(self, table: pa.Table, piece: Piece, number: int, start: int) -> tuple[int, int]:
+    def _between(self, table: pa.Table, piece: OutputRange, number: int, start: int) -> tuple[int, int]:
         """Returns which rows are between the cuts, of whole pages of a segment from row `start` on."""
         order = self.how.orders[self.segments[number][0]]
 
@@ -243,7 +243,9 @@ def ranges_of(how: Exchange, schema: pa.Schema | None, sides: Sequence[Sequence[
         for segment, index in enumerate(file.segments):
             segments.append((side_of[number], number, segment))
             to = held[side_of[number]]
-            indexes.append(index if to is None else replace(index, keys=brought(index.keys, _of(to, index.keys))))
+            indexes.append(
+                index if to is None else replace(index, keys=conform_to_union(index.keys, _of(to, index.keys)))
+            )
     if how.aligned:
         heavy = heaviest(how.orders[0], indexes)
         if heavy is not None and heavy.bytes * COPIES > budget_bytes:
@@ -267,7 +269,7 @@ def _held(how: Exchange, runs: Sequence[RunFile], side_of: Sequence[int]) -> tup
     for side in range(len(how.orders)):
         # Those without rows may not know their columns.
         schemas = [one.schema for one, of in zip(runs, side_of, strict=True) if of == side and len(one.schema)]
-        to = unify(how.name, schemas) if schemas else None
+        to = unify_schemas(how.name, schemas) if schemas else None
         found.append(to if any(not one.equals(to) for one in schemas) else None)
     return tuple(found)
 
@@ -290,7 +292,7 @@ def _made_of(how: Exchange, sides: Sequence[pa.Schema | None]) -> pa.Schema:
         return tables[0].schema
     if any(map(is_blank, tables)):
         return pa.schema([])
-    made = next(how.combine(tables, ShardBooks(BadRowBudget()), Part(0, 1)), None)
+    made = next(how.combine(tables, ShardBooks(BadRowBudget()), ReducePart(0, 1)), None)
     if made is not None:
         return made.schema
     with suppress(CurateError):
@@ -306,7 +308,7 @@ def _given_of(how: Exchange, sides: Sequence[pa.Schema | None]) -> pa.Schema:
         return pa.schema([])
 
 
-def _pieces_by_bytes(how: Exchange, indexes: Sequence[Segment]) -> Iterator[Piece]:
+def _pieces_by_bytes(how: Exchange, indexes: Sequence[Segment]) -> Iterator[OutputRange]:
     total = sum(int(one.bytes.sum()) for one in indexes)
     # Keys of all sides are compared with one another: what they are called says nothing.
     names = [key.column for key in how.orders[0].keys]
@@ -316,10 +318,12 @@ def _pieces_by_bytes(how: Exchange, indexes: Sequence[Segment]) -> Iterator[Piec
     weights = weights_of(indexes)
     for number, reads in enumerate(reads_between(named, made, how.orders[0])):
         low, high = made[number - 1] if number else None, made[number] if number < len(made) else None
-        yield Piece(number, reads, int(np.dot(reads.stops - reads.starts, weights[reads.segments])), low=low, high=high)
+        yield OutputRange(
+            number, reads, int(np.dot(reads.stops - reads.starts, weights[reads.segments])), low=low, high=high
+        )
 
 
-def _within(how: Exchange, indexes: Sequence[Segment], pieces: Iterator[Piece]) -> Iterator[Piece]:
+def _within(how: Exchange, indexes: Sequence[Segment], pieces: Iterator[OutputRange]) -> Iterator[OutputRange]:
     """Yields the pieces that give rows within the limit of an exchange, as far as the index tells; one at least."""
     if how.first is None:
         yield from pieces
@@ -331,7 +335,7 @@ def _within(how: Exchange, indexes: Sequence[Segment], pieces: Iterator[Piece]) 
             break
         yield last
         last = one
-    yield replace(last, over=max(0, rows_of(indexes) - how.first))
+    yield replace(last, over=max(0, count_rows(indexes) - how.first))
 
 
 def weights_of(indexes: Sequence[Segment]) -> Any:
@@ -344,7 +348,7 @@ def target_of(total_bytes: int) -> int:
     return min(max(total_bytes // PARTS, LEAST_BYTES), MOST_BYTES)
 
 
-def reads_between(segments: Sequence[Segment], made: Sequence[Cut], order: Order) -> Iterator[Reads]:
+def reads_between(segments: Sequence[Segment], made: Sequence[Cut], order: Order) -> Iterator[SegmentRanges]:
     """Yields what every part reads: whole pages, from the one that its lower cut is in to the one that its upper cut is
     in. Where exactly these are is left to who reads the pages.
     """
@@ -385,19 +389,21 @@ def _sorted_numbers(keys: pa.Table, order: Order) -> Any:
     return column.to_numpy()
 
 
-def _pieces_by_rows(how: Exchange, indexes: Sequence[Segment]) -> Iterator[Piece]:
-    rows = rows_of(indexes)
+def _pieces_by_rows(how: Exchange, indexes: Sequence[Segment]) -> Iterator[OutputRange]:
+    rows = count_rows(indexes)
     first = rows if how.first is None else min(how.first, rows)
     bytes = sum(int(one.bytes.sum()) for one in indexes) * first // max(1, rows)
-    parts: Sequence[Even] = evenly(how.orders[0], indexes, how.count or max(1, -(-bytes // target_of(bytes))), first)
+    parts: Sequence[EvenPart] = evenly(
+        how.orders[0], indexes, how.count or max(1, -(-bytes // target_of(bytes))), first
+    )
     for number, part in enumerate(parts):
-        yield Piece(number, part.reads, part.bytes, part.skip, part.take)
+        yield OutputRange(number, part.reads, part.bytes, part.skip, part.take)
 
 
-def _pieces_beside(how: Exchange, indexes: Sequence[Segment], sides: Sequence[int]) -> Iterator[Piece]:
+def _pieces_beside(how: Exchange, indexes: Sequence[Segment], sides: Sequence[int]) -> Iterator[OutputRange]:
     """Yields pieces of as many rows of each side. Raises ConfigError if one has more rows than another."""
     of = [[number for number, one in enumerate(sides) if one == side] for side in range(len(how.orders))]
-    lengths = [rows_of([indexes[number] for number in numbers]) for numbers in of]
+    lengths = [count_rows([indexes[number] for number in numbers]) for numbers in of]
     if len(set(lengths)) > 1:
         raise ConfigError(unequal([f"{length:,}" for length in lengths]))
     total = sum(int(one.bytes.sum()) for one in indexes)
@@ -406,5 +412,5 @@ def _pieces_beside(how: Exchange, indexes: Sequence[Segment], sides: Sequence[in
     for number, beside in enumerate(zip(*parts, strict=True)):
         numbers = [np.array(own, dtype=np.int64)[part.reads.segments] for own, part in zip(of, beside, strict=True)]
         starts, stops = [part.reads.starts for part in beside], [part.reads.stops for part in beside]
-        reads = Reads(np.concatenate(numbers), np.concatenate(starts), np.concatenate(stops))
-        yield Piece(number, reads, sum(part.bytes for part in beside))
+        reads = SegmentRanges(np.concatenate(numbers), np.concatenate(starts), np.concatenate(stops))
+        yield OutputRange(number, reads, sum(part.bytes for part in beside))

@@ -1,13 +1,11 @@
-"""Places of rows as one number each, and marks: what is known of rows that are read again, by their places.
+"""Rows as one number each, and marks: what is known of rows that are read again, by their ids.
 
-    place    the rank of the row's shard in the upper bits, its number in what the step got of the shard in the lower 36
+    row id   the rank of the row's shard in the upper bits, its number in what the step got of the shard in the lower 36
 
-So rows are in input order by place, and the marks of a shard are a range.
+So rows are in input order by id, and the marks of a shard are a range.
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +15,7 @@ from curate.arrow.order import Order, SortKey
 from curate.errors import ConfigError
 from curate.pipeline.step import BatchPosition
 
-if TYPE_CHECKING:
-    pass
-
-
-PLACE = "__place"
+ROW_ID = "__place"
 """The column of marks that says which row they are about; or, its lower bits zero, which shard."""
 
 ROW_BITS = 36
@@ -29,10 +23,10 @@ ROW_BITS = 36
 _MOST_SHARDS = 1 << (63 - ROW_BITS)
 
 
-Places = npt.NDArray[np.int64]
+RowIds = npt.NDArray[np.int64]
 
 
-BY_PLACE = Order((SortKey(PLACE),))
+BY_ROW_ID = Order((SortKey(ROW_ID),))
 """What all marks are sorted by first."""
 
 
@@ -41,27 +35,27 @@ class TableMarks:
 
     def __init__(self, table: pa.Table, order: Order) -> None:
         self._table = order.sort(table).combine_chunks()
-        self._places = self._table[PLACE].to_numpy()
+        self._row_ids = self._table[ROW_ID].to_numpy()
 
     def of(self, start: int, stop: int) -> pa.Table:
-        """Returns the marks of these places, sorted."""
-        first, last = np.searchsorted(self._places, [start, stop])
+        """Returns the marks of these rows, sorted."""
+        first, last = np.searchsorted(self._row_ids, [start, stop])
         return self._table.slice(first, last - first)
 
 
-def first_place(rank: int) -> int:
-    """Returns the place of a shard's first row.
+def first_row_id(rank: int) -> int:
+    """Returns the id of a shard's first row.
 
-    >>> first_place(2) >> ROW_BITS
+    >>> first_row_id(2) >> ROW_BITS
     2
     """
     return rank << ROW_BITS
 
 
-def places(place: BatchPosition, rows: int) -> Places:
-    """Returns the places of the rows of a batch. Raises ConfigError beyond what a place can say.
+def row_ids(place: BatchPosition, rows: int) -> RowIds:
+    """Returns the ids of the rows of a batch. Raises ConfigError beyond what an id can say.
 
-    >>> (places(BatchPosition("a", 5, rank=1), 2) - first_place(1)).tolist()
+    >>> (row_ids(BatchPosition("a", 5, rank=1), 2) - first_row_id(1)).tolist()
     [5, 6]
     """
     if place.rank >= _MOST_SHARDS or place.row + rows > 1 << ROW_BITS:
@@ -69,9 +63,9 @@ def places(place: BatchPosition, rows: int) -> Places:
             f"shard {place.rank:,}, row {place.row + rows:,}: rows are told apart up to shard {_MOST_SHARDS:,} and row "
             f"{1 << ROW_BITS:,} of each; write the input in fewer, or smaller, files"
         )
-    return first_place(place.rank) + place.row + np.arange(rows, dtype=np.int64)
+    return first_row_id(place.rank) + place.row + np.arange(rows, dtype=np.int64)
 
 
-def ranks(found: Places) -> Places:
-    """Returns the ranks of the shards that places are in."""
+def ranks(found: RowIds) -> RowIds:
+    """Returns the ranks of the shards that rows are in."""
     return found >> ROW_BITS

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from curate.arrow.order import Order
 from curate.errors import DamagedRun
-from curate.exchange.row_ids import BY_PLACE, PLACE, ROW_BITS, TableMarks, first_place
+from curate.exchange.row_ids import BY_ROW_ID, ROW_BITS, ROW_ID, TableMarks, first_row_id
 from curate.exchange.run_file import opened, remove_damaged
 from curate.storage.protocol import Object
 from curate.units import MIB
@@ -59,7 +59,7 @@ class FileMarks:
         return self.order.sort(pa.concat_tables([self._empty(), *tables])).combine_chunks()
 
     def _enter(self, rank: int) -> None:
-        start, stop = first_place(rank), first_place(rank + 1)
+        start, stop = first_row_id(rank), first_row_id(rank + 1)
         found = [_Range(file, segment) for file in self.files for segment in range(len(opened(file).segments))]
         self._ranges = [one for one in found if one.begin(start, stop)]
         self._rank, self._whole = rank, None
@@ -68,7 +68,9 @@ class FileMarks:
             self._whole = TableMarks(pa.concat_tables([self._empty(), *tables]), self.order)
 
     def _empty(self) -> pa.Table:
-        return opened(self.files[0]).schema.empty_table() if self.files else pa.table({PLACE: pa.array([], pa.int64())})
+        return (
+            opened(self.files[0]).schema.empty_table() if self.files else pa.table({ROW_ID: pa.array([], pa.int64())})
+        )
 
 
 class _Range:
@@ -92,4 +94,4 @@ class _Range:
 
     def _rows(self, start: int, stop: int) -> Iterator[int]:
         file = opened(self.file)
-        return (file.position(BY_PLACE, self.segment, pa.table({PLACE: [at]}), False) for at in (start, stop))
+        return (file.position(BY_ROW_ID, self.segment, pa.table({ROW_ID: [at]}), False) for at in (start, stop))

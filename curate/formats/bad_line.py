@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class BadRow:
+class RejectedRow:
     """One row that was left out of the tables. Its reason is one of few, so that reasons can be counted."""
 
     line: int
@@ -22,4 +22,4 @@ NO_COLUMNS = "no column is known: no row at the beginning of the files; declare 
 """The reason for each row where nothing told which columns there are: without it, all would be lost without a word."""
 
 
-OnBadRow = Callable[[BadRow], None]
+OnBadRow = Callable[[RejectedRow], None]

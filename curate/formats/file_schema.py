@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from curate.arrow.schema import _readable, told
+from curate.arrow.schema import _readable, schema_text
 from curate.errors import SchemaMismatch, did_you_mean
 from curate.formats.encoding import Format, ReadAs
 
 
-def unify(uri: str, found: pa.Schema, held: pa.Schema, how: ReadAs | None) -> None:
+def refuse_mismatch(uri: str, found: pa.Schema, held: pa.Schema, how: ReadAs | None) -> None:
     """Raises SchemaMismatch if a file of the columns `found` cannot be read as `held`; a type of null fits all.
 
     A column that is missing is refused, unless `how` is given: then it will be null, and it is a column that is not
@@ -37,6 +37,7 @@ def unify(uri: str, found: pa.Schema, held: pa.Schema, how: ReadAs | None) -> No
     if problems:
         other = f"{how.first} has" if how.first else "declared is"
         raise SchemaMismatch(
-            f"{uri}: {'; '.join(problems)}. This file has ({told(found)}), and {other} ({told(held)}); declare all "
+            f"{uri}: {'; '.join(problems)}. This file has ({schema_text(found)}), and {other} "
+            f"({schema_text(held)}); declare all "
             f"columns with schema={', or name those to keep with columns=' if how.format is Format.PARQUET else ''}"
         )

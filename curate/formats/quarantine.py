@@ -13,7 +13,7 @@ from typing import IO, Any
 import orjson
 
 from curate.errors import CorruptInput
-from curate.formats.bad_line import BadRow
+from curate.formats.bad_line import RejectedRow
 from curate.formats.read.lines import line_blocks
 from curate.formats.write.compress import Compressor
 from curate.storage.protocol import Object, Store
@@ -63,7 +63,7 @@ class QuarantineWriter:
         self._file: IO[bytes] | None = None
         self._compressor: Compressor | None = None
 
-    def add(self, row: BadRow) -> None:
+    def add(self, row: RejectedRow) -> None:
         """Takes one row. A row that is not UTF-8 is kept as base64, in `row_base64`."""
         if self._compressor is None:
             self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115 - handed out by finish

@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from curate.arrow.batches import rechunk
 from curate.arrow.from_text import has_text
-from curate.arrow.schema import hold
+from curate.arrow.schema import conform
 from curate.arrow.unknown import all_nullable
 from curate.errors import ConfigError
-from curate.formats.bad_line import BadRow, OnBadRow
+from curate.formats.bad_line import OnBadRow, RejectedRow
 from curate.formats.encoding import Codec, Encoding, Format, ReadAs, detect, stem
 from curate.formats.quarantine import QuarantineWriter
 from curate.formats.read.binary import binary_schema, read_binary
@@ -35,7 +35,6 @@ __all__ = [
     "OFFERED",
     "SAMPLED_FILES",
     "TEXT_SCHEMA",
-    "BadRow",
     "Codec",
     "Encoding",
     "Format",
@@ -44,9 +43,10 @@ __all__ = [
     "OutputWriter",
     "QuarantineWriter",
     "ReadAs",
+    "RejectedRow",
     "check_declared",
+    "conform",
     "detect",
-    "hold",
     "known_schema",
     "make_writer",
     "read",

@@ -21,7 +21,7 @@ from curate.ledger.run_log import new_run_id
 from curate.ledger.summary import RunState, Summary
 from curate.log import get_logger
 from curate.runtime.protocol import Backend
-from curate.stage.spec import Before, StageSpec
+from curate.stage.spec import StageSpec, Upstream
 
 
 def dry_run(spec: StageSpec, options: RunOptions) -> tuple[Prepared, str]:
@@ -81,7 +81,7 @@ def _run(spec: StageSpec, options: RunOptions, clock: Clock, backend: Backend | 
     return ended
 
 
-def _lacks_outputs(before: Before) -> bool:
+def _lacks_outputs(before: Upstream) -> bool:
     """Returns whether outputs are gone of a checkpoint that is there; one that was removed as a whole is not missed."""
     assert before.path is not None
     output = resolve_output(before.path)
@@ -122,7 +122,7 @@ def run_with_checkpoints(
     return run_stage(spec, options, clock, backend, signals, seen=seen, at=at)
 
 
-def _of_upstream(options: RunOptions, before: Before) -> RunOptions:
+def _of_upstream(options: RunOptions, before: Upstream) -> RunOptions:
     """Returns how to run the stage whose output is a checkpoint: it outlives what reads it, and is reused."""
     assert before.path is not None
     inputs = before.inputs or options.inputs

@@ -63,7 +63,7 @@ from curate.log import get_logger
 from curate.runtime.backends import make_backend
 from curate.runtime.protocol import Backend, Resources
 from curate.sources.listing import list_inputs
-from curate.sources.patterns import understand
+from curate.sources.patterns import parse_input
 from curate.stage.spec import StageSpec
 from curate.storage.local import remove_scratch
 from curate.storage.protocol import Object
@@ -314,7 +314,7 @@ def _refuse_other_shards(spec: StageSpec, job: StagedJob) -> None:
 def _refuse_other_files(spec: StageSpec, job: StagedJob) -> None:
     """Raises ConfigError if the checkpoint that the last stage reads has files that its plan does not know: the stages
     before have not seen their rows, or have seen more rows than the outputs that are there."""
-    paths = [understand(before.path) for before in spec.before if before.path is not None]
+    paths = [parse_input(before.path) for before in spec.before if before.path is not None]
     then = set(job.plan.table["uri"].to_pylist())
     if new := [uri for uri in list_inputs(paths, job.stores.of).table["uri"].to_pylist() if uri not in then]:
         raise ConfigError(

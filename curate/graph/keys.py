@@ -20,8 +20,8 @@ from curate.ledger.ledger import open_ledger
 from curate.ledger.stages import LAST, WRITE, StageReport
 from curate.ledger.summary import RunState
 from curate.sources.listing import list_inputs
-from curate.sources.patterns import understand
-from curate.stage.spec import Before, StageSpec
+from curate.sources.patterns import parse_input
+from curate.stage.spec import StageSpec, Upstream
 
 MANIFEST = pa.schema([("uri", pa.string()), ("size", pa.int64()), ("generation", pa.string())])
 
@@ -38,7 +38,7 @@ def _reads(spec: StageSpec) -> Any:
     return spec.rows.manifest() if spec.rows is not None else None
 
 
-def _checkpoint(before: Before) -> Any:
+def _checkpoint(before: Upstream) -> Any:
     # By what it is made of: where it lies, there may be another one by then.
     files = None if before.listing is None else before.listing.to_pylist()
     return [before.spec.fingerprint, _reads(before.spec), files]
@@ -52,7 +52,7 @@ def stages_of(spec: StageSpec) -> Iterator[StageSpec]:
             yield before.spec
 
 
-def checkpoints_of(spec: StageSpec) -> Iterator[Before]:
+def checkpoints_of(spec: StageSpec) -> Iterator[Upstream]:
     """Yields the checkpoints that a stage is made of, in the order in which they are made."""
     for before in spec.before:
         yield from checkpoints_of(before.spec)
@@ -88,9 +88,9 @@ def reports_of(stages: Sequence[StageReport], root: str) -> tuple[StageReport, .
 def listed(spec: StageSpec, known: dict[tuple[str, ...], Any]) -> StageSpec:
     """Returns a stage with the files listed that its checkpoints are made of; each of `known` is listed once."""
 
-    def of(before: Before) -> Before:
+    def of(before: Upstream) -> Upstream:
         if before.inputs and before.inputs not in known:
-            patterns = [understand(text) for text in before.inputs]
+            patterns = [parse_input(text) for text in before.inputs]
             known[before.inputs] = list_inputs(patterns, Stores("").of).table.select(MANIFEST.names)
         return replace(before, spec=listed(before.spec, known), listing=known.get(before.inputs))
 

@@ -30,7 +30,7 @@ from curate.plan.rewrites import pinned, uncounted
 from curate.plan.stages import stage_of
 from curate.runtime.protocol import Resources
 from curate.stage import operator as stage
-from curate.stage.spec import Asked, Before, StageSpec
+from curate.stage.spec import Asked, StageSpec, Upstream
 from curate.storage.protocol import Object
 
 MOVES = Exchanged | Marked | Union | Zip
@@ -104,7 +104,7 @@ class Spread:
             seeded=None if with_seed is None else lambda seed: self._ended(with_seed(seed), spec),
         )
 
-    def _operator(self, shared: Pipeline) -> stage.Operator:
+    def _operator(self, shared: Pipeline) -> stage.StageOperator:
         if not self.tails:
             return shared
         others = {name: Pipeline(tail) for name, tail in self.tails.items() if name != MAIN}
@@ -371,7 +371,7 @@ def inputs_of(columns: Mapping[str, Any] | None) -> Dataset:
 class Part:
     """What happens to a shard between two durable places."""
 
-    operator: stage.Operator
+    operator: stage.StageOperator
     resources: Resources
     """What a task holds for it."""
     path: str | None = None
@@ -439,7 +439,7 @@ def parts_of(job: Settings, ds: Dataset, built: Any) -> Parts:
     own = tuple(step for tail in tails.values() for step in tail)
     refuse_idle_pool(job, [*(step for chain, _ in chains for step in chain), *own])
     *before, (last, _) = chains
-    operator: stage.Operator = Pipeline(last)
+    operator: stage.StageOperator = Pipeline(last)
     if sides and tails:
         operator = Branching(Pipeline(last), Pipeline(tails[MAIN]), {name: Pipeline(tails[name]) for name in sides})
     kept = [Part(Pipeline(chain), resources_of(job, chain), path) for chain, path in before]
@@ -526,7 +526,7 @@ def tail_of(owner: str, name: str, path: Sequence[Apply | Checkpoint | Marked]) 
 
 def over_checkpoints(spec: StageSpec, before: Sequence[Part]) -> StageSpec:
     """Returns the stage as it is when these parts come before it, each a stage that is written to its checkpoint."""
-    kept: Before | None = None
+    kept: Upstream | None = None
     # What becomes of the rows of a checkpoint afterwards is nothing to it.
     identity = {name: value for name, value in spec.identity.items() if name != "sides"}
     for number, part in enumerate(before):
@@ -544,11 +544,11 @@ def over_checkpoints(spec: StageSpec, before: Sequence[Part]) -> StageSpec:
             # What makes the job again makes all of it.
             origin={},
         )
-        kept = Before(_reading(first, kept), part.path)
+        kept = Upstream(_reading(first, kept), part.path)
     return _reading(spec, kept)
 
 
-def _reading(spec: StageSpec, kept: Before | None) -> StageSpec:
+def _reading(spec: StageSpec, kept: Upstream | None) -> StageSpec:
     """Returns the stage as one that reads a checkpoint."""
     if kept is None:
         return spec

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.arrow.schema import describe, hold
+from curate.arrow.schema import conform, describe
 from curate.driver.options import resolve_output
 from curate.driver.schemas import input_schemas
 from curate.driver.state import Stores
@@ -18,8 +18,8 @@ from curate.formats.rows import read
 from curate.pipeline.tally import ShardBooks, counted
 from curate.sources.files import FileShards
 from curate.sources.listing import list_inputs
-from curate.sources.patterns import refuse_overlap, understand
-from curate.sources.protocol import View
+from curate.sources.patterns import parse_input, refuse_overlap
+from curate.sources.protocol import Projection
 from curate.sources.upstream import holes_in, refuse_holes
 from curate.stage.spec import Asked, StageSpec
 from curate.storage.open import open_store
@@ -55,14 +55,14 @@ class JobFiles(FileShards):
         """Returns None: files have to be looked at."""
         return None
 
-    def read(self, piece: Shard, view: View, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
+    def read(self, piece: Shard, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
         """Yields a piece's rows, which are booked as they are taken; those that do not fit are bad."""
         del view
         object, encoding = Object(piece.uri, piece.object_bytes, piece.generation), detect(piece.uri)
         schema = self.schemas[encoding.format.value]
         where = (open_store(piece.uri), object, encoding, piece.kind, piece.start, piece.stop)
         tables = counted(read(*where, schema, batch_rows, tally.bad_row), tally)
-        return tables if len(self.schemas) == 1 else (hold(table, self.found, piece.uri) for table in tables)
+        return tables if len(self.schemas) == 1 else (conform(table, self.found, piece.uri) for table in tables)
 
 
 def _refuse_namesakes(listing: pa.Table) -> None:
@@ -84,7 +84,7 @@ def list_for(spec: StageSpec, asked: Asked) -> JobFiles:
     """
     if not asked.inputs:
         raise ConfigError("no input was given; add --input PATH_OR_GLOB (it can be repeated)")
-    patterns = [understand(text) for text in asked.inputs]
+    patterns = [parse_input(text) for text in asked.inputs]
     refuse_overlap(patterns, resolve_output(asked.output))
     stores = Stores("")
     inputs = list_inputs(patterns, stores.of)

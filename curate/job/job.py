@@ -9,7 +9,7 @@ from curate import log
 from curate.dataset.dataset import Dataset
 from curate.driver.options import PathText, run_options
 from curate.errors import ConfigError, did_you_mean
-from curate.formats.bad_line import BadRow
+from curate.formats.bad_line import RejectedRow
 from curate.formats.record import OutputFormat
 from curate.formats.write.writer import DEFAULT_CODEC, suffix
 from curate.job.asset import Asset
@@ -143,12 +143,12 @@ class Job:
         those of the main output: rows that go to another one alone are dropped. How many each extra output gets is
         counted under "side NAME".
 
-        Raise BadRow for a row that is bad, RetryLater where a service is down, CorruptInput to give the shard up.
+        Raise RejectedRow for a row that is bad, RetryLater where a service is down, CorruptInput to give the shard up.
 
         After RetryLater it is called again with the same batch, once the time is over that was asked for; what it
-        booked of the batch is taken back, and batches that are done stay done. After a BadRow, and where the job has
-        `quarantine_errors`, it is called again with parts of the batch, whose results and bookings go nowhere, and at
-        last with all rows but the bad ones: keep no state from call to call that this would spoil.
+        booked of the batch is taken back, and batches that are done stay done. After a RejectedRow, and where the job
+        has `quarantine_errors`, it is called again with parts of the batch, whose results and bookings go nowhere, and
+        at last with all rows but the bad ones: keep no state from call to call that this would spoil.
         """
         raise NotImplementedError
 
@@ -200,7 +200,7 @@ class Job:
     def quarantine(self, row: Mapping[str, Any], reason: str) -> None:
         """Sets a row aside, with its reason, in the output's quarantine file; it counts against `max_bad_rows`."""
         reason = self._named(reason, f"quarantine(row, {reason!r})")
-        self._booking("quarantine").set_aside(BadRow(0, reason, self._hidden.hide(row_json(row))))
+        self._booking("quarantine").set_aside(RejectedRow(0, reason, self._hidden.hide(row_json(row))))
 
     def count(self, name: str, n: int | float = 1) -> None:
         """Adds `n` to a counter, which is part of the output.
@@ -208,7 +208,7 @@ class Job:
         It is written into the output's own record, so it is exact whatever was killed and run again, and it is part of
         the output's bytes: count only what depends on the rows and the parameters. What differs from run to run (times,
         retries of a service, hits of a cache) makes the output non-deterministic, which is reported; see `metric`.
-        What a call of `process` counted that then raised BadRow or RetryLater is taken back.
+        What a call of `process` counted that then raised RejectedRow or RetryLater is taken back.
         """
         call = f"count({name!r}, {n!r})"
         self._booking("count").count(self._named(name, call), check_count(n, call, whole=False))

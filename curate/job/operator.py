@@ -15,7 +15,7 @@ from curate.arrow.values import rounded
 from curate.errors import ConfigError, CorruptInput, GenerationMismatch, ObjectNotFound, SchemaMismatch, did_you_mean
 from curate.job.secrets import Secrets
 from curate.ledger.side_outputs import MAIN
-from curate.operators.convert import gathered
+from curate.operators.convert import rows_to_table
 from curate.pipeline.bad_rows import row_text
 from curate.pipeline.step import BatchPosition, Compute, SideTable
 from curate.pipeline.tally import ShardBooks
@@ -303,7 +303,7 @@ class RowGatherer:
         if self._rows:
             rows, self._rows = self._rows, []
             if self._schema is None:
-                yield gathered(self._where, rows)
+                yield rows_to_table(self._where, rows)
             else:
                 yield pa.table([self._column(field, rows) for field in self._schema], schema=self._schema)
 

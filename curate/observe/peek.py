@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curate.errors import ConfigError, CorruptInput, did_you_mean
-from curate.formats.bad_line import BadRow
+from curate.formats.bad_line import RejectedRow
 from curate.formats.encoding import Codec
 from curate.formats.read.csv import read_csv, sample_csv
 from curate.formats.read.lines import line_blocks
@@ -95,7 +95,7 @@ def _csv(store: Store, object: Object, codec: Codec, columns: Sequence[str] | No
     # CSV says no types: what its first values look like need not hold for those that follow.
     schema = pa.schema([(name, pa.string()) for name in (names if columns is None else columns)])
 
-    def broken_row(row: BadRow) -> None:
+    def broken_row(row: RejectedRow) -> None:
         raise CorruptInput(f"{object.uri}: row {row.line:,} cannot be read: {row.reason}")
 
     for table in read_csv(store, object, codec, schema, broken_row):

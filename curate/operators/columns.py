@@ -12,15 +12,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.arrow.expressions import columns_of, expression_text, keep, project, type_of, unknown_column
+from curate.arrow.expressions import columns_of, expression_text, filter_by, project, type_of, unknown_column
 from curate.errors import ConfigError
-from curate.operators.protocol import Plain
+from curate.operators.protocol import OperatorDefaults
 from curate.pipeline.step import BatchPosition
 from curate.pipeline.tally import ShardBooks
 
 
 @dataclass(frozen=True, slots=True)
-class FilterExpression(Plain):
+class FilterExpression(OperatorDefaults):
     """Keeps the rows for which an expression is true."""
 
     expression: Any
@@ -44,7 +44,7 @@ class FilterExpression(Plain):
     def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         del place
         self.schema(table.schema)
-        kept = keep(table, self.expression)
+        kept = filter_by(table, self.expression)
         tally.drop(table.num_rows - kept.num_rows, self.reason)
         yield kept
 
@@ -54,7 +54,7 @@ class FilterExpression(Plain):
 
 
 @dataclass(frozen=True, slots=True)
-class WithColumn(Plain):
+class WithColumn(OperatorDefaults):
     """Adds a column, the last one, or replaces one, at its place."""
 
     column: str
@@ -91,7 +91,7 @@ class WithColumn(Plain):
 
 
 @dataclass(frozen=True, slots=True)
-class Select(Plain):
+class Select(OperatorDefaults):
     """Keeps these columns, in this order."""
 
     columns: tuple[str, ...]
@@ -119,7 +119,7 @@ class Select(Plain):
 
 
 @dataclass(frozen=True, slots=True)
-class Drop(Plain):
+class Drop(OperatorDefaults):
     """Leaves these columns out."""
 
     columns: tuple[str, ...]
@@ -149,7 +149,7 @@ class Drop(Plain):
 
 
 @dataclass(frozen=True, slots=True)
-class Rename(Plain):
+class Rename(OperatorDefaults):
     """Calls columns something else."""
 
     names: Mapping[str, str]

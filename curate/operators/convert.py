@@ -283,7 +283,7 @@ def to_table(where: str, value: Any, before: pa.Table | None = None) -> pa.Table
     return value.replace_schema_metadata(None)
 
 
-def gathered(
+def rows_to_table(
     where: str,
     rows: Sequence[Mapping[str, Any]],
     before: pa.Schema | None = None,

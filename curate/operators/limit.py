@@ -8,13 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.operators.protocol import Plain
+from curate.operators.protocol import OperatorDefaults
 from curate.pipeline.step import BatchPosition
 from curate.pipeline.tally import LIMIT, ShardBooks
 
 
 @dataclass(frozen=True, slots=True)
-class Quota(Plain):
+class Quota(OperatorDefaults):
     """Keeps all rows of shards but one, and of that the first `rows`."""
 
     shard: str

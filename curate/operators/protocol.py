@@ -31,7 +31,7 @@ class Operator(Step, Protocol):
         ...
 
 
-class Plain:
+class OperatorDefaults:
     """The usual answers of an operator: it runs in the task, keeps nothing, and takes batches as they come."""
 
     __slots__ = ()

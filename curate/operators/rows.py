@@ -13,9 +13,9 @@ import pyarrow as pa
 from curate.arrow.declared import identity_of
 from curate.arrow.order import rows_where
 from curate.errors import BadRow
-from curate.formats.bad_line import BadRow as BadLine
-from curate.operators.convert import formatted, gathered, rows, to_table
-from curate.operators.udf import Called, Placement, Udf
+from curate.formats.bad_line import RejectedRow
+from curate.operators.convert import formatted, rows, rows_to_table, to_table
+from curate.operators.udf import Placement, Udf, UdfOperator
 from curate.pipeline.bad_rows import row_text
 from curate.pipeline.patience import Busy, busy, is_busy, patiently
 from curate.pipeline.step import BatchPosition
@@ -23,7 +23,7 @@ from curate.pipeline.tally import ShardBooks
 
 
 @dataclass(frozen=True, slots=True)
-class MapBatches(Called):
+class MapBatches(UdfOperator):
     """A function of batches of at most `batch_size` rows; it is applied to one at a time."""
 
     fn: Udf
@@ -57,7 +57,7 @@ class MapBatches(Called):
 
 
 @dataclass(frozen=True, slots=True)
-class MapRows(Called):
+class MapRows(UdfOperator):
     """A function of rows: of one to one, or (flat) of one to any number."""
 
     fn: Udf
@@ -87,7 +87,7 @@ class MapRows(Called):
             else:
                 made += result
         if made:
-            yield self.declared(gathered(self.name, made, table.schema, self.output_schema), table, place)
+            yield self.declared(rows_to_table(self.name, made, table.schema, self.output_schema), table, place)
 
     def _rows_of(self, row: dict[str, Any]) -> list[Mapping[str, Any]]:
         result = self.fn(row)
@@ -105,7 +105,7 @@ class MapRows(Called):
 
 
 @dataclass(frozen=True, slots=True)
-class MapIsolated(Called):
+class MapIsolated(UdfOperator):
     """A function of rows that runs in a process of its own: a row that kills it, or takes too long, is a bad row."""
 
     fn: Udf
@@ -156,13 +156,13 @@ class MapIsolated(Called):
                 yield result
             elif isinstance(result, BadRow):
                 # Not raised: a search for it would run into it again.
-                tally.set_aside(BadLine(0, result.reason, row_text(row)))
+                tally.set_aside(RejectedRow(0, result.reason, row_text(row)))
             elif isinstance(result, Mapping):
                 made.append(result)
             else:
                 raise TypeError(f"{self.name} gave {type(result).__name__}, expected a dictionary, a row")
         if made:
-            gave = gathered(self.name, made, table.schema, self.output_schema)
+            gave = rows_to_table(self.name, made, table.schema, self.output_schema)
             yield self.declared(gave, table, place)
 
 
@@ -180,7 +180,7 @@ def each(fn: Callable[[dict[str, Any]], Any], table: pa.Table, tries: int = 0) -
 
 
 @dataclass(frozen=True, slots=True)
-class FilterRows(Called):
+class FilterRows(UdfOperator):
     """Keeps the rows for which a function of the row is true."""
 
     fn: Udf

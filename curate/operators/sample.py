@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from curate.arrow.order import rows_where
-from curate.operators.protocol import Plain
+from curate.operators.protocol import OperatorDefaults
 from curate.pipeline.step import BatchPosition
 from curate.pipeline.tally import ShardBooks
 
@@ -23,7 +23,7 @@ BITS = 53
 
 
 @dataclass(frozen=True, slots=True)
-class RandomSample(Plain):
+class RandomSample(OperatorDefaults):
     """Keeps a row if its own random number is below the fraction, so that a larger one keeps the same rows and more."""
 
     fraction: float

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from curate.arrow.order import Order
-
-if TYPE_CHECKING:
-    pass
 
 
 class Marks(Protocol):

@@ -13,7 +13,7 @@ from curate.arrow.declared import as_declared
 from curate.code.closures import Unhashable, value_text
 from curate.code.function import callable_text
 from curate.errors import ConfigError
-from curate.operators.protocol import Plain
+from curate.operators.protocol import OperatorDefaults
 from curate.pipeline.step import ActorPool, BatchPosition, Compute
 from curate.runtime.protocol import Resources
 
@@ -135,7 +135,7 @@ def placement(
     return Placement(Compute(pool or ActorPool(), Resources(cpus, num_gpus or 0.0, memory, dict(resources or {}))))
 
 
-class Called(Plain):
+class UdfOperator(OperatorDefaults):
     """What operators have in common that call what a user gave."""
 
     __slots__ = ()

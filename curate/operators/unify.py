@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
-from curate.arrow.schema import brought, told
-from curate.operators.protocol import Plain
+from curate.arrow.schema import conform_to_union, schema_text
+from curate.operators.protocol import OperatorDefaults
 from curate.pipeline.step import BatchPosition
 from curate.pipeline.tally import ShardBooks
 
-if TYPE_CHECKING:
-    pass
-
 
 @dataclass(frozen=True, slots=True)
-class Unify(Plain):
+class Unify(OperatorDefaults):
     """Gives rows the columns and the types of a schema: missing ones are null, others are widened."""
 
     to: pa.Schema
@@ -26,7 +23,7 @@ class Unify(Plain):
 
     @property
     def name(self) -> str:
-        return f"unify({told(self.to)})"
+        return f"unify({schema_text(self.to)})"
 
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         del found
@@ -37,4 +34,4 @@ class Unify(Plain):
 
     def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         del tally, place
-        yield brought(table, self.to)
+        yield conform_to_union(table, self.to)

@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from curate.arrow.order import rows_where
 from curate.errors import BadRow
-from curate.formats.bad_line import BadRow as BadLine
+from curate.formats.bad_line import RejectedRow
 from curate.pipeline.classify import PASSING, kind_of, summary_of
 from curate.pipeline.patience import Busy, busy, is_busy
 from curate.pipeline.tally import BadRowBudget, ShardBooks
@@ -86,7 +86,7 @@ def applied(
                 yield found
                 continue
             position, reason = found
-            tally.single_out(BadLine(0, operator.hide(reason), operator.hide(row_text(_row(rows, position)))))
+            tally.single_out(RejectedRow(0, operator.hide(reason), operator.hide(row_text(_row(rows, position)))))
             bad.append(position)
         if not bad:
             if isinstance(error, BadRow):

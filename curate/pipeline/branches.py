@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from curate.errors import ConfigError
-from curate.formats.bad_line import BadRow as BadLine
+from curate.formats.bad_line import RejectedRow
 from curate.pipeline.meters import Meter
 from curate.pipeline.patience import Busy
 from curate.pipeline.pipeline import Pipeline, ShardContext
@@ -113,7 +113,7 @@ class _Aside(DetachedBooks):
         super().__init__()
         self._side = side
 
-    def set_aside(self, row: BadLine) -> NoReturn:
+    def set_aside(self, row: RejectedRow) -> NoReturn:
         """Raises ConfigError: the row is in the main output."""
         raise ConfigError(
             f"a step of the extra output {self._side!r} alone said that a row is bad ({row.reason}), which the main "

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from curate.errors import ConfigError, TooManyBadRows
-from curate.formats.bad_line import BadRow
+from curate.formats.bad_line import RejectedRow
 from curate.formats.quarantine import QuarantineWriter
 from curate.tasks.books import Books
 from curate.units import parse_percent
@@ -88,7 +88,7 @@ class ShardBooks:
         self._searched = 0
         self._before: tuple[dict[str, int], dict[str, Any], int] | None = None
         """What was dropped, counted and quarantined before the batch at hand."""
-        self._held: list[BadRow] = []
+        self._held: list[RejectedRow] = []
         """Rows set aside from the batch at hand: what is written to the quarantine cannot be taken back."""
 
     def begin(self) -> None:
@@ -129,7 +129,7 @@ class ShardBooks:
         self.books.metrics[name] = self.books.metrics.get(name, 0) + value
         self._bound(self.books.metrics, "metrics")
 
-    def set_aside(self, row: BadRow) -> None:
+    def set_aside(self, row: RejectedRow) -> None:
         """Quarantines a row. Raises TooManyBadRows when the budget cannot hold any more."""
         if self._before is not None:
             self._held.append(row)
@@ -139,7 +139,7 @@ class ShardBooks:
         if self._budget.hopeless(self.books.quarantined):
             raise self._too_many("before its end")
 
-    def single_out(self, row: BadRow) -> None:
+    def single_out(self, row: RejectedRow) -> None:
         """Quarantines a row that was found by processing parts of its batch.
 
         Raises TooManyBadRows when the budget cannot hold any more, or such rows are many and it does not hold them now.
@@ -167,12 +167,12 @@ class ShardBooks:
         if self._searched >= MOST_SEARCHED and not self._budget.allows(self.books.quarantined, self.books.rows_in):
             raise self._too_many(f"of the first {self.books.rows_in}")
 
-    def _write(self, row: BadRow) -> None:
+    def _write(self, row: RejectedRow) -> None:
         if self.quarantine is None:
             self.quarantine = QuarantineWriter()
         self.quarantine.add(row)
 
-    def bad_row(self, row: BadRow) -> None:
+    def bad_row(self, row: RejectedRow) -> None:
         """Quarantines a row that could not be read: it counts as read."""
         self.books.rows_in += 1
         self.set_aside(row)
@@ -219,7 +219,7 @@ class RowsBooked:
 
     dropped: Mapping[str, int] = field(default_factory=dict)
     counters: Mapping[str, Any] = field(default_factory=dict)
-    rows: tuple[BadRow, ...] = ()
+    rows: tuple[RejectedRow, ...] = ()
     """Rows that were set aside, in order."""
     searched: int = 0
     """How many of them were found by processing parts of the batch."""
@@ -233,9 +233,9 @@ class DetachedBooks(ShardBooks):
 
     def __init__(self) -> None:
         super().__init__(BadRowBudget("100%"))
-        self._rows: list[BadRow] = []
+        self._rows: list[RejectedRow] = []
 
-    def _write(self, row: BadRow) -> None:
+    def _write(self, row: RejectedRow) -> None:
         self._rows.append(row)
 
     def _bound_searched(self) -> None:

@@ -7,23 +7,23 @@ model is asked once, not each time.
 
 from __future__ import annotations
 
-from curate.dedup.exact import Chosen, DropCopies, Same
-from curate.dedup.near import Buckets, Clusters, DropNear, Edges, Near, SendSets
-from curate.exchange.kinds.base import Held
-from curate.operators.protocol import Plain
-from curate.operators.udf import Called
+from curate.dedup.exact import Chosen, DropCopies, ExactDedup
+from curate.dedup.near import Buckets, Clusters, DropNear, Edges, NearDedup, SendSets
+from curate.exchange.kinds.base import Materialize
+from curate.operators.protocol import OperatorDefaults
+from curate.operators.udf import UdfOperator
 from curate.plan.nodes import Apply, Checkpoint, Exchanged, Marked, Plan, Scan, Union
 from curate.plan.physical import alike
 from curate.plan.rewrites import pinned
 
 
-def exact(rows: Plan, same: Same) -> Plan:
+def exact(rows: Plan, same: ExactDedup) -> Plan:
     """Returns the rows of a plan without those that are copies of others. They are read twice."""
     rows = rereadable(rows)
     return Marked(rows, DropCopies(same), Exchanged((rows,), Chosen(same)))
 
 
-def near(rows: Plan, how: Near) -> Plan:
+def near(rows: Plan, how: NearDedup) -> Plan:
     """Returns the rows of a plan without near duplicates of others. They are read four times."""
     rows = rereadable(rows)
     sent = Marked(rows, SendSets(how), Exchanged((rows,), Buckets(how)))
@@ -33,7 +33,7 @@ def near(rows: Plan, how: Near) -> Plan:
 
 def rereadable(plan: Plan) -> Plan:
     """Returns a plan whose rows are the same, in the same pieces, however often they are read."""
-    return Exchanged((plan,), Held()) if asks(plan) else pinned(plan)
+    return Exchanged((plan,), Materialize()) if asks(plan) else pinned(plan)
 
 
 def asks(plan: Plan) -> bool:
@@ -42,7 +42,7 @@ def asks(plan: Plan) -> bool:
         case Scan() | Exchanged() | Checkpoint():
             return False
         case Apply(input, operator):
-            return isinstance(operator, Called) or not isinstance(operator, Plain) or asks(input)
+            return isinstance(operator, UdfOperator) or not isinstance(operator, OperatorDefaults) or asks(input)
         case Union(inputs):
             # Parts that are not read by one stage have no numbers in common, which rows could be told apart by.
             return not alike(plan) or any(map(asks, inputs))

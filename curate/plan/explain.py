@@ -10,7 +10,7 @@ from curate.pipeline.step import Compute
 from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip
 from curate.plan.physical import First, Joined, Kept, Local, Physical, Spread, Tasks, Told, ZipRows, cpus_of, lower
 from curate.sources.files import Files
-from curate.stage.fusion import Fusion
+from curate.stage.fusion import FusedScan
 from curate.units import format_bytes
 
 
@@ -71,7 +71,7 @@ def _maps(physical: Physical) -> str:
     return f"  [about {shards:,} map shard{'' if shards == 1 else 's'} of {format_bytes(total / shards)}]"
 
 
-def _told(fusion: Fusion, indent: str) -> Iterator[str]:
+def _told(fusion: FusedScan, indent: str) -> Iterator[str]:
     source = fusion.source
     estimate = f"  [{source.describe()}]" if isinstance(source, Files) else ""
     yield f"{indent}{source.name}{estimate}"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from curate.exchange.kinds.base import Held
+from curate.exchange.kinds.base import Materialize
 from curate.exchange.kinds.zip import Zipped
 from curate.formats.encoding import stem
 from curate.operators.columns import FilterExpression
@@ -18,7 +18,7 @@ from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan,
 from curate.plan.pushdown import fuse
 from curate.plan.rewrites import first_of, within
 from curate.sources.files import Files
-from curate.stage.fusion import Fusion
+from curate.stage.fusion import FusedScan
 
 
 def durable(plan: Plan, *, named: bool, sampled: bool = False) -> Plan:
@@ -33,19 +33,19 @@ def durable(plan: Plan, *, named: bool, sampled: bool = False) -> Plan:
             drawn = isinstance(operator, RandomSample)
             if drawn and isinstance(base := _base(input), Union) and not _one_stage(base, named):
                 # Of each part where it is read: there a row's place is the one that it is consumed from.
-                return Exchanged((plan,), Held(called="union"))
+                return Exchanged((plan,), Materialize(called="union"))
             return Apply(durable(input, named=named, sampled=sampled or drawn), operator)
         case Zip():
             return placed(plan)
         case Limit() if sampled:
             return placed(plan)
         case Union() if not _one_stage(plan, named):
-            return Exchanged((plan,), Held(called="union"))
+            return Exchanged((plan,), Materialize(called="union"))
         case Limit(Limit(input, most), rows):
             return durable(Limit(input, min(most, rows)), named=named)
         case Limit(Union(inputs) as union, rows) if not _one_stage(union, named):
             # Each by itself, so that no more is made of it than could be asked for.
-            return Exchanged((Union(tuple(Limit(one, rows) for one in inputs)),), Held(first=rows))
+            return Exchanged((Union(tuple(Limit(one, rows) for one in inputs)),), Materialize(first=rows))
         case Limit(input, rows) if not _one_stage(input, named):
             return first_of(input, rows)
     return plan
@@ -61,7 +61,7 @@ def through_files(plan: Plan) -> Plan | None:
     written = base = durable(plan, named=True)
     while isinstance(base, Apply):
         base = base.input
-    return written if isinstance(base, Exchanged) and isinstance(base.how, Held | Zipped) else None
+    return written if isinstance(base, Exchanged) and isinstance(base.how, Materialize | Zipped) else None
 
 
 def alike(plan: Plan) -> bool:
@@ -90,7 +90,7 @@ def _all_differ(values: Sequence[str]) -> bool:
     return len(values) == len(set(values))
 
 
-def fusions(plan: Plan) -> tuple[Fusion, ...] | None:
+def fusions(plan: Plan) -> tuple[FusedScan, ...] | None:
     """Returns what reads the rows of a plan that is `alike`, several where it is a union; None of another one."""
     physical = lower(plan)
     return physical.fusions if isinstance(physical, Tasks) and read_alike([physical]) else None
@@ -104,7 +104,7 @@ BY_ROW = (FilterExpression, FilterRows, MapIsolated, MapRows, RandomSample)
 class Tasks:
     """Pieces of these, one after another."""
 
-    fusions: tuple[Fusion, ...]
+    fusions: tuple[FusedScan, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ def read_alike(parts: Sequence[Physical]) -> bool:
     return all(isinstance(part, Tasks) for part in parts) and all(are_alike(one, fusions[0]) for one in fusions)
 
 
-def are_alike(one: Fusion, other: Fusion) -> bool:
+def are_alike(one: FusedScan, other: FusedScan) -> bool:
     """Returns whether two are read and processed in the same way, so that one stage writes both."""
     if one is other:
         return True
@@ -226,7 +226,7 @@ def placed(plan: Limit | Zip) -> Plan:
     which a sample goes, that is the same whether they are consumed or written."""
     match plan:
         case Limit(input, rows):
-            return within(input, rows) or Exchanged((plan,), Held())
+            return within(input, rows) or Exchanged((plan,), Materialize())
         case Zip(inputs):
             return Exchanged(inputs, Zipped(len(inputs)))
 
@@ -248,7 +248,7 @@ def _limited(input: Physical, rows: int) -> Physical:
             return ZipRows(tuple(_limited(one, rows) for one in inputs), plans)
 
 
-def at_most(fusion: Fusion, rows: int) -> Fusion:
+def at_most(fusion: FusedScan, rows: int) -> FusedScan:
     """Returns what gives no more than the first rows of each bundle of pieces."""
     # Functions of batches see the same ones, however many rows are asked for.
     by_row = all(operator.keeps_rows or isinstance(operator, BY_ROW) for operator in fusion.operators)
@@ -271,6 +271,6 @@ def unpaced(physical: Physical) -> Physical:
     return physical
 
 
-def cpus_of(fusions: Sequence[Fusion]) -> float:
+def cpus_of(fusions: Sequence[FusedScan]) -> float:
     """Returns how many CPUs each task holds that runs these."""
     return max((task_cpus(one.operators, one.source.num_cpus) for one in fusions), default=1.0)

@@ -10,24 +10,24 @@ import pyarrow as pa
 from curate.arrow.expressions import may_keep_nan
 from curate.formats.encoding import Format
 from curate.operators.columns import Drop, FilterExpression, Rename, Select, WithColumn
-from curate.operators.protocol import Operator, Plain
+from curate.operators.protocol import Operator, OperatorDefaults
 from curate.operators.rows import FilterRows
 from curate.operators.unify import Unify
 from curate.sources.files import Files
-from curate.sources.protocol import Source, View
-from curate.stage.fusion import Fusion
+from curate.sources.protocol import Projection, Source
+from curate.stage.fusion import FusedScan
 
 
-def fuse(source: Source, operators: tuple[Operator, ...]) -> Fusion:
+def fuse(source: Source, operators: tuple[Operator, ...]) -> FusedScan:
     """Returns a source and its operators as one, with what can be pushed into the source."""
     if not isinstance(source, Files) or source.format is not Format.PARQUET or not len(source.schema):
-        return Fusion(source, View(), operators)
+        return FusedScan(source, Projection(), operators)
     columns, left = _pruned(source.schema, operators)
     predicate = None
     for expression in _predicates(source.schema, operators):
         predicate = expression if predicate is None else predicate & expression
     chosen = len(columns) < len(source.schema) or _selects(source.schema, operators)
-    return Fusion(source, View(columns if chosen else None, predicate), left)
+    return FusedScan(source, Projection(columns if chosen else None, predicate), left)
 
 
 def _selects(schema: pa.Schema, operators: Sequence[Operator]) -> bool:
@@ -87,7 +87,7 @@ def _before(operator: Operator, schema: pa.Schema, needed: set[str]) -> tuple[se
             return {name for name in schema.names if names.get(name, name) in needed}, operator
         case Drop():
             return needed, operator
-        case Plain():
+        case OperatorDefaults():
             return operator.needs(schema, needed), operator
         case _:
             return set(schema.names), operator

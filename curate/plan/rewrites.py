@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from curate.arrow.schema import unify
-from curate.exchange.kinds.base import Held, Limitable
+from curate.arrow.schema import unify_schemas
+from curate.exchange.kinds.base import Limitable, Materialize
 from curate.exchange.kinds.shuffle import Shuffled, buckets_for
 from curate.exchange.ranges import LEAST_BYTES, PARTS
 from curate.operators.protocol import Operator
 from curate.operators.unify import Unify
 from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip, schema_of
 from curate.sources.memory import NUMBER_BYTES, Range, Tables
-from curate.sources.protocol import Listed, Source
+from curate.sources.protocol import FileListing, Source
 from curate.units import GIB, MIB
 
 
@@ -39,7 +39,7 @@ def uncounted(plan: Plan) -> Plan:
 
 def first_of(plan: Plan, rows: int) -> Plan:
     """Returns the first rows of a plan as what an exchange gives."""
-    return within(plan, rows) or Exchanged((plan,), Held(first=rows))
+    return within(plan, rows) or Exchanged((plan,), Materialize(first=rows))
 
 
 def within(plan: Plan, rows: int) -> Plan | None:
@@ -60,7 +60,7 @@ MAPS, LEAST_MAP_BYTES, MOST_MAP_BYTES = 32, 32 * MIB, 2 * GIB
 def size_of(source: Source) -> int:
     """Returns the bytes of a source: stored ones of files, in memory of what is there."""
     match source:
-        case Listed():
+        case FileListing():
             return int(sum(source.listing["size"].to_pylist()))
         case Tables():
             return sum(int(one.nbytes) for one in source.tables)
@@ -182,7 +182,7 @@ def unified(plans: Sequence[Plan]) -> tuple[Plan, ...]:
     known = [one for one in schemas if one is not None]
     if len(known) < len(schemas):
         return tuple(plans)
-    to = unify("union", known)
+    to = unify_schemas("union", known)
     return tuple(plan if one.equals(to) else Apply(plan, Unify(to)) for plan, one in zip(plans, known, strict=True))
 
 
@@ -190,7 +190,7 @@ def pinned(plan: Plan) -> Plan:
     """Returns a plan whose files are cut into the same pieces whatever reads it."""
     match plan:
         case Scan(source):
-            return Scan(replace(source, pinned=True)) if isinstance(source, Listed) else plan
+            return Scan(replace(source, pinned=True)) if isinstance(source, FileListing) else plan
         case Apply(input, operator):
             return Apply(pinned(input), operator)
         case Marked(input, step, marks):

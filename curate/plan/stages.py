@@ -29,12 +29,12 @@ from curate.plan.physical import Spread, Tasks, alike, durable, fusions, lower
 from curate.plan.rewrites import _base, _lacks_seed, _marked, _operators, _unmarked, map_bytes, pinned, seeded, size_of
 from curate.runtime.protocol import Resources
 from curate.sources.files import Files
-from curate.sources.protocol import Listed, Source, View
+from curate.sources.protocol import FileListing, Projection, Source
 from curate.sources.shards import SourceRows
 from curate.sources.slices import sliced
 from curate.sources.split import SHARD_BYTES
-from curate.stage.fusion import Fusion
-from curate.stage.spec import Before, StageSpec
+from curate.stage.fusion import FusedScan
+from curate.stage.spec import StageSpec, Upstream
 from curate.storage.protocol import Object
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def merge_stage(spec: StageSpec, how: Exchange, side: int, files: Sequence[Objec
         output_schema=runs[0].schema,
         format=OutputFormat.RUN,
         codec="none",
-        rows=SourceRows([source], [View()]),
+        rows=SourceRows([source], [Projection()]),
         sides={},
         runs=Runs(order, None, how.reason, how.even),
         before=(),
@@ -122,7 +122,7 @@ def stage_of(
     if isinstance(base, Checkpoint):
         above = None if owner is None else owner.kept(base.path)
         upstream, read.paths = stage_of(base.input, OutputFormat.PARQUET, None, above)
-        read.before = (Before(upstream, base.path, tuple(read.paths)),)
+        read.before = (Upstream(upstream, base.path, tuple(read.paths)),)
         identity["checkpoint"] = upstream.fingerprint
     elif isinstance(base, Exchanged) and (there := _sliceable(base)) is not None:
         read.operators = (*there.operators, *asked)
@@ -134,7 +134,7 @@ def stage_of(
         schema_of(base)
         read.exchange = base
         sides = map_stages(base, owner)
-        read.before = tuple(Before(spec) for spec, _ in sides)
+        read.before = tuple(Upstream(spec) for spec, _ in sides)
         read.sides = tuple(side for _, side in sides)
         of = [spec.fingerprint if len(base.inputs) == 1 else [side, spec.fingerprint] for spec, side in sides]
         identity["exchange"] = [base.how.identity(), of]
@@ -144,7 +144,7 @@ def stage_of(
     if marked:
         told = [_marks_stages(one, owner, len(read.before)) for one in marked]
         read.marks = tuple(len(specs) for specs in told)
-        read.before += tuple(Before(spec, feeds=False) for specs in told for spec in specs)
+        read.before += tuple(Upstream(spec, feeds=False) for specs in told for spec in specs)
         identity["marks"] = [[spec.fingerprint for spec in specs] for specs in told]
     identity |= {"format": format.value, "codec": codec}
     spec = replace(
@@ -206,7 +206,7 @@ class _Read:
     rows: SourceRows | None = None
     sources: Sequence[Source] = ()
     num_cpus: float | None = None
-    before: tuple[Before, ...] = ()
+    before: tuple[Upstream, ...] = ()
     exchange: Exchanged | None = None
     sides: tuple[int, ...] = ()
     """The side of the exchange that each stage before is of."""
@@ -228,7 +228,7 @@ def _reading(plan: Plan, *, runs: bool, named: bool) -> _Read:
         sampled = any(isinstance(step, RandomSample) for step in read.operators)
         cut: list[Any] = [
             one.in_pieces(min(size, one.shard_bytes))
-            if isinstance(one, Listed) and not (one.pinned or sampled)
+            if isinstance(one, FileListing) and not (one.pinned or sampled)
             else one
             for one in sources
         ]
@@ -328,7 +328,7 @@ def _rebased(plan: Plan, base: Plan) -> Plan:
     return base
 
 
-def _sliceable(plan: Exchanged) -> Fusion | None:
+def _sliceable(plan: Exchanged) -> FusedScan | None:
     """Returns what reads the input of an exchange that moves no row, if it is known where every row is; else None."""
     if not isinstance(plan.how, Repartitioned):
         return None
@@ -354,7 +354,7 @@ def _bound(
             of[side] += objects
         merges = [merge_stage(spec, exchange.how, side, objects) for side, objects in enumerate(of)]
         if any(merges):
-            before = tuple(Before(one) for one in merges if one is not None)
+            before = tuple(Upstream(one) for one in merges if one is not None)
             then = partial(_merged, exchange, [one is not None for one in merges], of, marks, stages[len(sides) :])
             return replace(spec, before=before, bind=then)
         spec = _ranging(exchange, of, spec)
@@ -386,7 +386,7 @@ def _ranging(exchange: Exchanged, of: Sequence[Sequence[Object]], spec: StageSpe
     most = max((piece.size for piece in source.made), default=0)
     needed = COPIES * most if most > LEAST_BYTES else 0
     memory = max(spec.resources.memory or 0, needed) or None
-    return replace(spec, rows=SourceRows([source], [View()]), resources=replace(spec.resources, memory=memory))
+    return replace(spec, rows=SourceRows([source], [Projection()]), resources=replace(spec.resources, memory=memory))
 
 
 def told(steps: Sequence[Any], files: Sequence[Sequence[Object]]) -> tuple[Any, ...]:

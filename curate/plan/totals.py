@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.exchange.kinds.aggregates import Aggregate, Listed, make, output_name
+from curate.exchange.kinds.aggregates import Aggregate, CollectList, make, output_name
 from curate.exchange.kinds.base import key_columns
 from curate.exchange.kinds.group import SLICE_ROWS, Grouped, Totals
 from curate.plan.nodes import Apply, Plan
@@ -33,7 +33,7 @@ def totals(
     if pending_rows:
         return grouped.finished(pa.concat_tables(pending)).to_pylist()[0]  # type: ignore[no-any-return]
     return {
-        output_name(one): 0 if one.function == "count" else [] if isinstance(one, Listed) else None
+        output_name(one): 0 if one.function == "count" else [] if isinstance(one, CollectList) else None
         for one in grouped.aggregates
     }
 

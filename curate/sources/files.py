@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 
 from curate.arrow.schema import plain, widens
 from curate.errors import ConfigError, CorruptInput, SchemaMismatch
-from curate.formats.bad_line import BadRow, OnBadRow
+from curate.formats.bad_line import OnBadRow, RejectedRow
 from curate.formats.encoding import Encoding, Format, ReadAs, detect
-from curate.formats.file_schema import unify
+from curate.formats.file_schema import refuse_mismatch
 from curate.formats.read.json_array import stored_as_array
 from curate.formats.read.parquet import row_groups
 from curate.formats.rows import SAMPLED_FILES, check_declared, known_schema, read, sample_schema
@@ -30,8 +30,8 @@ from curate.pipeline.tally import ShardBooks, counted
 from curate.prefetch import ahead
 from curate.sources.key_types import refuse_other_types
 from curate.sources.listing import SCHEMA, list_inputs
-from curate.sources.patterns import understand
-from curate.sources.protocol import Listed, View
+from curate.sources.patterns import parse_input
+from curate.sources.protocol import FileListing, Projection
 from curate.sources.split import bundled, shards_of
 from curate.sources.upstream import holes_in, refuse_holes, warn_of_holes
 from curate.storage.open import open_store
@@ -49,7 +49,7 @@ READERS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileShards(Listed):
+class FileShards(FileListing):
     """Files, of which each shard is a piece."""
 
     fills: ClassVar[bool] = True
@@ -151,10 +151,10 @@ class Files(FileShards):
     def identity(self) -> Any:
         return ["files", self.how.identity()]
 
-    def read(self, piece: Shard, view: View, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
+    def read(self, piece: Shard, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
         return counted(self._read(piece, view, batch_rows, tally.bad_row), tally)
 
-    def _read(self, piece: Shard, view: View, batch_rows: int, on_bad_row: OnBadRow) -> Iterator[pa.Table]:
+    def _read(self, piece: Shard, view: Projection, batch_rows: int, on_bad_row: OnBadRow) -> Iterator[pa.Table]:
         store = open_store(piece.uri)
         object = Object(piece.uri, piece.object_bytes, piece.generation)
         encoding = detect(piece.uri, self.reading(view))
@@ -169,7 +169,7 @@ class Files(FileShards):
         for start, stop in _ranges(groups):
             yield from read(store, object, encoding, SliceKind.ROW_GROUPS, start, stop, *rest)
 
-    def reading(self, view: View) -> ReadAs:
+    def reading(self, view: Projection) -> ReadAs:
         """Returns how the files are read for a view."""
         return self.how if view.columns is None else replace(self.how, whole=False)
 
@@ -195,7 +195,7 @@ class Files(FileShards):
             f"{about}{_counted(shards, 'shard')}"
         )
 
-    def pruned(self, view: View) -> str:
+    def pruned(self, view: Projection) -> str:
         """Returns how many row groups a view leaves of the first files, whose footers it reads."""
         if view.predicate is None:
             return ""
@@ -232,7 +232,7 @@ def files(
     how = how or ReadAs(format)
     if how.schema is not None:
         how = replace(how, schema=check_declared(method, format, how.schema))
-    patterns = [understand(path) for path in paths]
+    patterns = [parse_input(path) for path in paths]
     inputs = list_inputs(patterns, open_store)
     holes = holes_in(patterns, inputs, open_store)
     if allow_incomplete_input:
@@ -277,7 +277,7 @@ def _sampled(source: Files) -> tuple[pa.Schema, str]:
     if known is not None:
         if first:
             try:
-                unify(first, schema, known, how)
+                refuse_mismatch(first, schema, known, how)
             except SchemaMismatch as error:
                 raise ConfigError(f"{source.method}(schema=...): {error}") from error
         return known, ""
@@ -348,4 +348,4 @@ def _counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-__all__ = ["BadRow", "Files", "Range", "Source", "Tables", "View", "files"]
+__all__ = ["Files", "Projection", "Range", "RejectedRow", "Source", "Tables", "files"]

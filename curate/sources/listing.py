@@ -20,7 +20,7 @@ from curate.errors import ConfigError, ObjectNotFound, PermissionDenied, did_you
 from curate.ledger import layout
 from curate.ledger.columns import Columns
 from curate.log import get_logger
-from curate.sources.patterns import InputPattern, PatternKind, could_match, refuse_overlap, understand
+from curate.sources.patterns import InputPattern, PatternKind, could_match, parse_input, refuse_overlap
 from curate.storage.protocol import LIST_PAGE, Object, Special, Store
 from curate.storage.uris import is_local
 
@@ -31,8 +31,8 @@ __all__ = [
     "Search",
     "enclosing_ledgers",
     "list_inputs",
+    "parse_input",
     "refuse_overlap",
-    "understand",
 ]
 
 

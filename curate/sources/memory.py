@@ -13,7 +13,7 @@ import pyarrow as pa
 from curate.arrow.batches import rechunk
 from curate.arrow.unknown import empty
 from curate.pipeline.tally import ShardBooks, counted
-from curate.sources.protocol import View
+from curate.sources.protocol import Projection
 from curate.sources.split import bundled
 from curate.units import MIB
 
@@ -82,7 +82,7 @@ class Tables:
         return ["tables", [_digest(table) for table in self.tables]]
 
     def read(
-        self, piece: tuple[int, pa.Table, int], view: View, batch_rows: int, tally: ShardBooks
+        self, piece: tuple[int, pa.Table, int], view: Projection, batch_rows: int, tally: ShardBooks
     ) -> Iterator[pa.Table]:
         del view
         return counted(rechunk(iter([piece[1]]), batch_rows), tally)
@@ -133,7 +133,7 @@ class Range:
     def identity(self) -> Any:
         return ["range", self.rows]
 
-    def read(self, piece: tuple[int, int], view: View, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
+    def read(self, piece: tuple[int, int], view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
         del view
         return counted(self._read(piece, batch_rows), tally)
 

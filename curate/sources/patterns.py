@@ -56,7 +56,7 @@ class InputPattern:
     """Of a glob: what a name relative to the root must match."""
 
 
-def understand(text: str) -> InputPattern:
+def parse_input(text: str) -> InputPattern:
     """Returns how an `--input` is to be looked for. Raises ConfigError for one that means nothing."""
     uri = normalise(text)
     magic = _MAGIC.search(uri)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, Protocol, Self
 
 import pyarrow as pa
 
 from curate.pipeline.tally import ShardBooks
 from curate.sources.split import SHARD_BYTES
 from curate.sources.upstream import Hole
-
-if TYPE_CHECKING:
-    pass
 
 
 class RowSource(Protocol):
@@ -105,7 +102,7 @@ class Source(Protocol):
         """Returns what decides the rows, as JSON values; of files, how they are read."""
         ...
 
-    def read(self, piece: Any, view: View, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
+    def read(self, piece: Any, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
         """Yields the piece's rows in batches of at most `batch_rows` rows, none empty; books them as read as they are
         taken, and those that are bad."""
         ...
@@ -116,7 +113,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class Projection:
     """What of a source is asked for."""
 
     columns: tuple[str, ...] | None = None
@@ -126,7 +123,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class FileListing:
     """A source of files."""
 
     listing: pa.Table = field(repr=False)

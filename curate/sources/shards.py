@@ -18,7 +18,7 @@ import pyarrow as pa
 from curate.pipeline.tally import ShardBooks
 from curate.sources.files import FileShards
 from curate.sources.listing import SCHEMA
-from curate.sources.protocol import Listed, Source, View
+from curate.sources.protocol import FileListing, Projection, Source
 
 LISTED = pa.schema([SCHEMA.field(name) for name in ("uri", "size", "generation")])
 
@@ -62,7 +62,7 @@ class Names:
 class SourceRows:
     """The pieces of some sources, one after the other: each a shard, or bundles of them."""
 
-    def __init__(self, sources: Sequence[Source], views: Sequence[View], bundle_bytes: int | None = None) -> None:
+    def __init__(self, sources: Sequence[Source], views: Sequence[Projection], bundle_bytes: int | None = None) -> None:
         """`bundle_bytes`: bytes of the pieces that are a shard together; None: each is one, called by its own id."""
         self.sources = tuple(sources)
         self.views = tuple(views)
@@ -130,7 +130,7 @@ class SourceRows:
 
     def listing(self) -> pa.Table:
         """Returns the files that are read: uri, size and generation."""
-        tables = [one.listing.select(LISTED.names) for one in self.sources if isinstance(one, Listed)]
+        tables = [one.listing.select(LISTED.names) for one in self.sources if isinstance(one, FileListing)]
         return pa.concat_tables([LISTED.empty_table(), *tables])
 
     def _pieces(self) -> Iterator[_Piece]:

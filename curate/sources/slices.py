@@ -20,7 +20,7 @@ from curate.arrow.batches import rechunk
 from curate.errors import CorruptInput
 from curate.pipeline.tally import BadRowBudget, ShardBooks, counted
 from curate.sources.files import READERS, Files
-from curate.sources.protocol import Listed, View
+from curate.sources.protocol import FileListing, Projection
 from curate.storage.open import open_store
 from curate.storage.protocol import Object
 from curate.tasks.shard import Shard, SliceKind
@@ -45,7 +45,7 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
-class Sliced(Listed):
+class Sliced(FileListing):
     """The rows of Parquet files as `count` pieces of as many rows each, to one."""
 
     files: Files
@@ -93,10 +93,10 @@ class Sliced(Listed):
     def count(self) -> int | None:
         return self.files.count()
 
-    def read(self, piece: Output, view: View, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
+    def read(self, piece: Output, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
         return counted(rechunk(self._rows(piece, view, batch_rows), batch_rows), tally)
 
-    def _rows(self, piece: Output, view: View, batch_rows: int) -> Iterator[pa.Table]:
+    def _rows(self, piece: Output, view: Projection, batch_rows: int) -> Iterator[pa.Table]:
         # Rows that a filter would leave out have their place, too.
         whole = replace(view, predicate=None)
         for one in piece.slices:

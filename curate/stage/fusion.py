@@ -9,15 +9,15 @@ from typing import Any
 from curate.operators.limit import Quota
 from curate.operators.protocol import Operator
 from curate.pipeline.pipeline import Pipeline
-from curate.sources.protocol import Source, View
+from curate.sources.protocol import Projection, Source
 
 
 @dataclass(frozen=True, slots=True)
-class Fusion:
+class FusedScan:
     """A source and the operators that run behind it, in one task a piece."""
 
     source: Source
-    view: View
+    view: Projection
     operators: tuple[Operator, ...]
     give_most: int | None = None
     """Rows that a piece gives, at most."""
@@ -34,7 +34,7 @@ class FirstRows:
     """The first rows of what some sources give: how far into their shards they reach, and what follows."""
 
     rows: int
-    fusions: tuple[Fusion, ...]
+    fusions: tuple[FusedScan, ...]
     after: tuple[Operator, ...]
     by_rank: bool = False
     """Whether shards are told apart by their numbers, and not by their names, as files are that may come to have others

@@ -15,7 +15,7 @@ from curate.tasks.shard import Shard
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TaskInput:
     """Shards to run, with their ranks in the plan."""
 
     shards: tuple[tuple[int, Shard], ...]
@@ -42,10 +42,10 @@ class Piece:
         schema = None if self.schema is None else self.schema.serialize().to_pybytes()
         sides = {name: schema.serialize().to_pybytes() for name, schema in self.sides.items()}
         how = (self.asks, dict(self.over), self.says_ready)
-        return _piece, (shards, self.attempt, schema, self.last, sides, self.given, *how)
+        return _task_input, (shards, self.attempt, schema, self.last, sides, self.given, *how)
 
 
-def _piece(
+def _task_input(
     shards: list[tuple[Any, ...]],
     attempt: int,
     schema: bytes | None,
@@ -55,11 +55,11 @@ def _piece(
     asks: bool,
     over: Mapping[str, str],
     says_ready: bool,
-) -> Piece:
+) -> TaskInput:
     made = tuple((rank, Shard(*values)) for rank, *values in shards)
     held = {name: _schema(data) for name, data in sides.items()}
     main = None if schema is None else _schema(schema)
-    return Piece(made, attempt, main, last, held, given, asks, over, says_ready)
+    return TaskInput(made, attempt, main, last, held, given, asks, over, says_ready)
 
 
 @lru_cache(maxsize=64)

@@ -35,7 +35,7 @@ class InputFile:
             raise CorruptInput(str(error)) from error
 
 
-class Operator(Protocol):
+class StageOperator(Protocol):
     """What happens to a shard between reading and writing."""
 
     reads_files: bool
@@ -64,7 +64,7 @@ class Operator(Protocol):
         ...
 
 
-class RowOperator(Operator, Protocol):
+class RowOperator(StageOperator, Protocol):
     """An operator over the rows of a shard."""
 
     def stream(
@@ -78,7 +78,7 @@ class RowOperator(Operator, Protocol):
         ...
 
 
-class FileOperator(Operator, Protocol):
+class FileOperator(StageOperator, Protocol):
     """An operator over whole files."""
 
     def apply_file(self, file: InputFile, tally: ShardBooks) -> Iterable[Any]:

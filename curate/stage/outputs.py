@@ -53,7 +53,7 @@ def books_of(store: Store, found: Object, format: OutputFormat, codec: str, fing
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class NameConflict:
     """Extra outputs whose names are taken by other bytes. Nothing was published after them."""
 
     objects: tuple[Object, ...]
@@ -185,7 +185,7 @@ class Outputs:
 
     def publish(
         self, record: Mapping[str, Any], replaced: Mapping[str, str], over: Mapping[str, str]
-    ) -> Published | Taken:
+    ) -> Published | NameConflict:
         """Publishes all of it, each with the record of the shard, and returns what became of the main output.
 
         `replaced` are generations of extra outputs to remove first, by URI; `over` are those of outputs, extra ones and
@@ -205,7 +205,7 @@ class Outputs:
             if published.outcome is Outcome.DIFFERENT:
                 taken.append(published.object)
         if taken:
-            return Taken(tuple(taken))
+            return NameConflict(tuple(taken))
         main = self._all[MAIN]
         published = main.publish(record, over.get(main.uri, ""))
         self.bytes_out += published.object.size

@@ -44,9 +44,9 @@ from curate.pipeline.tally import BadRowBudget, ShardBooks, counted
 from curate.runtime.kept import Guard, Kept, ProcessSpoiltError, leave_if_copy, spoilt
 from curate.runtime.protocol import Pool, PoolSpec
 from curate.sources.protocol import RowSource
-from curate.stage.messages import Piece, Probe, Probed
-from curate.stage.operator import FileOperator, InputFile, Operator, RowOperator
-from curate.stage.outputs import Outputs, Taken, books_of
+from curate.stage.messages import Probe, Probed, TaskInput
+from curate.stage.operator import FileOperator, InputFile, RowOperator, StageOperator
+from curate.stage.outputs import NameConflict, Outputs, books_of
 from curate.stage.worker_log import WorkerLog
 from curate.storage.open import open_store
 from curate.storage.protocol import Calls, Object, Outcome, Store
@@ -71,7 +71,7 @@ class StageProgram:
 
     key: str
     job: str
-    operator: Operator
+    operator: StageOperator
     output: str
     fingerprint: str
     format: OutputFormat
@@ -132,7 +132,7 @@ class StageProgram:
         """How often a shard that waits says so: well within its time limit."""
         return WORD_S if self.task_timeout_s is None else min(WORD_S, self.task_timeout_s / 4)
 
-    def run(self, payload: Piece | Probe) -> Iterator[Any]:
+    def run(self, payload: TaskInput | Probe) -> Iterator[Any]:
         """Yields a `ShardRecord` for each shard, and a `ShardWaits` now and then while one waits; or a `Probed`; before
         all that `SetUp`, if it was asked for."""
         try:
@@ -150,7 +150,7 @@ class StageProgram:
         finally:
             self._log().flush()
 
-    def _said_ready(self, payload: Piece | Probe) -> SetUp:
+    def _said_ready(self, payload: TaskInput | Probe) -> SetUp:
         shard, attempt = (payload.shard, 0) if isinstance(payload, Probe) else (payload.shards[0][1], payload.attempt)
         name = "" if shard is None else shard.id
         try:
@@ -164,7 +164,9 @@ class StageProgram:
 
     # One shard
 
-    def _attempt(self, index: int, shard: Shard, given: Any, piece: Piece) -> Generator[ShardWaits, None, ShardRecord]:
+    def _attempt(
+        self, index: int, shard: Shard, given: Any, piece: TaskInput
+    ) -> Generator[ShardWaits, None, ShardRecord]:
         started, setup_s = time.perf_counter(), self._setup_s
         before = self._calls()
         try:
@@ -184,7 +186,7 @@ class StageProgram:
         )
 
     def _run_shard(
-        self, index: int, shard: Shard, given: Any, piece: Piece
+        self, index: int, shard: Shard, given: Any, piece: TaskInput
     ) -> Generator[ShardWaits, None, ShardRecord]:
         uri = f"{self.output}/{shard.id}{suffix(self.format, self.codec)}"
         out = self._store(self.output)
@@ -201,7 +203,7 @@ class StageProgram:
         )
 
     def _write(
-        self, index: int, shard: Shard, given: Any, piece: Piece, out: Store, uri: str, replaced: dict[str, str]
+        self, index: int, shard: Shard, given: Any, piece: TaskInput, out: Store, uri: str, replaced: dict[str, str]
     ) -> Generator[ShardWaits, None, ShardRecord | None]:
         """Runs a shard and publishes its outputs, in place of the extra ones in `replaced`: generations by URI.
 
@@ -240,7 +242,7 @@ class StageProgram:
             with timed(meters.write):
                 published = outputs.publish(self._record(shard, tally, out), replaced, piece.over)
             meters.write.bytes_out = outputs.bytes_out
-        if isinstance(published, Taken):
+        if isinstance(published, NameConflict):
             return self._in_the_way(index, out, uri, published, replaced, piece)
         if published.outcome is Outcome.DIFFERENT:
             return self._other(index, out, uri, piece)
@@ -344,7 +346,7 @@ class StageProgram:
             "quarantine": quarantine,
         }
 
-    def _existing(self, index: int, out: Store, uri: str, piece: Piece) -> ShardRecord | None:
+    def _existing(self, index: int, out: Store, uri: str, piece: TaskInput) -> ShardRecord | None:
         """Returns the record of the output if there is one; a foreign one is removed first, and there is none. One that
         is out of date is none."""
         try:
@@ -360,7 +362,7 @@ class StageProgram:
             return None
         return ShardRecord(index, 0.0, books=books, generation=found.generation, bytes_out=found.size, existed=True)
 
-    def _other(self, index: int, out: Store, uri: str, piece: Piece) -> ShardRecord:
+    def _other(self, index: int, out: Store, uri: str, piece: TaskInput) -> ShardRecord:
         """Another attempt won with different bytes: its output counts, and the difference is reported."""
         done = self._existing(index, out, uri, piece)
         if done is None:
@@ -371,7 +373,7 @@ class StageProgram:
         return ShardRecord(index, 0.0, None, done.books, done.generation, done.bytes_out, existed=True, different=True)
 
     def _in_the_way(
-        self, index: int, out: Store, uri: str, taken: Taken, replaced: dict[str, str], piece: Piece
+        self, index: int, out: Store, uri: str, taken: NameConflict, replaced: dict[str, str], piece: TaskInput
     ) -> ShardRecord | None:
         """Returns the record of the main output if there is one; else None, with the extra ones in `replaced`.
 

@@ -16,7 +16,7 @@ from curate.formats.write.writer import suffix
 from curate.ledger.stages import StageReport
 from curate.runtime.protocol import Resources
 from curate.sources.protocol import RowSource
-from curate.stage.operator import Operator
+from curate.stage.operator import StageOperator
 from curate.stage.program import StageProgram
 from curate.storage.protocol import Object
 from curate.tasks.books import Earlier
@@ -50,7 +50,7 @@ class Asked(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
+class Upstream:
     """A stage that is run before another one."""
 
     spec: StageSpec
@@ -74,7 +74,7 @@ class StageSpec:
     code_digest: str
     parameters: Mapping[str, Any]
     """All parameters as they were given, for the reader of the ledger; secrets by name."""
-    operator: Operator
+    operator: StageOperator
     columns: Mapping[str, Any] | None
     """Names of the columns to read, with an Arrow type or None (inferred); None: all columns."""
     required: frozenset[str]
@@ -108,7 +108,7 @@ class StageSpec:
     and kept in `job.json`."""
     runs: Runs | None = None
     """How its outputs are sorted, if they are run files."""
-    before: tuple[Before, ...] = ()
+    before: tuple[Upstream, ...] = ()
     """The stages that are run first, and whose outputs this one reads."""
     bind: Callable[[StageSpec, Sequence[Sequence[Object]]], StageSpec] | None = None
     """Returns the stage as it is once their outputs, which it is given, are there: it reads ranges of them. None: it

@@ -67,7 +67,7 @@ _RENAMED = {"time": "time_", "stream": "stream_", "cut_bytes": "cut_bytes_"}
 """Fields that mean something else in a line."""
 
 
-class LineBudget:
+class TokenBucket:
     """A token bucket: `burst` at once, refilled at `per_s` a second."""
 
     def __init__(self, burst: float = BURST_LINES, per_s: float = LINES_PER_S) -> None:
@@ -119,7 +119,7 @@ class WorkerLog:
         self._shard, self._attempt = "", 0
         self._active = False
         self._stdout, self._stderr = _Tee(self, "stdout"), _Tee(self, "stderr")
-        self._budget = LineBudget()
+        self._budget = TokenBucket()
         # Guarded by `_changed`, whose lock one thread may take twice: a signal handler may log while a line is added.
         self._changed = threading.Condition(threading.RLock())
         self._lines = bytearray()

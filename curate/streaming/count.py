@@ -15,7 +15,7 @@ from curate.pipeline.step import task_cpus
 from curate.plan.physical import at_most
 from curate.runtime.backends import make_backend
 from curate.runtime.protocol import Pool, PoolSpec, Resources
-from curate.stage.fusion import FirstRows, Fusion
+from curate.stage.fusion import FirstRows, FusedScan
 from curate.stage.spec import MEMORY_BUDGET
 from curate.streaming.engine import stream_blocks
 from curate.streaming.program import Reading, ranked
@@ -51,7 +51,7 @@ def _counted(limit: FirstRows, name: str) -> Iterator[tuple[str, int]]:
         backend.close()
 
 
-def _pieces(fusions: Sequence[Fusion]) -> Iterator[tuple[int, int, tuple[Any, ...], tuple[str, ...]]]:
+def _pieces(fusions: Sequence[FusedScan]) -> Iterator[tuple[int, int, tuple[Any, ...], tuple[str, ...]]]:
     """Yields pieces as `Reading` takes them, each by itself."""
     for number, rank, bundle, names in ranked(fusions):
         for at, (piece, name) in enumerate(zip(bundle, names, strict=True)):
@@ -61,7 +61,7 @@ def _pieces(fusions: Sequence[Fusion]) -> Iterator[tuple[int, int, tuple[Any, ..
 class _Counting:
     """Counts the rows that a shard gives, up to some number."""
 
-    def __init__(self, reading: Reading, fusions: Sequence[Fusion], most: int) -> None:
+    def __init__(self, reading: Reading, fusions: Sequence[FusedScan], most: int) -> None:
         self.key = f"count-{uuid.uuid4().hex}"
         self._reading = reading
         self._sources = [one.source.bare() for one in fusions]

@@ -21,7 +21,7 @@ from curate.pipeline.step import SideTable, read_rows
 from curate.pipeline.tally import BadRowBudget, ShardBooks
 from curate.runtime.protocol import Pool, PoolSpec
 from curate.sources.shards import Names
-from curate.stage.fusion import Fusion
+from curate.stage.fusion import FusedScan
 from curate.streaming.settling import Vacant, named, told_by
 from curate.tasks.failure import ShardWaits
 from curate.tasks.setup import ENDED
@@ -37,7 +37,7 @@ RELEASED_BYTES = 8 << 20
 class Reading:
     """The program of a stream: reads a piece, and runs the operators that are fused to it."""
 
-    def __init__(self, fusions: tuple[Fusion, ...], block_bytes: int) -> None:
+    def __init__(self, fusions: tuple[FusedScan, ...], block_bytes: int) -> None:
         # Of its own each time: workers of a cluster that lives on keep a program by its key.
         self.key = f"dataset-{uuid.uuid4().hex}"
         # Tasks need no listing, nor tables that their pieces bring along.
@@ -100,7 +100,13 @@ class Reading:
         yield MeterReport(number, meters.packed(write=False))
 
     def _tables(
-        self, fusion: Fusion, pipeline: Pipeline, rank: int, each: Iterable[tuple[Any, str]], meters: Meters, told: bool
+        self,
+        fusion: FusedScan,
+        pipeline: Pipeline,
+        rank: int,
+        each: Iterable[tuple[Any, str]],
+        meters: Meters,
+        told: bool,
     ) -> Iterator[pa.Table]:
         given = 0
         for number, (piece, name) in enumerate(each):
@@ -113,7 +119,7 @@ class Reading:
                     yield table if told else named(table, fusion.source.label(piece))
 
     def _of_piece(
-        self, fusion: Fusion, pipeline: Pipeline, piece: Any, how: ShardContext, step: int | None, meters: Meters
+        self, fusion: FusedScan, pipeline: Pipeline, piece: Any, how: ShardContext, step: int | None, meters: Meters
     ) -> Iterator[Any]:
         source, tally = fusion.source, ShardBooks(BadRowBudget())
         batches = source.read(piece, fusion.view, read_rows(fusion.operators), tally)
@@ -135,7 +141,7 @@ class Reading:
             )
 
 
-def ranked(fusions: Sequence[Fusion]) -> Iterator[tuple[int, int, tuple[Any, ...], tuple[str, ...]]]:
+def ranked(fusions: Sequence[FusedScan]) -> Iterator[tuple[int, int, tuple[Any, ...], tuple[str, ...]]]:
     """Yields bundles of pieces, each with the number of its source, how many pieces there are before, and what they
     are called."""
     rank, names, part = 0, Names(), 0

@@ -7,10 +7,10 @@ from functools import reduce
 
 import pyarrow as pa
 
-from curate.arrow.schema import hold
+from curate.arrow.schema import conform
 from curate.arrow.unknown import empty, filled, is_known
 from curate.errors import SchemaMismatch
-from curate.stage.fusion import Fusion
+from curate.stage.fusion import FusedScan
 from curate.stage.messages import TYPE_PROBES
 
 PIECE = b"curate.piece"
@@ -20,7 +20,7 @@ HELD_BYTES = 64 << 20
 """Bytes of blocks that are held back, at most, until the type is known of a column that was null in all rows so far."""
 
 
-def told_by(fusion: Fusion) -> pa.Schema | None:
+def told_by(fusion: FusedScan) -> pa.Schema | None:
     """Returns the schema of what a source and its operators give; None if only running user code tells."""
     found, columns = fusion.source.found, fusion.view.columns
     schema = found if found is None or columns is None else pa.schema([found.field(name) for name in columns])
@@ -75,7 +75,7 @@ def _typed(blocks: Sequence[pa.Table]) -> pa.Schema:
 def _held(block: pa.Table, schema: pa.Schema) -> pa.Table:
     piece = (block.schema.metadata or {}).get(PIECE, b"").decode(errors="replace")
     try:
-        return hold(block.replace_schema_metadata(None), schema)
+        return conform(block.replace_schema_metadata(None), schema)
     except SchemaMismatch as error:
         if piece:
             error.add_note(f"while {piece} was read")

@@ -33,7 +33,7 @@ from curate.stage.worker_log import (
     MOST_TRIES,
     PUBLISH_BYTES,
     PUBLISH_S,
-    LineBudget,
+    TokenBucket,
     WorkerLog,
 )
 from curate.storage.memory import MemoryStore, clear
@@ -266,7 +266,7 @@ class TestLines:
 
 class TestHowMuch:
     def test_a_budget_holds_a_burst_and_refills(self) -> None:
-        budget = LineBudget(burst=3, per_s=2)
+        budget = TokenBucket(burst=3, per_s=2)
         assert [budget.take(0.0) for _ in range(5)] == [True, True, True, False, False]
         assert [budget.take(1.0) for _ in range(3)] == [True, True, False]
         assert [budget.take(1000.0) for _ in range(4)] == [True, True, True, False]

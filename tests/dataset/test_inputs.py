@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from curate.errors import ConfigError
 from curate.sources.listing import Inputs, enclosing_ledgers, list_inputs
-from curate.sources.patterns import refuse_overlap, understand
+from curate.sources.patterns import parse_input, refuse_overlap
 from curate.storage.memory import MemoryStore, clear
 from curate.storage.open import open_store
 from tests.gcs_emulator import GcsEmulator
@@ -23,7 +23,7 @@ from tests.job.inline import refusing
 
 
 def find(*texts: str) -> Inputs:
-    return list_inputs([understand(text) for text in texts], open_store)
+    return list_inputs([parse_input(text) for text in texts], open_store)
 
 
 def names(*texts: str) -> list[str]:
@@ -283,7 +283,7 @@ class TestNothing:
     )
     def test_what_is_no_glob_is_refused(self, text: str, message: str) -> None:
         with refusing(message):
-            understand(f"/data/{text}")
+            parse_input(f"/data/{text}")
 
 
 class TestLedgers:
@@ -314,7 +314,7 @@ class TestLedgers:
     @pytest.mark.parametrize("complete", [True, False])
     def test_one_that_encloses_an_input_is_found(self, tmp_path: Path, text: str, complete: bool) -> None:
         root = self._job(tmp_path / "out", complete=complete)
-        found = list(enclosing_ledgers([understand(text.format(root))], open_store))
+        found = list(enclosing_ledgers([parse_input(text.format(root))], open_store))
         assert found == [(str(root), complete)]
 
     def test_each_directory_is_asked_about_once(self) -> None:
@@ -322,7 +322,7 @@ class TestLedgers:
         store = MemoryStore()
         store.publish("memory://levels/a/b/x1.jsonl", b"")
         texts = [f"memory://levels/a/b/x{k}.jsonl" for k in range(20)]
-        assert list(enclosing_ledgers([understand(text) for text in texts], lambda _: store)) == []
+        assert list(enclosing_ledgers([parse_input(text) for text in texts], lambda _: store)) == []
         assert store.calls.get <= 20 + 3
         clear("levels")
 
@@ -344,7 +344,7 @@ class TestOverlap:
     )
     def test_an_output_inside_an_input_is_refused(self, text: str, output: str) -> None:
         with refusing(f"output {output!r} lies inside input {text!r}: a rerun would read its own results"):
-            refuse_overlap([understand(text)], output)
+            refuse_overlap([parse_input(text)], output)
 
     @pytest.mark.parametrize(
         ("text", "output"),
@@ -357,11 +357,11 @@ class TestOverlap:
     )
     def test_an_input_inside_the_output_is_refused(self, text: str, output: str) -> None:
         with pytest.raises(ConfigError, match=r"lies (under the output|inside input)|is the directory of input"):
-            refuse_overlap([understand(text)], output)
+            refuse_overlap([parse_input(text)], output)
 
     def test_input_and_output_being_the_same_is_refused(self) -> None:
         with refusing("output '/data' is input '/data'"):
-            refuse_overlap([understand("/data")], "/data")
+            refuse_overlap([parse_input("/data")], "/data")
 
     @pytest.mark.parametrize(
         ("text", "output"),
@@ -377,15 +377,15 @@ class TestOverlap:
         ],
     )
     def test_beside_each_other_they_are_fine(self, text: str, output: str) -> None:
-        refuse_overlap([understand(text)], output)
+        refuse_overlap([parse_input(text)], output)
 
     def test_links_do_not_hide_it(self, tmp_path: Path) -> None:
         (tmp_path / "data").mkdir()
         (tmp_path / "link").symlink_to(tmp_path / "data")
         with refusing("lies inside input"):
-            refuse_overlap([understand(f"{tmp_path}/data")], f"{tmp_path}/link/out")
+            refuse_overlap([parse_input(f"{tmp_path}/data")], f"{tmp_path}/link/out")
         with refusing("lies inside input"):
-            refuse_overlap([understand(f"{tmp_path}/link/**")], f"{tmp_path}/data/out")
+            refuse_overlap([parse_input(f"{tmp_path}/link/**")], f"{tmp_path}/data/out")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read everything")

@@ -39,7 +39,7 @@ class Ruled:
         tally.drop(sum(n % 7 == 0 for n in numbers), "seven")
         for n in numbers:
             if n % 5 == 0:
-                tally.set_aside(bad_rows.BadLine(0, "five", str(n)))
+                tally.set_aside(bad_rows.RejectedRow(0, "five", str(n)))
         for position in range(self.first):
             yield batch.slice(position, 1)
         self.rule(numbers)

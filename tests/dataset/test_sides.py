@@ -37,7 +37,7 @@ from curate.pipeline.branches import Branching
 from curate.pipeline.pipeline import Pipeline, ShardContext
 from curate.pipeline.step import ActorPool, BatchPosition, Compute, SideTable
 from curate.pipeline.tally import BadRowBudget, ShardBooks
-from curate.stage.messages import Piece
+from curate.stage.messages import TaskInput
 from curate.storage.memory import clear
 from curate.storage.open import open_store
 from curate.tasks.shard import Shard
@@ -435,10 +435,10 @@ def now(shard: Shard) -> Shard:
     return replace(shard, size_bytes=seen.size, object_bytes=seen.size, generation=seen.generation)
 
 
-def piece(shard: Shard, attempt: int) -> Piece:
+def piece(shard: Shard, attempt: int) -> TaskInput:
     schema = pa.schema([("n", pa.int64())])
-    made = Piece(((0, shard),), attempt, schema, sides={"odd": schema})
-    sent: Piece = pickle.loads(pickle.dumps(made))
+    made = TaskInput(((0, shard),), attempt, schema, sides={"odd": schema})
+    sent: TaskInput = pickle.loads(pickle.dumps(made))
     assert sent == made
     return sent
 

@@ -28,7 +28,7 @@ from curate.pipeline.pipeline import Pipeline
 from curate.pipeline.step import BatchPosition, Compute
 from curate.pipeline.tally import ShardBooks
 from curate.sources.split import whole
-from curate.stage.messages import Piece, Probe, Probed
+from curate.stage.messages import Probe, Probed, TaskInput
 from curate.stage.outputs import books_of
 from curate.stage.program import PROBED_BATCHES, StageProgram
 from curate.storage.memory import clear
@@ -125,7 +125,7 @@ def program(operator: Doubling | None = None, **settings: Any) -> StageProgram:
 
 
 def run(made: StageProgram, *shards: Shard, attempt: int = 1, schema: Any = IN) -> list[ShardRecord]:
-    return list(made.run(Piece(tuple(enumerate(shards)), attempt, schema)))
+    return list(made.run(TaskInput(tuple(enumerate(shards)), attempt, schema)))
 
 
 def read(name: str) -> pa.Table:
@@ -374,7 +374,7 @@ class TestQuarantine:
         shard = put("a.jsonl", rows(0, 4))
         for opted_in, last in itertools.product((False, True), repeat=2):
             made = program(Doubling(poison={"r1"}), quarantine_errors=opted_in)
-            [record] = made.run(Piece(((0, shard),), 1, IN, last))
+            [record] = made.run(TaskInput(((0, shard),), 1, IN, last))
             if opted_in and last:
                 assert record.failure is None
                 assert record.books.quarantined == 1

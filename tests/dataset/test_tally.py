@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.errors import ConfigError, TooManyBadRows
-from curate.formats.bad_line import BadRow
+from curate.formats.bad_line import RejectedRow
 from curate.pipeline.tally import HOPELESS_BAD_ROWS, BadRowBudget, ShardBooks
 
 
-def bad(reason: str = "broken") -> BadRow:
-    return BadRow(1, reason, b"x")
+def bad(reason: str = "broken") -> RejectedRow:
+    return RejectedRow(1, reason, b"x")
 
 
 class TestBudget:

@@ -19,7 +19,7 @@ from curate.ledger.summary import RunState
 from curate.observe.job import look
 from curate.observe.summary_text import render
 from curate.sources.listing import list_inputs
-from curate.sources.patterns import understand
+from curate.sources.patterns import parse_input
 from curate.sources.upstream import holes_in
 from curate.storage.open import open_store
 from curate.testing.stores import faulty_stores
@@ -311,7 +311,7 @@ def test_what_it_costs(outputs: int) -> None:
         store.publish(f"{root}/in/{number:04}.jsonl", b'{"n":1}\n')
     run_job(Copy(), f"{root}/in", f"{root}/first")
     store.delete(f"{root}/first/0001.parquet")
-    patterns = [understand(f"{root}/first")]
+    patterns = [parse_input(f"{root}/first")]
     inputs = list_inputs(patterns, open_store)
     with faulty_stores(retry=None) as counted:
         (hole,) = holes_in(patterns, inputs, open_store)

@@ -332,7 +332,7 @@ class First:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class CollectList:
     """All values, nulls too, as a list in the order of the rows."""
 
     column: str
@@ -434,7 +434,7 @@ def make(function: str, column: str | None, *, ddof: int = 1, q: float = 0.5) ->
         case "first":
             return First(str(column))
         case "list":
-            return Listed(str(column))
+            return CollectList(str(column))
     raise ConfigError(
         f"no function {function!r}{did_you_mean(str(function), FUNCTIONS)}; there are {', '.join(FUNCTIONS)}"
     )

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from curate.arrow.order import Order, SortKey
 from curate.errors import ConfigError
-from curate.exchange.protocol import OneInput, Usual
+from curate.exchange.protocol import ExchangeDefaults, OneInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Repartitioned(OneInput):
 
 
 @dataclass(frozen=True, slots=True)
-class Held(Limitable):
+class Materialize(Limitable):
     """Rows as they came, kept: what reads them several times does not make them again, and what is not made alike is
     read alike."""
 
@@ -78,7 +78,7 @@ class Held(Limitable):
         return table.slice(0, self.first)
 
 
-class Regrouping(Usual):
+class Regrouping(ExchangeDefaults):
     """An exchange that brings rows of equal keys together, and makes other rows of them."""
 
     __slots__ = ()

@@ -12,8 +12,8 @@ import pyarrow.types as pt
 
 from curate.arrow.order import rows_where
 from curate.exchange.kinds.join import MATCHED, UNMATCHED, Keys
-from curate.exchange.kinds.merge_join import gathered, has_null
-from curate.operators.protocol import Plain
+from curate.exchange.kinds.merge_join import has_null, take_or_null
+from curate.operators.protocol import OperatorDefaults
 from curate.pipeline.step import READ_ROWS, BatchPosition
 from curate.pipeline.tally import ShardBooks
 
@@ -22,7 +22,7 @@ BROADCAST_HOWS = ("inner", "left", "semi", "anti")
 
 
 @dataclass(frozen=True, slots=True)
-class BroadcastJoin(Plain):
+class BroadcastJoin(OperatorDefaults):
     """Joins rows with those of a table in memory: the same rows as by an exchange, in the order of the left ones."""
 
     keys: Keys
@@ -58,7 +58,7 @@ class BroadcastJoin(Plain):
         numbers = {key: number for number, key in enumerate(rows)}
         order = np.array([row for one in rows.values() for row in one], np.int64)
         others = right.select([name for name in right.column_names if name not in self.keys.right])
-        index = (numbers, counts, np.cumsum(counts) - counts, gathered(others, order))
+        index = (numbers, counts, np.cumsum(counts) - counts, take_or_null(others, order))
         return type(self)(self.keys, self.how, right, self.digest, index)
 
     def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
@@ -82,7 +82,7 @@ class BroadcastJoin(Plain):
             row = np.searchsorted(ends, made, side="right")
             place_in_key = made - (ends[row] - width[row])
             right_rows = np.where(matched[row], np.append(starts, 0)[keys[row]] + place_in_key, -1)
-            columns = [*gathered(left, row).columns, *gathered(others, right_rows).columns]
+            columns = [*take_or_null(left, row).columns, *take_or_null(others, right_rows).columns]
             yield pa.table(columns, schema=schema)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,14 +12,10 @@ import pyarrow as pa
 from curate.arrow.groups import Groups, Numbers, groups_of, groups_of_sorted
 from curate.arrow.order import Order, SortKey, take
 from curate.exchange.kinds.base import Regrouping, order_by, slices
-from curate.exchange.protocol import Part
-from curate.operators.protocol import Plain
+from curate.exchange.protocol import ReducePart
+from curate.operators.protocol import OperatorDefaults
 from curate.pipeline.step import READ_ROWS, BatchPosition
 from curate.pipeline.tally import ShardBooks
-
-if TYPE_CHECKING:
-    pass
-
 
 DUPLICATE = "duplicate"
 """Why rows are dropped of whose key another one is kept."""
@@ -64,7 +60,7 @@ class Distinct(Regrouping):
         # As they came: what is merged later is told apart by it.
         return take(table, pa.array(np.sort(self._kept(groups, table))))
 
-    def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: Part) -> Iterator[pa.Table]:
+    def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: ReducePart) -> Iterator[pa.Table]:
         del part
         [table] = tables
         if not table.num_rows:
@@ -92,7 +88,7 @@ class Distinct(Regrouping):
 
 
 @dataclass(frozen=True, slots=True)
-class Once(Plain):
+class Once(OperatorDefaults):
     """Leaves out rows of a batch that are like another one before them."""
 
     how: Distinct

@@ -17,8 +17,8 @@ from curate.arrow.unknown import empty
 from curate.errors import ConfigError
 from curate.exchange.kinds.aggregates import Aggregate, begun, make, output_name, value_type
 from curate.exchange.kinds.base import Regrouping, order_by, slices
-from curate.exchange.protocol import Part
-from curate.operators.protocol import Plain
+from curate.exchange.protocol import ReducePart
+from curate.operators.protocol import OperatorDefaults
 from curate.pipeline.step import READ_ROWS, BatchPosition
 from curate.pipeline.tally import GROUPED, ShardBooks
 
@@ -30,7 +30,7 @@ GROUP = "group"
 
 
 @dataclass(frozen=True, slots=True)
-class Partials(Plain):
+class Partials(OperatorDefaults):
     """Replaces rows by their keys and the partial results of aggregates that they begin as."""
 
     name: str
@@ -147,7 +147,7 @@ class Grouped(Regrouping):
         keys = [one_chunk(table.column(key)).take(rows) for key in self.keys]
         return pa.table([*keys, *found], schema=table.schema)
 
-    def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: Part) -> Iterator[pa.Table]:
+    def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: ReducePart) -> Iterator[pa.Table]:
         del part
         [table] = tables
         if not table.num_rows:
@@ -196,7 +196,7 @@ class GroupRows(Regrouping):
         order_by(self.keys).check(self.name, rows)
         return pa.schema([(GROUP, pa.large_list(pa.struct(list(rows))))])
 
-    def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: Part) -> Iterator[pa.Table]:
+    def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: ReducePart) -> Iterator[pa.Table]:
         del part
         [table] = tables
         if not table.num_rows:
@@ -222,7 +222,7 @@ def pairs(method: str, aggregates: Any) -> list[Aggregate]:
 
 
 @dataclass(frozen=True, slots=True)
-class Totals(Plain):
+class Totals(OperatorDefaults):
     """Replaces a batch by the partial results of aggregates of all its rows: one row, where they can be merged."""
 
     grouped: Grouped

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -13,15 +13,11 @@ from curate.arrow.order import Order
 from curate.errors import ConfigError, SchemaMismatch
 from curate.exchange.kinds.aggregates import value_type
 from curate.exchange.kinds.base import Regrouping, key_columns, order_by
-from curate.exchange.kinds.merge_join import Joining, either, gathered, meet
-from curate.exchange.protocol import Part
-from curate.operators.protocol import Plain
+from curate.exchange.kinds.merge_join import Joining, either, meet, take_or_null
+from curate.exchange.protocol import ReducePart
+from curate.operators.protocol import OperatorDefaults
 from curate.pipeline.step import READ_ROWS, BatchPosition
 from curate.pipeline.tally import ShardBooks
-
-if TYPE_CHECKING:
-    pass
-
 
 UNMATCHED = "unmatched"
 """Why rows are dropped for whose key there is none on the other side."""
@@ -169,7 +165,7 @@ def widest(type: pa.DataType) -> pa.DataType:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyTypes(Plain):
+class KeyTypes(OperatorDefaults):
     """Brings the key columns of a side to the types that are compared."""
 
     keys: Keys
@@ -222,7 +218,7 @@ class Join(Regrouping):
     def prepare(self, side: int) -> tuple[Any, ...]:
         return (KeyTypes(self.keys, side),)
 
-    def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: Part) -> Iterator[pa.Table]:
+    def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: ReducePart) -> Iterator[pa.Table]:
         del part
         left, right = tables
         if not left.num_rows and not right.num_rows:
@@ -235,17 +231,17 @@ class Join(Regrouping):
         self._book(joining, tally)
         others = right.select([name for name in right.column_names if name not in self.keys.right])
         for left_rows, right_rows in joining.slices(READ_ROWS):
-            rows = gathered(left, left_rows)
+            rows = take_or_null(left, left_rows)
             if self.how in ("semi", "anti"):
                 yield rows
                 continue
             columns = list(rows.columns)
             if self.how in ("right", "outer"):
-                keys = gathered(named, right_rows)
+                keys = take_or_null(named, right_rows)
                 for key in self.keys.left:
                     number = left.schema.get_field_index(key)
                     columns[number] = either(columns[number], keys.column(key), left_rows)
-            yield pa.table([*columns, *gathered(others, right_rows).columns], schema=schema)
+            yield pa.table([*columns, *take_or_null(others, right_rows).columns], schema=schema)
 
     def _known(self, side: int, table: pa.Table, other: pa.Table) -> pa.Table:
         """Returns a side with key columns: one without rows, made by a function that was not run, may have none."""

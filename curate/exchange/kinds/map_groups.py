@@ -16,14 +16,14 @@ from curate.arrow.offsets import unpacked
 from curate.errors import BadRow
 from curate.exchange.kinds.group import GROUP
 from curate.operators.convert import formatted, to_table
-from curate.operators.udf import Called, Placement, Udf
+from curate.operators.udf import Placement, Udf, UdfOperator
 from curate.pipeline.patience import Busy, patiently
 from curate.pipeline.step import READ_ROWS, BatchPosition
 from curate.pipeline.tally import ShardBooks
 
 
 @dataclass(frozen=True, slots=True)
-class MapGroups(Called):
+class MapGroups(UdfOperator):
     """A function of groups, each of which it is given as a batch of rows."""
 
     fn: Udf

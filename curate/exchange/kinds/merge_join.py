@@ -114,7 +114,7 @@ class Joining:
             yield np.where(pairs | (place < alone), left, -1), np.where(pairs | (place >= alone), right, -1)
 
 
-def gathered(table: pa.Table, rows: Numbers) -> pa.Table:
+def take_or_null(table: pa.Table, rows: Numbers) -> pa.Table:
     """Returns rows of a table by number, nulls for -1. It looks at the part of the table only that they are in."""
     there = rows >= 0
     if not there.any():

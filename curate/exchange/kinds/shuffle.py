@@ -13,8 +13,8 @@ from curate.arrow.hashing import random_keys
 from curate.arrow.order import Order, SortKey, take
 from curate.errors import ConfigError
 from curate.exchange.kinds.base import Limitable
-from curate.exchange.protocol import Part
-from curate.operators.protocol import Plain
+from curate.exchange.protocol import ReducePart
+from curate.operators.protocol import OperatorDefaults
 from curate.pipeline.step import BatchPosition
 from curate.pipeline.tally import ShardBooks
 
@@ -29,7 +29,7 @@ BUCKETS_PER_OUTPUT = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Bucketed(Plain):
+class Bucketed(OperatorDefaults):
     """Adds the bucket that a row is thrown into: by its seed, its shard and its number there."""
 
     seed: int | None
@@ -101,7 +101,7 @@ class Shuffled(Limitable):
         del side
         return (Bucketed(self.seed, self.buckets),)
 
-    def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: Part) -> Iterator[pa.Table]:
+    def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: ReducePart) -> Iterator[pa.Table]:
         (rows,) = tables
         if not rows.num_rows:
             return

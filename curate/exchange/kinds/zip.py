@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from curate.arrow.order import Order
-from curate.exchange.protocol import Part, Usual
+from curate.exchange.protocol import ExchangeDefaults, ReducePart
 from curate.pipeline.tally import ShardBooks
 
 ZIPPED = "zipped"
@@ -45,7 +45,7 @@ def zipped_schema(found: Sequence[pa.Schema | None]) -> pa.Schema | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Zipped(Usual):
+class Zipped(ExchangeDefaults):
     """Rows of several inputs side by side, in their order."""
 
     sides: int
@@ -66,7 +66,7 @@ class Zipped(Usual):
     def schema(self, found: Sequence[pa.Schema | None]) -> pa.Schema | None:
         return zipped_schema(found)
 
-    def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: Part) -> Iterator[pa.Table]:
+    def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: ReducePart) -> Iterator[pa.Table]:
         del part
         tally.drop(sum(table.num_rows for table in tables[1:]), ZIPPED)
         names = zipped_names([table.column_names for table in tables])

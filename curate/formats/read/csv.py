@@ -29,9 +29,9 @@ import pyarrow.types as pt
 from curate.arrow.from_text import from_text
 from curate.arrow.unknown import all_nullable, find_nulls
 from curate.errors import ConfigError, CorruptInput
-from curate.formats.bad_line import NO_COLUMNS, BadRow, OnBadRow
+from curate.formats.bad_line import NO_COLUMNS, OnBadRow, RejectedRow
 from curate.formats.encoding import Codec, ReadAs
-from curate.formats.file_schema import unify
+from curate.formats.file_schema import refuse_mismatch
 from curate.formats.read.charset import refuse_wide
 from curate.formats.read.json_schema import missing_column
 from curate.formats.read.stream import BLOCK_BYTES, Source
@@ -89,7 +89,7 @@ class _Parser:
         self._header: list[str] | None = None
         self._numbers: list[int] = []
         """Of the rows that cannot be read, all that are before the rows handed out, or more."""
-        self.invalid: deque[BadRow] = deque()
+        self.invalid: deque[RejectedRow] = deque()
         """Those of them that were not taken yet."""
 
     def row_number(self, index: int) -> int:
@@ -231,7 +231,7 @@ class _Parser:
 
     def _add(self, number: int, reason: str, raw: bytes | str) -> None:
         self._numbers.append(number)
-        self.invalid.append(BadRow(number, reason, raw))
+        self.invalid.append(RejectedRow(number, reason, raw))
 
     def _utf8(self, name: str) -> str:
         if not self._latin1:
@@ -403,14 +403,14 @@ def read_csv(
         try:
             table = next(batches, None)
         except KeyError:
-            unify(object.uri, _as_schema(parser.header(), schema), schema, how)
+            refuse_mismatch(object.uri, _as_schema(parser.header(), schema), schema, how)
             raise
-        bad: list[BadRow] = []
+        bad: list[RejectedRow] = []
         if table is not None:
             table = table if declared else _of_empties(table)
             held, misfits = _cast(_filled(table, schema), schema, declared) if len(schema) else _of_no_column(table)
             bad = [
-                BadRow(parser.row_number(done + index), reason, _csv_text(table, index))
+                RejectedRow(parser.row_number(done + index), reason, _csv_text(table, index))
                 for index, reason in misfits.items()
             ]
             done += table.num_rows
@@ -435,7 +435,7 @@ def _opened(store: Store, object: Object, codec: Codec | None, schema: pa.Schema
         return _Parser(store, object, codec, names, how.delimiter)
     there = [name for name in schema.names if name in names]
     if names:
-        unify(object.uri, _as_schema(names, schema), schema, how)
+        refuse_mismatch(object.uri, _as_schema(names, schema), schema, how)
     # Rows are rows if none of their columns is held, too.
     return _Parser(store, object, codec, there or names[:1], how.delimiter)
 

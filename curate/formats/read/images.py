@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from curate.errors import ConfigError, did_you_mean
-from curate.formats.bad_line import BadRow, OnBadRow
+from curate.formats.bad_line import OnBadRow, RejectedRow
 from curate.formats.encoding import ReadAs
 from curate.formats.read.binary import stored_bytes
 from curate.storage.protocol import Object, Store
@@ -56,7 +56,7 @@ def read_image(
     try:
         pixels = _pixels(data, how)
     except Exception:  # noqa: BLE001 - decoders raise whatever a broken file leads them into
-        on_bad_row(BadRow(1, REASON, object.uri))
+        on_bad_row(RejectedRow(1, REASON, object.uri))
         return
     columns = {"image": _array(pixels, how), "path": pa.array([object.uri])}
     yield pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)

@@ -16,7 +16,7 @@ import orjson
 import pyarrow as pa
 
 from curate.arrow.unknown import all_nullable, find_nulls
-from curate.formats.bad_line import NO_COLUMNS, BadRow, OnBadRow
+from curate.formats.bad_line import NO_COLUMNS, OnBadRow, RejectedRow
 from curate.formats.encoding import Codec
 from curate.formats.read.json_array import element_blocks, is_array
 from curate.formats.read.json_schema import infer_schema
@@ -54,10 +54,10 @@ def read_jsonl(
     seen = 0  # lines before this block
     for lines in _blocks(store, object, codec, start, stop):
         numbers = None
-        bad: list[BadRow] = []
+        bad: list[RejectedRow] = []
         if not columns:
             _, numbers = _sort_out(lines, seen, bad)
-            bad += [BadRow(seen + number + 1, NO_COLUMNS, lines[number].rstrip(b"\r")) for number in numbers]
+            bad += [RejectedRow(seen + number + 1, NO_COLUMNS, lines[number].rstrip(b"\r")) for number in numbers]
             for row in sorted(bad, key=_line):
                 on_bad_row(row)
             seen += len(lines)
@@ -75,7 +75,7 @@ def read_jsonl(
         if misfits:
             for index, reason in misfits.items():
                 at = index if numbers is None else numbers[index]
-                bad.append(BadRow(seen + at + 1, reason, lines[at].rstrip(b"\r")))
+                bad.append(RejectedRow(seen + at + 1, reason, lines[at].rstrip(b"\r")))
             table = table.filter(pa.array([index not in misfits for index in range(len(rows))]))
         if bad:
             for row in sorted(bad, key=_line):
@@ -104,7 +104,7 @@ def _head(source: Source) -> bytes:
     return head
 
 
-def _line(row: BadRow) -> int:
+def _line(row: RejectedRow) -> int:
     return row.line
 
 
@@ -123,7 +123,7 @@ def _parse(line: bytes) -> dict[str, Any] | str:
     return row if isinstance(row, dict) else "not an object"
 
 
-def _sort_out(lines: list[bytes], seen: int, bad: list[BadRow]) -> tuple[list[dict[str, Any]], list[int]]:
+def _sort_out(lines: list[bytes], seen: int, bad: list[RejectedRow]) -> tuple[list[dict[str, Any]], list[int]]:
     """Returns the rows among the lines and which lines they are, adding the others to `bad`."""
     rows: list[dict[str, Any]] = []
     numbers: list[int] = []
@@ -132,7 +132,7 @@ def _sort_out(lines: list[bytes], seen: int, bad: list[BadRow]) -> tuple[list[di
             continue
         row = _parse(line)
         if isinstance(row, str):
-            bad.append(BadRow(seen + number + 1, row, line.rstrip(b"\r")))
+            bad.append(RejectedRow(seen + number + 1, row, line.rstrip(b"\r")))
         else:
             rows.append(row)
             numbers.append(number)

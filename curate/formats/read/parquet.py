@@ -20,9 +20,9 @@ from curate.arrow.schema import cast, plain, widens
 from curate.arrow.sizes import row_bytes
 from curate.arrow.unknown import all_nullable, find_nulls
 from curate.errors import ConfigError, CorruptInput, SchemaMismatch
-from curate.formats.bad_line import BadRow, OnBadRow
+from curate.formats.bad_line import OnBadRow, RejectedRow
 from curate.formats.encoding import ReadAs
-from curate.formats.file_schema import unify
+from curate.formats.file_schema import refuse_mismatch
 from curate.formats.read.json_schema import missing_column
 from curate.formats.read.stream import Stored
 from curate.storage.protocol import Object, Store
@@ -127,7 +127,7 @@ def read_parquet(
                     "files that were looked into has rows or can be read; declare the columns"
                 )
             return
-        unify(stored.uri, found, schema, how)
+        refuse_mismatch(stored.uri, found, schema, how)
         there = [name for name in schema.names if name in found.names]
         stop = count if stop is None else stop
         if stop > count:
@@ -156,7 +156,7 @@ def read_parquet(
                 held = pa.Table.from_arrays(columns, schema=nullable)
                 for index, reason in sorted(misfits.items()):
                     row = held.slice(index, 1).to_pylist()[0]
-                    on_bad_row(BadRow(seen + index + 1, reason, orjson.dumps(row, default=str)))
+                    on_bad_row(RejectedRow(seen + index + 1, reason, orjson.dumps(row, default=str)))
                 seen += len(held)
                 if misfits:
                     held = held.filter(pa.array([index not in misfits for index in range(len(held))]))

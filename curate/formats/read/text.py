@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 
 from curate.errors import ConfigError, CorruptInput
-from curate.formats.bad_line import BadRow, OnBadRow
+from curate.formats.bad_line import OnBadRow, RejectedRow
 from curate.formats.encoding import Codec, ReadAs, line_feeds
 from curate.formats.read.json_schema import missing_column
 from curate.formats.read.lines import LARGEST_LINE_BYTES, line_blocks
@@ -58,7 +58,7 @@ def read_text(
             try:
                 texts.append((line[:-1] if line[-1] == 13 else line).decode())
             except UnicodeDecodeError:
-                on_bad_row(BadRow(number, "invalid UTF-8", line.rstrip(b"\r")))
+                on_bad_row(RejectedRow(number, "invalid UTF-8", line.rstrip(b"\r")))
             else:
                 numbers.append(number)
         if texts:
@@ -110,7 +110,7 @@ def _lines(
             try:
                 texts.append((line[:-1] if line[-1:] == b"\r" else line).decode(encoding))
             except UnicodeDecodeError:
-                on_bad_row(BadRow(number, f"not {encoding}", line.rstrip(b"\r")))
+                on_bad_row(RejectedRow(number, f"not {encoding}", line.rstrip(b"\r")))
         yield texts
         seen += len(lines)
 

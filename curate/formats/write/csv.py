@@ -19,7 +19,7 @@ import pyarrow.types as pt
 
 from curate.arrow.canonical import stored_schema
 from curate.arrow.from_text import has_text
-from curate.arrow.schema import hold
+from curate.arrow.schema import conform
 from curate.arrow.unknown import empty
 from curate.errors import ConfigError
 from curate.formats.record import gzip_trailer, zstd_trailer
@@ -49,7 +49,7 @@ class CsvOutput:
 
     def write(self, table: pa.Table) -> None:
         """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema."""
-        table = hold(table, self._schema)
+        table = conform(table, self._schema)
         self.rows += table.num_rows
         step = max(1, min(_ENCODE_ROWS, _ENCODE_BYTES * table.num_rows // max(1, table.nbytes)))
         for at in range(0, table.num_rows, step):

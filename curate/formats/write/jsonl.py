@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from curate.arrow.schema import hold
+from curate.arrow.schema import conform
 from curate.errors import ConfigError
 from curate.formats.read.json_values import readable
 from curate.formats.record import gzip_trailer, zstd_trailer
@@ -56,7 +56,7 @@ class JsonlOutput:
     def write(self, table: pa.Table) -> None:
         """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema; ConfigError for a map
         with a key twice."""
-        table = hold(table, self._schema)
+        table = conform(table, self._schema)
         self.rows += table.num_rows
         step = max(1, min(_ENCODE_ROWS, _ENCODE_BYTES * table.num_rows // max(1, table.nbytes)))
         for at in range(0, table.num_rows, step):

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from curate.arrow.canonical import stored_schema
-from curate.arrow.schema import hold
+from curate.arrow.schema import conform
 from curate.arrow.sizes import per_schema, row_bytes
 from curate.arrow.unknown import empty
 from curate.errors import ConfigError
@@ -65,7 +65,7 @@ class ParquetOutput:
 
     def write(self, table: pa.Table) -> None:
         """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema."""
-        table = hold(table, self._schema)
+        table = conform(table, self._schema)
         if not table.num_rows:
             return
         self.rows += table.num_rows

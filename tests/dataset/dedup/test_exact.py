@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.dedup.exact import Chosen, Digests, DropCopies, Same
+from curate.dedup.exact import Chosen, Digests, DropCopies, ExactDedup
 from curate.errors import ConfigError
 from curate.pipeline.step import BatchPosition
 from curate.pipeline.tally import BadRowBudget, ShardBooks
@@ -36,7 +36,9 @@ def tables(shards: list[list[tuple[Any, ...]]]) -> list[pa.Table]:
     return made
 
 
-def deduplicated(same: Same, shards: list[pa.Table], seed: int = 0) -> tuple[list[int], list[dict[str, Any]], int]:
+def deduplicated(
+    same: ExactDedup, shards: list[pa.Table], seed: int = 0
+) -> tuple[list[int], list[dict[str, Any]], int]:
     """Ids that are kept, what is told of the others, and how many those are."""
     marks = exchanged(Chosen(same), shards, seed=seed).table if shards else pa.table({})
     if not marks.num_columns:
@@ -58,7 +60,7 @@ def test_one_row_of_each_is_kept(
     """Of equal rows the first is kept, or the last, or that with the largest priority; the others are told once each,
     with the one that is kept; order, and the books, are those of the input.
     """
-    same = Same(columns, keep="last" if last else "first", priority="p" if priority else None, id_column="id")
+    same = ExactDedup(columns, keep="last" if last else "first", priority="p" if priority else None, id_column="id")
     rows = [row for shard in tables(shards) for row in shard.to_pylist()]
     groups: dict[Any, list[dict[str, Any]]] = {}
     for row in rows:
@@ -84,7 +86,7 @@ def test_one_row_of_each_is_kept(
 def test_normalised_texts_are_compared(shards: list[list[str | None]]) -> None:
     """Case and white space do not matter where texts are normalised; what is kept is the text as it was."""
     made = [pa.table({"id": range(len(one)), "a": pa.array(one, pa.string())}) for one in shards]
-    same = Same(("a",), normalised=True)
+    same = ExactDedup(("a",), normalised=True)
     marks = exchanged(Chosen(same), made).table if made else pa.table({})
     if not marks.num_columns:
         return
@@ -99,7 +101,7 @@ def test_normalised_texts_are_compared(shards: list[list[str | None]]) -> None:
 def test_a_row_that_is_everywhere_is_one_for_each_shard() -> None:
     """However often a row is in a shard, one row is exchanged for it, and one mark comes back: no digest is heavy."""
     shards = [pa.table({"id": range(1000), "a": ["same"] * 999 + [f"{rank}"]}) for rank in range(4)]
-    same = Same(("a",), id_column="id")
+    same = ExactDedup(("a",), id_column="id")
     prepared = pa.concat_tables(Digests(same).apply(shards[0], ShardBooks(BadRowBudget()), BatchPosition("a", 0, 0)))
     assert Chosen(same).fold(0, prepared).num_rows == 2
     assert Chosen(same).fold(0, Chosen(same).fold(0, prepared)).num_rows == 2
@@ -113,17 +115,17 @@ def test_a_row_that_is_everywhere_is_one_for_each_shard() -> None:
 
 def test_one_digest_with_other_checks_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where 64 bits are the same by chance, the other 64 tell rows apart."""
-    plain = Same.digests
+    plain = ExactDedup.digests
 
-    def clashing(self: Same, batch: pa.Table) -> Any:
+    def clashing(self: ExactDedup, batch: pa.Table) -> Any:
         digest, check = plain(self, batch)
         return digest * 0, check
 
-    monkeypatch.setattr(Same, "digests", clashing)
+    monkeypatch.setattr(ExactDedup, "digests", clashing)
     shards = [pa.table({"id": [0, 1, 2], "a": ["x", "y", "x"]}), pa.table({"id": [3, 4, 5], "a": ["z", "y", "x"]})]
     for seed in range(20):
-        made = exchanged(Chosen(Same(("a",))), shards, seed=seed).table
-        kept, _, _ = read_again(DropCopies(Same(("a",))), made, shards, seed)
+        made = exchanged(Chosen(ExactDedup(("a",))), shards, seed=seed).table
+        kept, _, _ = read_again(DropCopies(ExactDedup(("a",))), made, shards, seed)
         assert [table["id"].to_pylist() for table in kept] == [[0, 1], [3]]
 
 
@@ -131,19 +133,19 @@ def test_what_cannot_be_compared_is_refused() -> None:
     """Names and types are looked at when it is planned."""
     schema = pa.schema([("text", pa.string()), ("n", pa.list_(pa.int64()))])
     with pytest.raises(ConfigError, match=r"dedup_exact: .*'txt'.*'text'"):
-        Chosen(Same(("txt",))).schema([schema])
+        Chosen(ExactDedup(("txt",))).schema([schema])
     with pytest.raises(ConfigError, match=r"keep='frist'; did you mean 'first'\?; there are first and last"):
-        Chosen(Same(("text",), keep="frist")).schema([schema])
+        Chosen(ExactDedup(("text",), keep="frist")).schema([schema])
     with pytest.raises(ConfigError, match=r"dedup_exact\(priority=\).*nested"):
-        Chosen(Same(("text",), priority="n")).schema([schema])
+        Chosen(ExactDedup(("text",), priority="n")).schema([schema])
     with pytest.raises(ConfigError, match="no column is given"):
-        Chosen(Same(())).schema([schema])
-    assert Chosen(Same(("n",))).schema([schema]) is not None
+        Chosen(ExactDedup(())).schema([schema])
+    assert Chosen(ExactDedup(("n",))).schema([schema]) is not None
 
 
 def test_schemas_are_known_from_no_rows() -> None:
     """Without rows it gives what it gives of rows, and an extra table of the same schema."""
-    same = Same(("a",), id_column="id", priority="p")
+    same = ExactDedup(("a",), id_column="id", priority="p")
     shards = tables([[("x", 1.0, 1.0), ("x", 1.0, 2.0)]])
     marks = exchanged(Chosen(same), shards).table
     assert marks.schema == Chosen(same).schema([SCHEMA])

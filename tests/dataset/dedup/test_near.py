@@ -13,18 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curate.dedup import near
-from curate.dedup.near import Bands, Buckets, Clusters, DropNear, Edges, Near, SendSets
+from curate.dedup.near import Bands, Buckets, Clusters, DropNear, Edges, NearDedup, SendSets
 from curate.dedup.pairs import SMALL, distinct_pairs, pairs_of_buckets, similarities
 from curate.dedup.shingles import Shingles, distinct
 from curate.errors import ConfigError
-from curate.exchange.row_ids import PLACE, ROW_BITS
+from curate.exchange.row_ids import ROW_BITS, ROW_ID
 from curate.pipeline.step import BatchPosition
 from curate.pipeline.tally import BadRowBudget, ShardBooks
 from tests.dataset.dedup.corpus import corpus
 from tests.dataset.dedup.marked import read_again
 from tests.dataset.exchange.local import exchanged
 
-NEAR = Near("text", "id")
+NEAR = NearDedup("text", "id")
 
 
 def tally() -> ShardBooks:
@@ -35,7 +35,7 @@ def tally() -> ShardBooks:
 class Found:
     """What deduplication makes of shards, and what it had on the way."""
 
-    def __init__(self, near: Near, shards: list[pa.Table], seed: int = 0, most: int = 5) -> None:
+    def __init__(self, near: NearDedup, shards: list[pa.Table], seed: int = 0, most: int = 5) -> None:
         self.bands = exchanged(Buckets(near), shards, seed=seed, batch_rows=most)
         sent, _, _ = read_again(SendSets(near), self.bands.table, shards, seed, most)
         self.sent = pa.concat_tables(sent)
@@ -77,7 +77,7 @@ def test_what_is_found_is_connected_pairs_that_are_alike(
     """With bands of one row each, and many of them, all pairs over the threshold are found, but for a chance below
     10^-6 each; the first row of each cluster is kept, in order, and all others are told, with their best similarity.
     """
-    near = Near("text", "id", threshold, ngram=2, bands=60, rows=1)
+    near = NearDedup("text", "id", threshold, ngram=2, bands=60, rows=1)
     made, number = [], 0
     for shard in shards:
         ids = pa.array(range(number, number + len(shard)), pa.int64())
@@ -129,7 +129,7 @@ def test_exact_copies_are_all_found() -> None:
     """A copy shares all bands with its original, and cannot be missed."""
     texts = [f"{n % 40} is the number of this text, and nothing else is said in it" for n in range(400)]
     shards = [pa.table({"id": range(at, at + 100), "text": texts[at : at + 100]}) for at in range(0, 400, 100)]
-    found = Found(Near("text", "id", threshold=1.0), shards, most=30)
+    found = Found(NearDedup("text", "id", threshold=1.0), shards, most=30)
     assert found.kept == list(range(40))
     assert set(found.told["similarity"].to_pylist()) == {1.0}
 
@@ -268,7 +268,7 @@ def test_pairs_are_sent_once() -> None:
     found = Found(NEAR, shards)
     assert found.sent.num_rows == 6
     assert found.edges.num_rows == 6
-    u, v = distinct_pairs(found.sent["__other"].to_numpy(), found.sent[PLACE].to_numpy())
+    u, v = distinct_pairs(found.sent["__other"].to_numpy(), found.sent[ROW_ID].to_numpy())
     assert (u < v).all()
     assert set((u >> ROW_BITS).tolist()) == {0, 1}
 
@@ -284,18 +284,18 @@ def test_what_cannot_be_is_refused() -> None:
         ({"seed": -1}, "seed is -1"),
     ):
         with pytest.raises(ConfigError, match=said):
-            Near("text", "id", **given_)  # type: ignore[arg-type]
+            NearDedup("text", "id", **given_)  # type: ignore[arg-type]
     schema = pa.schema([("id", pa.int64()), ("n", pa.int64())])
     with pytest.raises(ConfigError, match=r"no column 'text'; there are 'id', 'n'"):
         Buckets(NEAR).schema([schema])
     with pytest.raises(ConfigError, match="column 'n' is int64, expected texts"):
-        Buckets(Near("n", "id")).schema([schema])
+        Buckets(NearDedup("n", "id")).schema([schema])
 
 
 def test_schemas_are_known_from_no_rows() -> None:
     """Each step says of no rows what it gives of rows."""
     shards = corpus(40, 2, words=10).shards
-    found = Found(Near("text", "id", 0.3), shards)
+    found = Found(NearDedup("text", "id", 0.3), shards)
     schema = shards[0].schema
     assert found.bands.table.schema == Buckets(NEAR).schema([schema])
     assert found.sent.schema == SendSets(NEAR).schema(schema)

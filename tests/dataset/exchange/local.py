@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from curate.arrow.order import Order
-from curate.exchange.protocol import Part
+from curate.exchange.protocol import ReducePart
 from curate.pipeline.step import BatchPosition
 from curate.pipeline.tally import BadRowBudget, ShardBooks
 
@@ -70,7 +70,7 @@ def exchanged(how: Any, *sides: Shards, seed: int = 0, parts: int | None = None,
             for order, found in zip(how.orders, segments, strict=True)
         ]
         rows_in += sum(one.num_rows for one in inputs)
-        tables += how.combine(inputs, tally, Part(number, len(cuts) + 1))
+        tables += how.combine(inputs, tally, ReducePart(number, len(cuts) + 1))
     whole = pa.concat_tables(tables) if tables else pa.table({})
     tally.books.rows_in, tally.books.rows_out = rows_in, whole.num_rows
     assert tally.books.created >= 0

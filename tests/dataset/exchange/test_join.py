@@ -16,7 +16,7 @@ from curate.exchange.kinds import join as joining
 from curate.exchange.kinds import merge_join
 from curate.exchange.kinds.broadcast_join import BROADCAST_HOWS, BroadcastJoin
 from curate.exchange.kinds.join import Join, Keys, common_type
-from curate.exchange.kinds.merge_join import HOWS, gathered
+from curate.exchange.kinds.merge_join import HOWS, take_or_null
 from curate.pipeline.step import BatchPosition
 from curate.pipeline.tally import BadRowBudget, ShardBooks
 from tests.dataset.exchange.local import exchanged, same, sort_key
@@ -279,7 +279,7 @@ def test_rows_are_gathered_as_take_does_it(chunks: int, data: st.DataObject) -> 
         [pa.table({"n": part, "t": part.astype(str)}) for part in np.array_split(rows, chunks) if len(part)]
     )
     wanted = np.array(data.draw(st.lists(st.integers(-1, 99), max_size=8)), np.int64)
-    found = gathered(table, wanted)
+    found = take_or_null(table, wanted)
     assert found["n"].to_pylist() == [None if row < 0 else row for row in wanted.tolist()]
     assert found["t"].to_pylist() == [None if row < 0 else str(row) for row in wanted.tolist()]
     assert found.schema.equals(table.schema)

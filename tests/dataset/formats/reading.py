@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.formats.bad_line import BadRow
+from curate.formats.bad_line import RejectedRow
 from curate.formats.encoding import detect
 from curate.formats.rows import read
 from curate.storage.protocol import Object
@@ -21,9 +21,9 @@ def read_all(
     start: int = 0,
     stop: int = 0,
     batch_rows: int = 1000,
-) -> tuple[list[dict[str, Any]], list[BadRow]]:
+) -> tuple[list[dict[str, Any]], list[RejectedRow]]:
     """Returns the rows and the bad rows; checks that every table is as `read` promises."""
-    bad: list[BadRow] = []
+    bad: list[RejectedRow] = []
     tables = list(read(store, object, detect(object.uri), kind, start, stop, schema, batch_rows, bad.append))
     for table in tables:
         assert table.schema.equals(schema, check_metadata=True)

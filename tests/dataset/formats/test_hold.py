@@ -3,7 +3,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from curate.arrow.schema import hold
+from curate.arrow.schema import conform
 from curate.errors import SchemaMismatch
 
 SCHEMA = pa.schema([("id", pa.string()), ("n", pa.int64()), ("x", pa.float64())])
@@ -12,20 +12,20 @@ SCHEMA = pa.schema([("id", pa.string()), ("n", pa.int64()), ("x", pa.float64())]
 def test_columns_are_reordered_and_widened() -> None:
     table = pa.table({"x": pa.nulls(1), "n": pa.array([1], pa.int8()), "id": pa.array(["a"]).dictionary_encode()})
     table = table.replace_schema_metadata({"pandas": "{}"})
-    held = hold(table, SCHEMA)
+    held = conform(table, SCHEMA)
     assert held.schema.equals(SCHEMA, check_metadata=True)
     assert held.to_pylist() == [{"id": "a", "n": 1, "x": None}]
 
 
 def test_a_table_that_has_the_schema_is_returned_itself() -> None:
     table = pa.table({"id": ["a"], "n": [1], "x": [1.0]}, schema=SCHEMA)
-    assert hold(table, SCHEMA) is table
+    assert conform(table, SCHEMA) is table
 
 
 def test_every_difference_is_shown_on_both_sides() -> None:
     table = pa.table({"Id": ["a"], "n": ["1"], "x": [1], "extra": [True]})
     with pytest.raises(SchemaMismatch) as caught:
-        hold(table, SCHEMA, "gs://b/out")
+        conform(table, SCHEMA, "gs://b/out")
     assert str(caught.value) == (
         "gs://b/out does not have the schema that is held: "
         "'id' is missing, expected string; 'n' is string, expected int64; "
@@ -36,13 +36,13 @@ def test_every_difference_is_shown_on_both_sides() -> None:
 
 def test_a_name_that_is_nearly_right_is_pointed_out() -> None:
     with pytest.raises(SchemaMismatch, match="'body' is missing, expected string; did you mean 'bdoy'"):
-        hold(pa.table({"bdoy": ["a"]}), pa.schema([("body", pa.string())]))
+        conform(pa.table({"bdoy": ["a"]}), pa.schema([("body", pa.string())]))
 
 
 def test_a_column_that_is_there_twice_is_refused() -> None:
     table = pa.Table.from_arrays([pa.array(["a"])] * 2, names=["id", "id"])
     with pytest.raises(SchemaMismatch, match="'id' is there 2 times"):
-        hold(table, pa.schema([("id", pa.string())]))
+        conform(table, pa.schema([("id", pa.string())]))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_column_that_is_there_twice_is_refused() -> None:
 def test_types_widen_and_never_narrow(found: pa.DataType, held: pa.DataType, widens: bool) -> None:
     table, schema = pa.table({"v": pa.nulls(3, found)}), pa.schema([("v", held)])
     if widens:
-        assert hold(table, schema).schema == schema
+        assert conform(table, schema).schema == schema
     else:
         with pytest.raises(SchemaMismatch, match=r"'v' is .*, expected "):
-            hold(table, schema)
+            conform(table, schema)

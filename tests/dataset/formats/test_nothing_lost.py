@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import curate
 from curate.errors import CorruptInput, CurateError
-from curate.formats.bad_line import NO_COLUMNS, BadRow
+from curate.formats.bad_line import NO_COLUMNS, RejectedRow
 from curate.formats.encoding import Format, detect
 from curate.formats.read import json_array, stream
 from curate.formats.rows import read, sample_schema
@@ -34,13 +34,13 @@ LINES = [b"{'a': 1%s}", b"5%s x", b'{"b": "%s', b'"\xff%s', b"[1%s", b"null%s,"]
 ROWS = [b"1%s", b"1,2,3%s", b'"1",2,"%s"']
 
 
-def taken(name: str, data: bytes) -> tuple[list[dict[str, Any]], list[BadRow]]:
+def taken(name: str, data: bytes) -> tuple[list[dict[str, Any]], list[RejectedRow]]:
     """Returns the rows of a file, and the bad ones, by the schema that it has itself."""
     store = FakeStore()
     object = store.put(name, data)
     encoding = detect(name)
     schema = sample_schema(store, object, encoding)
-    bad: list[BadRow] = []
+    bad: list[RejectedRow] = []
     tables = list(read(store, object, encoding, SliceKind.WHOLE, 0, 0, schema, 1000, bad.append))
     return [row for table in tables for row in table.to_pylist()], bad
 

@@ -5,13 +5,17 @@ import json
 import pyarrow as pa
 import pytest
 
-from curate.formats.bad_line import BadRow
+from curate.formats.bad_line import RejectedRow
 from curate.formats.quarantine import QuarantineWriter
 
-ROWS = [BadRow(1, "invalid UTF-8", b"\xff"), BadRow(7, "not an object", b"null"), BadRow(8, "not an object", "é")]
+ROWS = [
+    RejectedRow(1, "invalid UTF-8", b"\xff"),
+    RejectedRow(7, "not an object", b"null"),
+    RejectedRow(8, "not an object", "é"),
+]
 
 
-def finished(rows: list[BadRow]) -> tuple[str, bytes]:
+def finished(rows: list[RejectedRow]) -> tuple[str, bytes]:
     writer = QuarantineWriter()
     for row in rows:
         writer.add(row)
@@ -46,7 +50,7 @@ def test_the_name_is_the_hash_of_the_content() -> None:
 
 
 def test_rows_beyond_memory_go_to_a_file_and_stay_the_same() -> None:
-    rows = [BadRow(number, "not an object", str(number) * 2000) for number in range(5000)]
+    rows = [RejectedRow(number, "not an object", str(number) * 2000) for number in range(5000)]
     name, data = finished(rows)
     with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
         assert len(stream.read().splitlines()) == 5000

@@ -20,7 +20,7 @@ import curate
 from curate.arrow.values import Misfit, fitted, inferred
 from curate.dataset.dataset import Dataset
 from curate.errors import SchemaMismatch
-from curate.operators.convert import from_columns, gathered, rows, to_numpy
+from curate.operators.convert import from_columns, rows, rows_to_table, to_numpy
 from curate.testing.local import run_local
 
 D = decimal.Decimal
@@ -72,7 +72,7 @@ class TestTypes:
         ],
     )
     def test_of_values(self, before: pa.DataType, values: list[Any], after: pa.DataType) -> None:
-        found = gathered("map(f)", [{"v": value} for value in values], pa.schema([("v", before)]))["v"]
+        found = rows_to_table("map(f)", [{"v": value} for value in values], pa.schema([("v", before)]))["v"]
         assert found.type == after
         for value, back in zip(values, found.to_pylist(), strict=True):
             pairs = dict(value) == dict(back) if pa.types.is_map(after) else False
@@ -137,7 +137,7 @@ class TestRefused:
     )
     def test_with_both(self, values: list[Any], told: str) -> None:
         with pytest.raises(curate.CurateError, match=rf"^map\(f\) gave column 'v' .*({told}).*; return ") as refused:
-            gathered("map(f)", [{"v": value} for value in values])
+            rows_to_table("map(f)", [{"v": value} for value in values])
         assert type(refused.value) is SchemaMismatch
 
     def test_by_every_way(self) -> None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from curate.pipeline.tally import BadRowBudget, ShardBooks
 from curate.sources.memory import Range, Tables
-from curate.sources.protocol import View
+from curate.sources.protocol import Projection
 from curate.sources.shards import SourceRows
 
 ROWS = 1000
@@ -16,7 +16,7 @@ ROWS = 1000
 
 def tables(count: int) -> SourceRows:
     made = tuple(pa.table({"n": pa.array(range(ROWS * number, ROWS * number + ROWS))}) for number in range(count))
-    return SourceRows([Tables("from_arrow", made, made[0].schema)], [View()])
+    return SourceRows([Tables("from_arrow", made, made[0].schema)], [Projection()])
 
 
 def rows_of(source: SourceRows, given: object) -> list[tuple[str, int, list[int]]]:
@@ -29,7 +29,7 @@ def test_what_travels_to_every_worker_does_not_grow_with_the_shards() -> None:
     few, many = tables(2), tables(200)
     assert len(many.inputs()) == 200
     assert len(pickle.dumps(many)) == len(pickle.dumps(few))
-    assert len(pickle.dumps(SourceRows([Range(10**12)], [View()]))) < 2000
+    assert len(pickle.dumps(SourceRows([Range(10**12)], [Projection()]))) < 2000
 
 
 def test_a_task_reads_what_it_is_given_wherever_it_runs() -> None:

@@ -25,7 +25,7 @@ from curate.plan import stages
 from curate.plan.nodes import Scan
 from curate.sources import files, memory
 from curate.sources.files import Files
-from curate.sources.protocol import View
+from curate.sources.protocol import Projection
 from curate.sources.split import BUNDLE_BYTES, OPEN_BYTES, bundled, whole
 from curate.tasks.shard import Shard, SliceKind
 from curate.units import MIB
@@ -144,7 +144,7 @@ class TestSplit:
             found = in_parts(curate.read_parquet(tmp_path), shard_bytes)
             source = source_of(found)
             sizes = [
-                sum(len(table) for table in source.read(shard, View(), 7, ShardBooks(BadRowBudget())))
+                sum(len(table) for table in source.read(shard, Projection(), 7, ShardBooks(BadRowBudget())))
                 for shard in source.pieces()
             ]
             seen: list[int] = []
