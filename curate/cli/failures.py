@@ -14,7 +14,7 @@ from curate.cli.terminal import line, moment
 from curate.clock import SystemClock
 from curate.ledger.failures import FAILED, RETRY, Group
 from curate.observe.failures import JobFailures, StageFailures, read_all_failures, read_shard
-from curate.observe.job import look
+from curate.observe.job import read_status
 from curate.observe.retries import shards_text
 from curate.storage.uris import normalise
 from curate.tasks.shard import Shard, SliceKind
@@ -44,7 +44,7 @@ def show_failures(output: str, *, everything: bool, as_json: bool) -> int:
         return 0
     console = Console(highlight=False)
     line(console, Text.assemble((plain(found.job["job"]), "bold"), "  ", plain(root)))
-    retrying = look(output, SystemClock().now()).retrying
+    retrying = read_status(output, SystemClock().now()).retrying
     for one in _heading(failed, groups, retrying, everything=everything):
         line(console, Text(one, "red" if failed else ""))
     for stage, group in pairs[:SHOWN_GROUPS]:

@@ -16,7 +16,7 @@ from curate.clock import Clock
 from curate.ledger import layout
 from curate.ledger.stages import LAST
 from curate.observe.browse import newest_run, said
-from curate.observe.job import FoundJob, find_job, find_shard, find_stages, look
+from curate.observe.job import FoundJob, find_job, find_shard, find_stages, read_status
 from curate.observe.status import RUNNING
 from curate.units import json_line, plain
 
@@ -49,7 +49,7 @@ def show_logs(output: str, clock: Clock, *, shard: str | None, run: str | None, 
     count = 0
     try:
         while True:
-            alive = follow and look(output, clock.now()).state == RUNNING
+            alive = follow and read_status(output, clock.now()).state == RUNNING
             for log in logs:
                 ledger = log.found.ledger
                 new = [name for name in log.names if ledger.uri(name) not in shown]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from curate.driver.options import resolve_output, run_options
+from curate.driver.options import parse_run_options, resolve_output
 from curate.job.command import EXIT_OK, display, execute
 from curate.job.locate import RecordedRun, locate, recorded_run
 from curate.observe.failures import StageFailures, read_all_failures
@@ -46,7 +46,7 @@ def retry(
             raise _NothingFailed(_nothing(stages))
         run = recorded_run(found.ledger, found.listing)
         enter.enter_context(working_folder(run))
-        options = run_options(
+        options = parse_run_options(
             input=run.inputs,
             output=root,
             backend=backend or run.backend,

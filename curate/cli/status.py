@@ -19,11 +19,11 @@ from rich.text import Text
 from curate.cli.terminal import LABEL_COLUMNS, fact, line
 from curate.clock import Clock
 from curate.errors import CurateError, TransientStorageError
-from curate.ledger.stages import WAITING, StageReport, exchanges, numbered
-from curate.ledger.summary import told_incomplete, told_missing
+from curate.ledger.stages import WAITING, StageReport, exchanges, stage_title
+from curate.ledger.summary import incomplete_text, missing_text
 from curate.observe import registry
 from curate.observe.eta import format_range
-from curate.observe.job import NoJobError, glance, look
+from curate.observe.job import NoJobError, quick_status, read_status
 from curate.observe.retries import shards_text
 from curate.observe.status import COMPLETE, RUNNING, STALLED, JobStatus
 from curate.storage.uris import is_local
@@ -81,7 +81,7 @@ def show_job(output: str, clock: Clock, *, as_json: bool, watch_s: float | None)
     console = Console(highlight=False)
     try:
         while True:
-            status = look(output, clock.now())
+            status = read_status(output, clock.now())
             if as_json:
                 click.echo(json_line(status.as_dict()))
             else:
@@ -147,7 +147,7 @@ def _render(console: Console, status: JobStatus, now: float) -> None:
 def _facts(status: JobStatus) -> Iterator[tuple[str, str]]:
     counts = {"running": status.running, "pending": status.pending, "failed": status.failed, "stale": status.stale}
     if status.stages and status.state != COMPLETE:
-        yield "at", numbered(status.stages, status.stage)
+        yield "at", stage_title(status.stages, status.stage)
     yield (
         "shards",
         ", ".join(f"{n:,} {name}" for name, n in counts.items() if n)
@@ -168,8 +168,8 @@ def _facts(status: JobStatus) -> Iterator[tuple[str, str]]:
     yield from _listed("metrics", (f"{plain(k)} = {_number(v)}" for k, v in status.metrics.items()), SHOWN_COUNTERS)
     yield "input", f"{format_bytes(status.bytes_done)} of {format_bytes(status.bytes_total)}"
     if any(status.missing):
-        yield "", told_missing(*status.missing)
-    yield from (("", text) for text in told_incomplete(status.incomplete_input))
+        yield "", missing_text(*status.missing)
+    yield from (("", text) for text in incomplete_text(status.incomplete_input))
     if status.state == RUNNING:
         rate = status.rate
         yield (
@@ -243,7 +243,7 @@ def _next(status: JobStatus) -> str:
 
 def _glances(now: float) -> list[tuple[dict[str, Any], JobStatus | CurateError]]:
     """Returns the known jobs, those whose store does not answer soon as unreachable: they hide no other one."""
-    known = registry.known()
+    known = registry.list_jobs()
     answers: list[Future[JobStatus | CurateError]] = [Future() for _ in known]
     waiting: SimpleQueue[int] = SimpleQueue()
     # Those on disk first: they answer, whatever the others wait for.
@@ -255,7 +255,7 @@ def _glances(now: float) -> list[tuple[dict[str, Any], JobStatus | CurateError]]
             while True:
                 number = waiting.get_nowait()
                 try:
-                    answers[number].set_result(glance(known[number]["output"], now))
+                    answers[number].set_result(quick_status(known[number]["output"], now))
                 except CurateError as error:
                     answers[number].set_result(error)
                 except BaseException as error:  # noqa: BLE001 - raised where the answers are read

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from curate.cli.terminal import fact, line
 from curate.clock import Clock
-from curate.observe.job import look
+from curate.observe.job import read_status
 from curate.observe.status import RUNNING
 from curate.observe.verify import DAMAGED, INCOMPLETE, KINDS, OK, Verified, verify
 from curate.units import format_bytes, json_line, plain, short
@@ -32,7 +32,7 @@ def show_verified(output: str, clock: Clock, *, as_json: bool) -> int:
     if as_json:
         click.echo(json_line(report.as_dict()))
     else:
-        at_work = report.state == INCOMPLETE and look(output, clock.now()).state == RUNNING
+        at_work = report.state == INCOMPLETE and read_status(output, clock.now()).state == RUNNING
         _render(Console(highlight=False), report, at_work=at_work)
     return 0 if report.state == OK else 1
 

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from curate.clock import Clock, SystemClock
-from curate.observe.metrics import Flow, Measured, Operated, Role, limit_of, operated
+from curate.observe.metrics import Flow, OperatorMetrics, PipelineMetrics, Role, limit_of, operated
 from curate.observe.progress import Display, LiveDisplay, LiveOperators, NoDisplay, Progress
 from curate.pipeline.meters import Meters, peak_memory
 from curate.pipeline.pipeline import Pipeline
@@ -72,14 +72,14 @@ class StreamPart:
     inline: bool
     gauges: Gauges
 
-    def measured(self) -> Measured:
+    def measured(self) -> PipelineMetrics:
         """Returns what they have done so far."""
         chains = []
         for number, (source, pipeline) in enumerate(self.chains):
             operators = [(source, Role.READ, False), *((name, Role.STEP, pooled) for name, pooled in pipeline.metered)]
             chains.append((operators, self.gauges.meters(number, len(operators))))
         flow = self.gauges.flow()
-        return Measured(
+        return PipelineMetrics(
             operated(chains, self.gauges.capacity),
             elapsed_s=flow.waited_s + flow.consumer_s,
             slot_s=self.gauges.capacity.slot_s,
@@ -96,12 +96,13 @@ class LocalPart:
     pipeline: Pipeline
     meters: Meters
 
-    def operators(self) -> list[Operated]:
+    def operators(self) -> list[OperatorMetrics]:
         """Returns what they have done so far."""
         pairs = zip(self.pipeline.metered, self.meters.steps, strict=True)
         peak_bytes = peak_memory()
         return [
-            Operated(name, Role.STEP, replace(meter, peak_bytes=peak_bytes), behind=True) for (name, _), meter in pairs
+            OperatorMetrics(name, Role.STEP, replace(meter, peak_bytes=peak_bytes), behind=True)
+            for (name, _), meter in pairs
         ]
 
 
@@ -116,7 +117,7 @@ class WritePart:
         self._shows_every_s = shown.interval_s
         self._clock: Clock = SystemClock()
         self._shown_s = float("-inf")
-        self._last: dict[str, Measured] = {}
+        self._last: dict[str, PipelineMetrics] = {}
 
     def show(self, progress: Progress) -> None:
         """Keeps what was measured."""
@@ -137,7 +138,7 @@ class WritePart:
             named = tuple(replace(one, stage=stage) for one in found.operators)
             self._last[stage] = replace(found, operators=named)
 
-    def measured(self) -> Measured:
+    def measured(self) -> PipelineMetrics:
         """Returns what was done when the run last said so, in all stages."""
         return _all_of(list(self._last.values()))
 
@@ -176,7 +177,7 @@ class Run:
         self._parts.append(part)
         return part
 
-    def measured(self) -> Measured:
+    def measured(self) -> PipelineMetrics:
         """Returns what all of it has done so far."""
         found = _all_of([part.measured() for part in list(self._parts)])
         behind = [one for part in list(self._behind) for one in part.operators()]
@@ -210,10 +211,10 @@ class Ran:
         return Ran, ()
 
 
-def _all_of(parts: Sequence[Measured]) -> Measured:
+def _all_of(parts: Sequence[PipelineMetrics]) -> PipelineMetrics:
     """Returns what was measured of all parts of what ran, one after the other."""
     flows = [part.flow for part in parts if part.flow is not None]
-    return Measured(
+    return PipelineMetrics(
         tuple(one for part in parts for one in part.operators),
         elapsed_s=sum(part.elapsed_s for part in parts),
         slot_s=sum(part.slot_s for part in parts),
@@ -235,7 +236,7 @@ def _together(flows: Sequence[Flow]) -> Flow:
 # In words
 
 
-def stats(found: Measured) -> str:
+def stats(found: PipelineMetrics) -> str:
     """Returns what was measured as two tables, rows and bytes beside times and memory, and what limits."""
     if not found.operators:
         return NOTHING_LEFT
@@ -254,7 +255,9 @@ _SIZES = ("operator", "rows in", "rows out", "bytes in", "bytes out", "a block",
 _TIMES = ("operator", "wall", "CPU", "waiting", "actors", "at work", "memory")
 
 
-def _by_stage(there: Sequence[Operated], row: Callable[[Operated], tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+def _by_stage(
+    there: Sequence[OperatorMetrics], row: Callable[[OperatorMetrics], tuple[str, ...]]
+) -> Iterator[tuple[str, ...]]:
     """Yields a row for each operator; where there are several stages, below the name of its own."""
     staged = any(one.stage for one in there)
     stage = None
@@ -266,7 +269,7 @@ def _by_stage(there: Sequence[Operated], row: Callable[[Operated], tuple[str, ..
         yield (f"  {name}" if staged else name, *cells)
 
 
-def _sizes(one: Operated) -> tuple[str, ...]:
+def _sizes(one: OperatorMetrics) -> tuple[str, ...]:
     meter = one.meter
     reads, writes = one.role is Role.READ, one.role is Role.WRITE
     return (
@@ -280,7 +283,7 @@ def _sizes(one: Operated) -> tuple[str, ...]:
     )
 
 
-def _times(one: Operated) -> tuple[str, ...]:
+def _times(one: OperatorMetrics) -> tuple[str, ...]:
     meter = one.meter
     return (
         short(one.name, MAX_NAME),

@@ -11,15 +11,15 @@ import numpy as np
 
 from curate.clock import Clock
 from curate.driver.options import RunOptions
-from curate.driver.stage_progress import At
+from curate.driver.stage_progress import StageHandle
 from curate.driver.state import Prepared, generation_hash
 from curate.ledger.failures import Signature, Signatures, failure_event
 from curate.ledger.run_log import RunLog
-from curate.ledger.stages import Exchanged, StageReport, exchanges, source_bytes
+from curate.ledger.stages import ExchangeReport, StageReport, exchanges, source_bytes
 from curate.ledger.summary import FailureGroup, RunState, Summary, staged_as_dict
 from curate.log import get_logger
 from curate.observe.eta import Pace, middle
-from curate.observe.metrics import Capacity, Measured, Role, operated
+from curate.observe.metrics import Capacity, PipelineMetrics, Role, operated
 from curate.observe.progress import Progress
 from curate.observe.retries import Retrying, busy_text, next_try
 from curate.observe.status import RUNNING, RateWindow
@@ -70,7 +70,7 @@ class _Totals:
     """What the first of each group said, and a shard of it."""
 
 
-class Account:
+class RunRecorder:
     """Keeps the totals of a run, from what its dispatcher tells, and writes its log."""
 
     def __init__(
@@ -81,7 +81,7 @@ class Account:
         clock: Clock,
         started_s: float,
         started: float,
-        at: At | None = None,
+        at: StageHandle | None = None,
     ) -> None:
         """The run began at `started`, which is `started_s` by the monotonic clock. `at`: where its stage is in a job of
         several."""
@@ -409,8 +409,8 @@ class Account:
                 self._retrying.text(self.clock.monotonic()),
             )
 
-    def _measured(self, running: int) -> Measured:
-        return Measured(
+    def _measured(self, running: int) -> PipelineMetrics:
+        return PipelineMetrics(
             operated([(self._operators, self._meters)], self._capacity),
             elapsed_s=self._ticked_s - self._began_s,
             slot_s=self._capacity.slot_s,
@@ -478,7 +478,7 @@ class Account:
             **staged_as_dict([one.settled() for one in self._reports(RunState.COMPLETE)]),
         }
 
-    def exchanges(self) -> list[Exchanged]:
+    def exchanges(self) -> list[ExchangeReport]:
         """Returns the equations of the exchanges of a job that is complete."""
         return exchanges(self._reports(RunState.COMPLETE))
 
@@ -547,6 +547,6 @@ class Account:
         )
 
 
-def _operators(found: Measured | None) -> dict[str, Any]:
+def _operators(found: PipelineMetrics | None) -> dict[str, Any]:
     """Returns what a heartbeat says of operators, where there is more than one step to tell apart, or a pool."""
     return {"operators": [one.as_dict() for one in found.operators]} if found is not None and found.several else {}

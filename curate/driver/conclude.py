@@ -18,7 +18,7 @@ from curate.errors import ConfigError, GenerationMismatch, ObjectNotFound, Shard
 from curate.formats.record import read_record
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
-from curate.ledger.listing import Matched, OutputListing, match
+from curate.ledger.listing import OutputListing, OutputMatch, match_outputs
 from curate.log import get_logger
 from curate.stage.outputs import books_of
 from curate.storage.protocol import Object, Outcome
@@ -29,7 +29,7 @@ BLOCK_SHARDS = 8192
 """Shards whose generations are compared at a time: as Python objects, those of a million would take 100 MB."""
 
 
-def disturbed(prepared: Prepared, generations: Any, listing: OutputListing, now: Matched) -> Any:
+def lost_or_foreign(prepared: Prepared, generations: Any, listing: OutputListing, now: OutputMatch) -> Any:
     """Returns the ranks of shards whose output is gone, or is not the object that this run knows of.
 
     `generations` are hashes of those that this run recorded, 0 where it found the output at its start; `listing` and
@@ -89,7 +89,7 @@ def standing(prepared: Prepared, done: Callable[[int], bool]) -> Iterator[tuple[
             continue  # another driver has replaced or removed it
 
 
-def sweep_quarantine(prepared: Prepared, listing: OutputListing, now: Matched) -> int:
+def sweep_quarantine(prepared: Prepared, listing: OutputListing, now: OutputMatch) -> int:
     """Removes the files of rows set aside that no output names, by a listing that was just made; returns how many.
 
     They are published before the output that names them, and an attempt that was killed in between, an input that was
@@ -178,7 +178,7 @@ def _plan_has_grown(ledger: Ledger, listing: OutputListing) -> bool:
     return True
 
 
-def last_look(prepared: Prepared, generations: Any) -> Any:
+def final_check(prepared: Prepared, generations: Any) -> Any:
     """Looks at all outputs once more, one listing, and sweeps the quarantine of a job that is complete.
 
     Returns the ranks of shards that are not done after all, or whose output is not the one that was recorded. Raises
@@ -186,8 +186,8 @@ def last_look(prepared: Prepared, generations: Any) -> Any:
     """
     listing = prepared.ledger.list()
     prepared.owned.confirm_by(listing)
-    now = match(prepared.plan, listing, prepared.spec.suffix)
-    ranks = disturbed(prepared, generations, listing, now)
+    now = match_outputs(prepared.plan, listing, prepared.spec.suffix)
+    ranks = lost_or_foreign(prepared, generations, listing, now)
     if not len(ranks):
         sweep_quarantine(prepared, listing, now)
     return ranks

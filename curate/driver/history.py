@@ -14,16 +14,16 @@ from curate.errors import ConfigError, CorruptInput, ObjectNotFound
 from curate.formats.record import OutputFormat, read_record
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
-from curate.ledger.listing import Matched, OutputListing
-from curate.ledger.manifest import Plan
+from curate.ledger.listing import OutputListing, OutputMatch
+from curate.ledger.manifest import ShardPlan
 from curate.ledger.segments import done_events
 from curate.ledger.side_outputs import sides_of_shards
-from curate.ledger.stages import StageReport, stages_told
+from curate.ledger.stages import StageReport, parse_stages
 from curate.pipeline.classify import ForeignOutputError
 from curate.stage.outputs import books_of
 from curate.stage.spec import StageSpec
 from curate.storage.protocol import Object
-from curate.tasks.books import Books, Earlier
+from curate.tasks.books import Books, UpstreamBooks
 
 RECORD_READERS = 16
 """Records that are read from outputs at once: each is a request or two that waits for the store."""
@@ -40,7 +40,7 @@ class History:
     """One boolean a shard: its output names a file of rows that were set aside."""
     summarised: bool = False
     """Whether it is what `summary.json` says; then it knows of no single shard."""
-    earlier: Earlier | None = None
+    earlier: UpstreamBooks | None = None
     """What happened to rows in the stages before, if the summary says so."""
     reports: tuple[StageReport, ...] = ()
     """The stages of the job, if the summary says so."""
@@ -53,7 +53,9 @@ class History:
         self.quarantining[rank] = books.quarantined > 0
 
 
-def look_back(spec: StageSpec, ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched) -> History:
+def look_back(
+    spec: StageSpec, ledger: Ledger, listing: OutputListing, plan: ShardPlan, matched: OutputMatch
+) -> History:
     """Returns what is known of all done shards. Only reads: the summary where it holds, else what that was made of.
 
     Raises ConfigError naming an object that has the name of an output and was not written by curate.
@@ -62,7 +64,7 @@ def look_back(spec: StageSpec, ledger: Ledger, listing: OutputListing, plan: Pla
 
 
 def _summarised(
-    spec: StageSpec, ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched
+    spec: StageSpec, ledger: Ledger, listing: OutputListing, plan: ShardPlan, matched: OutputMatch
 ) -> History | None:
     """Returns what the summary says, if it still tells of exactly what is there: the same plan, all of it done."""
     if listing.summary is None or matched.count != len(plan):
@@ -79,13 +81,15 @@ def _summarised(
     return History(
         books,
         summarised=True,
-        earlier=Earlier.of(summary),
-        reports=stages_told(summary),
+        earlier=UpstreamBooks.of(summary),
+        reports=parse_stages(summary),
         incomplete_input=tuple(summary.get("incomplete_input", ())),
     )
 
 
-def _recovered(spec: StageSpec, ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched) -> History:
+def _recovered(
+    spec: StageSpec, ledger: Ledger, listing: OutputListing, plan: ShardPlan, matched: OutputMatch
+) -> History:
     history = History(quarantining=np.zeros(len(plan), dtype=bool))
     counted = np.zeros(len(plan), dtype=bool)
     for rank, event in done_events(ledger, listing, plan, matched):
@@ -109,7 +113,7 @@ def _recovered(spec: StageSpec, ledger: Ledger, listing: OutputListing, plan: Pl
 
 
 def stale_outputs(
-    spec: StageSpec, ledger: Ledger, listing: OutputListing, matched: Matched, ranks: Any
+    spec: StageSpec, ledger: Ledger, listing: OutputListing, matched: OutputMatch, ranks: Any
 ) -> list[Object]:
     """Returns the outputs of these shards as they were seen, which are to be replaced.
 
@@ -132,7 +136,9 @@ def _books(spec: StageSpec, ledger: Ledger, found: Object) -> Books:
         raise ConfigError(f"{error}; it has the name of an output: move it, or use another --output") from error
 
 
-def ours(ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched, format: OutputFormat, codec: str) -> Any:
+def ours(
+    ledger: Ledger, listing: OutputListing, plan: ShardPlan, matched: OutputMatch, format: OutputFormat, codec: str
+) -> Any:
     """Returns one boolean a shard: it has an output, and curate wrote that."""
     mine = np.zeros(len(plan), dtype=bool)
     for rank, _ in done_events(ledger, listing, plan, matched):
@@ -151,7 +157,7 @@ def ours(ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched, f
 
 
 def our_sides(
-    ledger: Ledger, listing: OutputListing, plan: Plan, mine: Any, suffix: str, format: OutputFormat, codec: str
+    ledger: Ledger, listing: OutputListing, plan: ShardPlan, mine: Any, suffix: str, format: OutputFormat, codec: str
 ) -> list[int]:
     """Returns the rows of the listing that are extra outputs of the plan's shards, and that curate wrote.
 

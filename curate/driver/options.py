@@ -65,7 +65,7 @@ class RunOptions:
 PathText = str | os.PathLike[str]
 
 
-def run_options(
+def parse_run_options(
     *,
     input: PathText | Sequence[PathText],
     output: PathText,

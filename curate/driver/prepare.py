@@ -19,15 +19,15 @@ from curate.driver.identity import _accepted_code, job_of
 from curate.driver.options import RunOptions, resolve_output
 from curate.driver.removal import drop, left_behind, overwritten, refuse_links, refuse_undeletable
 from curate.driver.schemas import input_schemas
-from curate.driver.state import EXAMPLES, Prepared, Seen, Stores, Uncommitted
+from curate.driver.state import EXAMPLES, OutputSnapshot, PendingWrites, Prepared, Stores
 from curate.errors import ConfigError
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
-from curate.ledger.listing import Matched, OutputListing, match
-from curate.ledger.manifest import Growth, Plan, compare
-from curate.ledger.owned_store import OwnedStore
+from curate.ledger.listing import OutputListing, OutputMatch, match_outputs
+from curate.ledger.manifest import InputDiff, ShardPlan, diff_inputs
+from curate.ledger.owned_store import FencedStore
 from curate.ledger.side_outputs import sides_of_shards
-from curate.ledger.summary import told_missing
+from curate.ledger.summary import missing_text
 from curate.log import get_logger
 from curate.observe.failures import failed_now
 from curate.sources.listing import Inputs, list_inputs
@@ -41,7 +41,7 @@ from curate.tasks.shard import SliceKind
 
 
 def prepare(
-    spec: StageSpec, options: RunOptions, run_id: str, clock: Clock | None = None, seen: Seen | None = None
+    spec: StageSpec, options: RunOptions, run_id: str, clock: Clock | None = None, seen: OutputSnapshot | None = None
 ) -> Prepared:
     """Lists inputs and outputs once each, these if they were not `seen`, and decides what is to be done. Writes
     nothing.
@@ -60,13 +60,13 @@ def prepare(
     patterns = [parse_input(text) for text in options.inputs]
     refuse_overlap(patterns, output)
     stores = seen.stores if seen else Stores(f"{output}/{layout.TMP}{run_id}")
-    owned = OwnedStore(stores.of(output), output, clock or SystemClock())
+    owned = FencedStore(stores.of(output), output, clock or SystemClock())
     ledger = Ledger(owned, output)
     inputs = list_inputs(patterns, stores.of) if spec.rows is None else Inputs(spec.rows.inputs())
     before, listing = (seen.moment, seen.listing) if seen else (owned.moment(), ledger.list())
     owned.claim(listing.job_generation or None, before)
     run_ids = frozenset(listing.run_ids) - {run_id}
-    todo = Uncommitted()
+    todo = PendingWrites()
     if options.overwrite and (listing.has_job or listing.plan_parts):
         listing, todo.remove = overwritten(spec, ledger, listing)
     job = job_of(spec, ledger, listing)
@@ -84,7 +84,7 @@ def prepare(
     if spec.limit is not None:
         spec = replace(spec, operator=spec.limit.operator(job["limit"]))
         inputs = _within(plan, inputs)
-    growth = compare(plan, inputs.table)
+    growth = diff_inputs(plan, inputs.table)
     holes: list[Hole] = []
     dropping = options.drop_removed and bool(growth.missing.any())
     if growth.new or listing.summary is None or dropping:
@@ -96,8 +96,8 @@ def prepare(
     if dropping:
         found = drop(spec, options, ledger, listing, plan, growth)
         plan, listing, todo.dropped, todo.dropped_outputs = found.plan, found.listing, found.part, found.objects
-        growth = compare(plan, inputs.table)
-    matched = match(plan, listing, spec.suffix)
+        growth = diff_inputs(plan, inputs.table)
+    matched = match_outputs(plan, listing, spec.suffix)
     same = unchanged(plan, inputs.table, growth, stores.of) if patterns else None
     todo.part = _grow(spec, plan, inputs, growth, matched, stores)
     if same is not None:
@@ -107,11 +107,11 @@ def prepare(
         todo.part = _up_to(todo.part, limit["shard"] if spec.rows is None else spec.rows.holder(limit["rank"]))
     if todo.part is not None:
         plan = plan.plus(todo.part)
-        growth, matched = compare(plan, inputs.table), match(plan, listing, spec.suffix)
+        growth, matched = diff_inputs(plan, inputs.table), match_outputs(plan, listing, spec.suffix)
     scope = _scope(plan, options, _failed(ledger, listing, plan, matched) if options.retry_failed else None)
     if options.redo_stale:
         plan = _redo_stale(spec, ledger, listing, plan, inputs, growth, matched, scope, todo)
-        growth = compare(plan, inputs.table)
+        growth = diff_inputs(plan, inputs.table)
     history = look_back(spec, ledger, listing, plan, matched)
     matched.done[list(history.foreign)] = False
     todo.foreign = list(history.foreign.values())
@@ -152,7 +152,7 @@ def _refuse_links(prepared: Prepared) -> None:
     refuse_links(output, [*(f"{output}/{name}" for name in folders if name), *(item.uri for item in removed)])
 
 
-def _within(plan: Plan, inputs: Inputs) -> Inputs:
+def _within(plan: ShardPlan, inputs: Inputs) -> Inputs:
     """Returns the inputs that the plan has already, if there is a plan: how far a limit reaches was decided with it."""
     if not len(plan):
         return inputs
@@ -164,7 +164,9 @@ def _up_to(part: Any, shard: str) -> Any:
     return part.slice(0, max(0, pc.index(part["id"], shard).as_py()) + 1)
 
 
-def _grow(spec: StageSpec, plan: Plan, inputs: Inputs, growth: Growth, matched: Matched, stores: Stores) -> Any:
+def _grow(
+    spec: StageSpec, plan: ShardPlan, inputs: Inputs, growth: InputDiff, matched: OutputMatch, stores: Stores
+) -> Any:
     """Returns the rows to append to the plan, None if there are none: new inputs, and those replaced while undone."""
     rule = Sharding(
         job=spec.name,
@@ -186,13 +188,13 @@ def _redo_stale(
     spec: StageSpec,
     ledger: Ledger,
     listing: OutputListing,
-    plan: Plan,
+    plan: ShardPlan,
     inputs: Inputs,
-    growth: Growth,
-    matched: Matched,
+    growth: InputDiff,
+    matched: OutputMatch,
     scope: Any,
-    todo: Uncommitted,
-) -> Plan:
+    todo: PendingWrites,
+) -> ShardPlan:
     """Has the shards of stale outputs within the scope done again; returns the plan with their inputs as they are now.
     What is there stays until what is new takes its place.
 
@@ -215,7 +217,7 @@ def _redo_stale(
     return plan.plus(todo.renewed)
 
 
-def _failed(ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched) -> Any:
+def _failed(ledger: Ledger, listing: OutputListing, plan: ShardPlan, matched: OutputMatch) -> Any:
     """Returns one boolean a shard: it failed when it was last run, and has no output."""
     if not listing.has_job:
         raise ConfigError(
@@ -224,7 +226,7 @@ def _failed(ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched
     return failed_now(ledger, listing, plan, matched)
 
 
-def _scope(plan: Plan, options: RunOptions, among: Any) -> Any:
+def _scope(plan: ShardPlan, options: RunOptions, among: Any) -> Any:
     """Returns the ranks of the shards to see to; `among` says, one boolean a shard, which may be: None: all of them."""
     ranks = np.arange(len(plan)) if among is None else np.flatnonzero(among)
     if not len(ranks):
@@ -254,7 +256,7 @@ def _warn(prepared: Prepared, options: RunOptions) -> None:
         )
     if any(prepared.missing_inputs):
         first = int(np.flatnonzero(prepared.growth.missing)[0])
-        log.warning(told_missing(*prepared.missing_inputs), example=prepared.plan.shard(first).uri)
+        log.warning(missing_text(*prepared.missing_inputs), example=prepared.plan.shard(first).uri)
     if prepared.matched.foreign:
         log.warning(
             "objects under the output prefix are not of this job; they are left alone",
@@ -300,7 +302,7 @@ def describe(prepared: Prepared, rivals: str = "") -> str:
             f"drop     {shards:,}: their input was removed; with {objects:,} objects made of them (--drop-removed)"
         )
     if any(prepared.missing_inputs):
-        lines.append(f"missing  {told_missing(*prepared.missing_inputs)}")
+        lines.append(f"missing  {missing_text(*prepared.missing_inputs)}")
     if len(prepared.stale):
         lines.append(f"stale    {len(prepared.stale):,}: their input changed; kept (--redo-stale replaces them)")
     if prepared.uncommitted.stale:

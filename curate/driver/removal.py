@@ -22,8 +22,8 @@ from curate.errors import ConfigError, CorruptInput, GenerationMismatch
 from curate.formats.record import OutputFormat, read_record
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
-from curate.ledger.listing import OutputListing, match, refuse_special
-from curate.ledger.manifest import Growth, Plan, removal
+from curate.ledger.listing import OutputListing, match_outputs, refuse_special
+from curate.ledger.manifest import InputDiff, ShardPlan, removal
 from curate.ledger.segments import done_events
 from curate.ledger.side_outputs import SIDES, sides_of_ids
 from curate.stage.spec import StageSpec
@@ -119,7 +119,7 @@ def overwritten(spec: StageSpec, ledger: Ledger, listing: OutputListing) -> tupl
     """
     job = ledger.read_job() if listing.has_job else {"format": spec.format, "codec": spec.codec, "suffix": spec.suffix}
     plan = ledger.read_plan(listing)
-    matched = match(plan, listing, job["suffix"])
+    matched = match_outputs(plan, listing, job["suffix"])
     written_as = OutputFormat(job["format"]), job["codec"]
     mine = ours(ledger, listing, plan, matched, *written_as)
     rows = [*matched.position[mine].tolist(), *our_sides(ledger, listing, plan, mine, job["suffix"], *written_as)]
@@ -140,7 +140,7 @@ Record = dict[str, Any]
 class Dropped:
     """Shards that are out of the job."""
 
-    plan: Plan
+    plan: ShardPlan
     """Without them."""
     listing: OutputListing
     """Without their outputs."""
@@ -150,14 +150,16 @@ class Dropped:
     """The part of the plan that says so; None: it is there already."""
 
 
-def left_behind(spec: StageSpec, options: RunOptions, ledger: Ledger, listing: OutputListing, plan: Plan) -> Dropped:
+def left_behind(
+    spec: StageSpec, options: RunOptions, ledger: Ledger, listing: OutputListing, plan: ShardPlan
+) -> Dropped:
     """Returns what is left of shards that are out of the job already: a run was killed, or a zombie wrote it since."""
     rows, records = _outputs(spec, ledger, listing, plan.removed)
     return _without(spec, options, ledger, listing, plan, rows, records)
 
 
 def drop(
-    spec: StageSpec, options: RunOptions, ledger: Ledger, listing: OutputListing, plan: Plan, growth: Growth
+    spec: StageSpec, options: RunOptions, ledger: Ledger, listing: OutputListing, plan: ShardPlan, growth: InputDiff
 ) -> Dropped:
     """Returns the job without the shards whose inputs are missing.
 
@@ -217,7 +219,7 @@ def _without(
     options: RunOptions,
     ledger: Ledger,
     listing: OutputListing,
-    plan: Plan,
+    plan: ShardPlan,
     rows: list[int],
     records: list[Record],
 ) -> Dropped:
@@ -235,9 +237,9 @@ def _without(
     return Dropped(plan, left, [*quarantine, *(listing.object(ledger.root, row) for row in rows)])
 
 
-def _named_by_others(spec: StageSpec, ledger: Ledger, listing: OutputListing, plan: Plan) -> set[str]:
+def _named_by_others(spec: StageSpec, ledger: Ledger, listing: OutputListing, plan: ShardPlan) -> set[str]:
     """Returns the files of rows set aside that outputs name which stay: two may have set the same rows aside."""
-    matched = match(plan, listing, spec.suffix)
+    matched = match_outputs(plan, listing, spec.suffix)
     asked = matched.done.copy()
     for rank, event in done_events(ledger, listing, plan, matched):
         asked[rank] = bool(event["rows"]["quarantined"])

@@ -55,7 +55,7 @@ class Process(Enum):
     """It runs on another host or in another container, or it is this very process: a run of it may be over."""
 
 
-class Standing(Enum):
+class Liveness(Enum):
     """What a run is taken for."""
 
     GONE = "gone"
@@ -65,7 +65,7 @@ class Standing(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class DriverHeartbeat:
     """What a run last said of itself."""
 
     run_id: str
@@ -82,27 +82,29 @@ class Beat:
         return f"run {self.run_id} on {self.host} (pid {self.pid}), {self.done:,} of {self.total:,} shards done"
 
 
-def first_look(beat: Beat, now: float, silent_s: float = LONG_SILENT_S) -> Standing:
+def first_look(beat: DriverHeartbeat, now: float, silent_s: float = LONG_SILENT_S) -> Liveness:
     """Returns what a run is taken for at once; one that was silent for `silent_s` seconds is gone."""
     if not beat.running or beat.process is Process.GONE:
-        return Standing.GONE
+        return Liveness.GONE
     if beat.process is Process.ALIVE:
         # However long it was silent: one that is stopped, or waits for the store, goes on where it was.
-        return Standing.ALIVE
-    return Standing.GONE if now - beat.updated > silent_s else Standing.UNCLEAR
+        return Liveness.ALIVE
+    return Liveness.GONE if now - beat.updated > silent_s else Liveness.UNCLEAR
 
 
-def second_look(before: Beat, after: Beat) -> Standing:
+def second_look(before: DriverHeartbeat, after: DriverHeartbeat) -> Liveness:
     """Returns what a run is taken for that was unclear, two heartbeats later: alive if it moved, else gone."""
-    return Standing.ALIVE if after.running and after.updated != before.updated else Standing.GONE
+    return Liveness.ALIVE if after.running and after.updated != before.updated else Liveness.GONE
 
 
-def beat_of(run_id: str, value: Mapping[str, Any], process_of: Callable[[Mapping[str, Any]], Process]) -> Beat | None:
+def beat_of(
+    run_id: str, value: Mapping[str, Any], process_of: Callable[[Mapping[str, Any]], Process]
+) -> DriverHeartbeat | None:
     """Returns what a heartbeat says, or a `run.json` for want of one; None if it makes no sense."""
     updated, shards = value.get("updated", value.get("started")), value.get("shards")
     if not isinstance(updated, int | float) or not isinstance(shards, Mapping):
         return None
-    return Beat(
+    return DriverHeartbeat(
         run_id,
         # A run that was seen before its first heartbeat has only begun.
         value.get("state", RUNNING) == RUNNING,
@@ -126,18 +128,18 @@ def process_here(value: Mapping[str, Any]) -> Process:
     return Process.ALIVE if process_started(int(value["pid"])) else Process.GONE
 
 
-def at_work(
+def running_drivers(
     ledger: Ledger, run_ids: Iterable[str], clock: Clock, *, silent_s: float = LONG_SILENT_S, wait: bool = True
-) -> list[tuple[Beat, Standing]]:
+) -> list[tuple[DriverHeartbeat, Liveness]]:
     """Returns the runs that are not gone: alive, or unclear where it may not `wait` for a second look.
 
     One small read a run, of the newest 20; two heartbeats (20 s) later another of those that were unclear.
     """
     looked = [(beat, first_look(beat, clock.now(), silent_s)) for beat in _read(ledger, sorted(run_ids)[-NEWEST_RUNS:])]
-    found: list[tuple[Beat, Standing]] = [
-        (beat, standing) for beat, standing in looked if standing is not Standing.GONE
+    found: list[tuple[DriverHeartbeat, Liveness]] = [
+        (beat, standing) for beat, standing in looked if standing is not Liveness.GONE
     ]
-    unclear = {beat.run_id: beat for beat, standing in found if standing is Standing.UNCLEAR}
+    unclear = {beat.run_id: beat for beat, standing in found if standing is Liveness.UNCLEAR}
     # One that is alive for certain decides; there is nothing to wait for.
     if not wait or not unclear or len(unclear) < len(found):
         return found
@@ -149,9 +151,9 @@ def at_work(
     )
     clock.sleep(BETWEEN_LOOKS_S)
     return [
-        (after, Standing.ALIVE)
+        (after, Liveness.ALIVE)
         for after in _read(ledger, list(unclear))
-        if second_look(unclear[after.run_id], after) is Standing.ALIVE
+        if second_look(unclear[after.run_id], after) is Liveness.ALIVE
     ]
 
 
@@ -164,7 +166,7 @@ def refuse_rivals(
     """
     if allow_concurrent and not overwrite:
         return
-    found = at_work(ledger, run_ids, clock, silent_s=OVERWRITE_SILENT_S if overwrite else LONG_SILENT_S)
+    found = running_drivers(ledger, run_ids, clock, silent_s=OVERWRITE_SILENT_S if overwrite else LONG_SILENT_S)
     if not found:
         return
     beat, _ = found[-1]
@@ -180,9 +182,9 @@ def refuse_rivals(
     )
 
 
-def describe_rivals(found: Sequence[tuple[Beat, Standing]]) -> str:
-    """Returns a line for each run of `at_work`, for `--dry-run`."""
-    words = {Standing.ALIVE: "is at work", Standing.UNCLEAR: "may be at work"}
+def describe_rivals(found: Sequence[tuple[DriverHeartbeat, Liveness]]) -> str:
+    """Returns a line for each run of `running_drivers`, for `--dry-run`."""
+    words = {Liveness.ALIVE: "is at work", Liveness.UNCLEAR: "may be at work"}
     return "\n".join(f"driver   another one {words[standing]}: {beat}" for beat, standing in found)
 
 
@@ -190,10 +192,10 @@ def _ago(seconds: float) -> str:
     return f"{max(0, round(seconds)):,} s ago"
 
 
-def _read(ledger: Ledger, run_ids: Sequence[str]) -> list[Beat]:
+def _read(ledger: Ledger, run_ids: Sequence[str]) -> list[DriverHeartbeat]:
     """Returns what the runs say now, in order; those left out that say nothing, or nothing that makes sense."""
 
-    def read(run_id: str) -> Beat | None:
+    def read(run_id: str) -> DriverHeartbeat | None:
         for name in ("heartbeat.json", "run.json"):
             try:
                 return beat_of(run_id, ledger.read_json(layout.run_file(run_id, name)), process_here)

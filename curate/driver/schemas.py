@@ -170,7 +170,7 @@ class _Walk:
         self._unknown = unknown
         self._log = log
         spec = prepared.spec
-        declared = planned(spec, prepared.schemas) if spec.output_schema is None else spec.output_schema
+        declared = planned_schemas(spec, prepared.schemas) if spec.output_schema is None else spec.output_schema
         self._known = Probed(declared, sides=dict.fromkeys(unknown))
         self._vacant = Probed(sides=dict.fromkeys(unknown))
         """What tables without rows say."""
@@ -237,7 +237,7 @@ class _Walk:
             self._ended.add(number)
 
 
-def planned(spec: StageSpec, schemas: Mapping[str, Any]) -> Any:
+def planned_schemas(spec: StageSpec, schemas: Mapping[str, Any]) -> Any:
     """Returns the schema of a stage's rows where its steps know what they make of rows of the inputs' `schemas`, which
     are by format; None where only user functions tell."""
     if not isinstance(spec.operator, Pipeline) or not schemas:

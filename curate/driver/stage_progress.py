@@ -19,7 +19,7 @@ from curate.clock import Clock
 from curate.driver.options import RunOptions
 from curate.ledger.ledger import Ledger
 from curate.ledger.run_log import RunLog, new_run_id
-from curate.ledger.stages import LAST, StageReport, numbered, source_bytes
+from curate.ledger.stages import LAST, StageReport, source_bytes, stage_title
 from curate.ledger.summary import RunState, Summary
 from curate.observe import registry
 from curate.observe.progress import Display, Progress
@@ -31,7 +31,7 @@ from curate.tasks.books import Books
 Beat = Callable[[], dict[str, Any]]
 
 
-class Course:
+class JobProgress:
     """One run of a job of several stages."""
 
     def __init__(
@@ -95,7 +95,7 @@ class Course:
                 "stages": [one.planned() for one in self._stages.values()],
             }
         )
-        registry.remember(self.ledger.root, self.job, self.run_id, self.started)
+        registry.register(self.ledger.root, self.job, self.run_id, self.started)
         self._opened = True
 
     @property
@@ -103,7 +103,7 @@ class Course:
         """The stages of the job, as far as they are known."""
         return tuple(self._stages.values())
 
-    def stage(self, key: str, name: str) -> At:
+    def stage(self, key: str, name: str) -> StageHandle:
         """Returns what a stage tells of itself to, which begins now."""
         if key not in self._stages:
             # Whether run files are merged first, they alone tell.
@@ -113,7 +113,7 @@ class Course:
             # The last stage has ended, and some is made again: that is another run.
             self._begin()
         self._at, self._beat = key, None
-        return At(self, key)
+        return StageHandle(self, key)
 
     def watch(self, key: str, beat: Beat) -> None:
         """Hears of a stage from now on, which has begun to work. Raises what the store raises.
@@ -198,14 +198,14 @@ class Course:
 
     def text(self, key: str) -> str:
         """Returns which stage one is, as people are told."""
-        return numbered(tuple(self._stages.values()), key)
+        return stage_title(tuple(self._stages.values()), key)
 
 
 @dataclass(frozen=True, slots=True)
-class At:
+class StageHandle:
     """Where a stage is in the run of its job."""
 
-    course: Course
+    course: JobProgress
     key: str
 
     @property

@@ -10,16 +10,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from curate.clock import Clock
-from curate.driver.account import Account
+from curate.driver.account import RunRecorder
 from curate.driver.commit import LostRaceError, commit, renew
-from curate.driver.conclude import last_look, late_outputs, publish_summary, standing, sweep_quarantine
+from curate.driver.conclude import final_check, late_outputs, publish_summary, standing, sweep_quarantine
 from curate.driver.options import RunOptions
 from curate.driver.prepare import prepare
 from curate.driver.rivals import refuse_rivals
 from curate.driver.schemas import output_schemas
 from curate.driver.signals import Signals
-from curate.driver.stage_progress import At
-from curate.driver.state import Prepared, Seen, WorkLeftError
+from curate.driver.stage_progress import StageHandle
+from curate.driver.state import OutputSnapshot, Prepared, WorkLeftError
 from curate.errors import ObjectNotFound, StorageError
 from curate.formats.write.writer import refuse_unwritable
 from curate.ledger import layout
@@ -72,8 +72,8 @@ def run_stage(
     backend: Backend | None,
     signals: Signals,
     *,
-    seen: Seen | None = None,
-    at: At | None = None,
+    seen: OutputSnapshot | None = None,
+    at: StageHandle | None = None,
 ) -> Summary:
     """Runs one stage: what it reads is there.
 
@@ -98,7 +98,7 @@ def run_stage(
             )
         todo = prepared.todo
         scheduler = Scheduler(todo, prepared.plan.sizes[todo], _policy(spec, options, len(prepared.scope)))
-        account = Account(prepared, options, scheduler, clock, started_s, started, at)
+        account = RunRecorder(prepared, options, scheduler, clock, started_s, started, at)
         last = len(rounds) == MOST_ROUNDS
         try:
             ended = _Run(prepared, options, account, clock, signals, last).execute(backend)
@@ -133,7 +133,7 @@ class _Run:
     """One run, from what `prepare` found to its summary."""
 
     def __init__(
-        self, prepared: Prepared, options: RunOptions, account: Account, clock: Clock, signals: Signals, last: bool
+        self, prepared: Prepared, options: RunOptions, account: RunRecorder, clock: Clock, signals: Signals, last: bool
     ) -> None:
         """`last`: whether what is disturbed now is left to the next run."""
         self.prepared = prepared
@@ -208,7 +208,7 @@ class _Run:
             sweep_scratch(tmp, prepared.stores.scratch, self.clock.now(), LEFTOVER_S, layout.is_scratch)
         self.account.open()
         if self.account.of_job:
-            registry.remember(prepared.output, prepared.spec.name, prepared.run_id, self.account.started)
+            registry.register(prepared.output, prepared.spec.name, prepared.run_id, self.account.started)
 
     def _tidy(self) -> None:
         if is_local(self.prepared.output):
@@ -332,7 +332,7 @@ class _Run:
         if value is None:
             return True
         if self.account.scheduler.launched:
-            ranks = last_look(self.prepared, self.account.generations)
+            ranks = final_check(self.prepared, self.account.generations)
             if len(ranks):
                 self.account.disturbed(ranks)
                 if not self.last:

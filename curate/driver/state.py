@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 
 from curate.driver.history import History
 from curate.ledger.ledger import Ledger
-from curate.ledger.listing import Matched, OutputListing
-from curate.ledger.manifest import Growth, Plan
-from curate.ledger.owned_store import OwnedStore
+from curate.ledger.listing import OutputListing, OutputMatch
+from curate.ledger.manifest import InputDiff, ShardPlan
+from curate.ledger.owned_store import FencedStore
 from curate.sources.listing import Inputs
 from curate.sources.upstream import Hole
 from curate.stage.spec import StageSpec
@@ -24,7 +24,7 @@ from curate.storage.protocol import Calls, Object, Store
 
 
 @dataclass
-class Uncommitted:
+class PendingWrites:
     """What a run has to write, or remove, before its first task."""
 
     remove: list[Object] | None = None
@@ -90,11 +90,11 @@ class Stores:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class OutputSnapshot:
     """A listing of an output that was just made."""
 
     moment: tuple[float, float]
-    """Before it was: a `moment` of an `OwnedStore`."""
+    """Before it was: a `moment` of a `FencedStore`."""
     listing: OutputListing
     stores: Stores
     """Those that it was made with, whose calls are to be counted."""
@@ -115,19 +115,19 @@ class Prepared:
     ledger: Ledger
     listing: OutputListing
     inputs: Inputs
-    plan: Plan
-    matched: Matched
-    growth: Growth
+    plan: ShardPlan
+    matched: OutputMatch
+    growth: InputDiff
     history: History
     scope: Any
     """Ranks of the shards that this run was asked for, in plan order."""
     schemas: dict[str, Any]
     """Schema of the rows, by input format; empty if there is nothing to read."""
-    owned: OwnedStore
+    owned: FencedStore
     """The store of the ledger."""
     run_ids: frozenset[str]
     """Runs that the output knew before this one."""
-    uncommitted: Uncommitted = field(default_factory=Uncommitted)
+    uncommitted: PendingWrites = field(default_factory=PendingWrites)
     holes: Sequence[Hole] = ()
     """What was missing of the inputs, which may be incomplete."""
 

@@ -25,16 +25,16 @@ from curate.driver.identity import job_of, refuse_other_job
 from curate.driver.options import RunOptions
 from curate.driver.removal import overwritten, remove_job
 from curate.driver.rivals import refuse_rivals
-from curate.driver.state import EXAMPLES, Seen, Stores
+from curate.driver.state import EXAMPLES, OutputSnapshot, Stores
 from curate.errors import ConfigError, GenerationMismatch, ObjectNotFound
 from curate.exchange.run_file import opened
 from curate.graph.keys import MANIFEST, key_of, listed, manifest_of, planned, reports_of, stages_of
-from curate.graph.upstream_books import earlier_of
+from curate.graph.upstream_books import upstream_books_of
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
-from curate.ledger.listing import OutputListing, match, refuse_special
-from curate.ledger.manifest import Plan
-from curate.ledger.owned_store import OwnedStore
+from curate.ledger.listing import OutputListing, match_outputs, refuse_special
+from curate.ledger.manifest import ShardPlan
+from curate.ledger.owned_store import FencedStore
 from curate.ledger.stages import StageReport, may_be_scratch, remove_stages, scratch_of, stages_root, stages_roots
 from curate.sources.same_bytes import Change, same_bytes
 from curate.stage.spec import StageSpec
@@ -48,16 +48,16 @@ class StagedJob:
 
     spec: StageSpec
     """The last stage; with its seed, if the job has one already."""
-    owned: OwnedStore
+    owned: FencedStore
     ledger: Ledger
-    seen: Seen
+    seen: OutputSnapshot
     manifest: Any
     """The files that it reads now."""
     known: dict[tuple[str, ...], Any]
     """What was listed for that."""
     job: dict[str, Any] | None
     """`job.json`; None: there is none, or it is to be removed."""
-    plan: Plan
+    plan: ShardPlan
     """The outputs; empty if they are not planned yet."""
     done: bool
     """Whether all of them are there."""
@@ -75,7 +75,7 @@ def look_at(spec: StageSpec, options: RunOptions, output: str, clock: Clock) -> 
     """Looks at the job, one listing and a few small reads. Raises ConfigError if it is another one, or its inputs are
     not those that it began with."""
     stores = Stores(f"{output}/{layout.TMP}begin-{secrets.token_hex(4)}")
-    owned = OwnedStore(stores.of(output), output, clock)
+    owned = FencedStore(stores.of(output), output, clock)
     ledger = Ledger(owned, output)
     known: dict[tuple[str, ...], Any] = {}
     spec = listed(spec, known)
@@ -84,14 +84,14 @@ def look_at(spec: StageSpec, options: RunOptions, output: str, clock: Clock) -> 
     moment = owned.moment()
     listing = ledger.list()
     owned.claim(listing.job_generation or None, moment)
-    seen = Seen(moment, listing, stores)
-    found = StagedJob(spec, owned, ledger, seen, manifest, known, None, Plan.of([]), False)
+    seen = OutputSnapshot(moment, listing, stores)
+    found = StagedJob(spec, owned, ledger, seen, manifest, known, None, ShardPlan.of([]), False)
     if options.overwrite:
         return found
     told = job_of(spec, ledger, listing)
     if listing.has_job:
         found.plan = ledger.read_plan(listing)
-        found.done = len(found.plan) > 0 and bool(match(found.plan, listing, spec.suffix).done.all())
+        found.done = len(found.plan) > 0 and bool(match_outputs(found.plan, listing, spec.suffix).done.all())
         _refuse_other_inputs(ledger, told, manifest, done=found.done, drop_removed=options.drop_removed)
         found.job = told
         found.spec = with_seed(found, told.get("seed", 0))
@@ -101,9 +101,9 @@ def look_at(spec: StageSpec, options: RunOptions, output: str, clock: Clock) -> 
 def complete_now(job: StagedJob) -> bool:
     """Returns whether all outputs are there by now, as another driver may have made them; looks again."""
     moment = job.owned.moment()
-    job.seen = Seen(moment, job.ledger.list(), job.stores)
+    job.seen = OutputSnapshot(moment, job.ledger.list(), job.stores)
     job.plan = job.ledger.read_plan(job.listing)
-    return len(job.plan) > 0 and bool(match(job.plan, job.listing, job.spec.suffix).done.all())
+    return len(job.plan) > 0 and bool(match_outputs(job.plan, job.listing, job.spec.suffix).done.all())
 
 
 def is_complete(job: StagedJob) -> bool:
@@ -296,7 +296,7 @@ class Planned:
 
     schema = pa.schema([])
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ShardPlan) -> None:
         self._plan = plan
 
     def inputs(self) -> Any:
@@ -334,7 +334,7 @@ def as_planned(job: StagedJob) -> StageSpec:
         for alone in (True, False):
             root = stages_root(job.ledger.root, alone=alone)
             with suppress(ObjectNotFound):
-                earlier = earlier_of(job.spec, partial(place_of, root), job.ledger)
+                earlier = upstream_books_of(job.spec, partial(place_of, root), job.ledger)
                 reports = reports_of(planned(job.spec), root)
                 break
     return replace(job.spec, rows=Planned(job.plan), earlier=earlier, reports=reports)

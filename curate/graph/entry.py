@@ -8,15 +8,15 @@ from functools import partial
 from curate.clock import Clock, SystemClock
 from curate.driver.options import RunOptions, resolve_output
 from curate.driver.prepare import describe, prepare
-from curate.driver.rivals import at_work, describe_rivals
+from curate.driver.rivals import describe_rivals, running_drivers
 from curate.driver.signals import Signals
-from curate.driver.stage_progress import At
+from curate.driver.stage_progress import StageHandle
 from curate.driver.stage_run import run_stage
-from curate.driver.state import Prepared, Seen
+from curate.driver.state import OutputSnapshot, Prepared
 from curate.graph.graph import dry_staged, run_staged
 from curate.graph.keys import checkpoints_of
 from curate.ledger.ledger import open_ledger
-from curate.ledger.listing import match
+from curate.ledger.listing import match_outputs
 from curate.ledger.run_log import new_run_id
 from curate.ledger.summary import RunState, Summary
 from curate.log import get_logger
@@ -45,7 +45,7 @@ def _dry_stage(spec: StageSpec, options: RunOptions) -> tuple[Prepared, str]:
             return prepared, f"{text}\nthen     {spec.name} over this checkpoint, into {options.output}"
         options = _after_upstream(options, before.path)
     prepared = prepare(spec, options, new_run_id(clock.now()), clock)
-    rivals = at_work(prepared.ledger, prepared.run_ids, clock, wait=False) if prepared.has_work else []
+    rivals = running_drivers(prepared.ledger, prepared.run_ids, clock, wait=False) if prepared.has_work else []
     return prepared, describe(prepared, describe_rivals(rivals))
 
 
@@ -89,7 +89,7 @@ def _lacks_outputs(before: Upstream) -> bool:
     listing = ledger.list()
     if not listing.has_job or ledger.read_job()["fingerprint"] != before.spec.fingerprint:
         return False
-    return not match(ledger.read_plan(listing), listing, before.spec.suffix).done.all()
+    return not match_outputs(ledger.read_plan(listing), listing, before.spec.suffix).done.all()
 
 
 def run_with_checkpoints(
@@ -99,8 +99,8 @@ def run_with_checkpoints(
     clock: Clock | None = None,
     backend: Backend | None = None,
     signals: Signals | None = None,
-    seen: Seen | None = None,
-    at: At | None = None,
+    seen: OutputSnapshot | None = None,
+    at: StageHandle | None = None,
 ) -> Summary:
     """Runs one stage as `run_stage` does, after the checkpoints that it reads as files are read.
 

@@ -27,8 +27,8 @@ from curate.clock import Clock
 from curate.driver.options import RunOptions, resolve_output
 from curate.driver.removal import refuse_links
 from curate.driver.signals import Signals
-from curate.driver.stage_progress import At, Course
-from curate.driver.state import Prepared, Seen, WorkLeftError
+from curate.driver.stage_progress import JobProgress, StageHandle
+from curate.driver.state import OutputSnapshot, Prepared, WorkLeftError
 from curate.errors import ConfigError, DamagedRun, DiskFull, JobReplacedError, ObjectNotFound, StorageError
 from curate.graph.begin import (
     Planned,
@@ -44,17 +44,17 @@ from curate.graph.begin import (
     with_seed,
 )
 from curate.graph.keys import key_of, planned, reports_of, stages_of
-from curate.graph.upstream_books import earlier_of
+from curate.graph.upstream_books import upstream_books_of
 from curate.ledger.ledger import open_ledger
-from curate.ledger.listing import match
+from curate.ledger.listing import match_outputs
 from curate.ledger.stages import (
     LAST,
     SCRATCH,
     has_scratch,
     make_scratch,
-    numbered,
     refuse_planted,
     scratch_of,
+    stage_title,
     stages_root,
     stages_roots,
 )
@@ -84,7 +84,7 @@ class Runner(Protocol):
     """Runs one stage to its end, after the checkpoints that it reads as files are read."""
 
     def __call__(
-        self, spec: StageSpec, options: RunOptions, *, seen: Seen | None = None, at: At | None = None
+        self, spec: StageSpec, options: RunOptions, *, seen: OutputSnapshot | None = None, at: StageHandle | None = None
     ) -> Summary:
         """Returns its summary. `at` hears how it goes on. With `seen`, which says that nothing is left to do, raises
         WorkLeftError if that is not so."""
@@ -148,7 +148,7 @@ def _outputs(spec: StageSpec, output: str) -> list[Object]:
     if not listing.has_job:
         raise DamagedRun(output, "it is gone")
     plan = ledger.read_plan(listing)
-    matched = match(plan, listing, spec.suffix)
+    matched = match_outputs(plan, listing, spec.suffix)
     for rank in (~matched.done).nonzero()[0][:1].tolist():
         raise DamagedRun(ledger.uri(plan.shard_id(rank) + spec.suffix), "it is gone")
     names, sizes, generations = (
@@ -192,7 +192,9 @@ def run_staged(
             root = stages_root(output, alone=alone)
             if root == scratch_of(output):
                 make_scratch(output)
-            with Course(job.spec, options, job.ledger, clock, planned(job.spec), lambda: job.stores.calls) as course:
+            with JobProgress(
+                job.spec, options, job.ledger, clock, planned(job.spec), lambda: job.stores.calls
+            ) as course:
                 course.start_s = start_s
                 ended = _all(job.spec, replace(options, display=course.display), root, run_stage, signals, job, course)
                 ended = course.summary(ended)
@@ -211,7 +213,7 @@ def _all(
     run_stage: Runner,
     signals: Signals,
     job: StagedJob,
-    course: Course,
+    course: JobProgress,
 ) -> Summary:
     """Runs all stages; again, where a later one found files of an earlier one damaged, or gone. Returns the summary of
     the one that was run last."""
@@ -238,7 +240,7 @@ def _all(
                 ready = run_before(spec, root, options, run)
                 if isinstance(ready, StageSpec):
                     _refuse_other_shards(ready, job)
-                    earlier = earlier_of(spec, partial(place_of, root), job.ledger)
+                    earlier = upstream_books_of(spec, partial(place_of, root), job.ledger)
                     ready = replace(ready, earlier=earlier, reports=reports_of(course.stages, root))
             except (JobReplacedError, ObjectNotFound):
                 if not complete_now(job):
@@ -291,7 +293,7 @@ def _lost(done: Sequence[tuple[StageSpec, str]]) -> list[str]:
             lost.append(output)
             continue
         plan = ledger.read_plan(listing)
-        missing = (~match(plan, listing, stage.suffix).done).nonzero()[0]
+        missing = (~match_outputs(plan, listing, stage.suffix).done).nonzero()[0]
         lost += [ledger.uri(plan.shard_id(rank) + stage.suffix) for rank in missing.tolist()]
     return lost
 
@@ -332,7 +334,7 @@ def _tell_if_full(ended: Summary, spec: StageSpec) -> None:
     listing = ledger.list()
     plan = ledger.read_plan(listing)
     stage = next((one for one in stages_of(spec) if ended.output.endswith(f"/{key_of(one)}")), spec)
-    matched = match(plan, listing, stage.suffix)
+    matched = match_outputs(plan, listing, stage.suffix)
     read = int(plan.sizes[matched.done].sum())
     written = sum(listing.sizes.take(pa.array(matched.position[matched.done])).to_pylist())
     left = int(plan.sizes[~matched.done].sum())
@@ -404,7 +406,7 @@ def _told(last: StageSpec, stage: StageSpec, how: RunOptions) -> str:
     key = LAST if stage.name == last.name else how.output.rpartition("/")[2]
     stages = planned(last)
     # One that merges run files was not planned.
-    return numbered(stages, key) if key in {one.key for one in stages} else stage.name.removeprefix(f"{last.name}: ")
+    return stage_title(stages, key) if key in {one.key for one in stages} else stage.name.removeprefix(f"{last.name}: ")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from curate.ledger.ledger import Ledger, open_ledger
 from curate.observe.browse import quarantines
 from curate.observe.job import find_job
 from curate.stage.spec import StageSpec
-from curate.tasks.books import Books, Earlier
+from curate.tasks.books import Books, UpstreamBooks
 
 
-def earlier_of(spec: StageSpec, place_of: Callable[[StageSpec], str], ledger: Ledger) -> Earlier | None:
+def upstream_books_of(spec: StageSpec, place_of: Callable[[StageSpec], str], ledger: Ledger) -> UpstreamBooks | None:
     """Returns the books of the stages that rows come through on their way to this one, which are complete; None if
     there are none. The rows that they set aside are copied to the job's own `ledger`.
 
@@ -27,13 +27,13 @@ def earlier_of(spec: StageSpec, place_of: Callable[[StageSpec], str], ledger: Le
         place = place_of(stage)
         summary = open_ledger(place).read_json(layout.SUMMARY)
         own = Books.parse(summary["rows"], summary["counters"], summary.get("metrics"))
-        if (inner := earlier_of(stage, place_of, ledger)) is not None:
+        if (inner := upstream_books_of(stage, place_of, ledger)) is not None:
             own = own.after(inner.books)
             files += inner.quarantine
         if summary["rows"]["quarantined"]:
             files += _copied(place, ledger)
         books.add(own)
-    return Earlier(books, tuple(files))
+    return UpstreamBooks(books, tuple(files))
 
 
 def _copied(place: str, ledger: Ledger) -> list[tuple[str, str]]:

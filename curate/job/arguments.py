@@ -102,7 +102,7 @@ def setting_option(name: str, default: Any) -> click.Option:
     )
 
 
-def run_options() -> list[click.Option]:
+def click_run_options() -> list[click.Option]:
     """Returns the options that say how a job is run this time; the same for every job."""
     return [
         click.Option(

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import click
 
 from curate import log
-from curate.driver.options import run_options as checked_options
+from curate.driver.options import parse_run_options
 from curate.errors import ConfigError, CurateError, ObjectNotFound, PermissionDenied, ShardError
-from curate.job.arguments import JobCommand, parameter_option, run_options, setting_option
+from curate.job.arguments import JobCommand, click_run_options, parameter_option, setting_option
 from curate.job.params import Param
 from curate.job.settings import TUNABLE
 from curate.observe.progress import Display, LiveDisplay, LogDisplay
@@ -64,7 +64,7 @@ def command(cls: JobClass) -> click.Command:
     """Returns the click command of a job class."""
     tunable = [name for name in TUNABLE if not isinstance(getattr(cls, name), property)]
     sections = [
-        ("Run", run_options()),
+        ("Run", click_run_options()),
         ("Parameters of this job", [parameter_option(one) for one in cls._params.values()]),
         ("Settings", [setting_option(name, getattr(cls, name)) for name in tunable]),
     ]
@@ -91,7 +91,7 @@ def _run(cls: JobClass, values: dict[str, Any]) -> int:
 
     def make() -> tuple[Staged, RunOptions]:
         confirm = (lambda _: True) if yes else _ask
-        options = checked_options(confirm=confirm, display=display(as_json), handle_signals=True, **values)
+        options = parse_run_options(confirm=confirm, display=display(as_json), handle_signals=True, **values)
         return cls(**parameters), options
 
     return execute(make, as_json=as_json, dry=dry)

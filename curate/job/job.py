@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from curate import log
 from curate.dataset.dataset import Dataset
-from curate.driver.options import PathText, run_options
+from curate.driver.options import PathText, parse_run_options
 from curate.errors import ConfigError, did_you_mean
 from curate.formats.bad_line import RejectedRow
 from curate.formats.record import OutputFormat
@@ -289,7 +289,7 @@ class Job:
         )
         return run(self.spec(), options)
 
-    options = staticmethod(run_options)
+    options = staticmethod(parse_run_options)
     """Returns how to run, checked: what `run` takes, for those who call the driver themselves."""
 
     @classmethod

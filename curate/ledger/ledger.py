@@ -19,7 +19,7 @@ from curate.errors import ConfigError, ObjectNotFound
 from curate.ledger import layout, validation
 from curate.ledger.compression import decompress
 from curate.ledger.listing import OutputListing, sort_listing
-from curate.ledger.manifest import REMOVED, SCHEMA, Plan
+from curate.ledger.manifest import REMOVED, SCHEMA, ShardPlan
 from curate.log import get_logger
 from curate.prefetch import ahead
 from curate.storage.open import open_store
@@ -125,11 +125,11 @@ class Ledger:
                 "choose another --output, or start over with --overwrite"
             ) from error
 
-    def read_plan(self, listing: OutputListing) -> Plan:
+    def read_plan(self, listing: OutputListing) -> ShardPlan:
         """Returns the plan whose parts are in the listing; one read a part. Raises ConfigError if one is damaged."""
         names = sorted(listing.plan_parts, key=_part_number)
         parts = ahead(lambda name: self.store.read(self.uri(name)), names, READERS)
-        return Plan.of([self._part(name, data) for name, data in parts])
+        return ShardPlan.of([self._part(name, data) for name, data in parts])
 
     def next_part(self, listing: OutputListing) -> str:
         """Returns the name of the part that would be appended to the plan in the listing."""
@@ -255,7 +255,7 @@ def _problem(table: Any) -> str:
     for name in SCHEMA.names:
         if table[name].null_count:
             return f"column {name!r} has rows without a value"
-    if (name := validation.escaping(table["id"])) is not None:
+    if (name := validation.paths_outside(table["id"])) is not None:
         return f"{name!r} cannot be the name of an output: it would not lie where outputs of a job do"
     known = pc.is_in(table["kind"], value_set=pa.array([*(kind.value for kind in SliceKind), REMOVED]))
     if not pc.all(known).as_py() and len(table):

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from curate.errors import ConfigError
 from curate.ledger import layout
 from curate.ledger.columns import Columns
-from curate.ledger.manifest import Plan
+from curate.ledger.manifest import ShardPlan
 from curate.storage.protocol import Object, Special
 
 SCHEMA = pa.schema([("name", pa.string()), ("size", pa.int64()), ("generation", pa.string())])
@@ -105,7 +105,7 @@ def refuse_special(item: Special, name: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Matched:
+class OutputMatch:
     """Which shards of a plan have their output."""
 
     done: Any
@@ -121,11 +121,11 @@ class Matched:
         return int(np.count_nonzero(self.done))
 
 
-def match(plan: Plan, listing: OutputListing, suffix: str) -> Matched:
+def match_outputs(plan: ShardPlan, listing: OutputListing, suffix: str) -> OutputMatch:
     """Returns which shards of `plan` have an output named id + `suffix` in the listing."""
     expected = pc.binary_join_element_wise(plan.ids, suffix, "")
     position = pc.fill_null(pc.index_in(expected, value_set=listing.names), -1).to_numpy()
     used = np.zeros(len(listing.names), dtype=bool)
     used[position[position >= 0]] = True
     foreign = [name for name in listing.names.filter(pa.array(~used)).to_pylist() if not layout.is_hidden(name)]
-    return Matched(position >= 0, position, foreign)
+    return OutputMatch(position >= 0, position, foreign)

@@ -70,7 +70,7 @@ def removal(rows: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ShardPlan:
     """All shards of a job, in the order of the plan."""
 
     table: Any
@@ -79,7 +79,7 @@ class Plan:
     """The same with the shards that were taken out, where they were; None: none was."""
 
     @classmethod
-    def of(cls, parts: Sequence[Any]) -> Plan:
+    def of(cls, parts: Sequence[Any]) -> ShardPlan:
         """Returns the plan that these parts, in order, make."""
         held = [part for part in parts if len(part)]
         table = held[0] if len(held) == 1 else pa.concat_tables([SCHEMA.empty_table(), *held]).combine_chunks()
@@ -90,9 +90,9 @@ class Plan:
         taken_out = pc.equal(table["kind"], REMOVED)
         return cls(table.filter(pc.invert(taken_out)), table) if pc.any(taken_out).as_py() else cls(table)
 
-    def plus(self, part: Any) -> Plan:
+    def plus(self, part: Any) -> ShardPlan:
         """Returns the plan with one more part."""
-        return Plan.of([self.table if self.written is None else self.written, part])
+        return ShardPlan.of([self.table if self.written is None else self.written, part])
 
     @property
     def removed(self) -> Any:
@@ -173,7 +173,7 @@ def increasing(ids: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Growth:
+class InputDiff:
     """How the inputs that are there now differ from those the plan knows."""
 
     new: list[int]
@@ -186,13 +186,13 @@ class Growth:
     """Rank in the listing for each shard of the plan; null where it is missing."""
 
 
-def compare(plan: Plan, inputs: Any) -> Growth:
+def diff_inputs(plan: ShardPlan, inputs: Any) -> InputDiff:
     """Returns the difference between a plan and a listing (a table with `uri` and `generation`)."""
     uris, listed = plan.table["uri"], inputs["uri"]
     if not len(uris):
         # The first run of a job. The general case would make a hash table of the listing to look nothing up in it.
         none = np.zeros(0, dtype=bool)
-        return Growth(list(range(len(listed))), none, none, pa.chunked_array([], pa.int32()))
+        return InputDiff(list(range(len(listed))), none, none, pa.chunked_array([], pa.int32()))
     if listed.equals(uris):
         # Nothing came, went or was split, as in nearly all reruns: told without a hash table either.
         known = position = pa.chunked_array([np.arange(len(plan))], pa.int32())
@@ -203,7 +203,7 @@ def compare(plan: Plan, inputs: Any) -> Growth:
         generation = pc.take(inputs["generation"], position)
     changed = pc.fill_null(pc.not_equal(generation, plan.table["generation"]), False)
     new = pc.indices_nonzero(pc.is_null(known)).to_pylist()
-    return Growth(
+    return InputDiff(
         new,
         changed.to_numpy(zero_copy_only=False) if isinstance(changed, pa.Array) else changed.to_numpy(),
         pc.is_null(position).to_numpy(),

@@ -29,7 +29,7 @@ SURE_S = 1.5 * HEARTBEAT_S
 """Less than the two heartbeats for which others wait."""
 
 
-class OwnedStore:
+class FencedStore:
     """The store that a driver writes its ledger through: refuses to, once the output is another job's."""
 
     def __init__(self, inner: Store, root: str, clock: Clock) -> None:

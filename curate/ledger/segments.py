@@ -17,14 +17,14 @@ import orjson
 from curate.ledger import validation
 from curate.ledger.compression import compress
 from curate.ledger.ledger import Ledger
-from curate.ledger.listing import Matched, OutputListing
-from curate.ledger.manifest import Plan
+from curate.ledger.listing import OutputListing, OutputMatch
+from curate.ledger.manifest import ShardPlan
 from curate.storage.protocol import Outcome
 from curate.units import MIB
 
 
 def done_events(
-    ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched
+    ledger: Ledger, listing: OutputListing, plan: ShardPlan, matched: OutputMatch
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields rank and event of shards that are done, some perhaps several times.
 

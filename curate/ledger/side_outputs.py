@@ -37,7 +37,7 @@ import pyarrow.compute as pc
 
 from curate.errors import ConfigError
 from curate.ledger.listing import OutputListing
-from curate.ledger.manifest import Plan
+from curate.ledger.manifest import ShardPlan
 
 MAIN = "main"
 """What the main output is called where there are extra ones."""
@@ -98,7 +98,7 @@ def side_rows(listing: OutputListing) -> Any:
     return np.flatnonzero(pc.starts_with(listing.names, SIDES).to_numpy(zero_copy_only=False))
 
 
-def sides_of_shards(listing: OutputListing, plan: Plan, suffix: str, ranks: Any) -> Any:
+def sides_of_shards(listing: OutputListing, plan: ShardPlan, suffix: str, ranks: Any) -> Any:
     """Returns the rows of a listing that are extra outputs of these shards, whatever the extra outputs are called."""
     return sides_of_ids(listing, plan.ids.take(pa.array(ranks)), suffix)
 
@@ -111,7 +111,7 @@ def sides_of_ids(listing: OutputListing, ids: Any, suffix: str) -> Any:
     return rows[pc.is_in(mains, value_set=wanted).to_numpy(zero_copy_only=False)]
 
 
-def match_side(side: str, plan: Plan, listing: OutputListing, suffix: str) -> Any:
+def match_side(side: str, plan: ShardPlan, listing: OutputListing, suffix: str) -> Any:
     """Returns the row in the listing of each shard's extra output of this name, -1 where there is none."""
     expected = pc.binary_join_element_wise(side_name(side, ""), plan.ids, suffix, "")
     return pc.fill_null(pc.index_in(expected, value_set=listing.names), -1).to_numpy()

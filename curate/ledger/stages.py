@@ -165,21 +165,21 @@ class StageReport:
         )
 
 
-def stages_told(value: Mapping[str, Any]) -> tuple[StageReport, ...]:
+def parse_stages(value: Mapping[str, Any]) -> tuple[StageReport, ...]:
     """Returns the stages that a file of the ledger tells of; none for a job without exchanges.
 
-    >>> stages_told({"stages": [{"key": "", "name": "write"}]})[0].name
+    >>> parse_stages({"stages": [{"key": "", "name": "write"}]})[0].name
     'write'
-    >>> stages_told({})
+    >>> parse_stages({})
     ()
     """
     return tuple(StageReport.of(one) for one in value.get("stages", ()))
 
 
-def numbered(stages: Sequence[StageReport], key: str) -> str:
+def stage_title(stages: Sequence[StageReport], key: str) -> str:
     """Returns which of the stages one is, as people are told.
 
-    >>> numbered((StageReport("0a", "sort: map"), StageReport("", "write")), "0a")
+    >>> stage_title((StageReport("0a", "sort: map"), StageReport("", "write")), "0a")
     'stage 1 of 2: sort: map'
     """
     number = next(number for number, one in enumerate(stages) if one.key == key)
@@ -187,7 +187,7 @@ def numbered(stages: Sequence[StageReport], key: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchanged:
+class ExchangeReport:
     """The equation of an exchange: as many rows come out of it as went in."""
 
     name: str
@@ -199,12 +199,12 @@ class Exchanged:
         return {"name": self.name, "rows_in": self.rows_in, "rows_out": self.rows_out}
 
 
-def exchanges(stages: Iterable[StageReport]) -> list[Exchanged]:
+def exchanges(stages: Iterable[StageReport]) -> list[ExchangeReport]:
     """Returns the equation of each exchange that is complete on both sides.
 
     >>> above = StageReport("0a", "sort: map", state="complete", rows={"in": 9, "out": 7})
     >>> exchanges([above, StageReport("", "write", ("0a",), "complete", rows={"in": 7, "out": 5})])
-    [Exchanged(name='sort', rows_in=7, rows_out=7)]
+    [ExchangeReport(name='sort', rows_in=7, rows_out=7)]
     """
     known = {one.key: one for one in stages}
     found = []
@@ -213,7 +213,7 @@ def exchanges(stages: Iterable[StageReport]) -> list[Exchanged]:
         if not above or one.rows is None or any(before.state != COMPLETE for before in (one, *above)):
             continue
         name = above[0].name.removesuffix(MAP)
-        found.append(Exchanged(name, sum(before.rows["out"] for before in above if before.rows), one.rows["in"]))
+        found.append(ExchangeReport(name, sum(before.rows["out"] for before in above if before.rows), one.rows["in"]))
     return found
 
 

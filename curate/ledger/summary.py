@@ -108,10 +108,10 @@ class Summary:
         }
 
 
-def told_incomplete(holes: Sequence[Mapping[str, Any]]) -> list[str]:
+def incomplete_text(holes: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns in words what was missing of the inputs, from the records of runs.
 
-    >>> told_incomplete([{"output": "/data/a", "missing": 1, "planned": 24}])
+    >>> incomplete_text([{"output": "/data/a", "missing": 1, "planned": 24}])
     ['incomplete: 1 of 24 outputs of /data/a was missing (--allow-incomplete-input)']
     """
     lines = []
@@ -123,10 +123,10 @@ def told_incomplete(holes: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def told_missing(inputs: int, shards: int) -> str:
+def missing_text(inputs: int, shards: int) -> str:
     """Returns in words that inputs of earlier runs are missing.
 
-    >>> told_missing(1, 1).partition("; ")[2]
+    >>> missing_text(1, 1).partition("; ")[2]
     'its shard is still part of this job (--drop-removed takes it out)'
     """
     some = "1 input of an earlier run is" if inputs == 1 else f"{inputs:,} inputs of earlier runs are"

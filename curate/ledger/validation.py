@@ -273,12 +273,12 @@ def problem(name: str, value: Mapping[str, Any]) -> str:
 _ESCAPING = r"(^|/)\.{0,2}(/|$)|[\x00-\x1f\x7f]|^(_curate|_side)/"
 
 
-def escaping(names: Any) -> str | None:
+def paths_outside(names: Any) -> str | None:
     """Returns the first of these names, an Arrow column, under which no output can lie below the output prefix; None if
     all can. One leads out of it (`..`) or to where the job keeps other things, is no name, or acts on terminals.
 
     >>> import pyarrow as pa
-    >>> escaping(pa.array(["a/b..c", "2023/..hidden"])), escaping(pa.array(["a", "b/../../c"]))
+    >>> paths_outside(pa.array(["a/b..c", "2023/..hidden"])), paths_outside(pa.array(["a", "b/../../c"]))
     (None, 'b/../../c')
     """
     import pyarrow.compute as pc

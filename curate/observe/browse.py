@@ -24,7 +24,7 @@ from curate.log import get_logger
 from curate.observe.job import FoundJob, read_summary
 from curate.observe.peek import peek
 from curate.prefetch import ahead
-from curate.tasks.books import Earlier
+from curate.tasks.books import UpstreamBooks
 
 READERS = 16
 """Small objects that are read at once: each is a request that waits for the store."""
@@ -55,7 +55,7 @@ def quarantines(found: FoundJob, shard: str | None = None) -> Iterator[tuple[str
     Raises ConfigError for a shard without an output, CorruptInput.
     """
     summary = read_summary(found.ledger, found.listing)
-    earlier = None if summary is None else Earlier.of(summary)
+    earlier = None if summary is None else UpstreamBooks.of(summary)
     before = () if earlier is None else [one for one in earlier.quarantine if shard in (None, one[0])]
     yield from before
     if before and shard is not None:

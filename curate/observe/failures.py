@@ -17,14 +17,14 @@ import numpy as np
 from curate.ledger import layout, validation
 from curate.ledger.failures import DONE, FAILED, Group, group_failed, group_tries, signature
 from curate.ledger.ledger import Ledger
-from curate.ledger.listing import Matched, OutputListing
-from curate.ledger.manifest import Plan
-from curate.ledger.stages import LAST, numbered
-from curate.observe.job import FoundJob, Stages, find_job, find_shard, find_stages
+from curate.ledger.listing import OutputListing, OutputMatch
+from curate.ledger.manifest import ShardPlan
+from curate.ledger.stages import LAST, stage_title
+from curate.observe.job import FoundJob, StageView, find_job, find_shard, find_stages
 from curate.tasks.shard import Shard
 
 
-def failed_now(ledger: Ledger, listing: OutputListing, plan: Plan, matched: Matched) -> Any:
+def failed_now(ledger: Ledger, listing: OutputListing, plan: ShardPlan, matched: OutputMatch) -> Any:
     """Returns one boolean a shard: it was given up when it was last run, and has no output."""
     never = np.full(len(plan), -np.inf)
     failed_s, done_s = never.copy(), never.copy()
@@ -142,5 +142,5 @@ def read_shard(output: str, shard_id: str) -> tuple[StageFailures, str]:
     return _of_stage(found, key, stages), own
 
 
-def _of_stage(found: FoundJob, key: str, stages: Stages) -> StageFailures:
-    return StageFailures(JobFailures(**vars(found)), key, numbered(stages.planned, key) if stages.planned else "")
+def _of_stage(found: FoundJob, key: str, stages: StageView) -> StageFailures:
+    return StageFailures(JobFailures(**vars(found)), key, stage_title(stages.planned, key) if stages.planned else "")

@@ -18,10 +18,10 @@ from curate.formats.record import OutputFormat
 from curate.formats.write.writer import DEFAULT_CODEC, suffix
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
-from curate.ledger.listing import Matched, OutputListing, match, sort_listing
-from curate.ledger.manifest import Plan
+from curate.ledger.listing import OutputListing, OutputMatch, match_outputs, sort_listing
+from curate.ledger.manifest import ShardPlan
 from curate.ledger.side_outputs import match_side, side_name, side_rows, sides_of_job
-from curate.ledger.stages import LAST, StageReport, numbered, source_bytes, stages_in, stages_told
+from curate.ledger.stages import LAST, StageReport, parse_stages, source_bytes, stage_title, stages_in
 from curate.observe.status import COMPLETE, JobStatus, job_status, with_stages
 from curate.storage.open import open_store
 from curate.storage.protocol import Object
@@ -67,8 +67,8 @@ class FoundJob:
     listing: OutputListing
     job: Mapping[str, Any]
     """`job.json`."""
-    plan: Plan
-    matched: Matched
+    plan: ShardPlan
+    matched: OutputMatch
 
     def output(self, rank: int) -> Object:
         """Returns the output of a shard that is done."""
@@ -146,18 +146,18 @@ def find_job(output: str) -> FoundJob:
         raise _no_job(ledger, len(listing.names))
     job = ledger.read_job()
     plan = ledger.read_plan(listing)
-    return FoundJob(ledger, listing, job, plan, match(plan, listing, job["suffix"]))
+    return FoundJob(ledger, listing, job, plan, match_outputs(plan, listing, job["suffix"]))
 
 
-def look(output: str, now: float) -> JobStatus:
+def read_status(output: str, now: float) -> JobStatus:
     """Returns the status of the job that writes to `output`. Raises as `find_job` does."""
     found = find_job(output)
     beats, summary = _heartbeats(found.ledger, found.listing), read_summary(found.ledger, found.listing)
     status = _status(found, beats, summary, now)
-    if not stages_told(found.job):
+    if not parse_stages(found.job):
         return status
     if status.state == COMPLETE and summary is not None:
-        reports = stages_told(summary)
+        reports = parse_stages(summary)
         size = source_bytes(reports)
         return replace(status, stages=reports, bytes_total=size, bytes_done=size)
     beat = max(beats, key=lambda beat: beat["updated"], default=None)
@@ -186,7 +186,7 @@ def _status(found: FoundJob, beats: list[dict[str, Any]], summary: Mapping[str, 
 
 
 @dataclass(frozen=True, slots=True)
-class Stages:
+class StageView:
     """The stages of a job, as far as they can be looked at; of a job without exchanges there are none."""
 
     planned: tuple[StageReport, ...]
@@ -195,17 +195,17 @@ class Stages:
     """Those before the last one that have begun, by key."""
 
 
-def find_stages(found: FoundJob, beat: Mapping[str, Any] | None = None) -> Stages:
+def find_stages(found: FoundJob, beat: Mapping[str, Any] | None = None) -> StageView:
     """Returns the stages of a job; `beat`, the heartbeat of its run, may tell of others than were planned.
 
     They lie below the output, or on one machine's disk: see `curate.ledger.stages`. Complete, a job has none left.
     """
-    planned = stages_told(found.job)
+    planned = parse_stages(found.job)
     if not planned:
-        return Stages((), {})
+        return StageView((), {})
     known = {one.key: one for one in planned[:-1]}
     # Whether run files are merged first, is known once they are there.
-    for one in stages_told(beat or {})[:-1]:
+    for one in parse_stages(beat or {})[:-1]:
         known.setdefault(one.key, one)
     there: dict[str, FoundJob] = {}
     for root, keys in stages_in(found.ledger.root, found.listing.stages):
@@ -214,10 +214,10 @@ def find_stages(found: FoundJob, beat: Mapping[str, Any] | None = None) -> Stage
                 there[key] = find_job(f"{root}/{key}")
     for key, stage in there.items():
         known.setdefault(key, StageReport(key, str(stage.job["job"]).removeprefix(f"{found.job['job']}: ")))
-    return Stages((*known.values(), planned[-1]), there)
+    return StageView((*known.values(), planned[-1]), there)
 
 
-def find_shard(output: str, shard_id: str) -> tuple[FoundJob, str, str, Stages]:
+def find_shard(output: str, shard_id: str) -> tuple[FoundJob, str, str, StageView]:
     """Returns the job that a shard is of, or the stage of it; the key of that; what the shard is called there; and all
     stages.
 
@@ -234,9 +234,9 @@ def find_shard(output: str, shard_id: str) -> tuple[FoundJob, str, str, Stages]:
         return stages.there[key], key, own, stages
     if own and key in {one.key for one in stages.planned}:
         raise ConfigError(
-            f"{numbered(stages.planned, key)} of {found.ledger.root} is not there to look at: it has not begun, it was "
-            "removed when the job was complete, or it lies on the disk of the machine that runs it; see: curate status "
-            f"{found.ledger.root}"
+            f"{stage_title(stages.planned, key)} of {found.ledger.root} is not there to look at: it has not begun, it "
+            "was removed when the job was complete, or it lies on the disk of the machine that runs it; see: curate "
+            f"status {found.ledger.root}"
         )
     having = [key for key, one in stages.there.items() if pc.index(one.plan.ids, shard_id).as_py() >= 0]
     if len(having) == 1:
@@ -244,10 +244,10 @@ def find_shard(output: str, shard_id: str) -> tuple[FoundJob, str, str, Stages]:
     return found, LAST, shard_id, stages
 
 
-def glance(output: str, now: float) -> JobStatus:
+def quick_status(output: str, now: float) -> JobStatus:
     """Returns the status for a line in a list of jobs: of a large job, as its last heartbeat counted.
 
-    So the jobs of a year are listed without listing each one's outputs. Raises as `look` does.
+    So the jobs of a year are listed without listing each one's outputs. Raises as `read_status` does.
     """
     ledger = _ledger(output)
     listing = sort_listing(ledger.store.list(ledger.uri(layout.LEDGER + "/")), ledger.root)
@@ -255,10 +255,10 @@ def glance(output: str, now: float) -> JobStatus:
         raise _no_job(ledger, 0)
     beats = _heartbeats(ledger, listing)
     if not beats:
-        return look(output, now)
+        return read_status(output, now)
     shards = max(beats, key=lambda beat: beat["updated"])["shards"]
     if shards["total"] <= COUNTED_SHARDS:
-        return look(output, now)
+        return read_status(output, now)
     summary = read_summary(ledger, listing)
     return job_status(
         ledger.read_job()["job"],

@@ -26,7 +26,7 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Operated:
+class OperatorMetrics:
     """An operator of a pipeline, and what it has done so far."""
 
     name: str
@@ -94,10 +94,10 @@ class Flow:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class PipelineMetrics:
     """A pipeline at one moment: chains of operators whose tasks run side by side, and what came of them."""
 
-    operators: tuple[Operated, ...] = ()
+    operators: tuple[OperatorMetrics, ...] = ()
     """In the order in which rows go through them; those of one chain after those of another."""
     elapsed_s: float = 0.0
     slot_s: float = 0.0
@@ -144,7 +144,7 @@ class Capacity:
 
 def operated(
     chains: Sequence[tuple[Sequence[tuple[str, Role, bool]], Sequence[Meter]]], capacity: Capacity
-) -> tuple[Operated, ...]:
+) -> tuple[OperatorMetrics, ...]:
     """Returns the operators of chains: of each its name, role, whether it runs in a pool, and its meter.
 
     Pools are those of `capacity`, in the order of the operators that run in one.
@@ -154,21 +154,22 @@ def operated(
     for operators, meters in chains:
         for (name, role, pooled), meter in zip(operators, meters, strict=True):
             pool, actor_s = next(pools, (None, 0.0)) if pooled else (None, 0.0)
-            found.append(Operated(name, role, replace(meter), pool, actor_s))
+            found.append(OperatorMetrics(name, role, replace(meter), pool, actor_s))
     return tuple(found)
 
 
 # What limits
 
 
-def limit_of(found: Measured) -> str:
+def limit_of(found: PipelineMetrics) -> str:
     """Returns the sentence that says what limits a pipeline: the consumer, a pool, tasks, or the room for blocks.
 
     All of them work at once, each on what the others leave. What was at work for most of its own time is what the
     others wait for. Where the tasks limit, it is the operator that took most of their time which is named.
 
-    >>> model = Operated("map(Model)", Role.STEP, Meter(wall_s=97.0), PoolState("map(Model)", 2, 0, 3, 1.0), 100.0)
-    >>> limit_of(Measured((model,), elapsed_s=50.0, slot_s=100.0))
+    >>> pool = PoolState("map(Model)", 2, 0, 3, 1.0)
+    >>> model = OperatorMetrics("map(Model)", Role.STEP, Meter(wall_s=97.0), pool, 100.0)
+    >>> limit_of(PipelineMetrics((model,), elapsed_s=50.0, slot_s=100.0))
     'map(Model) limits: its 2 actors were at work 97 % of the time; more actors would help'
     """
     if not any(one.meter.wall_s for one in found.operators):
@@ -199,7 +200,7 @@ def limit_of(found: Measured) -> str:
     return sentence
 
 
-def _tasks(found: Measured) -> tuple[float, str]:
+def _tasks(found: PipelineMetrics) -> tuple[float, str]:
     """Returns how busy the tasks were, and what is said if they limit."""
     there = [one for one in found.operators if not one.behind and (one.pool is None or found.inline)]
     work_s = sum(one.meter.wall_s for one in there)
@@ -218,7 +219,7 @@ def _tasks(found: Measured) -> tuple[float, str]:
     return busy, says + ("more CPUs would help" if not found.inline else 'backend="ray" would use more CPUs')
 
 
-def _pool_sentence(one: Operated) -> str:
+def _pool_sentence(one: OperatorMetrics) -> str:
     actors = f"its {one.actors:,} actors were" if one.actors != 1 else "its actor was"
     return f"{one.name} limits: {actors} at work {_percent(one.busy)} of the time; more actors would help"
 

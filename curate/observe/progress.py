@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from curate.log import get_logger
 from curate.observe.eta import format_range
-from curate.observe.metrics import Measured, Operated, Role
+from curate.observe.metrics import OperatorMetrics, PipelineMetrics, Role
 from curate.units import format_bytes, format_duration, harmless, plain, short
 
 LOG_INTERVAL_S = 30.0
@@ -39,7 +39,7 @@ class Progress:
     rate: dict[str, float]
     eta_range_s: tuple[float, float] | None
     """Seconds that the rest takes, at least and at most; None while unknown."""
-    measured: Measured | None = None
+    measured: PipelineMetrics | None = None
     """What its operators have done so far, in this run."""
     stage: str = ""
     """Which stage it is, of a job of several."""
@@ -78,9 +78,9 @@ class RowRates:
 
     _looks: deque[tuple[float, list[int]]] = field(default_factory=deque)
 
-    def look(self, now_s: float, operators: tuple[Operated, ...]) -> list[float]:
+    def look(self, now_s: float, operators: tuple[OperatorMetrics, ...]) -> list[float]:
         """Returns the rates over the last seconds, of these operators."""
-        rows = [rows_of(one) for one in operators]
+        rows = [rows_done(one) for one in operators]
         if self._looks and len(self._looks[0][1]) != len(rows):
             self._looks.clear()
         if not self._looks or now_s - self._looks[-1][0] >= 1.0:
@@ -91,24 +91,24 @@ class RowRates:
         return [(b - a) / (now_s - then_s) if now_s > then_s else 0.0 for a, b in zip(before, rows, strict=True)]
 
 
-def rows_of(one: Operated) -> int:
+def rows_done(one: OperatorMetrics) -> int:
     """Returns the rows that an operator is done with: those that it gave, or wrote."""
     return one.meter.rows_in if one.role is Role.WRITE else one.meter.rows_out
 
 
-def operator_lines(found: Measured, rates: list[float]) -> Iterator[str]:
+def operator_lines(found: PipelineMetrics, rates: list[float]) -> Iterator[str]:
     """Yields a line for each operator, and one for what is on its way to the consumer.
 
     >>> from curate.observe.metrics import Flow, Meter, PoolState
-    >>> model = Operated("map(Model)", Role.STEP, Meter(rows_out=9000), PoolState("map(Model)", 2, 1, 3, 0.97))
+    >>> model = OperatorMetrics("map(Model)", Role.STEP, Meter(rows_out=9000), PoolState("map(Model)", 2, 1, 3, 0.97))
     >>> flow = Flow(queued=2, queued_bytes=1 << 20, budget_bytes=512 << 20)
-    >>> print(*operator_lines(Measured((model,), running=4, flow=flow), [150.0]), sep="\\n")
+    >>> print(*operator_lines(PipelineMetrics((model,), running=4, flow=flow), [150.0]), sep="\\n")
     map(Model)                          9,000 rows       150/s  2 actors 97 % (1 starting), 3 calls queued
     4 tasks, 2 blocks queued, 1.00 MiB of 512 MiB
     """
     for one, rate in zip(found.operators, rates, strict=True):
         name = short(one.name, NAME_COLUMNS)
-        line = f"{name:<{NAME_COLUMNS}} {rows_of(one):>14,} rows {rate:>9,.0f}/s"
+        line = f"{name:<{NAME_COLUMNS}} {rows_done(one):>14,} rows {rate:>9,.0f}/s"
         yield f"{line}  {_actors(one)}" if one.pool else line
     if found.flow is not None:
         flow = found.flow
@@ -121,7 +121,7 @@ def operator_lines(found: Measured, rates: list[float]) -> Iterator[str]:
         )
 
 
-def _actors(one: Operated) -> str:
+def _actors(one: OperatorMetrics) -> str:
     assert one.pool is not None
     pool = one.pool
     starting = f" ({pool.starting:,} starting)" if pool.starting else ""
@@ -141,7 +141,7 @@ class LiveOperators:
 
     _one = threading.Lock()
 
-    def __init__(self, measured: Callable[[], Measured]) -> None:
+    def __init__(self, measured: Callable[[], PipelineMetrics]) -> None:
         self._measured = measured
         self._rates = RowRates()
         self._started_s = 0.0

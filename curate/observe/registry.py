@@ -37,7 +37,7 @@ def home() -> str:
         raise ConfigError(f"the home directory of {given!r} is not known ({error}); set CURATE_HOME") from error
 
 
-def remember(output: str, job: str, run_id: str, started: float) -> None:
+def register(output: str, job: str, run_id: str, started: float) -> None:
     """Notes that a job runs on `output`. A home that cannot be written is said, and never stops a run."""
     name = hashlib.sha256(output.encode()).hexdigest()[:16]
     entry = {"output": output, "job": job, "run_id": run_id, "started": started}
@@ -53,7 +53,7 @@ def remember(output: str, job: str, run_id: str, started: float) -> None:
         )
 
 
-def known() -> list[dict[str, Any]]:
+def list_jobs() -> list[dict[str, Any]]:
     """Returns the entries, the job that was started last first; damaged ones are left out with a warning."""
     root = home()
     store = open_store(root)

@@ -8,10 +8,10 @@ from typing import Any
 
 from curate.ledger.process import is_gone
 from curate.ledger.run_log import STALLED_S
-from curate.ledger.stages import LAST, WAITING, StageReport, stages_told
+from curate.ledger.stages import LAST, WAITING, StageReport, parse_stages
 from curate.ledger.summary import staged_as_dict
 from curate.observe.eta import middle
-from curate.tasks.books import Books, Earlier
+from curate.tasks.books import Books, UpstreamBooks
 
 RUNNING = "running"
 
@@ -176,7 +176,7 @@ def job_status(
     metrics: Mapping[str, Any] = {}
     if summary is not None and complete:
         rows, counters, metrics = summary["rows"], summary["counters"], summary.get("metrics", {})
-        if (earlier := Earlier.of(summary)) is not None:
+        if (earlier := UpstreamBooks.of(summary)) is not None:
             whole = Books.parse(rows, counters, metrics).after(earlier.books)
             rows, counters = whole.rows(), whole.sorted_counters()
             metrics = whole.sorted_metrics().get("metrics", {})
@@ -225,7 +225,7 @@ def with_stages(job: JobStatus, planned: Sequence[StageReport], seen: Mapping[st
     `job` is what its own ledger says, where its last stage is at work. Of the others, `seen` has what the ledgers say
     that can be looked at, and `beat`, the heartbeat of the job's run, what it says of the rest.
     """
-    told = {one.key: one for one in stages_told(beat if isinstance(beat, Mapping) else {})}
+    told = {one.key: one for one in parse_stages(beat if isinstance(beat, Mapping) else {})}
     reports = []
     for one in planned[:-1]:
         if (there := seen.get(one.key)) is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from curate.ledger.stages import StageReport
-from curate.ledger.summary import Summary, told_incomplete, told_missing
+from curate.ledger.summary import Summary, incomplete_text, missing_text
 from curate.units import format_bytes, format_duration, plain, short
 
 SHOWN_CHARS = 400
@@ -49,11 +49,11 @@ def render(summary: Summary) -> str:
         f"  output   {plain(summary.output)}",
     ]
     if any(summary.missing):
-        lines.append(f"  missing  {told_missing(*summary.missing)}")
+        lines.append(f"  missing  {missing_text(*summary.missing)}")
     if summary.dropped:
         shards, whose = ("1 shard", "its") if summary.dropped == 1 else (f"{summary.dropped:,} shards", "their")
         lines.append(f"  dropped  {shards} taken out of this job, {whose} outputs removed: {whose} input was removed")
-    lines += [f"  input    {text}" for text in told_incomplete(summary.incomplete_input)]
+    lines += [f"  input    {text}" for text in incomplete_text(summary.incomplete_input)]
     for group in summary.failures:
         lines.append(f"  failed   {group.count:,} x {short(group.error, SHOWN_CHARS)} (such as {plain(group.shard)})")
     if summary.failed:

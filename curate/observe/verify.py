@@ -23,11 +23,11 @@ from curate.formats.check import count_quarantined, count_rows, output_schema
 from curate.formats.record import Carried, OutputFormat, read_carried
 from curate.ledger import layout
 from curate.ledger.side_outputs import RECORD_SIDE, counter, schema_name
-from curate.ledger.stages import exchanges, stages_told
+from curate.ledger.stages import exchanges, parse_stages
 from curate.observe.job import FoundJob, find_job, find_stages, read_summary
 from curate.prefetch import ahead
 from curate.storage.protocol import Object, Store
-from curate.tasks.books import Books, Earlier
+from curate.tasks.books import Books, UpstreamBooks
 
 PAGES = 32
 """Pages of a run file that are read at a time, of 256 KiB each."""
@@ -197,7 +197,7 @@ def _verified(found: FoundJob, tick: Callable[[int], None], name: str = "") -> V
         for rank in np.flatnonzero(~found.matched.done).tolist():
             report.add(Finding("missing", _name(found, rank), "the job was complete with it; run the job again"))
     checker = _Checker(found)
-    earlier = None if summary is None else Earlier.of(summary)
+    earlier = None if summary is None else UpstreamBooks.of(summary)
     named = set() if earlier is None else {file for _, file in earlier.quarantine}
     for rank, result in ahead(checker.check, map(int, ranks), READERS):
         for finding in result.findings:
@@ -395,7 +395,7 @@ def _differences(report: Verified, found: FoundJob, summary: Mapping[str, Any] |
     for name, value in ours.items():
         if summary.get(name) != value:
             yield f"{name} {_short(summary.get(name))}; the outputs say {_short(value)}"
-    for one in exchanges(stages_told(summary)):
+    for one in exchanges(parse_stages(summary)):
         if one.rows_in != one.rows_out:
             yield f"{one.name}: {one.rows_in:,} rows went into the exchange, and {one.rows_out:,} came out"
 

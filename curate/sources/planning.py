@@ -17,7 +17,7 @@ from curate.formats.read.json_array import stored_as_array
 from curate.formats.read.parquet import row_groups
 from curate.ledger import layout, validation
 from curate.ledger.columns import BLOCK_ROWS, Columns
-from curate.ledger.manifest import SCHEMA, Growth, Plan, increasing, shard_row, shards_table
+from curate.ledger.manifest import SCHEMA, InputDiff, ShardPlan, increasing, shard_row, shards_table
 from curate.log import get_logger
 from curate.sources.listing import Inputs
 from curate.sources.split import shards_of, whole
@@ -44,7 +44,9 @@ class Sharding:
     """Whether each input is one shard, however large it is, and gives the whole of its name to the output."""
 
 
-def plan_new(rule: Sharding, plan: Plan, inputs: Inputs, growth: Growth, store_of: Callable[[str], Store]) -> Any:
+def plan_new(
+    rule: Sharding, plan: ShardPlan, inputs: Inputs, growth: InputDiff, store_of: Callable[[str], Store]
+) -> Any:
     """Returns the rows to append to the plan for inputs that it does not know, as a table.
 
     Raises ConfigError for an unreadable format, and for two inputs whose outputs would have one name.
@@ -73,7 +75,7 @@ def plan_new(rule: Sharding, plan: Plan, inputs: Inputs, growth: Growth, store_o
     part = rows.table()
     refuse_escaping(part)
     if _may_collide(plan, part, rule.suffix):
-        refuse_collisions(plan, Plan(part).shards(range(len(part))), rule.suffix)
+        refuse_collisions(plan, ShardPlan(part).shards(range(len(part))), rule.suffix)
     if not rule.undivided:
         _warn_of_large(rule, large)
     _warn_of_hidden(rule, part)
@@ -115,7 +117,7 @@ def _warn_of_large(rule: Sharding, large: Sequence[Object]) -> None:
         )
 
 
-def _may_collide(plan: Plan, part: Any, suffix: str) -> bool:
+def _may_collide(plan: ShardPlan, part: Any, suffix: str) -> bool:
     """Returns whether `refuse_collisions` has to look: an id is there twice, or a folder is called like an output."""
     ids = pa.chunked_array([*plan.ids.chunks, *part["id"].chunks], pa.string())
     twice = not increasing(ids) and pc.count_distinct(ids).as_py() < len(ids)
@@ -127,7 +129,7 @@ def refuse_escaping(part: Any) -> None:
 
     Object stores take any name for an object, and an input's name becomes its output's.
     """
-    if (found := validation.escaping(part["id"])) is not None:
+    if (found := validation.paths_outside(part["id"])) is not None:
         uri = part["uri"][pc.index(part["id"], found).as_py()].as_py()
         raise ConfigError(
             f"the input {uri!r} would be written to the output {found!r}, which is no name below --output: outputs are "
@@ -136,7 +138,7 @@ def refuse_escaping(part: Any) -> None:
         )
 
 
-def refuse_collisions(plan: Plan, shards: Sequence[Shard], suffix: str) -> None:
+def refuse_collisions(plan: ShardPlan, shards: Sequence[Shard], suffix: str) -> None:
     """Raises ConfigError if two shards would have one output, or one's output would be a directory of another's."""
     seen: dict[str, str] = dict(zip(plan.ids.to_pylist(), plan.table["uri"].to_pylist(), strict=True)) if shards else {}
     for shard in shards:
@@ -170,7 +172,7 @@ def _warn_of_hidden(rule: Sharding, part: Any) -> None:
         )
 
 
-def replan_changed(plan: Plan, inputs: Inputs, growth: Growth, done: Any) -> Any:
+def replan_changed(plan: ShardPlan, inputs: Inputs, growth: InputDiff, done: Any) -> Any:
     """Returns rows that replace those of undone, unsplit shards whose input is another object now; None if none are.
 
     A repaired input is simply read as it is; a split one keeps its plan, and its shards fail saying so.

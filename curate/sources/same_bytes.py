@@ -20,7 +20,7 @@ from curate.errors import ConfigError, ObjectNotFound
 from curate.ledger import layout, validation
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import sort_listing
-from curate.ledger.manifest import SCHEMA, Growth, Plan
+from curate.ledger.manifest import SCHEMA, InputDiff, ShardPlan
 from curate.sources.listing import ledger_above
 from curate.storage.protocol import Store
 
@@ -66,7 +66,9 @@ def _same(ledger: Ledger, changes: Iterable[Change]) -> Iterable[str]:
             yield one.uri
 
 
-def unchanged(plan: Plan, inputs: pa.Table, growth: Growth, store_of: Callable[[str], Store]) -> pa.Table | None:
+def unchanged(
+    plan: ShardPlan, inputs: pa.Table, growth: InputDiff, store_of: Callable[[str], Store]
+) -> pa.Table | None:
     """Returns the rows of a plan with the new generations of their inputs whose bytes are the same; None if there are
     none. They count as unchanged in `growth` then."""
     ranks = np.flatnonzero(growth.changed)

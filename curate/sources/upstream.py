@@ -22,7 +22,7 @@ from curate.errors import ConfigError, ObjectNotFound
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, sort_listing
-from curate.ledger.manifest import Plan
+from curate.ledger.manifest import ShardPlan
 from curate.ledger.side_outputs import side_name, sides_of_job
 from curate.log import get_logger
 from curate.sources.listing import Inputs, Search, enclosing_ledgers
@@ -106,7 +106,7 @@ class _Look:
         example = gone[0] if gone else ""
         return Hole(root, str(job["job"]), len(gone), len(plan), example, closed)
 
-    def _missing(self, root: str, job: Mapping[str, Any], plan: Plan, searches: Sequence[Search]) -> list[str]:
+    def _missing(self, root: str, job: Mapping[str, Any], plan: ShardPlan, searches: Sequence[Search]) -> list[str]:
         """Returns where outputs are to be that are not among the inputs, extra ones if their folder is read."""
         folders = [f"{root}/"]
         for side in sides_of_job(job):

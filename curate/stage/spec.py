@@ -19,7 +19,7 @@ from curate.sources.protocol import RowSource
 from curate.stage.operator import StageOperator
 from curate.stage.program import StageProgram
 from curate.storage.protocol import Object
-from curate.tasks.books import Earlier
+from curate.tasks.books import UpstreamBooks
 from curate.units import MIB
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class StageSpec:
     reads them as files are read."""
     seeded: Callable[[int], StageSpec] | None = None
     """Returns the stage with a seed, where it has none of its own: one is chosen by its first run, and kept."""
-    earlier: Earlier | None = None
+    earlier: UpstreamBooks | None = None
     """What happened to its rows in the stages before it, once these are done."""
     reports: tuple[StageReport, ...] = ()
     """What is known of the job's stages when its last one, which is the last of them, begins."""

@@ -104,7 +104,7 @@ class Books:
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
+class UpstreamBooks:
     """What happened to the rows of a job in the stages before its last one."""
 
     books: Books
@@ -121,7 +121,7 @@ class Earlier:
         }
 
     @classmethod
-    def of(cls, summary: Mapping[str, Any]) -> Earlier | None:
+    def of(cls, summary: Mapping[str, Any]) -> UpstreamBooks | None:
         """Returns what `summary.json` says of it; None if there were no such stages."""
         found = summary.get("earlier")
         if found is None:

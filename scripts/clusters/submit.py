@@ -124,11 +124,11 @@ def exit_code(state: Mapping[str, Any] | None) -> int:
 def left(output: str) -> str:
     """Returns a line that says how far the job at an output is."""
     from curate.clock import SystemClock
-    from curate.observe.job import look
+    from curate.observe.job import read_status
 
     pool = ThreadPoolExecutor(max_workers=1)
     try:
-        status = pool.submit(look, output, SystemClock().now()).result(LOOK_S)
+        status = pool.submit(read_status, output, SystemClock().now()).result(LOOK_S)
     except CurateError as error:
         return f"nothing to go on from at {output} ({str(error).splitlines()[0]})"
     except Late:

@@ -12,7 +12,7 @@ import pytest
 from curate.cli.status import show_all
 from curate.job.job import Job
 from curate.ledger.summary import RunState
-from curate.observe.job import look
+from curate.observe.job import read_status
 from curate.observe.status import JobStatus
 from tests.fakes import FakeClock
 
@@ -31,7 +31,7 @@ class Watched(Job):
     seen: ClassVar[list[JobStatus]] = []
 
     def process(self, batch: pa.Table) -> pa.Table:
-        self.seen.append(look(self.output, time.time()))
+        self.seen.append(read_status(self.output, time.time()))
         if self.poison and batch["id"][0].as_py() == self.poison:
             raise ValueError("boom")
         return batch.select(["id"])
@@ -59,7 +59,7 @@ def test_a_running_job_is_seen_running(inputs: str) -> None:
     assert [status.done for status in Watched.seen] == list(range(SHARDS))
     assert {status.total for status in Watched.seen} == {SHARDS}
     assert [len(status.runs) for status in Watched.seen] == [1] * SHARDS
-    after = look(Watched.output, time.time())
+    after = read_status(Watched.output, time.time())
     assert (after.state, after.done, after.pending) == ("complete", SHARDS, 0)
     assert after.rows == {"in": 15, "created": 0, "out": 15, "dropped": {}, "quarantined": 0}
     assert [(one.state, one.run_id) for one in after.runs] == [("complete", Watched.seen[0].runs[0].run_id)]
@@ -70,12 +70,12 @@ def test_a_failed_shard_is_seen_and_grouped(inputs: str, clock: FakeClock, monke
     monkeypatch.setattr(Watched, "poison", "3")
     monkeypatch.setattr("curate.driver.stage_run.SystemClock", lambda: clock)
     assert run(inputs).state is RunState.FAILED
-    status = look(Watched.output, clock.now())
+    status = read_status(Watched.output, clock.now())
     assert (status.state, status.done, status.failed, status.pending) == ("failed", 4, 1, 0)
     assert status.failures == [{"error": "ValueError: boom", "count": 1, "shard": "s3"}]
     monkeypatch.setattr(Watched, "poison", "")
     assert run(inputs).state is RunState.COMPLETE
-    status = look(Watched.output, clock.now())
+    status = read_status(Watched.output, clock.now())
     assert (status.state, status.done, status.failed, status.failures) == ("complete", SHARDS, 0, [])
     assert [one.state for one in status.runs] == ["complete", "failed"]
 
@@ -92,7 +92,7 @@ def test_a_job_that_ran_is_known(inputs: str, capsys: pytest.CaptureFixture[str]
 def test_a_finished_job_that_runs_again_leaves_no_trace(inputs: str) -> None:
     """Nothing was done, so there is nothing to tell: no run, no heartbeat, no event."""
     run(inputs)
-    before = look(Watched.output, time.time())
+    before = read_status(Watched.output, time.time())
     summary = run(inputs)
     assert (summary.skipped, summary.dispatched) == (SHARDS, 0)
-    assert look(Watched.output, time.time()).runs == before.runs
+    assert read_status(Watched.output, time.time()).runs == before.runs

@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from curate.clock import SystemClock
-from curate.driver.stage_progress import Course
+from curate.driver.stage_progress import JobProgress
 from curate.exchange import ranges
 from curate.ledger import layout
 from curate.ledger.stages import StageReport
@@ -152,7 +152,7 @@ class TestStatus:
     def test_it_is_one_job_in_the_list(self, place: Place) -> None:
         """Stages are no jobs of their own."""
         place.run(BEFORE)
-        assert [one["output"] for one in registry.known()] == [place.out]
+        assert [one["output"] for one in registry.list_jobs()] == [place.out]
 
     def test_while_it_runs(self, place: Place, curate: Curate, monkeypatch: pytest.MonkeyPatch) -> None:
         """One run, from its first stage to its last; each is seen at work."""
@@ -331,7 +331,7 @@ class TestVerify:
 
 def test_a_run_that_is_refused_is_none(place: Place) -> None:
     """Nothing says in the ledger that there is a run before a stage has begun to work."""
-    course = Course(
+    course = JobProgress(
         Ordered(trouble="").spec(), Ordered(trouble="").options(input=place.root, output=place.out, backend="inline"),
         None, FakeClock(), (StageReport("0a", "sort: map"), StageReport("", "write")), None,  # type: ignore[arg-type]
     )  # fmt: skip

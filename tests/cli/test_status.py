@@ -25,7 +25,7 @@ from curate.ledger import layout
 from curate.ledger.run_log import whereabouts
 from curate.observe import job as looking
 from curate.observe import registry
-from curate.observe.job import NEWEST_RUNS, look
+from curate.observe.job import NEWEST_RUNS, read_status
 from curate.storage import memory
 from curate.storage.open import open_store
 from curate.tasks.books import Books
@@ -231,7 +231,7 @@ def test_a_damaged_heartbeat_hides_only_itself(root: str, data: bytes) -> None:
     runs = {RUN: heartbeat("failed", started=1.0, updated=2.0), RUN + "x": {}}
     ledger = make_job(root, total=2, done=1, runs=runs)
     ledger.store.replace(ledger.uri(layout.run_file(RUN + "x", "heartbeat.json")), data)
-    status = look(root, 100.0)
+    status = read_status(root, 100.0)
     assert (status.state, status.done) == ("failed", 1)
     assert [one.run_id for one in status.runs] == [RUN]
 
@@ -242,7 +242,7 @@ def test_it_costs_one_listing_and_a_few_reads(root: str, monkeypatch: pytest.Mon
     make_job(root, total=20, done=20, runs=runs, summary=True)
     store = open_store(root)
     monkeypatch.setattr(looking, "open_store", lambda _: store)
-    assert look(root, 100.0).state == "complete"
+    assert read_status(root, 100.0).state == "complete"
     assert store.calls.as_dict() == {"list": 1, "get": 3 + 3, "put": 0, "delete": 0}
 
 
@@ -257,7 +257,7 @@ def test_a_job_of_ten_thousand_runs_is_read_by_its_newest(tmp_path: Path, monkey
             ledger.store.replace(ledger.uri(layout.run_file(f"20240101T{number:06d}Z-abc123", name)), beat)
     shown = Shown(monkeypatch, 80, terminal=False)
     assert show_job(root, FakeClock(), as_json=False, watch_s=None) == 0
-    assert len(look(root, 100.0).runs) == NEWEST_RUNS
+    assert len(read_status(root, 100.0).runs) == NEWEST_RUNS
     assert any("... and 9,995 earlier" in line for line in shown.lines())
     memory.clear(bucket)
     assert list(tmp_path.iterdir()) == []
@@ -269,7 +269,7 @@ def test_a_summary_that_vanishes_while_one_looks_is_none(root: str, monkeypatch:
     listing = ledger.list()
     ledger.store.delete(ledger.uri(layout.SUMMARY))
     monkeypatch.setattr(looking.Ledger, "list", lambda _: listing)
-    assert look(root, 100.0).state == "pending"
+    assert read_status(root, 100.0).state == "pending"
 
 
 # Watching
@@ -337,7 +337,7 @@ def test_watching_is_left_with_an_interrupt(bare: bool, capsys: pytest.CaptureFi
     clock = Impatient()
     root = f"memory://watch-{uuid.uuid4().hex}/out"
     make_job(root, total=3, done=0, runs={RUN: running(clock.now())})
-    registry.remember(root, "toxicity", RUN, clock.now())
+    registry.register(root, "toxicity", RUN, clock.now())
     if bare:
         assert show_all(clock, as_json=True, watch_s=2.0) == 130
     else:
@@ -356,7 +356,7 @@ def test_bare_status_lists_jobs_newest_first(tmp_path: Path, run: Callable[..., 
     damaged = make_job(f"{tmp_path}/c", total=1, done=0)
     damaged.store.replace(damaged.uri(layout.JOB), b"{")
     for number, name in enumerate(["gone", "a", "c", "b"]):
-        registry.remember(f"{tmp_path}/{name}", "language" if name == "b" else "toxicity", RUN, 86400.0 * number)
+        registry.register(f"{tmp_path}/{name}", "language" if name == "b" else "toxicity", RUN, 86400.0 * number)
     code, out, err = run("status")
     assert (code, err) == (0, "")
     lines = out.splitlines()
@@ -387,18 +387,18 @@ def test_a_store_that_does_not_answer_hides_no_other_job(
     """However many jobs are there, and whichever was started last: each is listed as unreachable."""
     root = f"memory://answers-{uuid.uuid4().hex}/out"
     make_job(root, total=1, done=1, runs={RUN: heartbeat("complete", started=1, updated=2)}, summary=True)
-    registry.remember(root, "answers", RUN, 1.0)
+    registry.register(root, "answers", RUN, 1.0)
     for number in range(2 * rendering.LOOKERS):
-        registry.remember(f"gs://silent/{number}", "silent", RUN, 2.0 + number)
+        registry.register(f"gs://silent/{number}", "silent", RUN, 2.0 + number)
     silence = threading.Event()
 
     def glance(output: str, now: float) -> Any:
         if output.startswith("gs://"):
             silence.wait()
             raise looking.NoJobError(output)
-        return look(output, now)
+        return read_status(output, now)
 
-    monkeypatch.setattr(rendering, "glance", glance)
+    monkeypatch.setattr(rendering, "quick_status", glance)
     monkeypatch.setattr(rendering, "ANSWER_S", 0.2)
     monkeypatch.setattr(rendering, "is_local", lambda output: output.startswith("memory://"))
     try:
@@ -423,7 +423,7 @@ def test_known_jobs_may_be_kept_in_a_bucket(
     """`CURATE_HOME=gs://...` shares one list among machines."""
     monkeypatch.setenv("CURATE_HOME", f"{root}/home")
     make_job(f"{root}/job", total=2, done=1)
-    registry.remember(f"{root}/job", "toxicity", RUN, 0.0)
+    registry.register(f"{root}/job", "toxicity", RUN, 0.0)
     code, out, _ = run("status")
     assert code == 0
     assert out.splitlines()[1].split()[:3] == ["toxicity", "pending", "1/2"]
@@ -434,18 +434,18 @@ def test_a_large_job_is_listed_as_its_heartbeat_counted(root: str, monkeypatch: 
     monkeypatch.setattr(looking, "COUNTED_SHARDS", 5)
     beat = heartbeat("interrupted", started=1.0, updated=2.0, shards={"total": 6, "done": 2, "failed": 1})
     ledger = make_job(root, total=6, done=3, runs={RUN: beat})
-    glanced = looking.glance(root, 100.0)
+    glanced = looking.quick_status(root, 100.0)
     assert (glanced.state, glanced.total, glanced.done, glanced.failed, glanced.pending) == ("interrupted", 6, 2, 1, 3)
-    assert look(root, 100.0).done == 3
+    assert read_status(root, 100.0).done == 3
     ledger.create_json(layout.SUMMARY, {"rows": Books().rows(), "counters": {}})
-    assert (looking.glance(root, 100.0).state, looking.glance(root, 100.0).done) == ("complete", 6)
+    assert (looking.quick_status(root, 100.0).state, looking.quick_status(root, 100.0).done) == ("complete", 6)
 
 
 def test_a_small_job_is_counted_even_in_a_list(root: str) -> None:
     """After a kill the heartbeat lags behind the outputs."""
     beat = heartbeat("running", started=1.0, updated=2.0, shards={"total": 6, "done": 2})
     make_job(root, total=6, done=3, runs={RUN: beat})
-    glanced = looking.glance(root, 100.0)
+    glanced = looking.quick_status(root, 100.0)
     assert (glanced.state, glanced.done) == ("stalled", 3)
 
 
@@ -527,13 +527,13 @@ def test_a_run_of_this_machine_is_stalled_as_soon_as_it_is_gone(root: str) -> No
     now = time.time()
     here = heartbeat("running", started=now, updated=now, elsewhere=False)
     make_job(root, total=1, done=0, runs={RUN: here})
-    assert look(root, now).state == "running"
+    assert read_status(root, now).state == "running"
     store = open_store(root, f"{root}/_curate/tmp/t")
     store.replace(
         f"{root}/{layout.run_file(RUN, 'heartbeat.json')}",
         orjson.dumps({**here, **whereabouts(), "pid_started": "1", "run_id": RUN}),
     )
-    assert look(root, now).state == "stalled"
+    assert read_status(root, now).state == "stalled"
 
 
 def test_nothing_that_a_job_says_can_act_on_the_terminal(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -584,7 +584,7 @@ def test_a_long_output_gets_its_own_line_on_a_narrow_terminal(
     """So that columns stay columns."""
     root = f"memory://render-{uuid.uuid4().hex}/" + "a-long-directory-name/" * 3 + "out"
     make_job(root, total=4, done=1)
-    registry.remember(root, "toxicity", RUN, 0.0)
+    registry.register(root, "toxicity", RUN, 0.0)
     shown = Shown(monkeypatch, columns, terminal=True)
     show_all(clock, as_json=False, watch_s=None)
     lines = shown.lines()

@@ -10,9 +10,9 @@ import pytest
 import structlog
 
 import curate
-from curate.driver.account import MOST_WARNINGS, Account
+from curate.driver.account import MOST_WARNINGS, RunRecorder
 from curate.job.job import Job
-from curate.observe.metrics import Measured
+from curate.observe.metrics import PipelineMetrics
 from curate.observe.progress import Progress
 
 
@@ -63,7 +63,7 @@ class Shown:
     """Keeps what it is shown."""
 
     interval_s = 0.0
-    seen: ClassVar[list[Measured]] = []
+    seen: ClassVar[list[PipelineMetrics]] = []
 
     def show(self, progress: Progress) -> None:
         assert progress.measured is not None
@@ -79,13 +79,13 @@ def test_operators_are_told(
 ) -> None:
     """To a display always, shard by shard; in heartbeats where there is a pool, or more than one step."""
     beats: list[dict[str, Any]] = []
-    heartbeat = Account.heartbeat
+    heartbeat = RunRecorder.heartbeat
 
-    def kept(account: Account) -> dict[str, Any]:
+    def kept(account: RunRecorder) -> dict[str, Any]:
         beats.append(heartbeat(account))
         return beats[-1]
 
-    monkeypatch.setattr(Account, "heartbeat", kept)
+    monkeypatch.setattr(RunRecorder, "heartbeat", kept)
     monkeypatch.setattr(Shown, "seen", [])
     for number in range(3):
         (tmp_path / f"{number}.jsonl").write_text('{"id": "1"}\n' * 10)

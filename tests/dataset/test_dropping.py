@@ -19,7 +19,7 @@ from curate.job.job import Job
 from curate.ledger import layout
 from curate.ledger.summary import RunState, Summary
 from curate.observe.failures import read_failures
-from curate.observe.job import look
+from curate.observe.job import read_status
 from curate.observe.summary_text import render
 from curate.observe.verify import verify
 from tests.fakes import FakeClock
@@ -104,7 +104,7 @@ def check_same_as_fresh(job: Job, source: Path, out: Path, fresh: Path) -> None:
     assert data(out) == data(fresh)
     assert totals(out) == totals(fresh)
     assert verify(str(out)).state == "ok"
-    found, other = (look(str(one), SystemClock().now()) for one in (out, fresh))
+    found, other = (read_status(str(one), SystemClock().now()) for one in (out, fresh))
     assert (found.state, found.total, found.done, found.rows) == (other.state, other.total, other.done, other.rows)
     assert found.missing == (0, 0)
 
@@ -119,7 +119,7 @@ def test_it_is_said_with_the_count(source: Path, out: Path) -> None:
         assert SENTENCE in [one["event"] for one in logs]
         assert (summary.state, summary.total, summary.missing) == (RunState.COMPLETE, 4, (1, 1))
         assert SENTENCE in render(summary)
-        assert look(str(out), SystemClock().now()).as_dict()["missing_inputs"] == {"inputs": 1, "shards": 1}
+        assert read_status(str(out), SystemClock().now()).as_dict()["missing_inputs"] == {"inputs": 1, "shards": 1}
     assert data(out) == before
 
 

@@ -16,7 +16,7 @@ from curate.ledger import layout
 from curate.ledger.compression import compress
 from curate.ledger.failures import DONE, FAILED, RETRY
 from curate.ledger.ledger import Ledger
-from curate.ledger.listing import match
+from curate.ledger.listing import match_outputs
 from curate.observe.failures import JobFailures, failed_now, read_failures
 from curate.observe.job import NoJobError
 from tests.job.inline import refusing
@@ -108,7 +108,7 @@ class TestFailedNow:
         ledger = make_job(f"memory://failed-{id(outcomes)}/out", total=TOTAL, done=2)
         listing = ledger.list()
         plan = ledger.read_plan(listing)
-        found = failed_now(Scripted(ledger.store, ledger.root), listing, plan, match(plan, listing, SUFFIX))
+        found = failed_now(Scripted(ledger.store, ledger.root), listing, plan, match_outputs(plan, listing, SUFFIX))
         last = {rank: outcome for _, rank, outcome in times if outcome != RETRY}
         assert list(np.flatnonzero(found)) == [rank for rank in range(2, TOTAL) if last.get(rank) == FAILED]
 

@@ -10,7 +10,7 @@ import pytest
 from curate.driver.rivals import BETWEEN_LOOKS_S
 from curate.errors import JobReplacedError, ObjectNotFound
 from curate.ledger.listing import sort_listing
-from curate.ledger.owned_store import SURE_S, OwnedStore
+from curate.ledger.owned_store import SURE_S, FencedStore
 from curate.ledger.run_log import HEARTBEAT_S
 from curate.storage.memory import MemoryStore, clear
 from tests.fakes import FakeClock
@@ -43,7 +43,7 @@ class Bench:
         self.clock = FakeClock()
         self.inner = Pausing()
         self.others = MemoryStore()
-        self.store = OwnedStore(self.inner, ROOT, self.clock)
+        self.store = FencedStore(self.inner, ROOT, self.clock)
         self.store.claim(self.inner.publish(JOB, b"mine").object.generation, self.store.moment())
         self.start = self.inner.calls.copy()
 
@@ -70,7 +70,7 @@ def bench() -> Iterator[Bench]:
     clear("owned")
 
 
-WRITES: dict[str, Callable[[OwnedStore], object]] = {
+WRITES: dict[str, Callable[[FencedStore], object]] = {
     "publish": lambda store: store.publish(PART, b"part"),
     "replace": lambda store: store.replace(BEAT, b"beat"),
     "delete": lambda store: store.delete(JOB),
@@ -85,14 +85,14 @@ def test_others_wait_for_longer_than_it_is_sure() -> None:
 
 
 @every_write
-def test_a_write_looks_only_after_a_silence(bench: Bench, write: Callable[[OwnedStore], object]) -> None:
+def test_a_write_looks_only_after_a_silence(bench: Bench, write: Callable[[FencedStore], object]) -> None:
     bench.clock.advance(SURE_S)
     write(bench.store)
     assert bench.gets == 0
 
 
 @every_write
-def test_a_silence_costs_one_look(bench: Bench, write: Callable[[OwnedStore], object]) -> None:
+def test_a_silence_costs_one_look(bench: Bench, write: Callable[[FencedStore], object]) -> None:
     bench.clock.advance(HOUR_S)
     write(bench.store)
     assert bench.gets == 1
@@ -120,7 +120,7 @@ def test_a_heartbeat_does_not_count_from_its_end(bench: Bench) -> None:
 
 @every_write
 @pytest.mark.parametrize("gone", [False, True])
-def test_nothing_is_written_to_another_s_job(bench: Bench, write: Callable[[OwnedStore], object], gone: bool) -> None:
+def test_nothing_is_written_to_another_s_job(bench: Bench, write: Callable[[FencedStore], object], gone: bool) -> None:
     """Replaced or removed while the driver was paused; from then on it asks nobody and refuses."""
     bench.hour_passes()
     if gone:

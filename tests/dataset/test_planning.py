@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from curate.job.job import Job
 from curate.job.shapes import FileJob
-from curate.ledger.manifest import Plan
+from curate.ledger.manifest import ShardPlan
 from curate.ledger.summary import RunState
 from curate.sources.planning import refuse_collisions
 from curate.sources.split import whole
@@ -130,9 +130,9 @@ class TestNames:
         for order in (shards, shards[::-1]):
             if clash:
                 with refusing(";"):
-                    refuse_collisions(Plan.of([]), order, ".parquet")
+                    refuse_collisions(ShardPlan.of([]), order, ".parquet")
             else:
-                refuse_collisions(Plan.of([]), order, ".parquet")
+                refuse_collisions(ShardPlan.of([]), order, ".parquet")
 
 
 class TestFormats:

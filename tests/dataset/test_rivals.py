@@ -17,14 +17,14 @@ from curate.driver.rivals import (
     LONG_SILENT_S,
     NEWEST_RUNS,
     OVERWRITE_SILENT_S,
-    Beat,
+    DriverHeartbeat,
+    Liveness,
     Process,
-    Standing,
-    at_work,
     beat_of,
     first_look,
     process_here,
     refuse_rivals,
+    running_drivers,
     second_look,
 )
 from curate.errors import ConfigError
@@ -36,7 +36,7 @@ from tests.ledgers import heartbeat, make_job
 NOW = 1_700_000_000.0
 
 beats = st.builds(
-    Beat,
+    DriverHeartbeat,
     run_id=st.just("r"),
     running=st.booleans(),
     updated=st.integers(int(NOW - 2 * OVERWRITE_SILENT_S), int(NOW) + 100),
@@ -45,22 +45,22 @@ beats = st.builds(
 
 
 @given(beats, st.sampled_from([LONG_SILENT_S, OVERWRITE_SILENT_S]))
-def test_what_one_look_tells(beat: Beat, silent_s: float) -> None:
+def test_what_one_look_tells(beat: DriverHeartbeat, silent_s: float) -> None:
     """Over is gone; of one that says it runs, its process decides; where that is not known, only a long silence."""
     if not beat.running:
-        expected = Standing.GONE
+        expected = Liveness.GONE
     elif beat.process is not Process.UNKNOWN:
-        expected = Standing.GONE if beat.process is Process.GONE else Standing.ALIVE
+        expected = Liveness.GONE if beat.process is Process.GONE else Liveness.ALIVE
     else:
-        expected = Standing.GONE if beat.updated + silent_s < NOW else Standing.UNCLEAR
+        expected = Liveness.GONE if beat.updated + silent_s < NOW else Liveness.UNCLEAR
     assert first_look(beat, NOW, silent_s) is expected
 
 
 @given(beats, beats)
-def test_what_a_second_look_tells(before: Beat, after: Beat) -> None:
+def test_what_a_second_look_tells(before: DriverHeartbeat, after: DriverHeartbeat) -> None:
     """Alive is who says that it runs and said so again, earlier or later by its own clock."""
     alive = after.running and after.updated != before.updated
-    assert second_look(before, after) is (Standing.ALIVE if alive else Standing.GONE)
+    assert second_look(before, after) is (Liveness.ALIVE if alive else Liveness.GONE)
 
 
 def test_the_wait_is_longer_than_a_heartbeat() -> None:
@@ -120,7 +120,7 @@ class Store:
         self.clock.sleep = sleep  # type: ignore[method-assign]
 
     def look(self, **options: Any) -> list[str]:
-        return [beat.run_id for beat, _ in at_work(self.ledger, self.runs, self.clock, **options)]
+        return [beat.run_id for beat, _ in running_drivers(self.ledger, self.runs, self.clock, **options)]
 
     def gets(self) -> int:
         return self.ledger.store.calls.get
@@ -150,8 +150,8 @@ def test_no_wait_where_none_is_unclear(tmp_path: Path) -> None:
 
 def test_no_wait_if_it_may_not(tmp_path: Path) -> None:
     store = Store(tmp_path, {"a": NOW - 5})
-    assert [standing for _, standing in at_work(store.ledger, store.runs, store.clock, wait=False)] == [
-        Standing.UNCLEAR
+    assert [standing for _, standing in running_drivers(store.ledger, store.runs, store.clock, wait=False)] == [
+        Liveness.UNCLEAR
     ]
     assert store.clock.sleeps == []
 
@@ -162,7 +162,7 @@ def test_a_run_without_a_heartbeat_has_only_begun(tmp_path: Path) -> None:
     about = {"run_id": "new", "started": NOW - 1, "shards": {"total": 9, "scope": 9, "skipped": 2}}
     ledger.create_json("_curate/runs/new/run.json", about | whereabouts() | {"pid": 2**22 + 1, "pid_started": "7"})
     ledger.create_json("_curate/runs/far/run.json", about | {"run_id": "far", "host": "far", "pid": 3})
-    found = at_work(ledger, ["new", "far", "neither"], FakeClock(NOW), wait=False)
+    found = running_drivers(ledger, ["new", "far", "neither"], FakeClock(NOW), wait=False)
     assert [(beat.run_id, beat.done, beat.total) for beat, _ in found] == [("far", 2, 9)]
 
 

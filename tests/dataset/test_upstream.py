@@ -16,7 +16,7 @@ from curate.errors import ConfigError
 from curate.job.job import Job
 from curate.ledger import layout
 from curate.ledger.summary import RunState
-from curate.observe.job import look
+from curate.observe.job import read_status
 from curate.observe.summary_text import render
 from curate.sources.listing import list_inputs
 from curate.sources.patterns import parse_input
@@ -245,7 +245,7 @@ def test_what_was_allowed_is_on_record(source: Path, tmp_path: Path, reader: Any
     assert len(output_rows(out)) == 9
     (run,) = [orjson.loads(path.read_bytes()) for path in (out / layout.RUNS).glob("*/run.json")]
     assert (run["allow_incomplete_input"], run["incomplete_input"]) == (True, [hole])
-    assert look(str(out), SystemClock().now()).as_dict()["incomplete_input"] == [hole]
+    assert read_status(str(out), SystemClock().now()).as_dict()["incomplete_input"] == [hole]
 
 
 def test_whole_again_it_is_said_no_more(source: Path, tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_whole_again_it_is_said_no_more(source: Path, tmp_path: Path) -> None:
     run_job(Copy(), source, first)
     summary = run_job(Copy(), first, out)
     assert (summary.total, summary.incomplete_input) == (4, ())
-    assert "incomplete_input" not in look(str(out), SystemClock().now()).as_dict()
+    assert "incomplete_input" not in read_status(str(out), SystemClock().now()).as_dict()
     assert "incomplete_input" not in orjson.loads((out / layout.SUMMARY).read_bytes())
 
 

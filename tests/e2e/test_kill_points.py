@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from curate.clock import SystemClock
-from curate.observe.job import look
+from curate.observe.job import read_status
 from tests.e2e.conftest import Sweep
 from tests.e2e.harness import (
     CURATION,
@@ -159,7 +159,7 @@ def test_killed_at_every_operation_of_a_growth(local: Place, sweep: Sweep, tmp_p
             shutil.copytree(root / "old", out)
             killed = zygote.run(*common, str(out), kill_operation=number, kill_when="before")
             assert killed.code == -9, f"{where}: {killed.code} {killed.err}"
-            status = look(str(out), SystemClock().now())
+            status = read_status(str(out), SystemClock().now())
             assert status.state != "complete" or outputs(local.objects(out.name)) == outputs(expected), where
             ended = zygote.run(*common, str(out))
             assert ended.code == 0, f"{where}: {ended.err}"

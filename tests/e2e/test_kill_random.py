@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from curate.clock import SystemClock
-from curate.observe.job import NoJobError, look
+from curate.observe.job import NoJobError, read_status
 from tests.e2e.harness import (
     CURATION,
     Driver,
@@ -117,7 +117,7 @@ def test_a_store_that_fails_now_and_then(emulator: GcsEmulator, tmp_path: Path) 
 def _state(place: Place) -> str | None:
     """Returns the state of the killed job; None if there is none yet."""
     try:
-        return look(f"{place.root}/killed", SystemClock().now()).state
+        return read_status(f"{place.root}/killed", SystemClock().now()).state
     except NoJobError:
         return None
 

@@ -13,7 +13,7 @@ import pytest
 from curate.clock import SystemClock
 from curate.ledger.ledger import Ledger
 from curate.ledger.summary import Summary
-from curate.observe.job import look
+from curate.observe.job import read_status
 from curate.storage.open import open_store
 from tests.e2e.harness import CURATION, Driver, Ended, Place, corpus, executions, outputs, strangers, totals, wait_until
 from tests.e2e.jobs.curation import Curation
@@ -65,7 +65,7 @@ class Bench:
         assert "Traceback" not in ended.err
         result = ended.json
         assert (result["state"], result["shards"]["done"]) == ("interrupted", done)
-        status = look(f"{self.place.root}/out", SystemClock().now())
+        status = read_status(f"{self.place.root}/out", SystemClock().now())
         assert (status.state, status.done, status.running) == ("interrupted", done, 0)
         assert status.rows == result["rows"]
         ledger = Ledger(open_store(self.place.root), f"{self.place.root}/out")

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from curate.clock import SystemClock
-from curate.observe.job import look
+from curate.observe.job import read_status
 from tests.e2e.harness import ROOT, Place, corpus, end_all, json_line, outputs, run, totals, wait_until, write_files
 from tests.fakes import NEVER_S
 
@@ -205,9 +205,9 @@ def test_stopping_a_job_flushes_its_ledger(head: Head, local: Place, tmp_path: P
     hold.unlink()
     again = head.submit(*argv)
     assert again.returncode == 0, again.stdout
-    assert look(f"{local.root}/out", SystemClock().now()).state == "complete"
+    assert read_status(f"{local.root}/out", SystemClock().now()).state == "complete"
 
 
 def _not_running(output: str) -> object:
-    status = look(output, SystemClock().now())
+    status = read_status(output, SystemClock().now())
     return None if status.state == "running" else status

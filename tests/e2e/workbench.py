@@ -10,7 +10,7 @@ from typing import Any
 from curate.clock import Clock, SystemClock
 from curate.graph.entry import run
 from curate.ledger.summary import RunState, Summary
-from curate.observe.job import look
+from curate.observe.job import read_status
 from curate.observe.status import JobStatus
 from curate.runtime.protocol import PoolSpec, Resources
 from tests.e2e.harness import Place, balanced, executions
@@ -63,7 +63,7 @@ class Bench:
 
     def status(self) -> JobStatus:
         """Returns what `curate status` shows."""
-        return look(f"{self.place.root}/out", SystemClock().now())
+        return read_status(f"{self.place.root}/out", SystemClock().now())
 
 
 def complete(summary: Summary) -> Summary:

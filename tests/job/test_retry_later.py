@@ -20,7 +20,7 @@ from curate.errors import RetryLater
 from curate.job.job import Job
 from curate.job.params import param
 from curate.ledger.summary import RunState
-from curate.observe.job import look
+from curate.observe.job import read_status
 from curate.pipeline.patience import MOST_TRIES, wait_s
 from curate.pipeline.step import ActorPool
 from tests.fakes import FakeClock
@@ -306,7 +306,7 @@ def test_who_looks_is_told_what_a_shard_waits_for(service: Service, tmp_path: Pa
     shown: list[str] = []
     from curate.driver import account as module
 
-    original = module.Account.waits
+    original = module.RunRecorder.waits
 
     def waits(self: Any, launch: Any, word: Any) -> None:
         original(self, launch, word)
@@ -316,7 +316,7 @@ def test_who_looks_is_told_what_a_shard_waits_for(service: Service, tmp_path: Pa
             shown.extend(_heading(0, [], retrying, everything=False))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module.Account, "waits", waits)
+        patch.setattr(module.RunRecorder, "waits", waits)
         ended = run_job(job, inputs(tmp_path), tmp_path / "out", clock=CLOCK)
     assert ended.state is RunState.COMPLETE
     reason = "service busy (HTTP 429)"
@@ -327,7 +327,7 @@ def test_who_looks_is_told_what_a_shard_waits_for(service: Service, tmp_path: Pa
     )
     assert account[-1] == (0.0, None, "")
     assert shown == ["no shard has failed for good; 1 shard is being retried: service busy (HTTP 429)"] * 2
-    assert look(str(tmp_path / "out"), CLOCK.now()).retrying == []
+    assert read_status(str(tmp_path / "out"), CLOCK.now()).retrying == []
 
 
 def test_waits_end_at_a_minute_unless_more_is_asked_for() -> None:
@@ -382,7 +382,7 @@ def test_metrics_are_summed_and_a_rerun_goes_on_with_them(service: Service, cloc
     assert first.books.sorted_metrics()["metrics"]["batches"] == 2 * 3 + 3
     last = run_job(Measured(), source, output, clock=clock)
     again = run_job(Measured(), source, output, clock=clock)
-    told = look(str(output), clock.now())
+    told = read_status(str(output), clock.now())
     for metrics in (last.as_dict()["metrics"], again.as_dict()["metrics"], told.metrics, told.as_dict()["metrics"]):
         assert metrics["batches"] == 3 * 3 + 3
     assert "metrics" not in run_job(Calling(), source, tmp_path / "none", clock=clock).as_dict()

@@ -23,7 +23,7 @@ import pytest
 import structlog
 
 from curate.arrow.order import Order, SortKey
-from curate.driver.rivals import at_work
+from curate.driver.rivals import running_drivers
 from curate.errors import ConfigError, CorruptInput, CurateError
 from curate.exchange.run_file import RunFile, RunWriter
 from curate.formats.record import OutputFormat, gzip_trailer, parquet_record, read_record, run_end, zstd_trailer
@@ -34,7 +34,7 @@ from curate.ledger.compression import MOST_SEGMENT_BYTES, compress, decompress
 from curate.ledger.manifest import SCHEMA
 from curate.observe.browse import quarantined, rows, said
 from curate.observe.failures import read_failures
-from curate.observe.job import find_job, look
+from curate.observe.job import find_job, read_status
 from curate.observe.verify import verify
 from curate.storage.memory import clear
 from curate.storage.open import open_store
@@ -108,11 +108,11 @@ def read_everything(root: str = ROOT) -> None:
 
     def run_again() -> None:
         found = find_job(root)
-        list(at_work(found.ledger, found.listing.run_ids, FakeClock(), wait=False))
+        list(running_drivers(found.ledger, found.listing.run_ids, FakeClock(), wait=False))
         recorded_run(found.ledger, found.listing)
 
     def status() -> None:
-        orjson.dumps(look(root, 1.0e9).as_dict())
+        orjson.dumps(read_status(root, 1.0e9).as_dict())
 
     readers: list[Callable[[], Any]] = [status, failures, lambda: verify(root), browse, set_aside, run_again]
     for reader in readers:
@@ -154,7 +154,7 @@ def test_as_it_is_all_is_read(sound: dict[str, bytes]) -> None:
     place({name: data for name, data in sound.items() if name != layout.SUMMARY})
     found = read_failures(ROOT)
     assert [group.shards for group in found.groups()] == [1]
-    assert look(ROOT, 1.0).done == 2
+    assert read_status(ROOT, 1.0).done == 2
     assert len(list(quarantined(find_job(ROOT)))) == 1
     assert len(list(rows(find_job(ROOT)))) == 2
     assert not verify(ROOT).counts

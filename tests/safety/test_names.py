@@ -110,7 +110,7 @@ def test_a_name_is_refused_if_and_only_if_the_system_would_take_it_elsewhere(nam
     own = there.split("/")[2:3]
     leads_out = there != f"/out/{name}" or (own in (["_curate"], ["_side"]) and "/" in name)
     odd = re.search(r"[\x00-\x1f\x7f]", name) is not None
-    assert (validation.escaping(pa.array([name])) is not None) == (leads_out or odd)
+    assert (validation.paths_outside(pa.array([name])) is not None) == (leads_out or odd)
 
 
 # A ledger by somebody else

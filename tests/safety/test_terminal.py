@@ -192,16 +192,16 @@ def test_logs_are_harmless(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_job_of_an_evil_name_shows_its_progress_harmless(capsys: pytest.CaptureFixture[str]) -> None:
     """Lines that are drawn in place: the job's name, a stage's, an operator's."""
-    from curate.observe.metrics import Measured, Operated, Role
+    from curate.observe.metrics import OperatorMetrics, PipelineMetrics, Role
     from curate.observe.progress import LiveDisplay, Progress
     from curate.pipeline.meters import Meter
 
     rate = {"shards_per_s": 1.0, "rows_per_s": 5.0, "bytes_per_s": 2048.0}
-    steps = tuple(Operated(EVIL, Role.STEP, Meter(rows_out=1)) for _ in range(2))
+    steps = tuple(OperatorMetrics(EVIL, Role.STEP, Meter(rows_out=1)) for _ in range(2))
     shown = LiveDisplay()
     for stage in (f"stage 1 of 2: {EVIL}", f"stage 2 of 2: {EVIL}"):
-        shown.show(Progress(EVIL, 4, 2, 1, 0, 10, rate, (2.0, 3.5), Measured(steps), stage))
-    shown.close(Progress(EVIL, 4, 4, 0, 0, 10, rate, None, Measured(steps), stage))
+        shown.show(Progress(EVIL, 4, 2, 1, 0, 10, rate, (2.0, 3.5), PipelineMetrics(steps), stage))
+    shown.close(Progress(EVIL, 4, 4, 0, 0, 10, rate, None, PipelineMetrics(steps), stage))
     text = re.sub("\x1b\\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().err).replace("\r", "")
     assert "red]x" in text
     assert not ACTING.search(text), ascii(text)

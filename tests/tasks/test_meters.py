@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.observe.metrics import Capacity, Flow, Measured, Operated, Role, limit_of, operated
+from curate.observe.metrics import Capacity, Flow, OperatorMetrics, PipelineMetrics, Role, limit_of, operated
 from curate.pipeline.meters import Meter, add_packed, packed
 from curate.runtime.protocol import PoolState
 
@@ -69,86 +69,91 @@ def test_pools_are_those_of_the_steps_that_have_one() -> None:
 # What limits
 
 
-def read(wall_s: float, cpu_s: float | None = None) -> Operated:
-    return Operated("read_json('in')", Role.READ, Meter(wall_s=wall_s, cpu_s=wall_s if cpu_s is None else cpu_s))
+def read(wall_s: float, cpu_s: float | None = None) -> OperatorMetrics:
+    return OperatorMetrics("read_json('in')", Role.READ, Meter(wall_s=wall_s, cpu_s=wall_s if cpu_s is None else cpu_s))
 
 
-def step(wall_s: float, cpu_s: float | None = None, name: str = "map(clean)", behind: bool = False) -> Operated:
+def step(wall_s: float, cpu_s: float | None = None, name: str = "map(clean)", behind: bool = False) -> OperatorMetrics:
     cpu_s = wall_s if cpu_s is None else cpu_s
-    return Operated(name, Role.STEP, Meter(wall_s=wall_s, cpu_s=cpu_s), behind=behind)
+    return OperatorMetrics(name, Role.STEP, Meter(wall_s=wall_s, cpu_s=cpu_s), behind=behind)
 
 
-def pool(wall_s: float, actor_s: float, actors: int = 2) -> Operated:
-    return Operated("map(Model)", Role.STEP, Meter(wall_s=wall_s), PoolState("map(Model)", actors, 0, 0, 0.0), actor_s)
+def pool(wall_s: float, actor_s: float, actors: int = 2) -> OperatorMetrics:
+    return OperatorMetrics(
+        "map(Model)", Role.STEP, Meter(wall_s=wall_s), PoolState("map(Model)", actors, 0, 0, 0.0), actor_s
+    )
 
 
-def write(wall_s: float, cpu_s: float | None = None) -> Operated:
-    return Operated("write", Role.WRITE, Meter(wall_s=wall_s, cpu_s=wall_s if cpu_s is None else cpu_s))
+def write(wall_s: float, cpu_s: float | None = None) -> OperatorMetrics:
+    return OperatorMetrics("write", Role.WRITE, Meter(wall_s=wall_s, cpu_s=wall_s if cpu_s is None else cpu_s))
 
 
 CASES = {
     "a pool": (
-        Measured((read(20), pool(194, 200), write(10)), 100, 200),
+        PipelineMetrics((read(20), pool(194, 200), write(10)), 100, 200),
         "map(Model) limits: its 2 actors were at work 97 % of the time; more actors would help",
     ),
     "a pool of one": (
-        Measured((read(20), pool(90, 100, 1)), 100, 200),
+        PipelineMetrics((read(20), pool(90, 100, 1)), 100, 200),
         "map(Model) limits: its actor was at work 90 % of the time; more actors would help",
     ),
     "of two pools the busier one": (
-        Measured((pool(50, 100), pool(80, 100)), 100, 200),
+        PipelineMetrics((pool(50, 100), pool(80, 100)), 100, 200),
         "map(Model) limits: its 2 actors were at work 80 % of the time; more actors would help",
     ),
     "reading": (
-        Measured((read(120), step(60), pool(20, 200)), 100, 200),
+        PipelineMetrics((read(120), step(60), pool(20, 200)), 100, 200),
         "read_json('in') limits: it took 67 % of the time of the tasks, which were at work 90 % of the time; more CPUs "
         "would help",
     ),
     "reading from a store": (
-        Measured((read(120, 12), step(60)), 100, 200),
+        PipelineMetrics((read(120, 12), step(60)), 100, 200),
         "read_json('in') limits: it took 67 % of the time of the tasks, which were at work 90 % of the time; 90 % "
         "of that it waited for the store; a smaller num_cpus would run more tasks at once",
     ),
     "a step": (
-        Measured((read(20), step(150), write(10)), 100, 200),
+        PipelineMetrics((read(20), step(150), write(10)), 100, 200),
         "map(clean) limits: it took 83 % of the time of the tasks, which were at work 90 % of the time; more CPUs "
         "would help",
     ),
     "a step that waits": (
-        Measured((read(20), step(150, 1)), 100, 200),
+        PipelineMetrics((read(20), step(150, 1)), 100, 200),
         "map(clean) limits: it took 88 % of the time of the tasks, which were at work 85 % of the time; 99 % of that "
         "it waited for something else than a CPU; a smaller num_cpus would run more tasks at once",
     ),
     "writing": (
-        Measured((read(20), step(20), write(150, 15)), 100, 200),
+        PipelineMetrics((read(20), step(20), write(150, 15)), 100, 200),
         "write limits: it took 79 % of the time of the tasks, which were at work 95 % of the time; 90 % of that it "
         "waited for the store; a smaller num_cpus would run more tasks at once",
     ),
     "the consumer": (
-        Measured((read(20), step(100)), 100, 200, flow=Flow(waited_s=20, consumer_s=80, blocked_s=150)),
+        PipelineMetrics((read(20), step(100)), 100, 200, flow=Flow(waited_s=20, consumer_s=80, blocked_s=150)),
         "the consumer limits: blocks waited for it 80 % of the time",
     ),
     "room for blocks": (
-        Measured((read(20), step(20)), 100, 200, flow=Flow(waited_s=90, consumer_s=10, blocked_s=140)),
+        PipelineMetrics((read(20), step(20)), 100, 200, flow=Flow(waited_s=90, consumer_s=10, blocked_s=140)),
         "memory_budget limits: tasks stood still 60 % of the time, with blocks for which there was no room; a larger "
         "one would help",
     ),
     "behind a limit": (
-        Measured((read(10), step(80, name="map(late)", behind=True)), 100, 200, flow=Flow(consumer_s=85)),
+        PipelineMetrics((read(10), step(80, name="map(late)", behind=True)), 100, 200, flow=Flow(consumer_s=85)),
         "map(late) limits: it was at work 80 % of the time, in this process; before the limit, or the zip, tasks "
         "would share it",
     ),
     "all in one process": (
-        Measured((read(10), pool(80, 100)), 100, 100, inline=True, flow=Flow(waited_s=92, consumer_s=8)),
+        PipelineMetrics((read(10), pool(80, 100)), 100, 100, inline=True, flow=Flow(waited_s=92, consumer_s=8)),
         "map(Model) limits: it took 89 % of the time of the tasks, which were at work 90 % of the time; 100 % of that "
         'it waited for something else than a CPU; backend="ray" would run more tasks at once',
     ),
     "nothing": (
-        Measured((read(1), step(3)), 100, 200, flow=Flow(waited_s=99)),
+        PipelineMetrics((read(1), step(3)), 100, 200, flow=Flow(waited_s=99)),
         "no operator limits: what was at work most, was at work 2 % of the time; the rest went to starting workers "
         "and tasks",
     ),
-    "nothing yet": (Measured((read(0), step(0)), 0.1, 0.2), "nothing was measured: no operator has been at work yet"),
+    "nothing yet": (
+        PipelineMetrics((read(0), step(0)), 0.1, 0.2),
+        "nothing was measured: no operator has been at work yet",
+    ),
 }
 
 
@@ -171,7 +176,7 @@ def test_there_is_always_one_sentence(
 ) -> None:
     """Whatever was measured: no share is above 100 %, and nothing is divided by zero."""
     operators = tuple(pool(wall_s, more_s) if pooled else step(wall_s, more_s) for wall_s, more_s, pooled in given_)
-    sentence = limit_of(Measured(operators, elapsed_s, slot_s, inline=inline, flow=flow))
+    sentence = limit_of(PipelineMetrics(operators, elapsed_s, slot_s, inline=inline, flow=flow))
     shares = [int(word) for word, sign in zip(sentence.split(), sentence.split()[1:], strict=False) if sign[0] == "%"]
     assert all(0 <= share <= 100 for share in shares)
     assert len(sentence.splitlines()) == 1

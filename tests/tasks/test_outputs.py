@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.ledger import layout
-from curate.ledger.listing import match, sort_listing
-from curate.ledger.manifest import Plan, shards_table
+from curate.ledger.listing import match_outputs, sort_listing
+from curate.ledger.manifest import ShardPlan, shards_table
 from curate.storage.open import open_store
 from curate.storage.protocol import Object
 from tests.ledgers import make_ledger, make_shard
@@ -23,8 +23,8 @@ def listing_of(*names: str) -> list[Object]:
     return [Object(f"{ROOT}/{name}", 10 + number, f"g{number}") for number, name in enumerate(names)]
 
 
-def plan_of(*ids: str) -> Plan:
-    return Plan.of([shards_table([make_shard(one) for one in ids])])
+def plan_of(*ids: str) -> ShardPlan:
+    return ShardPlan.of([shards_table([make_shard(one) for one in ids])])
 
 
 def test_everything_has_its_place() -> None:
@@ -82,9 +82,9 @@ def test_nothing_is_a_listing_too() -> None:
     """An output prefix that does not exist yet."""
     found = sort_listing([], ROOT)
     assert (len(found.names), found.bytes, found.has_job, found.summary) == (0, 0, False, None)
-    matched = match(plan_of("a", "b"), found, ".parquet")
+    matched = match_outputs(plan_of("a", "b"), found, ".parquet")
     assert (matched.done.tolist(), matched.position.tolist(), matched.count) == ([False, False], [-1, -1], 0)
-    assert match(plan_of(), found, ".parquet").count == 0
+    assert match_outputs(plan_of(), found, ".parquet").count == 0
 
 
 OUTPUT_NAMES = NAMES.filter(lambda name: not name.startswith("_curate/"))
@@ -100,7 +100,7 @@ def test_a_shard_is_done_if_and_only_if_its_output_is_there(ids: list[str], ther
     """Matched by the whole name; what matches no shard is foreign, unless it is hidden."""
     names = [*(name + suffix for name in there), "x.parquet.bak", "_SUCCESS", ".hidden/y.parquet"]
     found = sort_listing(listing_of(*names), ROOT)
-    matched = match(plan_of(*ids), found, suffix)
+    matched = match_outputs(plan_of(*ids), found, suffix)
     assert matched.done.tolist() == [one + suffix in names for one in ids]
     assert matched.position.tolist() == [names.index(one + suffix) if one + suffix in names else -1 for one in ids]
     assert matched.count == sum(matched.done.tolist())
@@ -116,7 +116,7 @@ def test_odd_names_survive_a_real_store(kind: str, tmp_path: Path) -> None:
     ids = [name for name in ODD_NAMES if len(name) < 200]
     for one in ids:
         ledger.store.publish(ledger.uri(f"{one}.parquet"), one.encode())
-    matched = match(plan_of(*ids, "absent"), ledger.list(), ".parquet")
+    matched = match_outputs(plan_of(*ids, "absent"), ledger.list(), ".parquet")
     assert matched.done.tolist() == [True] * len(ids) + [False]
     assert matched.foreign == []
 
@@ -126,6 +126,6 @@ def test_a_file_whose_name_is_no_unicode_is_foreign(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").touch()
     Path(f"{tmp_path}/\udcff.txt").touch()
     found = sort_listing(open_store(str(tmp_path)).list(f"{tmp_path}/"), str(tmp_path))
-    matched = match(plan_of("a"), found, ".parquet")
+    matched = match_outputs(plan_of("a"), found, ".parquet")
     assert matched.done.tolist() == [True]
     assert matched.foreign == ["\\udcff.txt"]

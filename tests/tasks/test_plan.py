@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate.ledger.manifest import SCHEMA, Plan, compare, removal, shards_table
+from curate.ledger.manifest import SCHEMA, ShardPlan, diff_inputs, removal, shards_table
 from curate.tasks.shard import Shard, SliceKind
 from tests.ledgers import make_shard
 
@@ -39,7 +39,7 @@ def inputs(found: dict[str, str]) -> pa.Table:
 @given(st.lists(ranges(), max_size=20, unique_by=lambda shard: shard.id))
 def test_shards_come_back_as_they_were(shards: list[Shard]) -> None:
     """Every field of every shard, whatever its name, by its rank."""
-    plan = Plan.of([shards_table(shards)])
+    plan = ShardPlan.of([shards_table(shards)])
     assert len(plan) == len(shards)
     assert [plan.shard(rank) for rank in range(len(plan))] == shards
     assert [plan.shard_id(rank) for rank in range(len(plan))] == [shard.id for shard in shards]
@@ -54,7 +54,7 @@ def test_what_is_taken_out_leaves_its_number_behind(parts: list[tuple[bool, list
     """As in a dictionary of which some keys do not count: a shard keeps its number whatever others are taken out, also
     one that comes back; ranks are those among the shards that count. Events of what was taken out are nobody's."""
     expected: dict[str, Shard | None] = {}
-    plan, tables = Plan.of([]), []
+    plan, tables = ShardPlan.of([]), []
     for out, shards in parts:
         known = [shard for shard in expected.values() if shard is not None]
         if out and known:
@@ -65,7 +65,7 @@ def test_what_is_taken_out_leaves_its_number_behind(parts: list[tuple[bool, list
             tables.append(shards_table(shards))
             expected.update({shard.id: shard for shard in shards})
         plan = plan.plus(tables[-1])
-    for found in (plan, Plan.of(tables)):
+    for found in (plan, ShardPlan.of(tables)):
         there = [(number, shard) for number, shard in enumerate(expected.values()) if shard is not None]
         assert [found.shard(rank) for rank in range(len(found))] == [shard for _, shard in there]
         assert [found.number(rank) for rank in range(len(found))] == [number for number, _ in there]
@@ -83,7 +83,7 @@ def test_a_later_row_takes_the_place_of_an_earlier_one(parts: list[list[Shard]])
     for part in parts:
         for shard in part:
             expected[shard.id] = shard
-    plan = Plan.of([shards_table(part) for part in parts])
+    plan = ShardPlan.of([shards_table(part) for part in parts])
     assert [plan.shard(rank) for rank in range(len(plan))] == list(expected.values())
 
 
@@ -91,15 +91,15 @@ def test_a_later_row_takes_the_place_of_an_earlier_one(parts: list[list[Shard]])
 def test_ranks_are_stable_as_the_plan_grows(parts: list[list[Shard]], more: list[Shard]) -> None:
     """Events name shards by rank: a part that is appended moves none of those before it."""
     tables = [shards_table(part) for part in parts]
-    before, after = Plan.of(tables), Plan.of([*tables, shards_table(more)])
+    before, after = ShardPlan.of(tables), ShardPlan.of([*tables, shards_table(more)])
     assert after.ids.to_pylist()[: len(before)] == before.ids.to_pylist()
-    assert Plan.of([before.table, shards_table(more)]).table.equals(after.table)
+    assert ShardPlan.of([before.table, shards_table(more)]).table.equals(after.table)
 
 
 @pytest.mark.parametrize("parts", [[], [SCHEMA.empty_table()], [SCHEMA.empty_table()] * 3])
 def test_no_parts_make_an_empty_plan(parts: list[pa.Table]) -> None:
     """It has no shards, and every question about it has an answer."""
-    plan = Plan.of(parts)
+    plan = ShardPlan.of(parts)
     assert (len(plan), plan.total_bytes, plan.sizes.tolist(), plan.ids.to_pylist()) == (0, 0, [], [])
 
 
@@ -108,9 +108,9 @@ def test_no_parts_make_an_empty_plan(parts: list[pa.Table]) -> None:
 )
 def test_the_difference_to_a_listing(shards: list[Shard], found: dict[str, str]) -> None:
     """New inputs, and for each shard whether its input changed or is missing, as a loop over both would say."""
-    plan = Plan.of([shards_table(shards)])
+    plan = ShardPlan.of([shards_table(shards)])
     rows = [plan.shard(rank) for rank in range(len(plan))]
-    growth = compare(plan, inputs(found))
+    growth = diff_inputs(plan, inputs(found))
     uris = list(found)
     assert growth.new == [rank for rank, uri in enumerate(uris) if uri not in {row.uri for row in rows}]
     assert growth.missing.tolist() == [row.uri not in found for row in rows]
@@ -122,7 +122,9 @@ def test_the_difference_to_a_listing(shards: list[Shard], found: dict[str, str])
 def test_all_slices_of_a_changed_object_changed() -> None:
     """Shards of one object share its generation."""
     shards = [make_shard(f"big.part-{k}", "/in/big") for k in range(3)] + [make_shard("small", "/in/small")]
-    growth = compare(Plan.of([shards_table(shards)]), inputs({"/in/small": "1", "/in/big": "2", "/in/new": "1"}))
+    growth = diff_inputs(
+        ShardPlan.of([shards_table(shards)]), inputs({"/in/small": "1", "/in/big": "2", "/in/new": "1"})
+    )
     assert growth.changed.tolist() == [True, True, True, False]
     assert growth.new == [2]
 
@@ -131,7 +133,7 @@ def test_a_listing_in_chunks_is_the_same_listing() -> None:
     """Listings are put together from pages."""
     shards = [make_shard(name, f"/in/{name}") for name in "abc"]
     pages = pa.concat_tables([inputs({"/in/c": "2"}), inputs({}), inputs({"/in/a": "1", "/in/d": "1"})])
-    growth = compare(Plan.of([shards_table(shards)]), pages)
+    growth = diff_inputs(ShardPlan.of([shards_table(shards)]), pages)
     assert growth.new == [2]
     assert growth.missing.tolist() == [False, True, False]
     assert growth.changed.tolist() == [False, False, True]

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import structlog
 
-from curate.observe.metrics import Flow, Measured, Operated, Role
+from curate.observe.metrics import Flow, OperatorMetrics, PipelineMetrics, Role
 from curate.observe.progress import LiveDisplay, LogDisplay, NoDisplay, Progress, RowRates, operator_lines
 from curate.pipeline.meters import Meter
 from curate.runtime.protocol import PoolState
@@ -83,11 +83,13 @@ def test_on_a_terminal_everything_fits(columns: int, monkeypatch: pytest.MonkeyP
 # Operators
 
 
-def operators(rows: int, pool: PoolState | None = None) -> tuple[Operated, ...]:
+def operators(rows: int, pool: PoolState | None = None) -> tuple[OperatorMetrics, ...]:
     return (
-        Operated("read", Role.READ, Meter(rows_out=rows)),
-        Operated("map_batches(A very long name of a model)", Role.STEP, Meter(rows_in=rows, rows_out=rows), pool),
-        Operated("write", Role.WRITE, Meter(rows_in=rows)),
+        OperatorMetrics("read", Role.READ, Meter(rows_out=rows)),
+        OperatorMetrics(
+            "map_batches(A very long name of a model)", Role.STEP, Meter(rows_in=rows, rows_out=rows), pool
+        ),
+        OperatorMetrics("write", Role.WRITE, Meter(rows_in=rows)),
     )
 
 
@@ -112,7 +114,7 @@ def test_a_run_of_several_operators_has_a_line_for_each(
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setattr(sys, "stderr", screen)
     pool = PoolState("map", 2, 1, 4, 0.97) if pooled else None
-    shown = replace(progress(), measured=Measured(operators(1_234_567_890, pool)))
+    shown = replace(progress(), measured=PipelineMetrics(operators(1_234_567_890, pool)))
     display = LiveDisplay()
     display.show(shown)
     display.close(shown)
@@ -128,6 +130,8 @@ def test_a_run_of_several_operators_has_a_line_for_each(
 def test_what_is_on_its_way_to_a_consumer() -> None:
     """Tasks, blocks and bytes against the budget; before there is a stream, that it starts."""
     flow = Flow(queued=1, queued_bytes=3 << 20, budget_bytes=512 << 20)
-    assert list(operator_lines(Measured(running=1, flow=flow), [])) == ["1 task, 1 block queued, 3.00 MiB of 512 MiB"]
-    assert list(operator_lines(Measured(flow=Flow()), [])) == ["starting"]
-    assert list(operator_lines(Measured(), [])) == []
+    assert list(operator_lines(PipelineMetrics(running=1, flow=flow), [])) == [
+        "1 task, 1 block queued, 3.00 MiB of 512 MiB"
+    ]
+    assert list(operator_lines(PipelineMetrics(flow=Flow()), [])) == ["starting"]
+    assert list(operator_lines(PipelineMetrics(), [])) == []

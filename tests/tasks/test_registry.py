@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 from curate.errors import ConfigError
-from curate.observe.registry import home, known, remember
+from curate.observe.registry import home, list_jobs, register
 from curate.storage.open import open_store
 
 
@@ -24,17 +24,17 @@ def root(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.usefixtures("root")
 def test_nothing_is_known_at_first() -> None:
     """A home that does not exist yet is an empty one."""
-    assert known() == []
+    assert list_jobs() == []
 
 
 @pytest.mark.usefixtures("root")
 def test_jobs_are_known_newest_first() -> None:
     """One entry an output: a job that runs again moves to the front."""
     for number, name in enumerate("abc"):
-        remember(f"gs://b/{name}", f"job-{name}", "run", 100.0 + number)
-    assert [entry["output"] for entry in known()] == ["gs://b/c", "gs://b/b", "gs://b/a"]
-    remember("gs://b/a", "job-a", "run2", 200.0)
-    assert known() == [
+        register(f"gs://b/{name}", f"job-{name}", "run", 100.0 + number)
+    assert [entry["output"] for entry in list_jobs()] == ["gs://b/c", "gs://b/b", "gs://b/a"]
+    register("gs://b/a", "job-a", "run2", 200.0)
+    assert list_jobs() == [
         {"output": "gs://b/a", "job": "job-a", "started": 200.0},
         {"output": "gs://b/c", "job": "job-c", "started": 102.0},
         {"output": "gs://b/b", "job": "job-b", "started": 101.0},
@@ -44,11 +44,11 @@ def test_jobs_are_known_newest_first() -> None:
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b"{}", b'{"output": "x", "job": "y", "started": "soon"}'])
 def test_a_damaged_entry_is_left_out(root: str, data: bytes) -> None:
     """The others are listed; which one is damaged is said."""
-    remember("gs://b/a", "a", "run", 1.0)
+    register("gs://b/a", "a", "run", 1.0)
     note = f"{root}/jobs/damaged.json"
     open_store(root, f"{root}/tmp").replace(note, data)
     with structlog.testing.capture_logs() as logs:
-        assert [entry["output"] for entry in known()] == ["gs://b/a"]
+        assert [entry["output"] for entry in list_jobs()] == ["gs://b/a"]
     assert [(entry["event"], entry["note"]) for entry in logs] == [("cannot read the note of a job; remove it", note)]
 
 
@@ -57,7 +57,7 @@ def test_what_is_no_note_is_ignored(root: str) -> None:
     store = open_store(root, f"{root}/tmp")
     store.replace(f"{root}/jobs/x.json.bak", b"{")
     store.replace(f"{root}/other/x.json", b"{")
-    assert known() == []
+    assert list_jobs() == []
 
 
 @pytest.mark.parametrize("bad", ["/proc/nowhere", "s3://bucket/home", "gs://", "a\x00b"])
@@ -65,7 +65,7 @@ def test_a_home_that_cannot_be_written_never_stops_a_run(bad: str, monkeypatch: 
     """It is said once, and that is all."""
     monkeypatch.setattr("os.environ", {"CURATE_HOME": bad})
     with structlog.testing.capture_logs() as logs:
-        remember("gs://b/a", "a", "run", 1.0)
+        register("gs://b/a", "a", "run", 1.0)
     assert [entry["event"] for entry in logs] == [
         "cannot note the job under CURATE_HOME; `curate status` will not list it"
     ]
@@ -76,9 +76,9 @@ def test_a_home_beneath_a_file_never_stops_a_run(tmp_path: Path, monkeypatch: py
     (tmp_path / "file").touch()
     monkeypatch.setenv("CURATE_HOME", f"{tmp_path}/file/home")
     with structlog.testing.capture_logs() as logs:
-        remember("gs://b/a", "a", "run", 1.0)
+        register("gs://b/a", "a", "run", 1.0)
     assert len(logs) == 1
-    assert known() == []
+    assert list_jobs() == []
 
 
 def test_home_is_in_the_users_home_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,10 +98,10 @@ def test_no_home_at_all_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CURATE_HOME")
     monkeypatch.setattr(Path, "expanduser", nobody)
     with structlog.testing.capture_logs() as logs:
-        remember("gs://b/a", "a", "run", 1.0)
+        register("gs://b/a", "a", "run", 1.0)
     assert len(logs) == 1
     with pytest.raises(ConfigError, match="set CURATE_HOME"):
-        known()
+        list_jobs()
 
 
 def test_what_a_kill_left_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,8 +111,8 @@ def test_what_a_kill_left_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     left.parent.mkdir()
     left.write_bytes(b'{"out')
     now = left.stat().st_mtime
-    remember("/a", "a", "run", now + 3600)
+    register("/a", "a", "run", now + 3600)
     assert left.exists()
-    remember("/a", "a", "run", now + 86_401)
+    register("/a", "a", "run", now + 86_401)
     assert not left.exists()
-    assert [entry["output"] for entry in known()] == ["/a"]
+    assert [entry["output"] for entry in list_jobs()] == ["/a"]

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import curate
 from curate.dataset.stats import NOTHING, NOTHING_LEFT, Ran, Run, stats
-from curate.observe.metrics import Measured, Role
+from curate.observe.metrics import PipelineMetrics, Role
 from curate.pipeline.meters import Meter, MeterReport, packed
 from curate.runtime.backends import make_backend
 from curate.runtime.protocol import End, Resources
@@ -49,7 +49,7 @@ def same(batch: pa.Table) -> pa.Table:
     return batch
 
 
-def measured(ds: curate.Dataset) -> Measured:
+def measured(ds: curate.Dataset) -> PipelineMetrics:
     assert ds._ran.last is not None
     return ds._ran.last.measured()
 
@@ -325,7 +325,7 @@ def test_a_pickle_of_what_ran_is_empty() -> None:
     ran = Ran()
     ran.begin().stream([], inline=True)
     assert pickle.loads(pickle.dumps(ran)).told() == NOTHING
-    assert stats(Measured()) == NOTHING_LEFT
+    assert stats(PipelineMetrics()) == NOTHING_LEFT
 
 
 @pytest.mark.slow
