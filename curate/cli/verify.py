@@ -14,7 +14,7 @@ from curate.clock import Clock
 from curate.observe.job import read_status
 from curate.observe.status import RUNNING
 from curate.observe.verify import DAMAGED, INCOMPLETE, KINDS, OK, Verified, verify
-from curate.units import format_bytes, json_line, plain, short
+from curate.units import ellipsize, format_bytes, json_line, plain_line
 
 SHOWN_FINDINGS = 10
 """Findings of one kind that are printed; `--json` has more."""
@@ -63,10 +63,10 @@ def _verified(output: str) -> Verified:
 
 def _render(console: Console, report: Verified, *, at_work: bool) -> None:
     state = (report.state, COLOURS[report.state])
-    line(console, Text.assemble((plain(report.job), "bold"), "  ", state, f"  {plain(report.output)}"))
+    line(console, Text.assemble((plain_line(report.job), "bold"), "  ", state, f"  {plain_line(report.output)}"))
     fact(console, "outputs", Text(f"{report.read:,} of {report.shards:,} read, {format_bytes(report.size_bytes)}"))
     for number, one in enumerate(report.stages):
-        told = f"{short(one.job, SHOWN_NAME)}: {one.read:,} of {one.shards:,} read, {format_bytes(one.size_bytes)}"
+        told = f"{ellipsize(one.job, SHOWN_NAME)}: {one.read:,} of {one.shards:,} read, {format_bytes(one.size_bytes)}"
         fact(console, "" if number else "stages", Text(told))
     rows = report.books
     fact(
@@ -88,7 +88,7 @@ def _render(console: Console, report: Verified, *, at_work: bool) -> None:
 
 def _findings(report: Verified, kind: str) -> Iterator[str]:
     for one in itertools.islice((one for one in report.findings if one.kind == kind), SHOWN_FINDINGS):
-        yield f"{plain(one.object)}: {short(one.reason, SHOWN_CHARS)}"
+        yield f"{plain_line(one.object)}: {ellipsize(one.reason, SHOWN_CHARS)}"
     more = report.counts[kind] - SHOWN_FINDINGS
     if more > 0:
         yield f"... and {more:,} more"

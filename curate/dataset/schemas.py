@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from curate.arrow.schema import unify_schemas
 from curate.arrow.unknown import empty
-from curate.dataset.stats import Run
+from curate.dataset.stats import RunStats
 from curate.errors import ConfigError
 from curate.exchange.kinds.zip import zipped_schema
 from curate.operators.protocol import Operator
@@ -61,7 +61,7 @@ def _is_one_stage(plan: Plan) -> bool:
         return True
 
 
-def blank_of(plan: Plan, physical: Physical, run: Run | None) -> pa.Table:
+def blank_of(plan: Plan, physical: Physical, run: RunStats | None) -> pa.Table:
     """Returns a table without rows, of the columns that rows of a plan would have, of which a run gave none: as tables
     without rows tell it that tasks gave, or else an empty table."""
     if (known := schema_of(plan)) is not None:

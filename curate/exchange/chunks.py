@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from curate.arrow.canonical import settled
-from curate.arrow.order import take
+from curate.arrow.order import take_rows
 from curate.arrow.unknown import empty
 
 PAGE_ROWS = 65_536
@@ -48,7 +48,7 @@ class Chunk:
             self._last = address
         if self._held > UNUSED * self.bytes + UNUSED_BYTES:
             # A few rows of large tables would keep all of these while they are pending.
-            self._tables = [take(self.combined(), pa.array(np.arange(self.rows)))]
+            self._tables = [take_rows(self.combined(), pa.array(np.arange(self.rows)))]
             self._held, self._last = self.bytes, 0
 
     def sizes(self) -> _Int64:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from curate.arrow.batches import rechunk
 from curate.arrow.canonical import given, given_schema
-from curate.arrow.order import Order, take
+from curate.arrow.order import Order, take_rows
 from curate.arrow.schema import conform_to_union, unify_schemas
 from curate.arrow.unknown import empty, is_blank
 from curate.errors import ConfigError, CurateError, DamagedRun
@@ -223,7 +223,7 @@ def _sorted(rows: pa.Table, order: Any, runs: int, most: int) -> Iterator[pa.Tab
     rows = rows.combine_chunks()
     indices = order.indices(rows).slice(0, most)
     for start in range(0, len(indices), SLICE_ROWS):
-        yield take(rows, indices.slice(start, SLICE_ROWS))
+        yield take_rows(rows, indices.slice(start, SLICE_ROWS))
 
 
 def ranges_of(how: Exchange, schema: pa.Schema | None, sides: Sequence[Sequence[Object]], budget_bytes: int) -> Ranges:

@@ -32,7 +32,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from curate.arrow.canonical import held, noted, plain_schema
-from curate.arrow.order import Order, take
+from curate.arrow.order import Order, take_rows
 from curate.arrow.sizes import row_bytes
 from curate.arrow.unknown import empty
 from curate.errors import DamagedRun, GenerationMismatch, ObjectNotFound, SchemaMismatch
@@ -252,7 +252,9 @@ class RunWriter:
         places = np.asarray(self._order.indices(table), np.int64)
         firsts, index = [], _PageIndex(self._segments)
         starts = (
-            self._order.starts(take(self._order.keys_of(table), pa.array(places))) if self._keys_begin_pages else None
+            self._order.starts(take_rows(self._order.keys_of(table), pa.array(places)))
+            if self._keys_begin_pages
+            else None
         )
         for start, stop in page_ends(chunk.sizes(), places, self._page_bytes, starts):
             page = gather(rows, places[start:stop], self._schema)

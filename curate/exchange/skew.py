@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from curate.arrow.order import Order, take
+from curate.arrow.order import Order, take_rows
 from curate.exchange.cuts import pages
 from curate.exchange.run_file import Segment
 from curate.units import format_bytes
@@ -49,7 +49,7 @@ def heaviest(order: Order, segments: Sequence[Segment]) -> Heavy | None:
     sizes = np.bincount(group[full], weights=all.bytes[full])
     worst = int(sizes.argmax())
     of_it = full & (group == worst)
-    row = take(all.keys, pa.array([int(all.places[starts[worst]])]))
+    row = take_rows(all.keys, pa.array([int(all.places[starts[worst]])]))
     key = {name: _python(column[0]) for name, column in zip(row.column_names, row.columns, strict=True)}
     return Heavy(key, int(all.rows[of_it].sum()), int(sizes[worst]))
 

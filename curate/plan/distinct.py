@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.arrow.order import take
+from curate.arrow.order import take_rows
 from curate.errors import ConfigError, did_you_mean
 from curate.exchange.kinds.base import key_columns
 from curate.exchange.kinds.distinct import KEEPS, Distinct, Once
@@ -52,4 +52,4 @@ def unique(plan: Plan, column: str, run: Callable[[Plan], Iterable[pa.Table]]) -
         return []
     order = how.orders[0]
     values = order.sort(pa.concat_tables(whole))
-    return take(values, pa.array(order.starts(values))).column(0).to_pylist()  # type: ignore[no-any-return]
+    return take_rows(values, pa.array(order.starts(values))).column(0).to_pylist()  # type: ignore[no-any-return]

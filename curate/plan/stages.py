@@ -38,7 +38,7 @@ from curate.stage.spec import StageSpec, Upstream
 from curate.storage.protocol import Object
 
 if TYPE_CHECKING:
-    from curate.plan.rewrites import exchanges_of, shuffled
+    from curate.plan.rewrites import exchanges_of, shuffle_plan
 
 
 def merge_stage(spec: StageSpec, how: Exchange, side: int, files: Sequence[Object]) -> StageSpec | None:
@@ -438,4 +438,4 @@ def _limited(
     return spec, paths
 
 
-__all__ = ["MOST_BYTES", "Spread", "exchanges_of", "map_stages", "seeded", "shuffled", "stage_of"]
+__all__ = ["MOST_BYTES", "Spread", "exchanges_of", "map_stages", "seeded", "shuffle_plan", "stage_of"]

@@ -20,7 +20,7 @@ SHOWN_KINDS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class Demand:
     """Something of which there is none now."""
 
     who: str
@@ -37,12 +37,12 @@ class Waiting:
     todo: str
 
 
-def why(want: Want, nodes: Sequence[Mapping[str, float]], kinds: Sequence[Mapping[str, float]]) -> Waiting:
+def why(want: Demand, nodes: Sequence[Mapping[str, float]], kinds: Sequence[Mapping[str, float]]) -> Waiting:
     """Returns why something waits. `nodes` is what each node has that stays; `kinds`, each that can be started, too.
 
-    >>> why(Want("the pool embed", {"GPU": 1.0}), [{}, {"CPU": 4.0}, {"CPU": 4.0}], []).why
+    >>> why(Demand("the pool embed", {"GPU": 1.0}), [{}, {"CPU": 4.0}, {"CPU": 4.0}], []).why
     'the pool embed waits: no node has 1 GPU; there are 2 nodes with 4 CPU, 1 with nothing'
-    >>> why(Want("tasks", {"CPU": 1.0}), [{}], [{"CPU": 120.0, "TPU": 4.0}]).todo
+    >>> why(Demand("tasks", {"CPU": 1.0}), [{}], [{"CPU": 120.0, "TPU": 4.0}]).todo
     'the autoscaler can start a node that has it; what it does, `ray status` says'
     """
     asked = amounts(want.needs) or "a CPU"
@@ -96,7 +96,7 @@ def _listed(nodes: Sequence[Mapping[str, float]]) -> str:
 
 
 @dataclass(slots=True)
-class Watch:
+class DemandWatch:
     """Sees for how long things have waited, says it, and keeps what it said for a display."""
 
     text: str = ""
@@ -107,7 +107,7 @@ class Watch:
     def look(
         self,
         now_s: float,
-        wants: Sequence[Want],
+        wants: Sequence[Demand],
         nodes: Sequence[Mapping[str, float]],
         kinds: Sequence[Mapping[str, float]],
     ) -> None:
