@@ -24,9 +24,9 @@ from curate.graph.graph import run_before
 from curate.ledger.stages import scratch_root
 from curate.ledger.summary import RunState, Summary
 from curate.observe.progress import NoDisplay
-from curate.pipeline.patience import waited
 from curate.pipeline.pipeline import Pipeline, ShardContext, in_order
-from curate.pipeline.tally import BadRowBudget, ShardBooks
+from curate.pipeline.retry_later import waited
+from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.plan.nodes import Plan, known_row_count, may_be_incomplete
 from curate.plan.physical import First, Joined, Kept, Local, Physical, Spread, Tasks, Told, ZipRows, are_alike, cpus_of
 from curate.plan.pushdown import fuse

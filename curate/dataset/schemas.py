@@ -20,7 +20,7 @@ from curate.exchange.kinds.zip import zipped_schema
 from curate.operators.protocol import Operator
 from curate.operators.unify import Unify
 from curate.pipeline.pipeline import Pipeline
-from curate.pipeline.tally import BadRowBudget, ShardBooks
+from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip, schema_of
 from curate.plan.physical import Joined, Local, Physical, ZipRows, alike
 from curate.stage.fusion import FusedScan

@@ -19,7 +19,7 @@ from curate.observe.metrics import Flow, OperatorMetrics, PipelineMetrics, Role,
 from curate.observe.progress import Display, LiveDisplay, LiveOperators, NoDisplay, Progress
 from curate.pipeline.meters import Meters, peak_memory
 from curate.pipeline.pipeline import Pipeline
-from curate.streaming.gauges import StreamMetrics
+from curate.streaming.stream_metrics import StreamMetrics
 from curate.units import ellipsize, format_bytes, format_duration
 
 SWITCH = "CURATE_PROGRESS"

@@ -25,7 +25,7 @@ from curate.exchange.even import EvenPart, SegmentRanges, by_part, count_rows, e
 from curate.exchange.protocol import Exchange, ReducePart, unequal
 from curate.exchange.run_file import RunFile, Segment, open_all, opened, remove_damaged
 from curate.exchange.skew import heaviest, refusal
-from curate.pipeline.tally import LIMIT, BadRowBudget, ShardBooks
+from curate.pipeline.shard_books import LIMIT, BadRowBudget, ShardBooks
 from curate.sources.protocol import Projection
 from curate.storage.protocol import Object
 from curate.units import GIB, MIB

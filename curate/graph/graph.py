@@ -3,9 +3,9 @@
     <output>/_curate/inputs/<hash>.parquet   the inputs, as the job began with them
     <output>/_curate/stages/<key>/           a stage before the last one, with a ledger of its own
 
-`stage_keys` says what stages are called, `begin` how a job begins and what is removed when it is complete.
+`keys` says what stages are called, `start` how a job begins and what is removed when it is complete.
 
-Whoever finds a run file that is damaged removes it (see `lazy.ranges`). What needed it fails. Then the stages are
+Whoever finds a run file that is damaged removes it (see `exchange.ranges`). What needed it fails. Then the stages are
 looked at again: of each, the shards run that have no output, and after them what failed. Nothing else remembers what
 was lost.
 """
@@ -30,7 +30,8 @@ from curate.driver.signals import Signals
 from curate.driver.stage_progress import JobProgress, StageHandle
 from curate.driver.state import OutputSnapshot, Prepared, WorkLeftError
 from curate.errors import ConfigError, DamagedRun, DiskFull, JobReplacedError, ObjectNotFound, StorageError
-from curate.graph.begin import (
+from curate.graph.keys import key_of, planned, reports_of, stages_of
+from curate.graph.start import (
     Planned,
     StagedJob,
     as_planned,
@@ -43,7 +44,6 @@ from curate.graph.begin import (
     sweep,
     with_seed,
 )
-from curate.graph.keys import key_of, planned, reports_of, stages_of
 from curate.graph.upstream_books import upstream_books_of
 from curate.ledger.ledger import open_ledger
 from curate.ledger.listing import match_outputs

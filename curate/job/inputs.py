@@ -15,7 +15,7 @@ from curate.driver.state import Stores
 from curate.errors import ConfigError
 from curate.formats.encoding import Encoding, detect, stem
 from curate.formats.rows import read
-from curate.pipeline.tally import ShardBooks, counted
+from curate.pipeline.shard_books import ShardBooks, counted
 from curate.sources.files import FileShards
 from curate.sources.listing import list_inputs
 from curate.sources.patterns import parse_input, refuse_overlap

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 from curate.errors import ConfigError
 from curate.ledger import layout
-from curate.ledger.columns import Columns
 from curate.ledger.manifest import ShardPlan
+from curate.ledger.row_buffer import Columns
 from curate.storage.protocol import Object, Special
 
 SCHEMA = pa.schema([("name", pa.string()), ("size", pa.int64()), ("generation", pa.string())])

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.ledger.columns import Columns
+from curate.ledger.row_buffer import Columns
 from curate.tasks.shard import Shard, SliceKind
 
 SCHEMA = pa.schema(

@@ -22,7 +22,7 @@ from curate.ledger.ledger import Ledger
 from curate.ledger.segments import done_events
 from curate.log import get_logger
 from curate.observe.job import FoundJob, read_summary
-from curate.observe.peek import peek
+from curate.observe.preview import preview
 from curate.prefetch import ahead
 from curate.tasks.books import UpstreamBooks
 
@@ -40,7 +40,7 @@ def rows(
     ranks = np.flatnonzero(found.matched.done).tolist() if shard is None else [found.done_rank(shard)]
     for rank in ranks:
         shard_id = found.plan.shard_id(rank)
-        for line in peek(found.ledger.store, found.output(rank), *found.written_as, columns):
+        for line in preview(found.ledger.store, found.output(rank), *found.written_as, columns):
             yield shard_id, line
 
 

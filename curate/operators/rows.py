@@ -17,9 +17,9 @@ from curate.formats.bad_line import RejectedRow
 from curate.operators.convert import formatted, rows, rows_to_table, to_table
 from curate.operators.udf import Placement, Udf, UdfOperator
 from curate.pipeline.bad_rows import row_text
-from curate.pipeline.patience import Busy, busy, is_busy, patiently
+from curate.pipeline.retry_later import Busy, busy, is_busy, patiently
+from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition
-from curate.pipeline.tally import ShardBooks
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,11 +25,11 @@ from curate.clock import Clock, SystemClock
 from curate.errors import CurateError, SchemaMismatch
 from curate.pipeline.bad_rows import applied
 from curate.pipeline.meters import Meter, peak_memory, record_input, record_output
-from curate.pipeline.patience import Busy, Refused, waited_here
 from curate.pipeline.remote_error import CapturedError, RemoteError
+from curate.pipeline.retry_later import Busy, Refused, waited_here
+from curate.pipeline.shard_books import DetachedBooks, RowsBooked, ShardBooks
 from curate.pipeline.step import BatchPosition, SideTable, Step
-from curate.pipeline.tally import DetachedBooks, RowsBooked, ShardBooks
-from curate.runtime.kept import Guard, Kept, leave_if_copy
+from curate.runtime.process_guard import Guard, Kept, leave_if_copy
 from curate.runtime.protocol import Call, Pool, PoolSpec
 
 

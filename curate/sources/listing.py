@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from curate.errors import ConfigError, ObjectNotFound, PermissionDenied, did_you_mean
 from curate.ledger import layout
-from curate.ledger.columns import Columns
+from curate.ledger.row_buffer import Columns
 from curate.log import get_logger
 from curate.sources.patterns import InputPattern, PatternKind, could_match, parse_input, refuse_overlap
 from curate.storage.protocol import LIST_PAGE, Object, Special, Store

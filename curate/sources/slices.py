@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from curate.arrow.batches import rechunk
 from curate.errors import CorruptInput
-from curate.pipeline.tally import BadRowBudget, ShardBooks, counted
+from curate.pipeline.shard_books import BadRowBudget, ShardBooks, counted
 from curate.sources.files import READERS, Files
 from curate.sources.protocol import FileListing, Projection
 from curate.storage.open import open_store

@@ -36,12 +36,12 @@ from curate.ledger.ledger import Ledger
 from curate.ledger.side_outputs import MAIN, side_name
 from curate.pipeline.classify import ForeignOutputError
 from curate.pipeline.meters import Meters, reading, record_input, timed
-from curate.pipeline.patience import WORD_S, waited
 from curate.pipeline.pipeline import ShardContext
 from curate.pipeline.remote_error import CapturedError
+from curate.pipeline.retry_later import WORD_S, waited
+from curate.pipeline.shard_books import BadRowBudget, ShardBooks, counted
 from curate.pipeline.step import SideTable
-from curate.pipeline.tally import BadRowBudget, ShardBooks, counted
-from curate.runtime.kept import Guard, Kept, ProcessSpoiltError, leave_if_copy, spoilt
+from curate.runtime.process_guard import Guard, Kept, ProcessSpoiltError, leave_if_copy, spoilt
 from curate.runtime.protocol import Pool, PoolSpec
 from curate.sources.protocol import RowSource
 from curate.stage.messages import Probe, Probed, TaskInput

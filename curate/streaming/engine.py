@@ -43,7 +43,7 @@ from curate.runtime.protocol import (
     TaskEnd,
     TaskFinished,
 )
-from curate.streaming.gauges import StreamMetrics
+from curate.streaming.stream_metrics import StreamMetrics
 from curate.tasks.dispatcher import POLL_S
 from curate.tasks.failure import Failure, FailureKind
 from curate.tasks.policy import Policy, more_memory

@@ -15,10 +15,10 @@ from curate.clock import SystemClock
 from curate.errors import SetupFailed
 from curate.log import get_logger
 from curate.pipeline.meters import MeterReport, Meters, reading
-from curate.pipeline.patience import waited
 from curate.pipeline.pipeline import Pipeline, ShardContext
+from curate.pipeline.retry_later import waited
+from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import SideTable, read_rows
-from curate.pipeline.tally import BadRowBudget, ShardBooks
 from curate.runtime.protocol import Pool, PoolSpec
 from curate.sources.shards import Names
 from curate.stage.fusion import FusedScan

@@ -18,8 +18,8 @@ from curate.errors import BadRow, RetryLater, SchemaMismatch
 from curate.pipeline.meters import Meter
 from curate.pipeline.pipeline import Pipeline, ShardContext
 from curate.pipeline.remote_error import CapturedError, RemoteError
+from curate.pipeline.shard_books import BadRowBudget, ShardBooks, counted
 from curate.pipeline.step import ActorPool, BatchPosition, Compute
-from curate.pipeline.tally import BadRowBudget, ShardBooks, counted
 from curate.runtime.protocol import CallLostError, PoolSpec, Resources, TaskEnd, TaskFinished
 from curate.tasks.failure import FailureKind
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from curate.driver.account import DISTURBED
+from curate.driver.run_recorder import DISTURBED
 from curate.driver.stage_run import MOST_ROUNDS, RunStoppedError
 from curate.errors import JobReplacedError, PermissionDenied, TransientStorageError
 from curate.ledger.summary import RunState

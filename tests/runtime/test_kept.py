@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 HARMS = """
 import fcntl, json, locale, os, resource, shutil, signal, sys
-from curate.runtime.kept import Guard, Kept, spoilt
+from curate.runtime.process_guard import Guard, Kept, spoilt
 
 def remove_folder():
     os.mkdir("gone"); os.chdir("gone"); os.rmdir("../gone")

@@ -14,8 +14,8 @@ from curate.arrow.order import Order, SortKey, take_rows
 from curate.exchange.kinds.base import Regrouping, order_by, slices
 from curate.exchange.protocol import ReducePart
 from curate.operators.protocol import OperatorDefaults
+from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import READ_ROWS, BatchPosition
-from curate.pipeline.tally import ShardBooks
 
 DUPLICATE = "duplicate"
 """Why rows are dropped of whose key another one is kept."""

@@ -19,8 +19,8 @@ from curate.exchange.kinds.aggregates import Aggregate, begun, make, output_name
 from curate.exchange.kinds.base import Regrouping, order_by, slices
 from curate.exchange.protocol import ReducePart
 from curate.operators.protocol import OperatorDefaults
+from curate.pipeline.shard_books import GROUPED, ShardBooks
 from curate.pipeline.step import READ_ROWS, BatchPosition
-from curate.pipeline.tally import GROUPED, ShardBooks
 
 SLICE_ROWS = 262_144
 """Rows of groups, about, that are brought to results at a time."""

@@ -16,8 +16,8 @@ from curate.exchange.kinds.base import Regrouping, key_columns, order_by
 from curate.exchange.kinds.merge_join import Joining, either, meet, take_or_null
 from curate.exchange.protocol import ReducePart
 from curate.operators.protocol import OperatorDefaults
+from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import READ_ROWS, BatchPosition
-from curate.pipeline.tally import ShardBooks
 
 UNMATCHED = "unmatched"
 """Why rows are dropped for whose key there is none on the other side."""

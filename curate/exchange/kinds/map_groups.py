@@ -17,9 +17,9 @@ from curate.errors import BadRow
 from curate.exchange.kinds.group import GROUP
 from curate.operators.convert import formatted, to_table
 from curate.operators.udf import Placement, Udf, UdfOperator
-from curate.pipeline.patience import Busy, patiently
+from curate.pipeline.retry_later import Busy, patiently
+from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import READ_ROWS, BatchPosition
-from curate.pipeline.tally import ShardBooks
 
 
 @dataclass(frozen=True, slots=True)

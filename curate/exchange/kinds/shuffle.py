@@ -15,8 +15,8 @@ from curate.errors import ConfigError
 from curate.exchange.kinds.base import Limitable
 from curate.exchange.protocol import ReducePart
 from curate.operators.protocol import OperatorDefaults
+from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition
-from curate.pipeline.tally import ShardBooks
 
 BUCKET = "__bucket"
 """The column that a shuffle sorts by; rows do not have it before, nor after."""

@@ -40,7 +40,7 @@ from curate.errors import ConfigError
 from curate.runtime import shipping
 from curate.runtime.demand import Demand, DemandWatch
 from curate.runtime.interrupts import uninterrupted
-from curate.runtime.kept import Guard, Kept, spoilt
+from curate.runtime.process_guard import Guard, Kept, spoilt
 from curate.runtime.protocol import (
     BackendEvent,
     Block,

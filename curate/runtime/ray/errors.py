@@ -9,7 +9,7 @@ from typing import Any
 
 from ray import exceptions
 
-from curate.runtime.kept import ProcessSpoiltError
+from curate.runtime.process_guard import ProcessSpoiltError
 from curate.runtime.protocol import CallLostError, TaskEnd, TaskFinished
 from curate.units import format_bytes
 

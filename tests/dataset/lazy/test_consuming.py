@@ -34,8 +34,8 @@ from curate.dataset.execute import Options, blocks, side_by_side
 from curate.dataset.split import DataIterator, Epochs, equal_parts
 from curate.errors import ConfigError
 from curate.operators.sample import RandomSample, random_numbers
+from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import BatchPosition
-from curate.pipeline.tally import BadRowBudget, ShardBooks
 from curate.plan.nodes import schema_of
 from curate.plan.physical import lower
 from curate.runtime.inline import InlineBackend

@@ -25,7 +25,7 @@ from curate.pipeline.meters import Meter, MeterReport, packed
 from curate.runtime.backends import make_backend
 from curate.runtime.protocol import Resources, TaskEnd
 from curate.streaming.engine import stream_blocks
-from curate.streaming.gauges import StreamMetrics
+from curate.streaming.stream_metrics import StreamMetrics
 from curate.testing.clock import FakeClock
 from tests.dataset.test_streaming import Scripted
 

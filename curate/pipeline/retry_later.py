@@ -32,7 +32,7 @@ from typing import Any, Generic, TypeVar
 from curate.clock import Clock
 from curate.pipeline.classify import failure_of, kind_of
 from curate.pipeline.remote_error import CapturedError, RemoteError
-from curate.pipeline.tally import ShardBooks
+from curate.pipeline.shard_books import ShardBooks
 from curate.tasks.failure import FailureKind, ShardWaits
 from curate.tasks.policy import LONGEST_BACKOFF_S, Policy
 

@@ -26,7 +26,7 @@ _STREAM_BYTES = 256 << 10
 _FIRST_ROWS = 100
 
 
-def peek(
+def preview(
     store: Store, object: Object, format: OutputFormat, codec: str, columns: Sequence[str] | None = None
 ) -> Iterator[bytes]:
     """Yields each row as a line of JSON without its line feed, with all columns or with these, in their order.
