@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from curate.arrow.offsets import taken
+from curate.arrow.offsets import take_column
 from curate.arrow.sorting import arrow_is_faster, changes, keys_of, sorted_rows
 from curate.arrow.values import fitted
 from curate.errors import ConfigError, did_you_mean
@@ -219,7 +219,7 @@ def _take(column: pa.ChunkedArray, rows: pa.Array) -> pa.ChunkedArray:
     if pt.is_string_view(type) or pt.is_binary_view(type):
         return _plain(column).take(rows).cast(type)
     try:
-        return taken(column, rows)
+        return take_column(column, rows)
     except pa.ArrowNotImplementedError:  # a view, or runs, inside
         values = column.to_pylist()
         array = fitted([None if one is None else values[one] for one in rows.to_pylist()], type)

@@ -54,7 +54,7 @@ def show_failures(output: str, *, everything: bool, as_json: bool) -> int:
         line(console, Text(f"\n... and {len(groups) - SHOWN_GROUPS:,} more reasons; --json shows all"))
     if failed:
         line(console, Text())
-        _fact(console, "retry", f"curate retry {_word(root)}")
+        _fact(console, "retry", f"curate retry {_shell_word(root)}")
     return 0
 
 
@@ -105,7 +105,7 @@ def _group(console: Console, output: str, stage: StageFailures, group: Group) ->
         _fact(console, "at", plain_line(stage.text))
     _fact(console, "shard", plain_line(shard))
     _fact(console, "input", plain_line(example.get("input", "")))
-    _fact(console, "whole", f"curate failures {_word(output)} --shard {_word(shard)}")
+    _fact(console, "whole", f"curate failures {_shell_word(output)} --shard {_shell_word(shard)}")
     _fact(console, "replay", _replay(output, shard))
 
 
@@ -123,7 +123,7 @@ def show_shard(output: str, shard_id: str, *, as_json: bool) -> int:
     if as_json:
         value = {"output": root, "shard": shard_id, "state": state, "input": shard.uri, "slice": _slice(shard)}
         value |= {"stage": stage.key} if stage.text else {}
-        commands = {"replay": _replay(root, shard_id), "retry": f"curate retry {_word(root)}"}
+        commands = {"replay": _replay(root, shard_id), "retry": f"curate retry {_shell_word(root)}"}
         click.echo(json_line({**value, "tries": tries, **commands}, default=str))
         return 0
     console = Console(highlight=False)
@@ -148,8 +148,8 @@ def show_shard(output: str, shard_id: str, *, as_json: bool) -> int:
 
 def _commands(console: Console, root: str, shard_id: str) -> None:
     _fact(console, "replay", f"{_replay(root, shard_id)} --pdb")
-    _fact(console, "logs", f"curate logs {_word(root)} --shard {_word(shard_id)}")
-    _fact(console, "retry", f"curate retry {_word(root)}")
+    _fact(console, "logs", f"curate logs {_shell_word(root)} --shard {_shell_word(shard_id)}")
+    _fact(console, "retry", f"curate retry {_shell_word(root)}")
 
 
 def _try(console: Console, failure: Mapping[str, Any], *, shown: bool) -> None:
@@ -197,10 +197,10 @@ def _slice_text(shard: Shard) -> str:
 
 
 def _replay(output: str, shard_id: str) -> str:
-    return f"curate replay {_word(output)} --shard {_word(shard_id)}"
+    return f"curate replay {_shell_word(output)} --shard {_shell_word(shard_id)}"
 
 
-def _word(text: str) -> str:
+def _shell_word(text: str) -> str:
     """Returns a word as a shell takes it."""
     return shlex.quote(plain_line(text))
 

@@ -15,7 +15,7 @@ from curate.cli.terminal import line, moment
 from curate.clock import Clock
 from curate.ledger import layout
 from curate.ledger.stages import LAST
-from curate.observe.browse import newest_run, said
+from curate.observe.browse import newest_run, worker_lines
 from curate.observe.job import FoundJob, find_job, find_shard, find_stages, read_status
 from curate.observe.status import RUNNING
 from curate.units import json_line, plain_line
@@ -56,7 +56,7 @@ def show_logs(output: str, clock: Clock, *, shard: str | None, run: str | None, 
                 ledger = log.found.ledger
                 new = [name for name in log.names if ledger.uri(name) not in shown]
                 shown.update(map(ledger.uri, new))
-                for value in _of_shard(said(ledger, new), log.shard):
+                for value in _of_shard(worker_lines(ledger, new), log.shard):
                     count += 1
                     _show(console, log.addressed(value), as_json=as_json)
             if not alive:

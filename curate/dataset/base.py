@@ -12,7 +12,7 @@ import pyarrow as pa
 from curate.arrow.unknown import is_known
 from curate.dataset.execute import Options, blocks
 from curate.dataset.schemas import blank_of, unions_settled
-from curate.dataset.stats import LastRun, watched
+from curate.dataset.stats import LastRun, with_progress
 from curate.errors import ConfigError, did_you_mean
 from curate.exchange.protocol import Exchange
 from curate.operators.protocol import Operator
@@ -165,7 +165,7 @@ class Base:
             plan = unions_settled(self._plan, lambda part: self._with(part).schema())
             yield from blocks(lower(plan), self._how, stopped, run=run)
 
-        return watched(made(), run)
+        return with_progress(made(), run)
 
 
 def column_names(method: str, cols: str | Sequence[str]) -> tuple[str, ...]:

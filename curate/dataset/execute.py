@@ -25,7 +25,7 @@ from curate.ledger.stages import scratch_root
 from curate.ledger.summary import RunState, Summary
 from curate.observe.progress import NoDisplay
 from curate.pipeline.pipeline import Pipeline, ShardContext, in_order
-from curate.pipeline.retry_later import waited
+from curate.pipeline.retry_later import wait_between
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.plan.nodes import Plan, known_row_count, may_be_incomplete
 from curate.plan.physical import First, Joined, Kept, Local, Physical, Spread, Tasks, Told, ZipRows, are_alike, cpus_of
@@ -40,8 +40,8 @@ from curate.stage.fusion import FusedScan
 from curate.stage.spec import MEMORY_BUDGET, StageSpec
 from curate.streaming.engine import STREAM_POLICY, stream_blocks
 from curate.streaming.prefetch import Stopped, never_stopped
-from curate.streaming.program import Reading, ranked
-from curate.streaming.settling import settled, told_by, typed_as, unnamed
+from curate.streaming.program import StreamProgram, ranked_pieces
+from curate.streaming.settling import declared_schema, typed_as, with_one_schema, without_piece
 from curate.tasks.failure import ShardWaits
 
 
@@ -84,7 +84,7 @@ def blocks(
             backend = make_backend(how.backend or "inline")
             run.fusions = fusions
             try:
-                program = Reading(fusions, how.block_bytes)
+                program = StreamProgram(fusions, how.block_bytes)
                 cpus = cpus_of(fusions)
                 # Tasks that stand still keep their CPUs: those of one stream must leave some to the others, always.
                 run.started(backend.start(Resources(cpus / share), program.pools))
@@ -94,7 +94,7 @@ def blocks(
                 program.budget_bytes = max(1, budget // slots)
                 stream = stream_blocks(
                     program,
-                    ranked(fusions),
+                    ranked_pieces(fusions),
                     backend,
                     budget_bytes=budget,
                     policy=replace(STREAM_POLICY, max_in_flight=most),
@@ -103,7 +103,7 @@ def blocks(
                 )
                 with closing(cast(Generator[pa.Table], stream)):
                     there = map(in_one_order(), with_rows(stream, run))
-                    yield from settled(there) if _settles(fusions) else unnamed(there)
+                    yield from with_one_schema(there) if _settles(fusions) else without_piece(there)
             finally:
                 backend.close()
         case First(input, most_rows):
@@ -116,7 +116,7 @@ def blocks(
             below = blocks(input, how, stopped, share, run)
             tally = ShardBooks(BadRowBudget())
             made = pipeline.stream(below, tally, ShardContext("limited"), meters.steps)
-            made = waited(made, tally, SystemClock(), stays=True)
+            made = wait_between(made, tally, SystemClock(), stays=True)
             yield from (table for table in made if not isinstance(table, ShardWaits) and table.num_rows)
         case Joined(inputs):
             for one in inputs:
@@ -158,7 +158,7 @@ def _settles(fusions: Sequence[FusedScan]) -> bool:
 
     Rows of a limit are made a few at a time: what a function gives for one of them says nothing about the next.
     """
-    if any(one.read_step is not None for one in fusions) or all(told_by(one) is not None for one in fusions):
+    if any(one.read_step is not None for one in fusions) or all(declared_schema(one) is not None for one in fusions):
         return False
     return len(fusions) == 1 or all(are_alike(one, fusions[0]) for one in fusions)
 

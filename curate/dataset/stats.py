@@ -26,19 +26,19 @@ SWITCH = "CURATE_PROGRESS"
 """The environment variable that, as 0, keeps terminals free of progress."""
 
 
-def wanted() -> bool:
+def progress_wanted() -> bool:
     """Returns whether progress is to be shown: standard error is a terminal, and nobody said no."""
     return os.environ.get(SWITCH, "1") != "0" and sys.stderr is not None and sys.stderr.isatty()
 
 
 def terminal_display() -> Display:
     """Returns what shows the progress of a write."""
-    return LiveDisplay() if wanted() else NoDisplay()
+    return LiveDisplay() if progress_wanted() else NoDisplay()
 
 
-def watched(blocks: Any, run: RunStats) -> Iterator[pa.Table]:
+def with_progress(blocks: Any, run: RunStats) -> Iterator[pa.Table]:
     """Yields the blocks, and shows how they are made while they are, if there is a terminal."""
-    live = LiveOperators(run.measured) if wanted() else None
+    live = LiveOperators(run.measured) if progress_wanted() else None
     try:
         if live is not None:
             live.start()

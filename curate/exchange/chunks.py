@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from curate.arrow.canonical import settled
+from curate.arrow.canonical import zero_nulls
 from curate.arrow.order import take_rows
 from curate.arrow.unknown import empty
 
@@ -96,4 +96,4 @@ def page_ends(sizes: _Int64, places: _Int64, page_bytes: int, starts: _Int64 | N
 
 def gather(rows: pa.RecordBatch, places: _Int64, schema: pa.Schema) -> pa.RecordBatch:
     """Returns these rows of a batch, in this order, in a batch of its own."""
-    return settled(rows.take(pa.array(places)), schema)
+    return zero_nulls(rows.take(pa.array(places)), schema)

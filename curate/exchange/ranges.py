@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from curate.arrow.batches import rechunk
-from curate.arrow.canonical import given, given_schema
+from curate.arrow.canonical import given_schema, restore_types
 from curate.arrow.order import Order, take_rows
 from curate.arrow.schema import conform_to_union, unify_schemas
 from curate.arrow.unknown import empty, is_blank
@@ -124,7 +124,7 @@ class Ranges:
         # Each by itself: rows that are lists of groups are many bytes together, and come in tables of what is meant.
         for table in self._rows(piece, tally):
             for batch in rechunk([table.replace_schema_metadata(None)], batch_rows):
-                yield given(batch, self.schema if len(self.schema) else self.given_schema)
+                yield restore_types(batch, self.schema if len(self.schema) else self.given_schema)
 
     def _rows(self, piece: OutputRange, tally: ShardBooks) -> Iterator[pa.Table]:
         sides = []

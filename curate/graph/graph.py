@@ -32,7 +32,7 @@ from curate.driver.state import OutputSnapshot, Prepared, WorkLeftError
 from curate.errors import ConfigError, DamagedRun, DiskFull, JobReplacedError, ObjectNotFound, StorageError
 from curate.graph.keys import key_of, planned, reports_of, stages_of
 from curate.graph.start import (
-    Planned,
+    PlannedShards,
     StagedJob,
     as_planned,
     begin,
@@ -378,18 +378,18 @@ def dry_staged(
     job = look_at(spec, options, output, clock)
     spec = with_seed(job, 0) if job.job is None else job.spec
     if job.done:
-        return look(replace(spec, rows=Planned(job.plan)), options)
+        return look(replace(spec, rows=PlannedShards(job.plan)), options)
     refuse_mixed_keys(job)
     if is_local(output):
         refuse_links(output)
-    told = _told(spec, spec, options)
+    told = _stage_text(spec, spec, options)
 
     def unfinished(stage: StageSpec, how: RunOptions) -> tuple[Prepared, str] | None:
         nonlocal told
         prepared, text = look(stage, how)
         if not len(prepared.todo):
             return None
-        told = _told(spec, stage, how)
+        told = _stage_text(spec, stage, how)
         return prepared, text
 
     # Where a run would have them it knows once it is connected; here, where they are.
@@ -401,7 +401,7 @@ def dry_staged(
     return prepared, f"{told}\n{text}"
 
 
-def _told(last: StageSpec, stage: StageSpec, how: RunOptions) -> str:
+def _stage_text(last: StageSpec, stage: StageSpec, how: RunOptions) -> str:
     """Returns which stage of a job one is, as people are told."""
     key = LAST if stage.name == last.name else how.output.rpartition("/")[2]
     stages = planned(last)
@@ -432,7 +432,9 @@ def as_run(spec: StageSpec, options: RunOptions, key: str, clock: Clock) -> Stag
         if found == key:
             return _Reached(stage)
         if open_ledger(how.output).list().summary is None:
-            raise ConfigError(f"what that shard reads is not there: {_told(job.spec, stage, how)} is not done; {again}")
+            raise ConfigError(
+                f"what that shard reads is not there: {_stage_text(job.spec, stage, how)} is not done; {again}"
+            )
         return None
 
     # Where they are is known to those who run the job alone; here, where the first of them is.

@@ -291,7 +291,7 @@ def sweep(store: Store, output: str, known: set[str] | None = None) -> None:
 # A job of which nothing is left to do
 
 
-class Planned:
+class PlannedShards:
     """The shards of a job as its plan has them: that of a job of which nothing is left to do."""
 
     schema = pa.schema([])
@@ -337,7 +337,7 @@ def as_planned(job: StagedJob) -> StageSpec:
                 earlier = upstream_books_of(job.spec, partial(place_of, root), job.ledger)
                 reports = reports_of(planned(job.spec), root)
                 break
-    return replace(job.spec, rows=Planned(job.plan), earlier=earlier, reports=reports)
+    return replace(job.spec, rows=PlannedShards(job.plan), earlier=earlier, reports=reports)
 
 
 def place_of(root: str, stage: StageSpec) -> str:

@@ -114,7 +114,7 @@ def newest_run(names: Iterable[str], run_ids: Iterable[str], wanted: str | None 
     return max(map(layout.run_id_of, names), default=None)
 
 
-def said(ledger: Ledger, names: Iterable[str]) -> Iterator[dict[str, Any]]:
+def worker_lines(ledger: Ledger, names: Iterable[str]) -> Iterator[dict[str, Any]]:
     """Yields the lines of these segments of workers' logs, those of all workers merged by time.
 
     A worker's lines keep their order. What cannot be read is left out with a warning.

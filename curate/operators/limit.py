@@ -14,7 +14,7 @@ from curate.pipeline.step import BatchPosition
 
 
 @dataclass(frozen=True, slots=True)
-class Quota(OperatorDefaults):
+class LimitRows(OperatorDefaults):
     """Keeps all rows of shards but one, and of that the first `rows`."""
 
     shard: str

@@ -12,7 +12,7 @@ were not begun, and no row is run twice.
 A child that is killed from outside, as for want of memory, dies of the row at work all the same. And a row that takes
 about `timeout_s` may be bad in one run and good in the next.
 
-The far side is `confine_process`.
+The far side is `sandbox_process`.
 """
 
 from __future__ import annotations
@@ -170,10 +170,10 @@ class Sandboxed:
 
     def _packed(self) -> bytes:
         # Here: it imports Ray, which takes time, and who only looks at a plan needs none of it.
-        from curate.runtime.ray.pickling import packed
+        from curate.runtime.ray.pickling import pickle_value
 
         try:
-            return packed((self._fn, self._memory_bytes))
+            return pickle_value((self._fn, self._memory_bytes))
         except Exception as error:
             raise ConfigError(
                 f"{_name(self._fn)} cannot be sent to a process of its own: {error}; "

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from curate.runtime.demand import AGAIN_S, FIRST_S, SHOWN_KINDS, Demand, DemandWatch, amounts, why
+from curate.runtime.demand import AGAIN_S, FIRST_S, SHOWN_KINDS, Demand, DemandWatch, amounts, explain_wait
 from curate.runtime.scaling import fits
 
 TASKS = Demand("tasks", {"CPU": 1.0})
@@ -65,7 +65,7 @@ def test_each_waits_for_itself() -> None:
 )
 def test_it_says_what_is_asked_for_what_there_is_and_what_to_do(nodes: Any, kinds: Any, said: str, todo: str) -> None:
     """Whether there is no such node, none can come, or one is there and taken."""
-    found = why(MODEL, nodes, kinds)
+    found = explain_wait(MODEL, nodes, kinds)
     assert found.why.startswith("the pool map(Model) waits: ")
     assert said in found.why
     assert found.todo.startswith(todo)
@@ -77,7 +77,7 @@ resources = st.dictionaries(st.sampled_from(["CPU", "GPU", "TPU"]), st.sampled_f
 @given(resources, st.lists(resources, max_size=40))
 def test_a_message_is_short_and_true(needs: dict[str, float], nodes: list[dict[str, float]]) -> None:
     """However many nodes there are; that none has what is asked for is said if and only if none has."""
-    text = why(Demand("tasks", needs), nodes, []).why
+    text = explain_wait(Demand("tasks", needs), nodes, []).why
     assert ("no node has" in text) == (not any(fits(node, needs) for node in nodes))
     assert text.count(" with ") <= SHOWN_KINDS
     assert amounts(needs) in text

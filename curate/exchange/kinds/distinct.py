@@ -88,7 +88,7 @@ class Distinct(Regrouping):
 
 
 @dataclass(frozen=True, slots=True)
-class Once(OperatorDefaults):
+class DistinctBatch(OperatorDefaults):
     """Leaves out rows of a batch that are like another one before them."""
 
     how: Distinct

@@ -30,7 +30,7 @@ SPARSE = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class KeyMatches:
     """The keys of two sorted tables, in order: where the rows of each are, and how many, and whether they match."""
 
     left_starts: Numbers
@@ -41,7 +41,7 @@ class Meeting:
     """Whether both sides have rows of the key, and it has no null: nulls match nothing."""
 
 
-def meet(order: Order, left: pa.Table, right: pa.Table) -> Meeting:
+def match_keys(order: Order, left: pa.Table, right: pa.Table) -> KeyMatches:
     """Returns how the keys of two tables meet, which are sorted by `order`, and call the keys the same."""
     starts = [order.starts(one) for one in (left, right)]
     keys = [take_rows(order.keys_of(one), pa.array(at)) for one, at in zip((left, right), starts, strict=True)]
@@ -63,14 +63,14 @@ def meet(order: Order, left: pa.Table, right: pa.Table) -> Meeting:
     for column in take_rows(ordered, pa.array(firsts)).columns:
         if column.null_count:
             matched &= np.asarray(column.is_valid().to_numpy(), bool)
-    return Meeting(*found[0], *found[1], matched)
+    return KeyMatches(*found[0], *found[1], matched)
 
 
 @dataclass(frozen=True, slots=True)
-class Joining:
+class JoinedRows:
     """The output rows of a join, by number."""
 
-    meeting: Meeting
+    meeting: KeyMatches
     pairs: Numbers
     """Whether a key gives all pairs of its rows."""
     left_alone: Numbers
@@ -79,7 +79,7 @@ class Joining:
     """How many right rows do, after those."""
 
     @classmethod
-    def of(cls, meeting: Meeting, how: str) -> Joining:
+    def of(cls, meeting: KeyMatches, how: str) -> JoinedRows:
         """Returns what comes of a meeting of keys by one of HOWS."""
         nothing = np.zeros(len(meeting.matched), np.int64)
         unmatched = ~meeting.matched
@@ -141,7 +141,7 @@ def _picked(table: pa.Table, rows: Numbers) -> pa.Table:
     return pa.concat_tables(found)
 
 
-def either(left: pa.ChunkedArray, right: pa.ChunkedArray, rows: Numbers) -> pa.ChunkedArray:
+def coalesce(left: pa.ChunkedArray, right: pa.ChunkedArray, rows: Numbers) -> pa.ChunkedArray:
     """Returns the values of `left`, but of `right` where `rows` is -1; both are as long."""
     if (rows >= 0).all():
         return left

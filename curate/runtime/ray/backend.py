@@ -40,7 +40,7 @@ from curate.errors import ConfigError
 from curate.runtime import shipping
 from curate.runtime.demand import Demand, DemandWatch
 from curate.runtime.interrupts import uninterrupted
-from curate.runtime.process_guard import Guard, Kept, spoilt
+from curate.runtime.process_guard import ProcessGuard, SavedProcess, spoilt
 from curate.runtime.protocol import (
     BackendEvent,
     Block,
@@ -57,8 +57,8 @@ from curate.runtime.protocol import (
     TaskFinished,
 )
 from curate.runtime.ray import session as ray_session
-from curate.runtime.ray.calls import Address, CalledPool, TaskAtWork
-from curate.runtime.ray.cluster import View, leaves, made_by_this_process
+from curate.runtime.ray.calls import CalledPool, PoolAddress, TaskAtWork
+from curate.runtime.ray.cluster import ClusterView, leaves, made_by_this_process
 from curate.runtime.ray.errors import CallSite, ended
 from curate.runtime.ray.pools import Pools
 from curate.runtime.ray.versions import check_of_workers, refuse_other_code
@@ -85,7 +85,7 @@ _programs: dict[str, Program] = {}
 """The program that this worker process keeps, with whatever it has loaded, by its key."""
 
 
-def _run(key: str, reference: Any, addresses: Sequence[Address], task: int, work: Any) -> Iterator[Any]:
+def _run(key: str, reference: Any, addresses: Sequence[PoolAddress], task: int, work: Any) -> Iterator[Any]:
     """Returns what a task of a program yields, in a worker."""
     program = _programs.get(key)
     if new := program is None:
@@ -104,7 +104,7 @@ def _kept(program: Program, work: Any, *, new: bool) -> Iterator[Any]:
     What the first task of a program changes may be what its `setup` changed.
     """
     try:
-        with Guard(None if new else Kept()):
+        with ProcessGuard(None if new else SavedProcess()):
             yield from program.run(work)
     finally:
         if spoilt():
@@ -174,7 +174,7 @@ class RayBackend:
         self._session: ray_session.Session | None = None
         """The connection to Ray, while it is used and was made here."""
         self._tasks: dict[Any, _Task] = {}
-        self._view = View()
+        self._view = ClusterView()
         self._pools: Pools | None = None
         self._slots = 0
         self._counted = (0, 0)

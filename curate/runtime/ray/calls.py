@@ -94,7 +94,7 @@ class ActorDirectory:
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class PoolAddress:
     """Where the actors of a pool are found."""
 
     key: str
@@ -133,7 +133,7 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ActorStatus:
     """How an actor is doing."""
 
     node_id: str
@@ -223,10 +223,10 @@ class Actor:
     def _event(self, announced: str) -> asyncio.Event:
         return self._begun.setdefault(announced, asyncio.Event())
 
-    async def look(self) -> Look:
+    async def look(self) -> ActorStatus:
         """Returns how it is doing."""
         work, now = self._work, time.monotonic()
-        return Look(
+        return ActorStatus(
             self._node_id,
             platform.node(),
             os.getpid(),
@@ -337,7 +337,7 @@ class _Call:
 class CalledPool:
     """A pool as a task sees it. A call goes to the actor with the fewest calls of this task, the nearest first."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: PoolAddress) -> None:
         self._address = address
         self._raw: bytes | None = None
         self._board = ActorDirectory()

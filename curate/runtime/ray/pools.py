@@ -22,8 +22,8 @@ from curate.errors import PoolFailed
 from curate.log import get_logger
 from curate.runtime.demand import Demand
 from curate.runtime.protocol import PoolSpec, PoolState, Resources, TaskEnd, TaskFinished
-from curate.runtime.ray.calls import Actor, ActorDirectory, Address, Look, Member
-from curate.runtime.ray.cluster import Node, View, leaves
+from curate.runtime.ray.calls import Actor, ActorDirectory, ActorStatus, Member, PoolAddress
+from curate.runtime.ray.cluster import ClusterView, Node, leaves
 from curate.runtime.ray.errors import CallSite, ended
 from curate.runtime.ray.versions import check_of_workers, refuse_other_code
 from curate.runtime.scaling import LoadTrend, PoolLoad, fits, needs, scale, take_resources
@@ -71,11 +71,11 @@ class _Actor:
     asked_s: float
     ask: Any
     """What it will say."""
-    seen: Look | None = None
+    seen: ActorStatus | None = None
     """What it said last; None while it starts."""
     seen_s: float = -math.inf
     """When it was asked that."""
-    before: Look | None = None
+    before: ActorStatus | None = None
     """What it said before that."""
     begun_s: float | None = None
     """Since when it is being set up; None while it waits for a place, and once it is."""
@@ -95,7 +95,7 @@ class _Pool:
     """A pool and its actors."""
 
     spec: PoolSpec
-    address: Address
+    address: PoolAddress
     program: Any
     """Reference to what its actors run."""
     size: int
@@ -170,7 +170,7 @@ class _Pool:
 class Pools:
     """The pools of one program."""
 
-    def __init__(self, specs: Sequence[PoolSpec], view: View, task: Resources) -> None:
+    def __init__(self, specs: Sequence[PoolSpec], view: ClusterView, task: Resources) -> None:
         self._view = view
         self._task = needs(task)
         self._log = get_logger()
@@ -183,7 +183,7 @@ class Pools:
         self._pools = [
             _Pool(
                 spec,
-                Address(f"curate-{uuid.uuid4().hex}", spec.name),
+                PoolAddress(f"curate-{uuid.uuid4().hex}", spec.name),
                 ray.put(spec.program),
                 spec.min_size,
             )
@@ -191,7 +191,7 @@ class Pools:
         ]
 
     @property
-    def addresses(self) -> list[Address]:
+    def addresses(self) -> list[PoolAddress]:
         """Where callers find them."""
         return [pool.address for pool in self._pools]
 
@@ -245,7 +245,7 @@ class Pools:
             pool, actor = asks[ask]
             actor.ask = None
             try:
-                seen: Look = ray.get(ask)
+                seen: ActorStatus = ray.get(ask)
             except exceptions.ActorUnavailableError:
                 continue
             except exceptions.RayError as error:
@@ -278,7 +278,7 @@ class Pools:
         end = ended(0, error, place, leaves=leaves, names=self._view.names)
         if seen is not None:
             if actor.leaves_s is None:
-                self._log.warning("an actor died and is replaced", pool=pool.spec.name, **_told(end))
+                self._log.warning("an actor died and is replaced", pool=pool.spec.name, **_end_fields(end))
             return
         pool.address.forget(actor.serial)
         # No call can have begun there.
@@ -291,7 +291,7 @@ class Pools:
         if not pool.ready and (raised or pool.failed_starts >= MAX_FAILED_STARTS):
             often = "" if raised else f", {pool.failed_starts} times in a row"
             raise PoolFailed(f"{pool.spec.name}: an actor cannot be set up{often}\n{error if raised else end.detail}")
-        self._log.warning("an actor could not start", pool=pool.spec.name, **_told(end))
+        self._log.warning("an actor could not start", pool=pool.spec.name, **_end_fields(end))
 
     def _leave(self, pool: _Pool, now: float) -> None:
         """Sends no more calls to actors on nodes that are about to leave; ends those that have done what they had."""
@@ -425,5 +425,5 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-def _told(end: TaskFinished) -> Mapping[str, Any]:
+def _end_fields(end: TaskFinished) -> Mapping[str, Any]:
     return {"how": end.end.value, "node": end.node, "pid": end.pid, "detail": end.detail[:300]}
