@@ -32,7 +32,7 @@ def check_the_failure(curate: Curate, output: str, source: str) -> str:
     (group,) = found.json["groups"]
     assert (group["shards"], group["attempts"], group["kinds"]) == (1, 4, {"user_error": 4})
     assert (group["error"], group["message"]) == ("ValueError", "cannot measure '…'")
-    assert group["frame"] == "tests/e2e/jobs/choosy.py:30 in measure"
+    assert group["frame"] == "tests/e2e/jobs/choosy.py:31 in measure"
     example = group["example"]
     assert (example["shard"], example["input"]) == ("part-17", f"{source}/{POISON}")
     assert 'raise ValueError(f"cannot measure {text!r}")' in example["traceback"]
