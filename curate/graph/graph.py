@@ -3,11 +3,11 @@
     <output>/_curate/inputs/<hash>.parquet   the inputs, as the job began with them
     <output>/_curate/stages/<key>/           a stage before the last one, with a ledger of its own
 
-`stage_keys` says what stages are called, `begin` how a job begins and what is removed when it is complete.
+`keys` says what stages are called, `begin` how a job begins and what is removed when it is complete.
 
-Whoever finds a run file that is damaged removes it (see `lazy.ranges`). What needed it fails. Then the stages are
-looked at again: of each, the shards run that have no output, and after them what failed. Nothing else remembers what
-was lost.
+Whoever finds a run file that is damaged removes it (see `curate.exchange.ranges`). What needed it fails. Then the
+stages are looked at again: of each, the shards run that have no output, and after them what failed. Nothing else
+remembers what was lost.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Datasets of several outputs are compared by what they were made from: operators that all of them were derived through,
 each called once, run once a shard. What was called again for another output is another operator, even if it is alike.
 
-This is about jobs whose rows stay in their shards; `exchanging` is about the others.
+First jobs with exchanges, or several stages (`spread_of`); then those whose rows stay in their shards (`parts_of`).
 """
 
 from __future__ import annotations

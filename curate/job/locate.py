@@ -1,4 +1,4 @@
-"""Where a job comes from, written into the ledger, and the way back: the same job made again, without its command line.
+"""The way back from a ledger to its job: the same job made again, without its command line. See `origin`.
 
 The file is imported under its own name and never as `__main__`, so that nothing in it runs that would start the job.
 """

@@ -12,7 +12,7 @@ were not begun, and no row is run twice.
 A child that is killed from outside, as for want of memory, dies of the row at work all the same. And a row that takes
 about `timeout_s` may be bad in one run and good in the next.
 
-The far side is `confine_process`.
+The far side is `sandbox_process`.
 """
 
 from __future__ import annotations

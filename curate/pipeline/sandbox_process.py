@@ -1,4 +1,4 @@
-"""The far side of `confine`: a keeper that has loaded the function, and the child that it forks to run it on rows.
+"""The far side of `sandbox`: a keeper that has loaded the function, and the child that it forks to run it on rows.
 
     worker ──commands──▶ keeper: start, reap
        │                   │ fork
