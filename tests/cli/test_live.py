@@ -14,7 +14,7 @@ from curate.job.job import Job
 from curate.ledger.summary import RunState
 from curate.observe.job import read_status
 from curate.observe.status import JobStatus
-from tests.fakes import FakeClock
+from tests.support.fakes import FakeClock
 
 SHARDS = 5
 

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.e2e.conftest import Sweep
-from tests.e2e.harness import (
+from tests.support.harness import (
     Driver,
     Ended,
     Place,

@@ -16,8 +16,8 @@ from curate.runtime.inline import InlineBackend
 from curate.runtime.protocol import Ended, Message, PoolSpec, Resources
 from curate.storage.open import open_store
 from curate.storage.protocol import Store
-from tests.e2e.harness import Place, corpus, encoded, job_summary, outputs, strangers
-from tests.e2e.workbench import Bench, NoBackend, complete
+from tests.support.harness import Place, corpus, encoded, job_summary, outputs, strangers
+from tests.support.workbench import Bench, NoBackend, complete
 
 FILES = corpus(sizes=(60, 3, 40, 0))
 NAMES = [name.split(".")[0] + ".parquet" for name in sorted(FILES)]

@@ -18,9 +18,9 @@ from curate.errors import ConfigError, JobReplacedError
 from curate.ledger.summary import Summary
 from curate.storage.local import LocalStore
 from curate.storage.open import open_store
-from tests.e2e.harness import Place, corpus, encoded, job_summary, outputs, rows
-from tests.e2e.workbench import Bench, complete
-from tests.fakes import FakeClock
+from tests.support.fakes import FakeClock
+from tests.support.harness import Place, corpus, encoded, job_summary, outputs, rows
+from tests.support.workbench import Bench, complete
 
 HOUR_S = 3600.0
 SOURCE = corpus(sizes=(60, 3, 40))
