@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import isqrt
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 from curate.arrow.unknown import is_known
 from curate.exchange.kinds.base import Repartitioned
 from curate.exchange.kinds.shuffle import Bucketed
-from curate.exchange.merge import FEWEST_SEGMENTS, RANGE_BYTES, _source
+from curate.exchange.merge import _source
 from curate.exchange.protocol import Exchange
 from curate.exchange.ranges import COPIES, LEAST_BYTES, MOST_BYTES, ranges_of, target_of
 from curate.exchange.run_file import CHUNK_BYTES, Runs, open_all
@@ -25,7 +25,7 @@ from curate.operators.sample import RandomSample
 from curate.pipeline.pipeline import Pipeline
 from curate.pipeline.step import read_rows, task_cpus
 from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Union, schema_of, sources_of
-from curate.plan.physical import Spread, Tasks, alike, durable, fusions, lower
+from curate.plan.physical import Tasks, alike, durable, fusions, lower
 from curate.plan.rewrites import _base, _lacks_seed, _marked, _operators, _unmarked, map_bytes, pinned, seeded, size_of
 from curate.runtime.protocol import Resources
 from curate.sources.files import Files
@@ -36,9 +36,13 @@ from curate.sources.split import SHARD_BYTES
 from curate.stage.fusion import FusedScan
 from curate.stage.spec import StageSpec, Upstream
 from curate.storage.protocol import Object
+from curate.units import KIB
 
-if TYPE_CHECKING:
-    from curate.plan.rewrites import exchanges_of, shuffled
+RANGE_BYTES = 512 * KIB
+"""Bytes of a range, on average, below which run files are merged first: a request costs as much as these take."""
+
+FEWEST_SEGMENTS = 256
+"""Segments that an output reads of, up to which small ranges are no matter."""
 
 
 def merge_stage(spec: StageSpec, how: Exchange, side: int, files: Sequence[Object]) -> StageSpec | None:
@@ -436,6 +440,3 @@ def _limited(
         limit=FirstRows(base.rows, of, after, by_rank=inner.rows is not None),
     )
     return spec, paths
-
-
-__all__ = ["MOST_BYTES", "Spread", "exchanges_of", "map_stages", "seeded", "shuffled", "stage_of"]

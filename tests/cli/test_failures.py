@@ -45,7 +45,7 @@ def test_groups(places: tuple[Path, Path], curate: Curate) -> None:
     assert lines[3].startswith("2 shards, 8 tries: user error, last on 2023-11-14 22:13:")
     assert lines[4:6] == [
         "  ValueError: cannot measure 'poison'",
-        "  at tests/e2e/jobs/choosy.py:30 in measure",
+        "  at tests/e2e/jobs/choosy.py:31 in measure",
     ]
     assert lines[6].split() in (["shard", "one"], ["shard", "two"])
     assert lines[9].strip().startswith(f"replay  curate replay {places[1]} --shard ")

@@ -223,10 +223,10 @@ class Failing:
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, method: str, ending: str, error: Exception) -> None:
-    from curate.driver import prepare
+    from curate.driver import state
 
     monkeypatch.setattr(
-        prepare, "open_store", lambda uri, scratch: Failing(open_store(uri, scratch), method, ending, error)
+        state, "open_store", lambda uri, scratch: Failing(open_store(uri, scratch), method, ending, error)
     )
 
 
