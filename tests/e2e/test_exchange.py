@@ -431,8 +431,11 @@ class Large(Bench):
 
 @pytest.mark.slow
 @pytest.mark.serial
-@pytest.mark.parametrize("what", ["map", "reduce"])
-@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize(
+    ("place", "what", "shuffled"),
+    [("local", "map", False), ("local", "reduce", True), ("gcs", "map", True), ("gcs", "reduce", False)],
+    indirect=["place"],
+)
 def test_the_driver_is_killed(place: Place, tmp_path: Path, what: str, shuffled: bool) -> None:
     """In the middle of the maps, or of the outputs: nothing that was finished is run again, and the bytes are the
     same."""

@@ -260,6 +260,27 @@ def marked(mark: str) -> dict[int, str]:
     return found
 
 
+LINGERING: list[str] = []
+"""Marks of drivers whose agents may not have ended yet."""
+_AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent", "ray/dashboard/agent.py", "runtime_env/agent/main.py")
+
+
+def wait_for_agents() -> None:
+    """Waits until nothing is left of any driver that was waited for."""
+    while LINGERING:
+        _wait_for_end(LINGERING.pop())
+
+
+def _wait_for_end(mark: str, but: tuple[str, ...] = ()) -> None:
+    def left() -> list[str]:
+        return [line for line in marked(mark).values() if not any(one in line for one in but)]
+
+    until = time.monotonic() + NEVER_S
+    while found := left():
+        assert time.monotonic() < until, f"still there long after their driver: {found}"
+        time.sleep(0.1)
+
+
 def end_all(mark: str) -> None:
     """Kills the processes with this in their environment."""
     while left := marked(mark):
@@ -330,12 +351,11 @@ class Driver:
     def wait_for_children(self) -> None:
         """Waits until all that the process started has ended too, as the cluster of a run does with its driver.
 
-        An agent of Ray's whose raylet ended while both were starting looks for the cluster for a minute first.
+        But for agents of Ray's, which do nothing more: one whose raylet ended while both were starting looks for the
+        cluster for a minute. That they end, too, is seen when all tests have run.
         """
-        until = time.monotonic() + NEVER_S
-        while left := marked(self.mark):
-            assert time.monotonic() < until, f"still there long after their driver: {list(left.values())}"
-            time.sleep(0.1)
+        _wait_for_end(self.mark, but=_AGENTS)
+        LINGERING.append(self.mark)
 
 
 def run(*argv: str, env: Mapping[str, str] | None = None, timeout_s: float = NEVER_S) -> Ended:
