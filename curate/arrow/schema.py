@@ -1,4 +1,4 @@
-"""Tables brought to a held schema: reordered and widened, never narrowed or guessed at."""
+"""Schemas brought to one, and tables brought to a held one: reordered and widened, never narrowed or guessed at."""
 
 from __future__ import annotations
 
