@@ -16,7 +16,7 @@ from typing import Any
 
 import structlog
 
-from curate.units import harmless
+from curate.units import escape_controls
 
 Listener = Callable[[Mapping[str, Any]], None]
 
@@ -162,4 +162,4 @@ def _without(value: Any) -> Any:
 def _harmless(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Takes out of an event what would act on a terminal: names of objects and messages of user code are in events."""
     # Other values than text are shown by their `repr`, which escapes as much.
-    return {name: harmless(value) if isinstance(value, str) else value for name, value in event.items()}
+    return {name: escape_controls(value) if isinstance(value, str) else value for name, value in event.items()}

@@ -88,20 +88,20 @@ def format_duration(seconds: float) -> str:
     raise AssertionError("unreachable")
 
 
-def plain(text: str) -> str:
+def plain_line(text: str) -> str:
     """Returns `text` as one line that cannot do anything to a terminal.
 
-    >>> plain("bad\\nrow \\x1b[31m")
+    >>> plain_line("bad\\nrow \\x1b[31m")
     'bad row \\\\x1b[31m'
     """
     one_line = " ".join(text.split())
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in one_line)
 
 
-def harmless(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Returns `text`, lines and all, without what would do anything to a terminal.
 
-    >>> harmless("two\\n  lines \\x1b[31m")
+    >>> escape_controls("two\\n  lines \\x1b[31m")
     'two\\n  lines \\\\x1b[31m'
     """
     shown = (c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
@@ -116,10 +116,10 @@ def json_line(value: Any, default: Callable[[Any], Any] | None = None) -> bytes:
     >>> json_line({"\x9b31m": "\u202egnp.exe, \U000e0041"})
     b'{"\\u009b31m":"\\u202egnp.exe, \\udb40\\udc41"}'
     """
-    return harmless_json(orjson.dumps(value, default=default))
+    return escape_controls_json(orjson.dumps(value, default=default))
 
 
-def harmless_json(data: bytes) -> bytes:
+def escape_controls_json(data: bytes) -> bytes:
     """Returns JSON, which is the same value, with everything escaped that is not printable."""
     text = data.decode()
     # Outside of its texts JSON is ASCII: whatever is not printable is within one.
@@ -131,15 +131,15 @@ def _escaped(character: str) -> str:
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
 
-def short(text: str, most: int) -> str:
+def ellipsize(text: str, most: int) -> str:
     """Returns `text` as one such line of at most so many characters.
 
-    >>> short("what is too long is cut", 15)
+    >>> ellipsize("what is too long is cut", 15)
     'what is too ...'
-    >>> short("so" + 100 * " " + "are blanks", 15)
+    >>> ellipsize("so" + 100 * " " + "are blanks", 15)
     'so...'
     """
     # What is escaped gets longer, never shorter, than what it was; blanks at its start do not.
     text = text.strip()
-    one_line = plain(text[: 4 * most])
+    one_line = plain_line(text[: 4 * most])
     return one_line if len(one_line) <= most and len(text) <= 4 * most else one_line[: most - 3] + "..."

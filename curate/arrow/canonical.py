@@ -59,19 +59,19 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
     return stored
 
 
-def noted(stored: pa.Schema, schema: pa.Schema) -> pa.Schema:
+def with_given_schema(stored: pa.Schema, schema: pa.Schema) -> pa.Schema:
     """Returns `stored`, the `plain_schema` of `schema`, with a note of it, if types differ."""
     schema = given_schema(schema).remove_metadata()
     return stored if stored.equals(schema) else stored.with_metadata({_GIVEN: schema.serialize().to_pybytes()})
 
 
 def given_schema(stored: pa.Schema) -> pa.Schema:
-    """Returns the schema that rows came with, of which one is the `noted`."""
+    """Returns the schema that rows came with, of one that `with_given_schema` made."""
     note = (stored.metadata or {}).get(_GIVEN)
     return stored if note is None else pa.ipc.read_schema(pa.py_buffer(note))
 
 
-def given(table: pa.Table, schema: pa.Schema) -> pa.Table:
+def restore_types(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Returns a table, its columns that were stored plain in the way of `schema` again."""
     for at, field in enumerate(table.schema):
         to = schema.field(field.name) if field.name in schema.names else field
@@ -108,7 +108,7 @@ def _plain(type: pa.DataType) -> pa.DataType:
     return type
 
 
-def held(table: pa.Table, schema: pa.Schema) -> pa.Table:
+def conform_plain(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Returns the table with exactly `schema`, a `plain_schema`. Raises SchemaMismatch as `conform` does."""
     for at, field in enumerate(table.schema):
         plain = _plain_field(field)
@@ -145,7 +145,7 @@ def _is_unmovable(type: pa.DataType) -> bool:
     return bool(pt.is_union(type) or pt.is_list_view(type) or pt.is_large_list_view(type))
 
 
-def settled(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def zero_nulls(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Returns the rows of a batch of `schema` that `take` gave, with zeros under every null."""
     for at in _with_structs(schema):
         column = _emptied(batch.column(at)).take(pa.array(np.arange(batch.num_rows)))

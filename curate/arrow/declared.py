@@ -57,7 +57,7 @@ def as_declared(table: pa.Table, schema: pa.Schema, where: str, rows: str) -> pa
     for field in schema:
         column = table.column(field.name)
         try:
-            columns.append(exactly(column, field.type))
+            columns.append(cast_exactly(column, field.type))
             if _has_null(table, field):
                 raise _LossError("it has nulls, and is declared to have none")
         except _LossError as error:
@@ -76,12 +76,12 @@ class _LossError(Exception):
     """A type does not hold a value."""
 
 
-def exactly(column: pa.ChunkedArray, type: pa.DataType) -> pa.ChunkedArray:
+def cast_exactly(column: pa.ChunkedArray, type: pa.DataType) -> pa.ChunkedArray:
     """Returns a column as a type, every value what it was. Raises _LossError."""
     if column.type.equals(type):
         return column
     if isinstance(type, pa.BaseExtensionType) and not isinstance(column.type, pa.BaseExtensionType):
-        storage = exactly(column, type.storage_type)
+        storage = cast_exactly(column, type.storage_type)
         return pa.chunked_array([pa.ExtensionArray.from_storage(type, chunk) for chunk in storage.chunks], type)
     if not _alike(column.type, type):
         raise _LossError("a value of the one is none of the other")

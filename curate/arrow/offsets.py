@@ -53,7 +53,7 @@ def _wide_field(field: pa.Field) -> pa.Field:
     return field.with_type(wide_type(field.type))
 
 
-def taken(column: pa.ChunkedArray, rows: pa.Array) -> pa.ChunkedArray:
+def take_column(column: pa.ChunkedArray, rows: pa.Array) -> pa.ChunkedArray:
     """Returns these rows of a column, nulls for nulls; in several chunks where one would be too large."""
     if not is_over(column):
         try:
@@ -92,8 +92,8 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
 # Rows as one array of structs
 
 
-def packed(rows: pa.Table) -> pa.StructArray:
-    """Returns rows as one array; columns that are too large for that as wide ones, which `unpacked` knows."""
+def pack_rows(rows: pa.Table) -> pa.StructArray:
+    """Returns rows as one array; columns that are too large for that as wide ones, which `unpack_rows` knows."""
     arrays, fields = [], []
     for column, field in zip(rows.columns, rows.schema, strict=True):
         if is_over(column):
@@ -105,8 +105,8 @@ def packed(rows: pa.Table) -> pa.StructArray:
     return pa.StructArray.from_arrays(arrays, fields=fields)
 
 
-def unpacked(rows: pa.StructArray) -> pa.Table:
-    """Returns the rows that were `packed`, or a slice of them."""
+def unpack_rows(rows: pa.StructArray) -> pa.Table:
+    """Returns the rows that `pack_rows` was given, or a slice of them."""
     columns: list[Any] = []
     fields: list[pa.Field] = []
     for number, field in enumerate(rows.type.fields):

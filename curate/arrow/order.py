@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from curate.arrow.offsets import taken
+from curate.arrow.offsets import take_column
 from curate.arrow.sorting import arrow_is_faster, changes, keys_of, sorted_rows
 from curate.arrow.values import fitted
 from curate.errors import ConfigError, did_you_mean
@@ -115,7 +115,7 @@ class Order:
         """Returns the rows of `table` in this order; rows of equal keys as they were."""
         if not self.keys:
             return table
-        return take(table, self.indices(table))
+        return take_rows(table, self.indices(table))
 
     def keys_of(self, table: pa.Table) -> pa.Table:
         """Returns the key columns of `table`, in the order of the keys."""
@@ -153,14 +153,14 @@ class Order:
         return bisect.bisect_left(range(table.num_rows), True, key=beyond)
 
 
-def take(table: pa.Table, rows: pa.Array) -> pa.Table:
+def take_rows(table: pa.Table, rows: pa.Array) -> pa.Table:
     """Returns these rows of `table`, in memory of their own; of any type, also those that Arrow has no take for."""
     return pa.table([_take(column, rows) for column in table.columns], schema=table.schema)
 
 
 def rows_where(table: pa.Table, chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Table:
     """Returns some rows of `table`, those that are true in `chosen`, also of types that Arrow has no filter for."""
-    return table if chosen.all() else take(table, pa.array(np.flatnonzero(chosen)))
+    return table if chosen.all() else take_rows(table, pa.array(np.flatnonzero(chosen)))
 
 
 def _ordered(type: pa.DataType) -> bool:
@@ -219,7 +219,7 @@ def _take(column: pa.ChunkedArray, rows: pa.Array) -> pa.ChunkedArray:
     if pt.is_string_view(type) or pt.is_binary_view(type):
         return _plain(column).take(rows).cast(type)
     try:
-        return taken(column, rows)
+        return take_column(column, rows)
     except pa.ArrowNotImplementedError:  # a view, or runs, inside
         values = column.to_pylist()
         array = fitted([None if one is None else values[one] for one in rows.to_pylist()], type)

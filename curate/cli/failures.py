@@ -18,7 +18,7 @@ from curate.observe.job import read_status
 from curate.observe.retries import shards_text
 from curate.storage.uris import normalise
 from curate.tasks.shard import Shard, SliceKind
-from curate.units import format_bytes, format_duration, json_line, plain, short
+from curate.units import ellipsize, format_bytes, format_duration, json_line, plain_line
 
 SHOWN_GROUPS = 20
 
@@ -43,7 +43,7 @@ def show_failures(output: str, *, everything: bool, as_json: bool) -> int:
         click.echo(json_line({"output": root, "failed": failed, "groups": values}, default=str))
         return 0
     console = Console(highlight=False)
-    line(console, Text.assemble((plain(found.job["job"]), "bold"), "  ", plain(root)))
+    line(console, Text.assemble((plain_line(found.job["job"]), "bold"), "  ", plain_line(root)))
     retrying = read_status(output, SystemClock().now()).retrying
     for one in _heading(failed, groups, retrying, everything=everything):
         line(console, Text(one, "red" if failed else ""))
@@ -54,7 +54,7 @@ def show_failures(output: str, *, everything: bool, as_json: bool) -> int:
         line(console, Text(f"\n... and {len(groups) - SHOWN_GROUPS:,} more reasons; --json shows all"))
     if failed:
         line(console, Text())
-        _fact(console, "retry", f"curate retry {_word(root)}")
+        _fact(console, "retry", f"curate retry {_shell_word(root)}")
     return 0
 
 
@@ -84,7 +84,7 @@ def _heading(failed: int, groups: list[Group], retrying: list[dict[str, Any]], *
 
 def _reasons(retrying: list[dict[str, Any]]) -> str:
     more = f", and {len(retrying) - SHOWN_REASONS:,} other reasons" if len(retrying) > SHOWN_REASONS else ""
-    return ", ".join(short(one["error"], SHOWN_CHARS) for one in retrying[:SHOWN_REASONS]) + more
+    return ", ".join(ellipsize(one["error"], SHOWN_CHARS) for one in retrying[:SHOWN_REASONS]) + more
 
 
 def _in_groups(groups: list[Group]) -> str:
@@ -98,14 +98,14 @@ def _group(console: Console, output: str, stage: StageFailures, group: Group) ->
     tries = "1 try" if group.attempts == 1 else f"{group.attempts:,} tries"
     shards = "1 shard" if group.shards == 1 else f"{group.shards:,} shards"
     line(console, Text.assemble((shards, "bold red"), f", {tries}: {kinds}, last on {moment(group.last)} UTC"))
-    _wrapped(console, short(example.get("error", ""), SHOWN_CHARS), "bold")
+    _wrapped(console, ellipsize(example.get("error", ""), SHOWN_CHARS), "bold")
     if group.signature.frame:
-        _wrapped(console, f"at {plain(group.signature.frame)}")
+        _wrapped(console, f"at {plain_line(group.signature.frame)}")
     if stage.text:
-        _fact(console, "at", plain(stage.text))
-    _fact(console, "shard", plain(shard))
-    _fact(console, "input", plain(example.get("input", "")))
-    _fact(console, "whole", f"curate failures {_word(output)} --shard {_word(shard)}")
+        _fact(console, "at", plain_line(stage.text))
+    _fact(console, "shard", plain_line(shard))
+    _fact(console, "input", plain_line(example.get("input", "")))
+    _fact(console, "whole", f"curate failures {_shell_word(output)} --shard {_shell_word(shard)}")
     _fact(console, "replay", _replay(output, shard))
 
 
@@ -123,16 +123,16 @@ def show_shard(output: str, shard_id: str, *, as_json: bool) -> int:
     if as_json:
         value = {"output": root, "shard": shard_id, "state": state, "input": shard.uri, "slice": _slice(shard)}
         value |= {"stage": stage.key} if stage.text else {}
-        commands = {"replay": _replay(root, shard_id), "retry": f"curate retry {_word(root)}"}
+        commands = {"replay": _replay(root, shard_id), "retry": f"curate retry {_shell_word(root)}"}
         click.echo(json_line({**value, "tries": tries, **commands}, default=str))
         return 0
     console = Console(highlight=False)
     colour = {"done": "green", "failed": "red"}.get(state, "yellow")
-    line(console, Text.assemble((plain(shard_id), "bold"), "  ", (state, colour)))
-    _fact(console, "job", f"{plain(found.job['job'])}  {plain(root)}")
+    line(console, Text.assemble((plain_line(shard_id), "bold"), "  ", (state, colour)))
+    _fact(console, "job", f"{plain_line(found.job['job'])}  {plain_line(root)}")
     if stage.text:
-        _fact(console, "at", plain(stage.text))
-    _fact(console, "input", plain(shard.uri))
+        _fact(console, "at", plain_line(stage.text))
+    _fact(console, "input", plain_line(shard.uri))
     _fact(console, "slice", _slice_text(shard))
     if not tries:
         line(console, Text("no try of it has failed"))
@@ -148,8 +148,8 @@ def show_shard(output: str, shard_id: str, *, as_json: bool) -> int:
 
 def _commands(console: Console, root: str, shard_id: str) -> None:
     _fact(console, "replay", f"{_replay(root, shard_id)} --pdb")
-    _fact(console, "logs", f"curate logs {_word(root)} --shard {_word(shard_id)}")
-    _fact(console, "retry", f"curate retry {_word(root)}")
+    _fact(console, "logs", f"curate logs {_shell_word(root)} --shard {_shell_word(shard_id)}")
+    _fact(console, "retry", f"curate retry {_shell_word(root)}")
 
 
 def _try(console: Console, failure: Mapping[str, Any], *, shown: bool) -> None:
@@ -159,13 +159,13 @@ def _try(console: Console, failure: Mapping[str, Any], *, shown: bool) -> None:
     _fact(console, "run", f"{failure['run_id']}, task {failure['task']}, {moment(failure['time'])} UTC")
     if where := _where(failure):
         _fact(console, "where", where)
-    _wrapped(console, short(failure.get("error", ""), SHOWN_CHARS), "red")
+    _wrapped(console, ellipsize(failure.get("error", ""), SHOWN_CHARS), "red")
     traceback = failure.get("traceback", "")
     if traceback and not shown:
         line(console, Text(f"{INDENT}(the next try has the same traceback)", "dim"))
     elif traceback:
         if "as" in failure:
-            line(console, Text(f"{INDENT}(the traceback of {plain(failure['as'])}, which failed alike)", "dim"))
+            line(console, Text(f"{INDENT}(the traceback of {plain_line(failure['as'])}, which failed alike)", "dim"))
         for one in traceback.rstrip().splitlines():
             line(console, Text(f"{INDENT}{visible(one)}"))
 
@@ -177,7 +177,7 @@ def _same_traceback(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 def _where(failure: Mapping[str, Any]) -> str:
     parts = [f"{format_duration(failure['seconds'])} in" if failure.get("seconds") else ""]
     parts += [f"process {failure['pid']}" if failure.get("pid") else ""]
-    parts += [f"on {plain(failure['node'])}" if failure.get("node") else ""]
+    parts += [f"on {plain_line(failure['node'])}" if failure.get("node") else ""]
     parts += [f"with {format_bytes(failure['peak_bytes'])} of memory at most" if failure.get("peak_bytes") else ""]
     return " ".join(part for part in parts if part)
 
@@ -197,12 +197,12 @@ def _slice_text(shard: Shard) -> str:
 
 
 def _replay(output: str, shard_id: str) -> str:
-    return f"curate replay {_word(output)} --shard {_word(shard_id)}"
+    return f"curate replay {_shell_word(output)} --shard {_shell_word(shard_id)}"
 
 
-def _word(text: str) -> str:
+def _shell_word(text: str) -> str:
     """Returns a word as a shell takes it."""
-    return shlex.quote(plain(text))
+    return shlex.quote(plain_line(text))
 
 
 def visible(text: str) -> str:

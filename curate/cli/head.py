@@ -14,7 +14,7 @@ from curate.cli.table import print_table
 from curate.cli.terminal import fact, line
 from curate.observe.browse import rows
 from curate.observe.job import find_job, find_shard
-from curate.units import harmless_json, plain, short
+from curate.units import ellipsize, escape_controls_json, plain_line
 
 SHOWN_SHARDS = 3
 
@@ -31,11 +31,11 @@ def show_head(output: str, most: int, *, columns: Sequence[str] | None, shard: s
     first = itertools.islice(rows(found, columns, own), most)
     if as_json:
         for _, row in first:
-            click.echo(harmless_json(row))
+            click.echo(escape_controls_json(row))
         return 0
     taken = list(first)
     console = Console(highlight=False)
-    line(console, Text.assemble((plain(found.job["job"]), "bold"), f"  {plain(found.ledger.root)}"))
+    line(console, Text.assemble((plain_line(found.job["job"]), "bold"), f"  {plain_line(found.ledger.root)}"))
     values = [orjson.loads(row) for _, row in taken]
     columns = list(dict.fromkeys(name for value in values for name in value))
     left_out = print_table(console, columns, values) if taken else []
@@ -53,4 +53,4 @@ def show_head(output: str, most: int, *, columns: Sequence[str] | None, shard: s
 def _few(names: Sequence[str], most: int) -> str:
     """Returns the first names, and how many there are beyond them."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(short(name, NAME_CHARS) for name in names[:most]) + more
+    return ", ".join(ellipsize(name, NAME_CHARS) for name in names[:most]) + more

@@ -15,10 +15,10 @@ from curate.cli.terminal import line, moment
 from curate.clock import Clock
 from curate.ledger import layout
 from curate.ledger.stages import LAST
-from curate.observe.browse import newest_run, said
+from curate.observe.browse import newest_run, worker_lines
 from curate.observe.job import FoundJob, find_job, find_shard, find_stages, read_status
 from curate.observe.status import RUNNING
-from curate.units import json_line, plain
+from curate.units import json_line, plain_line
 
 FOLLOW_S = 2.0
 
@@ -44,7 +44,9 @@ def show_logs(output: str, clock: Clock, *, shard: str | None, run: str | None, 
     console = Console(highlight=False)
     if not as_json:
         where = f", run {last.run_id}" if last.run_id else ""
-        line(console, Text.assemble((plain(found.job["job"]), "bold"), f"  {plain(found.ledger.root)}{where}"))
+        line(
+            console, Text.assemble((plain_line(found.job["job"]), "bold"), f"  {plain_line(found.ledger.root)}{where}")
+        )
     shown: set[str] = set()
     count = 0
     try:
@@ -54,7 +56,7 @@ def show_logs(output: str, clock: Clock, *, shard: str | None, run: str | None, 
                 ledger = log.found.ledger
                 new = [name for name in log.names if ledger.uri(name) not in shown]
                 shown.update(map(ledger.uri, new))
-                for value in _of_shard(said(ledger, new), log.shard):
+                for value in _of_shard(worker_lines(ledger, new), log.shard):
                     count += 1
                     _show(console, log.addressed(value), as_json=as_json)
             if not alive:
@@ -118,17 +120,19 @@ def _show(console: Console, value: dict[str, Any], *, as_json: bool) -> None:
     level, stream = str(value.get("level", "")), str(value.get("stream", "log"))
     # What was printed has no level; what was logged came by the usual way.
     how = level if stream in ("log", "curate") else stream
-    shard, attempt = plain(str(value.get("shard", ""))), value.get("attempt", 1)
+    shard, attempt = plain_line(str(value.get("shard", ""))), value.get("attempt", 1)
     # Before the first attempt it was asked for the schema of its output.
-    tried = {0: " (for the schema)", 1: ""}.get(attempt, f" (try {plain(str(attempt))})")
-    event = plain(str(value.get("event", "")))
+    tried = {0: " (for the schema)", 1: ""}.get(attempt, f" (try {plain_line(str(attempt))})")
+    event = plain_line(str(value.get("event", "")))
     fields = "".join(
-        f" {plain(str(name))}={plain(_text(field))}" for name, field in value.items() if name not in (*_OWN, *_LONG)
+        f" {plain_line(str(name))}={plain_line(_text(field))}"
+        for name, field in value.items()
+        if name not in (*_OWN, *_LONG)
     )
     text = Text.assemble(
         (moment(value["time"])[11:], "dim"),
         "  ",
-        (f"{plain(how):<7}", COLOURS.get(level, "")),
+        (f"{plain_line(how):<7}", COLOURS.get(level, "")),
         f"  {shard}{tried}: {event}",
     )
     text.append(fields, "dim")
@@ -145,7 +149,7 @@ def _text(value: Any) -> str:
 
 def _indented(one: str) -> str:
     """Returns a line that cannot do anything to a terminal, as far indented as it is."""
-    return " " * (len(one) - len(one.lstrip())) + plain(one)
+    return " " * (len(one) - len(one.lstrip())) + plain_line(one)
 
 
 def _nothing(found: FoundJob, run_id: str | None, shard: str | None) -> str:
@@ -153,5 +157,5 @@ def _nothing(found: FoundJob, run_id: str | None, shard: str | None) -> str:
         return "no worker has logged or printed anything"
     having = sorted({layout.run_id_of(name) for name in found.listing.logs} - {run_id}, reverse=True)
     others = f"; other runs have: {', '.join(having[:5])}" if having else ""
-    about = "" if shard is None else f" about {plain(shard)}"
+    about = "" if shard is None else f" about {plain_line(shard)}"
     return f"no worker of this run has logged or printed anything{about}{others}"

@@ -192,7 +192,7 @@ def main() -> Any:
     """Runs the command line; an error that curate raises on purpose is one line and exit code 2."""
     from curate.errors import CurateError
     from curate.log import redacted
-    from curate.units import harmless
+    from curate.units import escape_controls
 
     found = None if set(RUN_JOBS).intersection(sys.argv[1:2]) else _NoPandas()
     if found is not None:
@@ -200,7 +200,7 @@ def main() -> Any:
     try:
         return cli()
     except CurateError as error:
-        click.echo(f"error: {harmless(redacted(str(error)))}", err=True)
+        click.echo(f"error: {escape_controls(redacted(str(error)))}", err=True)
         sys.exit(EXIT_USAGE)
     finally:
         if found is not None:

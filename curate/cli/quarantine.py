@@ -16,7 +16,7 @@ from curate.cli.terminal import fact, line
 from curate.formats.quarantine import Quarantined
 from curate.observe.browse import quarantined
 from curate.observe.job import FoundJob, find_job, find_shard, find_stages
-from curate.units import json_line, plain, short
+from curate.units import ellipsize, json_line, plain_line
 
 SHOWN_REASONS = 20
 
@@ -50,12 +50,12 @@ def show_quarantine(
         if most is None or len(first) < most:
             first.append(_as_dict(shard_id, row))
     console = Console(highlight=False)
-    line(console, Text.assemble((plain(found.job["job"]), "bold"), f"  {plain(found.ledger.root)}"))
+    line(console, Text.assemble((plain_line(found.job["job"]), "bold"), f"  {plain_line(found.ledger.root)}"))
     total = reasons.total()
     where = f", of {shards:,} shard{'' if shards == 1 else 's'}" if total else ""
     fact(console, "rows", Text(f"{total:,} set aside{where}"))
     for number, (why, count) in enumerate(reasons.most_common(SHOWN_REASONS)):
-        fact(console, "" if number else "reasons", Text(f"{count:,} x {short(why, REASON_CHARS)}"))
+        fact(console, "" if number else "reasons", Text(f"{count:,} x {ellipsize(why, REASON_CHARS)}"))
     if len(reasons) > SHOWN_REASONS:
         fact(console, "", Text(f"... and {len(reasons) - SHOWN_REASONS:,} more"))
     if first:

@@ -26,7 +26,7 @@ from curate.ledger.stages import LAST
 from curate.observe.failures import StageFailures, read_shard
 from curate.observe.job import find_job
 from curate.tasks.failure import Failure, FailureKind
-from curate.units import format_bytes, format_duration, json_line, plain
+from curate.units import format_bytes, format_duration, json_line, plain_line
 
 EXIT_FAILED = 1
 
@@ -98,15 +98,15 @@ def _as_dict(root: str, stage: StageFailures, replayed: Replayed) -> dict[str, A
 def _render(console: Console, root: str, stage: StageFailures, replayed: Replayed) -> None:
     record, shard = replayed.record, replayed.shard
     took = format_duration(record.seconds)
-    name = (plain(stage.addressed(shard.id)), "bold")
+    name = (plain_line(stage.addressed(shard.id)), "bold")
     if record.failure is not None:
         kind = record.failure.kind.value.replace("_", " ")
         line(console, Text.assemble(name, "  ", ("failed", "red"), f" after {took}: {kind}"))
     else:
         line(console, Text.assemble(name, "  ", ("done", "green"), f" in {took}; {_published(replayed)}"))
     if stage.text:
-        fact(console, "at", Text(plain(stage.text)))
-    fact(console, "input", Text(plain(shard.uri)))
+        fact(console, "at", Text(plain_line(stage.text)))
+    fact(console, "input", Text(plain_line(shard.uri)))
     for note in replayed.notes:
         fact(console, "note", Text(note), "yellow")
     if record.failure is not None:
@@ -122,7 +122,7 @@ def _render(console: Console, root: str, stage: StageFailures, replayed: Replaye
             line(console, Text(f"and {len(left):,} more columns; --json shows all"))
     if not replayed.published and stage.found.failed[record.index]:
         line(console, Text())
-        fact(console, "retry", Text(f"curate retry {shlex.quote(plain(root))}"))
+        fact(console, "retry", Text(f"curate retry {shlex.quote(plain_line(root))}"))
 
 
 def _reason(replayed: Replayed, failure: Failure) -> str:
@@ -150,9 +150,9 @@ def _books(console: Console, record: Any) -> None:
         ),
     )
     for reason, n in rows["dropped"].items():
-        fact(console, "dropped", Text(f"{n:,} {plain(reason)}"))
+        fact(console, "dropped", Text(f"{n:,} {plain_line(reason)}"))
     for counter, n in record.books.sorted_counters().items():
-        fact(console, "counter", Text(f"{plain(counter)} = {n:,}"))
+        fact(console, "counter", Text(f"{plain_line(counter)} = {n:,}"))
     fact(console, "bytes", Text(f"{format_bytes(record.bytes_out)} out"))
 
 

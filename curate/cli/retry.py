@@ -14,7 +14,7 @@ from curate.driver.options import parse_run_options, resolve_output
 from curate.job.command import EXIT_OK, display, execute
 from curate.job.locate import RecordedRun, locate, recorded_run
 from curate.observe.failures import StageFailures, read_all_failures
-from curate.units import plain
+from curate.units import plain_line
 
 if TYPE_CHECKING:
     from curate.driver.options import RunOptions
@@ -74,7 +74,7 @@ class _NothingFailed(Exception):
 
 def _nothing(stages: list[StageFailures]) -> str:
     found = stages[-1].found
-    root, left = plain(found.ledger.root), len(found.plan) - found.matched.count
+    root, left = plain_line(found.ledger.root), len(found.plan) - found.matched.count
     text = f"no shard of {root} has failed"
     if stages[-1].text and not len(found.plan):
         return f"{text}; its last stage has not begun: curate status {shlex.quote(root)}"

@@ -27,7 +27,7 @@ from curate.observe.job import NoJobError, quick_status, read_status
 from curate.observe.retries import shards_text
 from curate.observe.status import COMPLETE, RUNNING, STALLED, JobStatus
 from curate.storage.uris import is_local
-from curate.units import format_bytes, format_duration, json_line, plain, short
+from curate.units import ellipsize, format_bytes, format_duration, json_line, plain_line
 
 COLOURS = {
     "complete": "green",
@@ -116,13 +116,16 @@ def show_all(clock: Clock, *, as_json: bool, watch_s: float | None) -> int:
 
 
 def _render(console: Console, status: JobStatus, now: float) -> None:
-    line(console, Text.assemble((plain(status.job), "bold"), "  ", _state(status.state), f"  {plain(status.output)}"))
+    line(
+        console,
+        Text.assemble((plain_line(status.job), "bold"), "  ", _state(status.state), f"  {plain_line(status.output)}"),
+    )
     # A job is done without a shard if it has no input; one whose stages are not planned yet is not.
     part = status.done / status.total if status.total else float(not status.stages or status.state == COMPLETE)
     # Rounded down: 100 % is said of nothing that is not done.
     percent = math.floor(1000 * part) / 10
     line(console, Text.assemble(_bar(console, part), f" {status.done:,} of {status.total:,} shards ({percent:.1f} %)"))
-    names = max((len(short(one.name, SHOWN_NAME)) for one in status.stages), default=0)
+    names = max((len(ellipsize(one.name, SHOWN_NAME)) for one in status.stages), default=0)
     for number, one in enumerate(status.stages):
         fact(console, "" if number else "stages", _stage(number + 1, one, names, at=one.key == status.stage))
     for label, value in _facts(status):
@@ -132,14 +135,14 @@ def _render(console: Console, status: JobStatus, now: float) -> None:
     for number, run in enumerate(status.runs[:SHOWN_RUNS]):
         ago = f"{format_duration(max(0.0, now - run.updated))} ago"
         if run.state in (RUNNING, STALLED):
-            ago = f"heard of {ago} from {plain(run.host)}, process {run.pid}"
+            ago = f"heard of {ago} from {plain_line(run.host)}, process {run.pid}"
         fact(console, "" if number else "run", Text.assemble(f"{run.run_id} ", _state(run.state), f", {ago}"))
     more = len(status.runs[SHOWN_RUNS:]) + status.earlier_runs
     if more:
         fact(console, "", Text(f"... and {more:,} earlier"))
     if status.state in FAILED:
         # In a line of its own, to be copied.
-        line(console, Text(f"{'next':<{LABEL_COLUMNS}}curate failures {shlex.quote(plain(status.output))}"))
+        line(console, Text(f"{'next':<{LABEL_COLUMNS}}curate failures {shlex.quote(plain_line(status.output))}"))
     if hint := _next(status):
         fact(console, "" if status.state in FAILED else "next", Text(hint))
 
@@ -160,12 +163,16 @@ def _facts(status: JobStatus) -> Iterator[tuple[str, str]]:
         f"{rows['in']:,} in + {rows['created']:,} created = {rows['out']:,} out "
         f"+ {sum(rows['dropped'].values()):,} dropped + {rows['quarantined']:,} quarantined",
     )
-    yield from _listed("dropped", (f"{n:,} {plain(reason)}" for reason, n in dropped), SHOWN_REASONS)
+    yield from _listed("dropped", (f"{n:,} {plain_line(reason)}" for reason, n in dropped), SHOWN_REASONS)
     for one in exchanges(status.stages) if status.state == COMPLETE else ():
         if one.rows_in != one.rows_out:
-            yield "unequal", f"{plain(one.name)}: {one.rows_in:,} rows went in, {one.rows_out:,} came out"
-    yield from _listed("counters", (f"{plain(k)} = {_number(v)}" for k, v in status.counters.items()), SHOWN_COUNTERS)
-    yield from _listed("metrics", (f"{plain(k)} = {_number(v)}" for k, v in status.metrics.items()), SHOWN_COUNTERS)
+            yield "unequal", f"{plain_line(one.name)}: {one.rows_in:,} rows went in, {one.rows_out:,} came out"
+    yield from _listed(
+        "counters", (f"{plain_line(k)} = {_number(v)}" for k, v in status.counters.items()), SHOWN_COUNTERS
+    )
+    yield from _listed(
+        "metrics", (f"{plain_line(k)} = {_number(v)}" for k, v in status.metrics.items()), SHOWN_COUNTERS
+    )
     yield "input", f"{format_bytes(status.bytes_done)} of {format_bytes(status.bytes_total)}"
     if any(status.missing):
         yield "", missing_text(*status.missing)
@@ -178,8 +185,8 @@ def _facts(status: JobStatus) -> Iterator[tuple[str, str]]:
             f"{format_bytes(rate['bytes_per_s'])}/s",
         )
         if status.waits:
-            yield "waits", short(status.waits, SHOWN_CHARS)
-        texts = (f"{shards_text(one['count'])} {short(one['error'], SHOWN_CHARS)}" for one in status.retrying)
+            yield "waits", ellipsize(status.waits, SHOWN_CHARS)
+        texts = (f"{shards_text(one['count'])} {ellipsize(one['error'], SHOWN_CHARS)}" for one in status.retrying)
         yield from _listed("retrying", texts, SHOWN_FAILURES)
         yield "ETA", format_range(status.eta_range_s)
         yield from _listed("operators", map(_operator, status.operators), SHOWN_OPERATORS)
@@ -187,7 +194,7 @@ def _facts(status: JobStatus) -> Iterator[tuple[str, str]]:
 
 def _stage(number: int, one: StageReport, columns: int, *, at: bool) -> Text:
     """Returns how far a stage is, in a line that begins with its name, in so many columns."""
-    text = Text.assemble((f"{number}  {short(one.name, SHOWN_NAME):<{columns}}  ", "bold" if at else ""))
+    text = Text.assemble((f"{number}  {ellipsize(one.name, SHOWN_NAME):<{columns}}  ", "bold" if at else ""))
     text.append_text(Text.assemble(_state(one.state)))
     if one.total:
         text.append(f", {one.done:,} of {one.total:,} shards")
@@ -200,7 +207,7 @@ def _stage(number: int, one: StageReport, columns: int, *, at: bool) -> Text:
 def _operator(one: Mapping[str, Any]) -> str:
     """Returns what an operator has done, in a line."""
     rows = [f"{one[key]:,} rows {what}" for key, what in (("rows_in", "in"), ("rows_out", "out")) if one[key]]
-    text = f"{short(one['name'], SHOWN_NAME)}: "
+    text = f"{ellipsize(one['name'], SHOWN_NAME)}: "
     text += f"{', '.join(rows)}; " if rows else ""
     text += f"{format_duration(one['wall_s'])} at work, {format_duration(one['cpu_s'])} of it on a CPU"
     if "actors" in one:
@@ -211,7 +218,7 @@ def _operator(one: Mapping[str, Any]) -> str:
 
 def _failures(status: JobStatus) -> Iterator[tuple[str, str]]:
     texts = (
-        f"{one['count']:,} x {short(one['error'], SHOWN_CHARS)} (such as {plain(one['shard'])})"
+        f"{one['count']:,} x {ellipsize(one['error'], SHOWN_CHARS)} (such as {plain_line(one['shard'])})"
         for one in status.failures
     )
     yield from _listed("failed", texts, SHOWN_FAILURES)
@@ -230,7 +237,7 @@ def _next(status: JobStatus) -> str:
     """Returns what to do now, if anything."""
     if status.state == STALLED:
         run = status.runs[0]
-        return f"if process {run.pid} on {plain(run.host)} is gone, run the job again: it goes on where it stopped"
+        return f"if process {run.pid} on {plain_line(run.host)} is gone, run the job again: it goes on where it stopped"
     if status.state in FAILED:
         return "mend the cause and run the job again: what is done is skipped"
     if status.state in ("interrupted", "pending"):
@@ -289,14 +296,14 @@ def _render_all(console: Console, found: list[tuple[dict[str, Any], JobStatus | 
         return
     rows = [("job", "state", "done", "failed", "started (UTC)")]
     for entry, job in found:
-        name, state, done, failed = plain(entry["job"]), UNREACHABLE, "", ""
+        name, state, done, failed = plain_line(entry["job"]), UNREACHABLE, "", ""
         if isinstance(job, JobStatus):
-            name, state, done, failed = plain(job.job), job.state, f"{job.done:,}/{job.total:,}", f"{job.failed:,}"
+            name, state, done, failed = plain_line(job.job), job.state, f"{job.done:,}/{job.total:,}", f"{job.failed:,}"
         elif isinstance(job, NoJobError):
             state = GONE
         rows.append((name, state, done, failed, _time(entry["started"])))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    outputs = ["output", *(plain(entry["output"]) for entry, _ in found)]
+    outputs = ["output", *(plain_line(entry["output"]) for entry, _ in found)]
     room = console.width - sum(widths) - 2 * len(widths)
     beneath = console.is_terminal and max(map(len, outputs)) > room
     for number, (row, output) in enumerate(zip(rows, outputs, strict=True)):
@@ -314,7 +321,7 @@ def _render_all(console: Console, found: list[tuple[dict[str, Any], JobStatus | 
             line(console, Text(f"    {output}"))
     for _, job in found:
         if isinstance(job, CurateError) and not isinstance(job, NoJobError):
-            line(console, Text.assemble(("unreachable: ", "red"), plain(str(job))))
+            line(console, Text.assemble(("unreachable: ", "red"), plain_line(str(job))))
 
 
 # Lines

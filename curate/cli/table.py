@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from curate.cli.terminal import line
-from curate.units import plain, short
+from curate.units import ellipsize, plain_line
 
 MOST_CHARS = 80
 """Characters of a value that are shown."""
@@ -30,7 +30,7 @@ def print_table(console: Console, columns: Sequence[str], rows: Sequence[Mapping
     """
     cells = {name: [_cell(row.get(name)) for row in rows] for name in columns}
     # In columns of the terminal, of which some characters take two.
-    widths = {name: max([cell_len(plain(name)), *(cell.cell_len for cell in cells[name])]) for name in columns}
+    widths = {name: max([cell_len(plain_line(name)), *(cell.cell_len for cell in cells[name])]) for name in columns}
     if not console.is_terminal:
         # As wide as it is: what is cut could not be searched.
         console.width = sum(widths.values()) + _GAP * len(widths)
@@ -41,7 +41,7 @@ def print_table(console: Console, columns: Sequence[str], rows: Sequence[Mapping
     for name, width in shown.items():
         number = all(isinstance(row.get(name), int | float | None) for row in rows)
         table.add_column(
-            Text(plain(name)),
+            Text(plain_line(name)),
             no_wrap=True,
             overflow="ellipsis",
             justify="right" if number else "left",
@@ -74,5 +74,5 @@ def _cell(value: Any) -> Text:
     if value is None:
         return Text("null", "dim")
     if isinstance(value, str):
-        return Text(short(value, MOST_CHARS))
-    return Text(short(orjson.dumps(value).decode(), MOST_CHARS))
+        return Text(ellipsize(value, MOST_CHARS))
+    return Text(ellipsize(orjson.dumps(value).decode(), MOST_CHARS))

@@ -13,8 +13,8 @@ from curate.cli.terminal import fact, line
 from curate.clock import Clock
 from curate.observe.job import read_status
 from curate.observe.status import RUNNING
-from curate.observe.verify import DAMAGED, INCOMPLETE, KINDS, OK, Verified, verify
-from curate.units import format_bytes, json_line, plain, short
+from curate.observe.verify import DAMAGED, INCOMPLETE, KINDS, OK, VerifyReport, verify
+from curate.units import ellipsize, format_bytes, json_line, plain_line
 
 SHOWN_FINDINGS = 10
 """Findings of one kind that are printed; `--json` has more."""
@@ -37,7 +37,7 @@ def show_verified(output: str, clock: Clock, *, as_json: bool) -> int:
     return 0 if report.state == OK else 1
 
 
-def _verified(output: str) -> Verified:
+def _verified(output: str) -> VerifyReport:
     """Returns what the outputs turned out to be; how far it is, is shown on standard error if that is a terminal."""
     screen = Console(stderr=True)
     if not screen.is_terminal:
@@ -61,12 +61,12 @@ def _verified(output: str) -> Verified:
         )
 
 
-def _render(console: Console, report: Verified, *, at_work: bool) -> None:
+def _render(console: Console, report: VerifyReport, *, at_work: bool) -> None:
     state = (report.state, COLOURS[report.state])
-    line(console, Text.assemble((plain(report.job), "bold"), "  ", state, f"  {plain(report.output)}"))
+    line(console, Text.assemble((plain_line(report.job), "bold"), "  ", state, f"  {plain_line(report.output)}"))
     fact(console, "outputs", Text(f"{report.read:,} of {report.shards:,} read, {format_bytes(report.size_bytes)}"))
     for number, one in enumerate(report.stages):
-        told = f"{short(one.job, SHOWN_NAME)}: {one.read:,} of {one.shards:,} read, {format_bytes(one.size_bytes)}"
+        told = f"{ellipsize(one.job, SHOWN_NAME)}: {one.read:,} of {one.shards:,} read, {format_bytes(one.size_bytes)}"
         fact(console, "" if number else "stages", Text(told))
     rows = report.books
     fact(
@@ -86,15 +86,15 @@ def _render(console: Console, report: Verified, *, at_work: bool) -> None:
         fact(console, "next", Text(hint))
 
 
-def _findings(report: Verified, kind: str) -> Iterator[str]:
+def _findings(report: VerifyReport, kind: str) -> Iterator[str]:
     for one in itertools.islice((one for one in report.findings if one.kind == kind), SHOWN_FINDINGS):
-        yield f"{plain(one.object)}: {short(one.reason, SHOWN_CHARS)}"
+        yield f"{plain_line(one.object)}: {ellipsize(one.reason, SHOWN_CHARS)}"
     more = report.counts[kind] - SHOWN_FINDINGS
     if more > 0:
         yield f"... and {more:,} more"
 
 
-def _next(report: Verified, *, at_work: bool) -> str:
+def _next(report: VerifyReport, *, at_work: bool) -> str:
     """Returns what to do now, if anything."""
     if report.counts.keys() & {"damaged", "record", "schema", "rows", "books"}:
         return "remove the outputs that are named and run the job again: it makes them anew, and nothing else"

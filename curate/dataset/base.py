@@ -12,7 +12,7 @@ import pyarrow as pa
 from curate.arrow.unknown import is_known
 from curate.dataset.execute import Options, blocks
 from curate.dataset.schemas import blank_of, unions_settled
-from curate.dataset.stats import Ran, watched
+from curate.dataset.stats import LastRun, with_progress
 from curate.errors import ConfigError, did_you_mean
 from curate.exchange.protocol import Exchange
 from curate.operators.protocol import Operator
@@ -21,7 +21,7 @@ from curate.plan import physical
 from curate.plan.explain import explain_logical
 from curate.plan.nodes import Apply, Exchanged, Limit, Plan, schema_of
 from curate.plan.physical import through_files
-from curate.streaming.prefetch import Stopped, never
+from curate.streaming.prefetch import Stopped, never_stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Base:
 
     _plan: Plan
     _how: Options = field(default_factory=Options)
-    _ran: Ran = field(init=False, default_factory=Ran, repr=False, compare=False)
+    _ran: LastRun = field(init=False, default_factory=LastRun, repr=False, compare=False)
 
     def schema(self) -> pa.Schema:
         """Returns the schema of the rows; without running anything where no function is in the way.
@@ -131,7 +131,7 @@ class Base:
         """Returns a dataset of the rows in the shards that an exchange puts them in."""
         return self._then(Exchanged((self._plan,), how))
 
-    def _part(self, other: Self, ran: Ran | None = None) -> Self:
+    def _part(self, other: Self, ran: LastRun | None = None) -> Self:
         """Returns a dataset whose runs count as runs of this one; or which has run as `ran` says."""
         object.__setattr__(other, "_ran", ran or self._ran)
         return other
@@ -151,21 +151,21 @@ class Base:
         """Returns a table without rows, once it was run and there were none."""
         return blank_of(self._plan, physical.lower(self._plan), self._ran.last)
 
-    def _blocks(self, stopped: Stopped = never) -> Any:
+    def _blocks(self, stopped: Stopped = never_stopped) -> Any:
         return self._run(physical.lower, stopped)
 
     def _blocks_of(self, plan: Plan) -> Any:
         """Returns the blocks of another plan, run as this one is."""
         return self._then(plan)._blocks()
 
-    def _run(self, lower: Callable[[Plan], physical.Physical], stopped: Stopped = never) -> Any:
+    def _run(self, lower: Callable[[Plan], physical.Physical], stopped: Stopped = never_stopped) -> Any:
         run = self._ran.begin()
 
         def made() -> Iterator[pa.Table]:
             plan = unions_settled(self._plan, lambda part: self._with(part).schema())
             yield from blocks(lower(plan), self._how, stopped, run=run)
 
-        return watched(made(), run)
+        return with_progress(made(), run)
 
 
 def column_names(method: str, cols: str | Sequence[str]) -> tuple[str, ...]:

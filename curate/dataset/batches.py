@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from curate.arrow.batches import joined, rechunk
-from curate.arrow.order import take
+from curate.arrow.order import take_rows
 from curate.errors import ConfigError
 from curate.operators.convert import check_format, formatted, rows, to_numpy
 from curate.streaming.prefetch import Around, Make, Stopped, prefetched
@@ -68,7 +68,9 @@ def iter_batches(
         try:
             tables: Iterator[pa.Table] = stream
             if batch_size is not None:
-                tables = rebatched(stream, batch_size) if shuffle is None else shuffled(stream, batch_size, *shuffle)
+                tables = (
+                    rebatched(stream, batch_size) if shuffle is None else shuffle_rows(stream, batch_size, *shuffle)
+                )
                 if drop_last:
                     tables = (table for table in tables if table.num_rows == batch_size)
             # Not a loop: its variable would keep a table while the next one is made.
@@ -107,7 +109,7 @@ def rebatched(stream: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
 # Local shuffle
 
 
-def shuffled(stream: Iterator[pa.Table], rows: int, buffer_rows: int, seed: int) -> Iterator[pa.Table]:
+def shuffle_rows(stream: Iterator[pa.Table], rows: int, buffer_rows: int, seed: int) -> Iterator[pa.Table]:
     """Yields the rows, each once, in tables of `rows` rows, the last one smaller, drawn at random from a buffer.
 
     The buffer has `buffer_rows` rows, at least `rows`, and is filled up from the stream before each draw, so that a row
@@ -128,7 +130,7 @@ def shuffled(stream: Iterator[pa.Table], rows: int, buffer_rows: int, seed: int)
             # More than is needed now, so that what is copied for it is a few times the rows that come, however small
             # the blocks.
             least = max(buffer_rows - len(buffer) - coming, buffer_rows // 4)
-            kept = [] if table is None else [take(table, pa.array(buffer)), table.slice(following)]
+            kept = [] if table is None else [take_rows(table, pa.array(buffer)), table.slice(following)]
             del table
             gathered, ended = _gathered(stream, least)
             parts = [part for part in (*kept, *gathered) if part.num_rows]
@@ -148,7 +150,7 @@ def shuffled(stream: Iterator[pa.Table], rows: int, buffer_rows: int, seed: int)
         if not len(buffer):
             return
         drawn = random.choice(len(buffer), min(rows, len(buffer)), replace=False)
-        yield take(table, pa.array(buffer[drawn]))
+        yield take_rows(table, pa.array(buffer[drawn]))
         buffer = np.delete(buffer, drawn)
 
 

@@ -15,11 +15,11 @@ from curate.dataset import batches
 from curate.dataset.base import Base
 from curate.dataset.batches import check_rows
 from curate.dataset.execute import connection
-from curate.dataset.split import DataIterator, Passes
+from curate.dataset.split import DataIterator, Epochs
 from curate.errors import ConfigError
 from curate.operators import columns as ops
 from curate.operators import convert
-from curate.plan.nodes import Limit, rows_of, schema_of
+from curate.plan.nodes import Limit, known_row_count, schema_of
 
 Batch = Any
 """A pyarrow.Table, or a dictionary of numpy arrays."""
@@ -37,7 +37,7 @@ class Consuming(Base):
         >>> curate.range(10).filter(pc.field("id") < 3).count()
         3
         """
-        known = rows_of(self._plan)
+        known = known_row_count(self._plan)
         if known is not None:
             return known
         found = schema_of(self._plan)
@@ -212,7 +212,7 @@ class Consuming(Base):
         [[0, 1, 2], [3, 4, 5]]
         """
         check_rows("n", n, 1)
-        passes = Passes(self._blocks, n, equal=equal)
+        passes = Epochs(self._blocks, n, equal=equal)
         return [DataIterator(passes, share) for share in range(n)]
 
     def to_arrow(self) -> pa.Table:

@@ -17,7 +17,7 @@ from curate.exchange.kinds.sort import Sorted
 from curate.plan import distinct as distincts
 from curate.plan import join as joining
 from curate.plan.nodes import schema_of
-from curate.plan.rewrites import shuffled
+from curate.plan.rewrites import shuffle_plan
 
 
 class Exchanges(Base):
@@ -60,7 +60,7 @@ class Exchanges(Base):
             check_seed(seed)
         if num_shards is not None:
             check_rows("num_shards", num_shards, 1)
-        return self._with(shuffled(self._plan, seed, num_shards))
+        return self._with(shuffle_plan(self._plan, seed, num_shards))
 
     def repartition(self, num_shards: int, *, shuffle: bool = False, seed: int | None = None) -> Self:
         """Makes a write have `num_shards` outputs of as many rows each, to one, in the order that there is; with

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from curate.arrow.batches import first_rows
 from curate.clock import SystemClock
-from curate.dataset.stats import Ran, Run
+from curate.dataset.stats import LastRun, RunStats
 from curate.driver.options import RunOptions
 from curate.errors import CheckpointFailed, ConfigError, ExchangeFailed
 from curate.exchange.kinds.zip import zipped_names
@@ -24,10 +24,10 @@ from curate.graph.graph import run_before
 from curate.ledger.stages import scratch_root
 from curate.ledger.summary import RunState, Summary
 from curate.observe.progress import NoDisplay
-from curate.pipeline.patience import waited
 from curate.pipeline.pipeline import Pipeline, ShardContext, in_order
-from curate.pipeline.tally import BadRowBudget, ShardBooks
-from curate.plan.nodes import Plan, may_be_incomplete, rows_of
+from curate.pipeline.retry_later import wait_between
+from curate.pipeline.shard_books import BadRowBudget, ShardBooks
+from curate.plan.nodes import Plan, known_row_count, may_be_incomplete
 from curate.plan.physical import First, Joined, Kept, Local, Physical, Spread, Tasks, Told, ZipRows, are_alike, cpus_of
 from curate.plan.pushdown import fuse
 from curate.plan.stages import stage_of
@@ -39,9 +39,9 @@ from curate.sources.shards import SourceRows
 from curate.stage.fusion import FusedScan
 from curate.stage.spec import MEMORY_BUDGET, StageSpec
 from curate.streaming.engine import STREAM_POLICY, stream_blocks
-from curate.streaming.prefetch import Stopped, never
-from curate.streaming.program import Reading, ranked
-from curate.streaming.settling import settled, told_by, typed_as, unnamed
+from curate.streaming.prefetch import Stopped, never_stopped
+from curate.streaming.program import StreamProgram, ranked_pieces
+from curate.streaming.settling import declared_schema, typed_as, with_one_schema, without_piece
 from curate.tasks.failure import ShardWaits
 
 
@@ -71,20 +71,20 @@ class Options:
 
 
 def blocks(
-    physical: Physical, how: Options, stopped: Stopped = never, share: int = 1, run: Run | None = None
+    physical: Physical, how: Options, stopped: Stopped = never_stopped, share: int = 1, run: RunStats | None = None
 ) -> Iterator[pa.Table]:
     """Yields the blocks of a plan, none empty. Nothing runs before the first is asked for. `run` is told how it goes.
 
     Closing it ends all; so does `stopped`, which is asked while it waits. It is one of `share` streams that are
     consumed at once, and takes no more than its share of CPUs and memory.
     """
-    run = run or Run()
+    run = run or RunStats()
     match physical:
         case Tasks(fusions):
             backend = make_backend(how.backend or "inline")
             run.fusions = fusions
             try:
-                program = Reading(fusions, how.block_bytes)
+                program = StreamProgram(fusions, how.block_bytes)
                 cpus = cpus_of(fusions)
                 # Tasks that stand still keep their CPUs: those of one stream must leave some to the others, always.
                 run.started(backend.start(Resources(cpus / share), program.pools))
@@ -94,7 +94,7 @@ def blocks(
                 program.budget_bytes = max(1, budget // slots)
                 stream = stream_blocks(
                     program,
-                    ranked(fusions),
+                    ranked_pieces(fusions),
                     backend,
                     budget_bytes=budget,
                     policy=replace(STREAM_POLICY, max_in_flight=most),
@@ -103,7 +103,7 @@ def blocks(
                 )
                 with closing(cast(Generator[pa.Table], stream)):
                     there = map(in_one_order(), with_rows(stream, run))
-                    yield from settled(there) if _settles(fusions) else unnamed(there)
+                    yield from with_one_schema(there) if _settles(fusions) else without_piece(there)
             finally:
                 backend.close()
         case First(input, most_rows):
@@ -116,14 +116,14 @@ def blocks(
             below = blocks(input, how, stopped, share, run)
             tally = ShardBooks(BadRowBudget())
             made = pipeline.stream(below, tally, ShardContext("limited"), meters.steps)
-            made = waited(made, tally, SystemClock(), stays=True)
+            made = wait_between(made, tally, SystemClock(), stays=True)
             yield from (table for table in made if not isinstance(table, ShardWaits) and table.num_rows)
         case Joined(inputs):
             for one in inputs:
                 if not stopped():
                     yield from blocks(one, how, stopped, share, run)
         case Kept(plan, path, operators):
-            keep(plan, path, how, run)
+            write_checkpoint(plan, path, how, run)
             source = files("read_parquet", Format.PARQUET, [path])
             yield from blocks(Tasks((fuse(source, operators),)), how, stopped, share, run)
         case Spread(exchanged, operators):
@@ -141,10 +141,10 @@ def blocks(
             with connection(how, run), ExitStack() as stack:
                 for stream in streams:
                     stack.callback(stream.close)  # type: ignore[attr-defined]
-                yield from side_by_side(streams, lambda number: rows_of(plans[number]))
+                yield from side_by_side(streams, lambda number: known_row_count(plans[number]))
 
 
-def with_rows(blocks: Iterator[pa.Table], run: Run) -> Iterator[pa.Table]:
+def with_rows(blocks: Iterator[pa.Table], run: RunStats) -> Iterator[pa.Table]:
     """Yields blocks that have rows; the run keeps what the first others would have been."""
     for block in blocks:
         if block.num_rows:
@@ -158,13 +158,13 @@ def _settles(fusions: Sequence[FusedScan]) -> bool:
 
     Rows of a limit are made a few at a time: what a function gives for one of them says nothing about the next.
     """
-    if any(one.read_step is not None for one in fusions) or all(told_by(one) is not None for one in fusions):
+    if any(one.read_step is not None for one in fusions) or all(declared_schema(one) is not None for one in fusions):
         return False
     return len(fusions) == 1 or all(are_alike(one, fusions[0]) for one in fusions)
 
 
 @contextmanager
-def connection(how: Options, run: Run | Ran) -> Iterator[None]:
+def connection(how: Options, run: RunStats | LastRun) -> Iterator[None]:
     """Stays connected to where tasks run: all streams within it use the same."""
     backend = make_backend(how.backend or "inline")
     try:
@@ -174,7 +174,7 @@ def connection(how: Options, run: Run | Ran) -> Iterator[None]:
         backend.close()
 
 
-def keep(plan: Plan, path: str, how: Options, run: Run) -> None:
+def write_checkpoint(plan: Plan, path: str, how: Options, run: RunStats) -> None:
     """Writes a plan's rows below `path`, what is not there yet. Raises CheckpointFailed if shards fail."""
     from curate.graph import entry
 
@@ -195,7 +195,7 @@ def keep(plan: Plan, path: str, how: Options, run: Run) -> None:
         )
 
 
-def stages_run(plan: Plan, root: str, how: Options, run: Run) -> tuple[SourceRows, tuple[Any, ...]]:
+def stages_run(plan: Plan, root: str, how: Options, run: RunStats) -> tuple[SourceRows, tuple[Any, ...]]:
     """Runs what comes before a plan's last stage, below `root`. Returns what that reads, and its steps.
 
     Raises ExchangeFailed.

@@ -12,7 +12,7 @@ from curate.arrow.declared import check_declared
 from curate.dataset.base import Base
 from curate.exchange.kinds.aggregates import Aggregate, make
 from curate.exchange.kinds.base import key_columns
-from curate.exchange.kinds.group import Grouped, GroupRows, pairs
+from curate.exchange.kinds.group import Grouped, GroupRows, aggregates_of_pairs
 from curate.exchange.kinds.map_groups import MapGroups
 from curate.operators.convert import check_format
 from curate.operators.udf import Udf, check_function, placement
@@ -135,7 +135,7 @@ class GroupedData(Generic[D]):
         >>> ds.groupby("k").aggregate([("n", "mean"), ("n", "max"), (None, "count")]).take_all()
         [{'k': 'a', 'n_mean': 1.5, 'n_max': 2, 'count': 2}]
         """
-        return self._then("aggregate()", pairs("aggregate", aggregates))
+        return self._then("aggregate()", aggregates_of_pairs("aggregate", aggregates))
 
     def map_groups(
         self,

@@ -14,13 +14,13 @@ import pyarrow as pa
 
 from curate.arrow.schema import unify_schemas
 from curate.arrow.unknown import empty
-from curate.dataset.stats import Run
+from curate.dataset.stats import RunStats
 from curate.errors import ConfigError
 from curate.exchange.kinds.zip import zipped_schema
 from curate.operators.protocol import Operator
 from curate.operators.unify import Unify
 from curate.pipeline.pipeline import Pipeline
-from curate.pipeline.tally import BadRowBudget, ShardBooks
+from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip, schema_of
 from curate.plan.physical import Joined, Local, Physical, ZipRows, alike
 from curate.stage.fusion import FusedScan
@@ -61,7 +61,7 @@ def _is_one_stage(plan: Plan) -> bool:
         return True
 
 
-def blank_of(plan: Plan, physical: Physical, run: Run | None) -> pa.Table:
+def blank_of(plan: Plan, physical: Physical, run: RunStats | None) -> pa.Table:
     """Returns a table without rows, of the columns that rows of a plan would have, of which a run gave none: as tables
     without rows tell it that tasks gave, or else an empty table."""
     if (known := schema_of(plan)) is not None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from curate.arrow.batches import joined
 from curate.dataset import batches
 from curate.dataset.batches import Blocks
-from curate.streaming.prefetch import POLL_S, Relay, Stopped
+from curate.streaming.prefetch import POLL_S, Prefetcher, Stopped
 
 BLOCKS_AHEAD = 1
 """Blocks that wait for a consumer, at most."""
@@ -22,7 +22,7 @@ BLOCKS_AHEAD = 1
 class DataIterator:
     """One share of a dataset's rows, made by `Dataset.streaming_split`."""
 
-    def __init__(self, passes: Passes, share: int) -> None:
+    def __init__(self, passes: Epochs, share: int) -> None:
         self._passes = passes
         self._share = share
         # What nobody holds any more is not waited for.
@@ -100,7 +100,7 @@ class DataIterator:
         yield from self._passes.blocks(self._share, stopped)
 
 
-class Passes:
+class Epochs:
     """The passes of several consumers over the same blocks: one stream each, the next when all are done with the last.
 
     State: how many passes each share has begun; which shares are at one; those that nobody holds any more; the number
@@ -114,7 +114,7 @@ class Passes:
         self._at_work: set[int] = set()
         self._abandoned: set[int] = set()
         self._number = 0
-        self._relay: Relay[pa.Table] | None = None
+        self._relay: Prefetcher[pa.Table] | None = None
         self._changed = threading.Condition()
 
     def blocks(self, share: int, stopped: Stopped) -> Generator[pa.Table]:
@@ -135,7 +135,7 @@ class Passes:
                 self._at_work.discard(share)
                 self._changed.notify_all()
 
-    def _joined(self, share: int, stopped: Stopped) -> Relay[pa.Table] | None:
+    def _joined(self, share: int, stopped: Stopped) -> Prefetcher[pa.Table] | None:
         """Returns the relay of the share's next pass, None if it is not wanted before that begins."""
         with self._changed:
             while self._begun[share] == self._number:
@@ -143,7 +143,7 @@ class Passes:
                     return None
                 if self._relay is None or self._relay.closed:
                     self._number += 1
-                    self._relay = Relay(self._source, len(self._begun), BLOCKS_AHEAD)
+                    self._relay = Prefetcher(self._source, len(self._begun), BLOCKS_AHEAD)
                     for one in self._abandoned:
                         self._relay.leave(one)
                 else:

@@ -19,26 +19,26 @@ from curate.observe.metrics import Flow, OperatorMetrics, PipelineMetrics, Role,
 from curate.observe.progress import Display, LiveDisplay, LiveOperators, NoDisplay, Progress
 from curate.pipeline.meters import Meters, peak_memory
 from curate.pipeline.pipeline import Pipeline
-from curate.streaming.gauges import Gauges
-from curate.units import format_bytes, format_duration, short
+from curate.streaming.stream_metrics import StreamMetrics
+from curate.units import ellipsize, format_bytes, format_duration
 
 SWITCH = "CURATE_PROGRESS"
 """The environment variable that, as 0, keeps terminals free of progress."""
 
 
-def wanted() -> bool:
+def progress_wanted() -> bool:
     """Returns whether progress is to be shown: standard error is a terminal, and nobody said no."""
     return os.environ.get(SWITCH, "1") != "0" and sys.stderr is not None and sys.stderr.isatty()
 
 
 def terminal_display() -> Display:
     """Returns what shows the progress of a write."""
-    return LiveDisplay() if wanted() else NoDisplay()
+    return LiveDisplay() if progress_wanted() else NoDisplay()
 
 
-def watched(blocks: Any, run: Run) -> Iterator[pa.Table]:
+def with_progress(blocks: Any, run: RunStats) -> Iterator[pa.Table]:
     """Yields the blocks, and shows how they are made while they are, if there is a terminal."""
-    live = LiveOperators(run.measured) if wanted() else None
+    live = LiveOperators(run.measured) if progress_wanted() else None
     try:
         if live is not None:
             live.start()
@@ -70,7 +70,7 @@ class StreamPart:
     chains: Sequence[tuple[str, Pipeline]]
     """The name of what is read, and what follows it."""
     inline: bool
-    gauges: Gauges
+    gauges: StreamMetrics
 
     def measured(self) -> PipelineMetrics:
         """Returns what they have done so far."""
@@ -143,7 +143,7 @@ class WritePart:
         return _all_of(list(self._last.values()))
 
 
-class Run:
+class RunStats:
     """One consumption, or one write, of a dataset."""
 
     def __init__(self) -> None:
@@ -159,9 +159,9 @@ class Run:
         """Adds the time that it took to start what runs tasks."""
         self._start_s += seconds
 
-    def stream(self, chains: Sequence[tuple[str, Pipeline]], *, inline: bool) -> Gauges:
+    def stream(self, chains: Sequence[tuple[str, Pipeline]], *, inline: bool) -> StreamMetrics:
         """Adds tasks that make blocks; returns what says how they are doing."""
-        part = StreamPart(chains, inline, Gauges())
+        part = StreamPart(chains, inline, StreamMetrics())
         self._parts.append(part)
         return part.gauges
 
@@ -184,10 +184,10 @@ class Run:
         return replace(found, operators=(*found.operators, *behind), start_s=found.start_s + self._start_s)
 
 
-class Ran:
+class LastRun:
     """What last ran of a dataset. It belongs to this process: what is made of a pickle has run nothing."""
 
-    def __init__(self, last: Run | None = None) -> None:
+    def __init__(self, last: RunStats | None = None) -> None:
         self.last = last
         self._start_s = 0.0
         """Seconds that it took to start what runs tasks, for the run that begins next."""
@@ -196,9 +196,9 @@ class Ran:
         """Adds such seconds."""
         self._start_s += seconds
 
-    def begin(self) -> Run:
+    def begin(self) -> RunStats:
         """Returns what is to be filled by a run that begins now."""
-        self.last = Run()
+        self.last = RunStats()
         self.last.started(self._start_s)
         self._start_s = 0.0
         return self.last
@@ -208,7 +208,7 @@ class Ran:
         return stats(self.last.measured()) if self.last is not None else NOTHING
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Ran, ()
+        return LastRun, ()
 
 
 def _all_of(parts: Sequence[PipelineMetrics]) -> PipelineMetrics:
@@ -265,7 +265,7 @@ def _by_stage(
         name, *cells = row(one)
         if staged and one.stage != stage:
             stage = one.stage
-            yield (short(stage, MAX_NAME) or CONSUMED, *("" for _ in cells))
+            yield (ellipsize(stage, MAX_NAME) or CONSUMED, *("" for _ in cells))
         yield (f"  {name}" if staged else name, *cells)
 
 
@@ -273,7 +273,7 @@ def _sizes(one: OperatorMetrics) -> tuple[str, ...]:
     meter = one.meter
     reads, writes = one.role is Role.READ, one.role is Role.WRITE
     return (
-        short(one.name, MAX_NAME),
+        ellipsize(one.name, MAX_NAME),
         "" if reads else f"{meter.rows_in:,}",
         "" if writes else f"{meter.rows_out:,}",
         "" if reads else format_bytes(meter.bytes_in),
@@ -286,7 +286,7 @@ def _sizes(one: OperatorMetrics) -> tuple[str, ...]:
 def _times(one: OperatorMetrics) -> tuple[str, ...]:
     meter = one.meter
     return (
-        short(one.name, MAX_NAME),
+        ellipsize(one.name, MAX_NAME),
         _time(meter.wall_s),
         _time(meter.cpu_s),
         _time(meter.wait_s) if one.pool else "",

@@ -14,7 +14,7 @@ from curate import log
 from curate.arrow.batches import joined
 from curate.dataset.base import Base
 from curate.dataset.batches import check_rows
-from curate.dataset.stats import Ran, terminal_display
+from curate.dataset.stats import LastRun, terminal_display
 from curate.driver.options import RunOptions
 from curate.formats.record import OutputFormat
 from curate.ledger.summary import Summary
@@ -81,7 +81,7 @@ class Writing(Base):
         ends = accumulate((table.num_rows for table in tables), initial=0)
         cut = [(max(first, start), min(last, stop)) for first, last in pairwise(ends)]
         pieces = tuple(whole.slice(first, last - first) for first, last in cut if first < last)
-        return self._part(self._with(Scan(Tables(method, pieces, whole.schema))), Ran(self._ran.last))
+        return self._part(self._with(Scan(Tables(method, pieces, whole.schema))), LastRun(self._ran.last))
 
     def write_parquet(
         self,

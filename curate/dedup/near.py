@@ -27,7 +27,7 @@ import pyarrow as pa
 from curate.arrow import hashing
 from curate.arrow.expressions import unknown_column
 from curate.arrow.hashing import check_seed, hash_words
-from curate.arrow.order import Order, SortKey, rows_where, take
+from curate.arrow.order import Order, SortKey, rows_where, take_rows
 from curate.dedup import minhash, shingles
 from curate.dedup.components import Ints, components
 from curate.dedup.exact import DUPLICATE, DUPLICATES, KEPT, KEPT_ID, duplicates
@@ -39,8 +39,8 @@ from curate.exchange.protocol import ExchangeDefaults, ReducePart
 from curate.exchange.row_ids import BY_ROW_ID, ROW_ID, row_ids
 from curate.operators.protocol import OperatorDefaults
 from curate.operators.side_input import Marks
+from curate.pipeline.shard_books import GROUPED, ShardBooks
 from curate.pipeline.step import BatchPosition, SideTable
-from curate.pipeline.tally import GROUPED, ShardBooks
 
 COMPARED = "compared"
 """Why rows are dropped that were read to be compared."""
@@ -312,7 +312,7 @@ class SendSets(_OfRows):
             return
         marks = self.fold(marks)
         rows, which = np.unique(marks[ROW_ID].to_numpy(), return_inverse=True)
-        chosen = take(batch.select(self.near.columns), pa.array(rows - row_ids(place, 1)))
+        chosen = take_rows(batch.select(self.near.columns), pa.array(rows - row_ids(place, 1)))
         sets = distinct(self.near.shingles(chosen[self.near.column]))
         for first, last in _slices(sets.counts[which]):
             own = which[first:last]
@@ -360,7 +360,7 @@ class Edges(_OfRows):
             yield schema.empty_table()
             return
         rows, which = np.unique(marks[ROW_ID].to_numpy(), return_inverse=True)
-        chosen = take(batch.select(self.near.columns), pa.array(rows - row_ids(place, 1)))
+        chosen = take_rows(batch.select(self.near.columns), pa.array(rows - row_ids(place, 1)))
         sets = distinct(self.near.shingles(chosen[self.near.column]))
         sent = marks[SET].combine_chunks()
         lengths = pa.compute.list_value_length(sent).to_numpy()

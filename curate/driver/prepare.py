@@ -22,10 +22,10 @@ from curate.driver.schemas import input_schemas
 from curate.driver.state import EXAMPLES, OutputSnapshot, PendingWrites, Prepared, Stores
 from curate.errors import ConfigError
 from curate.ledger import layout
+from curate.ledger.fencing import FencedStore
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, OutputMatch, match_outputs
 from curate.ledger.manifest import InputDiff, ShardPlan, diff_inputs
-from curate.ledger.owned_store import FencedStore
 from curate.ledger.side_outputs import sides_of_shards
 from curate.ledger.summary import missing_text
 from curate.log import get_logger

@@ -27,7 +27,7 @@ from curate.ledger.manifest import InputDiff, ShardPlan, removal
 from curate.ledger.segments import done_events
 from curate.ledger.side_outputs import SIDES, sides_of_ids
 from curate.stage.spec import StageSpec
-from curate.storage import beneath
+from curate.storage import nofollow
 from curate.storage.protocol import Object, Special, Store
 from curate.storage.uris import is_local
 
@@ -80,7 +80,7 @@ def refuse_links(output: str, paths: Iterable[str] = ()) -> None:
     """Raises ConfigError if there is a link in what is curate's below a local output, or on the way to one of `paths`:
     a run would write, or remove, elsewhere."""
     own = (f"{output}/{layout.LEDGER}", f"{output}/{SIDES.rstrip('/')}")
-    beneath.refuse_links(beneath.root_of(own[0] + "/"), own, paths)
+    nofollow.refuse_links(nofollow.root_of(own[0] + "/"), own, paths)
 
 
 MOST_FOLDERS = 16

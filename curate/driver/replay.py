@@ -27,12 +27,12 @@ from curate.ledger import layout
 from curate.ledger.run_log import new_run_id
 from curate.ledger.side_outputs import schema_name
 from curate.observe.failures import JobFailures
-from curate.observe.peek import peek
+from curate.observe.preview import preview
 from curate.pipeline.classify import failure_of, is_users
 from curate.pipeline.meters import Meter
-from curate.pipeline.patience import Busy
 from curate.pipeline.pipeline import ShardContext
-from curate.pipeline.tally import ShardBooks
+from curate.pipeline.retry_later import Busy
+from curate.pipeline.shard_books import ShardBooks
 from curate.runtime.protocol import Pool, PoolSpec
 from curate.stage.messages import Probe, TaskInput
 from curate.stage.operator import FileOperator, InputFile, RowOperator, StageOperator
@@ -175,7 +175,7 @@ def _run(program: StageProgram, piece: TaskInput) -> ShardRecord:
 
 def _first_rows(uri: str, record: ShardRecord, spec: StageSpec, rows: int) -> Sequence[Mapping[str, Any]]:
     object = Object(uri, record.bytes_out, record.generation)
-    lines = peek(open_store(uri), object, spec.format, spec.codec)
+    lines = preview(open_store(uri), object, spec.format, spec.codec)
     return [orjson.loads(line) for line in itertools.islice(lines, rows)]
 
 

@@ -46,7 +46,7 @@ OVERWRITE_SILENT_S = 86_400.0
 """The same for a driver that is going to remove what the other one would still be making."""
 
 
-class Process(Enum):
+class ProcessState(Enum):
     """What can be told from here about the process of a run."""
 
     GONE = "gone"
@@ -72,7 +72,7 @@ class DriverHeartbeat:
     running: bool
     """Whether it says that it is still at work."""
     updated: float
-    process: Process
+    process: ProcessState
     host: str = "?"
     pid: int = 0
     done: int = 0
@@ -84,9 +84,9 @@ class DriverHeartbeat:
 
 def first_look(beat: DriverHeartbeat, now: float, silent_s: float = LONG_SILENT_S) -> Liveness:
     """Returns what a run is taken for at once; one that was silent for `silent_s` seconds is gone."""
-    if not beat.running or beat.process is Process.GONE:
+    if not beat.running or beat.process is ProcessState.GONE:
         return Liveness.GONE
-    if beat.process is Process.ALIVE:
+    if beat.process is ProcessState.ALIVE:
         # However long it was silent: one that is stopped, or waits for the store, goes on where it was.
         return Liveness.ALIVE
     return Liveness.GONE if now - beat.updated > silent_s else Liveness.UNCLEAR
@@ -98,7 +98,7 @@ def second_look(before: DriverHeartbeat, after: DriverHeartbeat) -> Liveness:
 
 
 def beat_of(
-    run_id: str, value: Mapping[str, Any], process_of: Callable[[Mapping[str, Any]], Process]
+    run_id: str, value: Mapping[str, Any], process_of: Callable[[Mapping[str, Any]], ProcessState]
 ) -> DriverHeartbeat | None:
     """Returns what a heartbeat says, or a `run.json` for want of one; None if it makes no sense."""
     updated, shards = value.get("updated", value.get("started")), value.get("shards")
@@ -117,15 +117,15 @@ def beat_of(
     )
 
 
-def process_here(value: Mapping[str, Any]) -> Process:
+def process_here(value: Mapping[str, Any]) -> ProcessState:
     """Returns what this host knows about the process that wrote a heartbeat."""
     if is_gone(value):
-        return Process.GONE
+        return ProcessState.GONE
     here = (boot_id(), pid_space())
     same_host = all(here) and here == (value.get("boot_id"), value.get("pid_space"))
     if not same_host or value.get("pid") == os.getpid() or not value.get("pid_started") or not value.get("pid"):
-        return Process.UNKNOWN
-    return Process.ALIVE if process_started(int(value["pid"])) else Process.GONE
+        return ProcessState.UNKNOWN
+    return ProcessState.ALIVE if process_started(int(value["pid"])) else ProcessState.GONE
 
 
 def running_drivers(

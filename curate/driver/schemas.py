@@ -26,7 +26,7 @@ from curate.ledger.ledger import Ledger
 from curate.ledger.side_outputs import schema_name
 from curate.log import get_logger
 from curate.pipeline.pipeline import Pipeline
-from curate.runtime.protocol import Backend, End, Ended, Message, Started
+from curate.runtime.protocol import Backend, Message, Started, TaskEnd, TaskFinished
 from curate.sources.listing import Inputs
 from curate.stage.messages import TYPE_PROBES, Probe, Probed
 from curate.stage.spec import StageSpec
@@ -354,11 +354,11 @@ class _Asking:
                 continue
             if isinstance(news, Message):
                 self._hear(one, news)
-            elif isinstance(news, Ended):
+            elif isinstance(news, TaskFinished):
                 del running[news.task]
                 ended = self._setup.ended(news.task, news)
                 if ended.detail:
-                    one.answer = Probed(error=ended.detail, again_s=0.0 if ended.end is End.LOST else None)
+                    one.answer = Probed(error=ended.detail, again_s=0.0 if ended.end is TaskEnd.LOST else None)
                 yield one
             elif isinstance(news, Started):
                 self._setup.started(news.task, f"in process {news.pid} on {news.node}")

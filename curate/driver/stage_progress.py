@@ -28,7 +28,7 @@ from curate.stage.spec import StageSpec
 from curate.storage.protocol import Calls
 from curate.tasks.books import Books
 
-Beat = Callable[[], dict[str, Any]]
+BeatFields = Callable[[], dict[str, Any]]
 
 
 class JobProgress:
@@ -74,7 +74,7 @@ class JobProgress:
         self.started = self._clock.now()
         self.run_id = new_run_id(self.started)
         self._at = next(iter(self._stages))
-        self._beat: Beat | None = None
+        self._beat: BeatFields | None = None
         self._state = RUNNING
         self._opened = self._handed_over = False
         self._runlog = RunLog(self.ledger, self.run_id, self._clock, self.heartbeat)
@@ -115,7 +115,7 @@ class JobProgress:
         self._at, self._beat = key, None
         return StageHandle(self, key)
 
-    def watch(self, key: str, beat: Beat) -> None:
+    def watch(self, key: str, beat: BeatFields) -> None:
         """Hears of a stage from now on, which has begun to work. Raises what the store raises.
 
         Only then does the job's ledger say that there is a run: one that is refused leaves none. The last stage writes
@@ -228,7 +228,7 @@ class StageHandle:
         """Which stage it is, as people are told."""
         return self.course.text(self.key)
 
-    def watch(self, beat: Beat) -> None:
+    def watch(self, beat: BeatFields) -> None:
         """Has the stage heard of from now on."""
         self.course.watch(self.key, beat)
 

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from curate.clock import Clock
-from curate.driver.account import RunRecorder
 from curate.driver.commit import LostRaceError, commit, renew
-from curate.driver.conclude import final_check, late_outputs, publish_summary, standing, sweep_quarantine
+from curate.driver.finish import final_check, late_outputs, publish_summary, standing, sweep_quarantine
 from curate.driver.options import RunOptions
 from curate.driver.prepare import prepare
 from curate.driver.rivals import refuse_rivals
+from curate.driver.run_recorder import RunRecorder
 from curate.driver.schemas import output_schemas
 from curate.driver.signals import Signals
 from curate.driver.stage_progress import StageHandle

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.driver.history import History
+from curate.ledger.fencing import FencedStore
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, OutputMatch
 from curate.ledger.manifest import InputDiff, ShardPlan
-from curate.ledger.owned_store import FencedStore
 from curate.sources.listing import Inputs
 from curate.sources.upstream import Hole
 from curate.stage.spec import StageSpec

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from curate.arrow.canonical import settled
-from curate.arrow.order import take
+from curate.arrow.canonical import zero_nulls
+from curate.arrow.order import take_rows
 from curate.arrow.unknown import empty
 
 PAGE_ROWS = 65_536
@@ -48,7 +48,7 @@ class Chunk:
             self._last = address
         if self._held > UNUSED * self.bytes + UNUSED_BYTES:
             # A few rows of large tables would keep all of these while they are pending.
-            self._tables = [take(self.combined(), pa.array(np.arange(self.rows)))]
+            self._tables = [take_rows(self.combined(), pa.array(np.arange(self.rows)))]
             self._held, self._last = self.bytes, 0
 
     def sizes(self) -> _Int64:
@@ -96,4 +96,4 @@ def page_ends(sizes: _Int64, places: _Int64, page_bytes: int, starts: _Int64 | N
 
 def gather(rows: pa.RecordBatch, places: _Int64, schema: pa.Schema) -> pa.RecordBatch:
     """Returns these rows of a batch, in this order, in a batch of its own."""
-    return settled(rows.take(pa.array(places)), schema)
+    return zero_nulls(rows.take(pa.array(places)), schema)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from curate.arrow.order import Order, take
+from curate.arrow.order import Order, take_rows
 from curate.exchange.run_file import Segment
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -64,7 +64,7 @@ class Pages:
 
     def groups(self, order: Order) -> Ints:
         """Returns the place at which each group of pages that begin with equal keys starts."""
-        return order.starts(take(self.keys, pa.array(self.places)))
+        return order.starts(take_rows(self.keys, pa.array(self.places)))
 
 
 def pages(order: Order, segments: Sequence[Segment]) -> Pages:
@@ -118,9 +118,9 @@ def cuts(
     else:
         chosen = candidates[_even(_before(all)[candidates], total, wanted, 2 * (target_bytes or 0))]
     found = all.places[chosen]
-    keys = take(all.keys, pa.array(found))
+    keys = take_rows(all.keys, pa.array(found))
     # Each of a memory of its own: what is pickled of a slice is all that it is a slice of.
-    own = [take(keys, pa.array([number])) for number in range(len(found))]
+    own = [take_rows(keys, pa.array([number])) for number in range(len(found))]
     if aligned:
         return [Cut(key, 0, 0) for key in own]
     return [Cut(key, int(all.segment[page]), int(all.row[page])) for key, page in zip(own, found, strict=True)]

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from curate.arrow.order import Order
-from curate.pipeline.tally import GROUPED, LIMIT, ShardBooks
+from curate.pipeline.shard_books import GROUPED, LIMIT, ShardBooks
 
 
 class ExchangeDefaults:

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from curate.arrow.batches import rechunk
-from curate.arrow.canonical import given, given_schema
-from curate.arrow.order import Order, take
+from curate.arrow.canonical import given_schema, restore_types
+from curate.arrow.order import Order, take_rows
 from curate.arrow.schema import conform_to_union, unify_schemas
 from curate.arrow.unknown import empty, is_blank
 from curate.errors import ConfigError, CurateError, DamagedRun
@@ -25,7 +25,7 @@ from curate.exchange.even import EvenPart, SegmentRanges, by_part, count_rows, e
 from curate.exchange.protocol import Exchange, ReducePart, unequal
 from curate.exchange.run_file import RunFile, Segment, open_all, opened, remove_damaged
 from curate.exchange.skew import heaviest, refusal
-from curate.pipeline.tally import LIMIT, BadRowBudget, ShardBooks
+from curate.pipeline.shard_books import LIMIT, BadRowBudget, ShardBooks
 from curate.sources.protocol import Projection
 from curate.storage.protocol import Object
 from curate.units import GIB, MIB
@@ -124,7 +124,7 @@ class Ranges:
         # Each by itself: rows that are lists of groups are many bytes together, and come in tables of what is meant.
         for table in self._rows(piece, tally):
             for batch in rechunk([table.replace_schema_metadata(None)], batch_rows):
-                yield given(batch, self.schema if len(self.schema) else self.given_schema)
+                yield restore_types(batch, self.schema if len(self.schema) else self.given_schema)
 
     def _rows(self, piece: OutputRange, tally: ShardBooks) -> Iterator[pa.Table]:
         sides = []
@@ -223,7 +223,7 @@ def _sorted(rows: pa.Table, order: Any, runs: int, most: int) -> Iterator[pa.Tab
     rows = rows.combine_chunks()
     indices = order.indices(rows).slice(0, most)
     for start in range(0, len(indices), SLICE_ROWS):
-        yield take(rows, indices.slice(start, SLICE_ROWS))
+        yield take_rows(rows, indices.slice(start, SLICE_ROWS))
 
 
 def ranges_of(how: Exchange, schema: pa.Schema | None, sides: Sequence[Sequence[Object]], budget_bytes: int) -> Ranges:

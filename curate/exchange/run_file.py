@@ -33,8 +33,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from curate.arrow.canonical import held, noted, plain_schema
-from curate.arrow.order import Order, take
+from curate.arrow.canonical import conform_plain, plain_schema, with_given_schema
+from curate.arrow.order import Order, take_rows
 from curate.arrow.sizes import row_bytes
 from curate.arrow.unknown import empty
 from curate.errors import DamagedRun, GenerationMismatch, ObjectNotFound, SchemaMismatch
@@ -42,7 +42,7 @@ from curate.exchange.chunks import PLACE_BYTES, Chunk, gather, page_ends
 from curate.formats.record import RUN_TAIL, OutputFormat, check_run_end, read_record, run_end, run_record, run_sizes
 from curate.formats.write.compress import Sink
 from curate.log import get_logger
-from curate.pipeline.tally import GROUPED
+from curate.pipeline.shard_books import GROUPED
 from curate.storage.open import open_store
 from curate.storage.protocol import Object, Store
 from curate.storage.uris import is_local
@@ -95,7 +95,7 @@ CHUNK_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
+class RunSettings:
     """How the rows of a shard are put in order for an exchange."""
 
     order: Order
@@ -161,7 +161,7 @@ class RunWriter:
         self.rows = 0
         self._sink = sink
         self._schema = plain_schema(schema)
-        self._noted = noted(self._schema, schema)
+        self._noted = with_given_schema(self._schema, schema)
         self._order = order
         self._fold = fold
         self._chunk_bytes = chunk_bytes
@@ -178,7 +178,7 @@ class RunWriter:
 
     def write(self, table: pa.Table) -> None:
         """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema."""
-        table = held(table, self._schema)
+        table = conform_plain(table, self._schema)
         if table.num_rows and not len(self._schema):
             raise SchemaMismatch(f"{table.num_rows} rows have no column; an exchange moves rows by what they hold")
         self.rows += table.num_rows
@@ -232,7 +232,7 @@ class RunWriter:
         assert self._fold is not None
         before = self._chunk.rows
         # In one piece: a sum of floats over several goes by how they are cut.
-        folded = held(self._fold(self._chunk.combined()), self._schema)
+        folded = conform_plain(self._fold(self._chunk.combined()), self._schema)
         self.rows += folded.num_rows - before
         self._chunk = Chunk(self._schema)
         for at in range(0, folded.num_rows, _STEP_ROWS):
@@ -254,7 +254,9 @@ class RunWriter:
         places = np.asarray(self._order.indices(table), np.int64)
         firsts, index = [], _PageIndex(self._segments)
         starts = (
-            self._order.starts(take(self._order.keys_of(table), pa.array(places))) if self._keys_begin_pages else None
+            self._order.starts(take_rows(self._order.keys_of(table), pa.array(places)))
+            if self._keys_begin_pages
+            else None
         )
         for start, stop in page_ends(chunk.sizes(), places, self._page_bytes, starts):
             page = gather(rows, places[start:stop], self._schema)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from curate.arrow.order import Order, take
+from curate.arrow.order import Order, take_rows
 from curate.exchange.cuts import pages
 from curate.exchange.run_file import Segment
 from curate.units import format_bytes
@@ -19,7 +19,7 @@ _LONGEST = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Heavy:
+class HeavyKey:
     """A key, and what there is of it at least."""
 
     key: dict[str, Any]
@@ -30,7 +30,7 @@ class Heavy:
     """In memory."""
 
 
-def heaviest(order: Order, segments: Sequence[Segment]) -> Heavy | None:
+def heaviest(order: Order, segments: Sequence[Segment]) -> HeavyKey | None:
     """Returns the key that is known to have most bytes, the first of several; None where no page is of one key.
 
     A page is of one key if that begins both it and the next page of its segment. So the index misses less than two
@@ -49,17 +49,17 @@ def heaviest(order: Order, segments: Sequence[Segment]) -> Heavy | None:
     sizes = np.bincount(group[full], weights=all.bytes[full])
     worst = int(sizes.argmax())
     of_it = full & (group == worst)
-    row = take(all.keys, pa.array([int(all.places[starts[worst]])]))
+    row = take_rows(all.keys, pa.array([int(all.places[starts[worst]])]))
     key = {name: _python(column[0]) for name, column in zip(row.column_names, row.columns, strict=True)}
-    return Heavy(key, int(all.rows[of_it].sum()), int(sizes[worst]))
+    return HeavyKey(key, int(all.rows[of_it].sum()), int(sizes[worst]))
 
 
-def refusal(where: str, heavy: Heavy, budget_bytes: int, *, copies: int = 1, instead: str = "") -> str:
+def refusal(where: str, heavy: HeavyKey, budget_bytes: int, *, copies: int = 1, instead: str = "") -> str:
     """Returns what is said of a key whose rows must be in one place and do not fit: the arithmetic, and what to do.
 
     `copies` is how often its rows are in memory at once; `instead` is what else there is to do, after what always is.
 
-    >>> heavy = Heavy({"user": "[deleted]"}, rows=52_000_000, bytes=6 << 30)
+    >>> heavy = HeavyKey({"user": "[deleted]"}, rows=52_000_000, bytes=6 << 30)
     >>> print(refusal("groupby('user').map_groups", heavy, 2 << 30, copies=2))
     groupby('user').map_groups: the rows of one key do not fit into the memory of a task.
       key      user='[deleted]'

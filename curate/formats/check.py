@@ -20,7 +20,7 @@ from curate.errors import CorruptInput, SchemaMismatch
 from curate.formats.encoding import Codec
 from curate.formats.quarantine import content_hash
 from curate.formats.read.parquet import broken, decode_rows
-from curate.formats.read.stream import BLOCK_BYTES, Source, Stored
+from curate.formats.read.stream import BLOCK_BYTES, DecompressedStream, StoredStream
 from curate.formats.record import Carried, OutputFormat
 from curate.storage.protocol import Object, Store
 
@@ -36,9 +36,9 @@ def output_schema(store: Store, object: Object, format: OutputFormat, codec: str
     None if there is no row to tell. Raises CorruptInput.
     """
     if format is OutputFormat.PARQUET:
-        with Stored(store, object) as stored, broken(stored):
+        with StoredStream(store, object) as stored, broken(stored):
             return pq.ParquetFile(pa.PythonFile(stored, mode="r"), pre_buffer=False).schema_arrow.remove_metadata()
-    with Source(store, object, _codec(codec)) as source:
+    with DecompressedStream(store, object, _codec(codec)) as source:
         if format is OutputFormat.CSV:
             names = _Rows(object.uri).names(source.read(BLOCK_BYTES))
             return pa.schema([(name, pa.null()) for name in names]) if names else None
@@ -65,13 +65,13 @@ def count_quarantined(store: Store, object: Object) -> tuple[int, str]:
     Raises CorruptInput.
     """
     digest, rows = content_hash(), 0
-    with Source(store, object, "zstd", stored=_Tapped(store, object, digest.update)) as source:
+    with DecompressedStream(store, object, "zstd", stored=_Tapped(store, object, digest.update)) as source:
         for lines in _lines(source):
             rows += len(lines)
     return rows, digest.hexdigest()
 
 
-class _Tapped(Stored):
+class _Tapped(StoredStream):
     """Stored bytes that something else sees too. They must be read from the beginning, in order."""
 
     def __init__(self, store: Store, object: Object, tap: Callable[[bytes], object]) -> None:
@@ -100,7 +100,7 @@ class _Crc32:
 
 
 def _parquet_rows(store: Store, object: Object, held: pa.Schema | None) -> int:
-    with Stored(store, object) as stored, broken(stored):
+    with StoredStream(store, object) as stored, broken(stored):
         if stored.read(len(_MAGIC)) != _MAGIC:
             raise CorruptInput(f"{object.uri}: does not begin with {_MAGIC!r}")
         file = pq.ParquetFile(
@@ -136,7 +136,7 @@ def _columns(schema: pa.Schema) -> str:
 def _json_rows(store: Store, object: Object, carried: Carried, codec: str, names: Sequence[str] | None) -> int:
     crc = _Crc32(carried.data_bytes)
     rows = 0
-    with Source(store, object, _codec(codec), stored=_Tapped(store, object, crc.update)) as source:
+    with DecompressedStream(store, object, _codec(codec), stored=_Tapped(store, object, crc.update)) as source:
         for lines in _lines(source):
             for line in lines:
                 rows += 1
@@ -160,7 +160,7 @@ def _check_crc32(object: Object, crc: _Crc32, carried: Carried) -> None:
 def _csv_rows(store: Store, object: Object, carried: Carried, codec: str, names: Sequence[str] | None) -> int:
     crc = _Crc32(carried.data_bytes)
     rows = _Rows(object.uri)
-    with Source(store, object, _codec(codec), stored=_Tapped(store, object, crc.update)) as source:
+    with DecompressedStream(store, object, _codec(codec), stored=_Tapped(store, object, crc.update)) as source:
         while block := source.read(BLOCK_BYTES):
             if not rows.ends and names is not None and (found := rows.names(block)) != names:
                 raise SchemaMismatch(
@@ -209,7 +209,7 @@ def _row(uri: str, number: int, line: bytes) -> list[str]:
     return list(row)
 
 
-def _lines(source: Source) -> Iterator[list[bytes]]:
+def _lines(source: DecompressedStream) -> Iterator[list[bytes]]:
     """Yields all lines, some at a time. Raises CorruptInput if the last one has no end: each is written with one."""
     rest = b""
     while block := source.read(BLOCK_BYTES):

@@ -3,7 +3,7 @@
     <output>/_curate/inputs/<hash>.parquet   the inputs, as the job began with them
     <output>/_curate/stages/<key>/           a stage before the last one, with a ledger of its own
 
-`keys` says what stages are called, `begin` how a job begins and what is removed when it is complete.
+`keys` says what stages are called, `start` how a job begins and what is removed when it is complete.
 
 Whoever finds a run file that is damaged removes it (see `curate.exchange.ranges`). What needed it fails. Then the
 stages are looked at again: of each, the shards run that have no output, and after them what failed. Nothing else
@@ -30,8 +30,9 @@ from curate.driver.signals import Signals
 from curate.driver.stage_progress import JobProgress, StageHandle
 from curate.driver.state import OutputSnapshot, Prepared, WorkLeftError
 from curate.errors import ConfigError, DamagedRun, DiskFull, JobReplacedError, ObjectNotFound, StorageError
-from curate.graph.begin import (
-    Planned,
+from curate.graph.keys import key_of, planned, reports_of, stages_of
+from curate.graph.start import (
+    PlannedShards,
     StagedJob,
     as_planned,
     begin,
@@ -43,7 +44,6 @@ from curate.graph.begin import (
     sweep,
     with_seed,
 )
-from curate.graph.keys import key_of, planned, reports_of, stages_of
 from curate.graph.upstream_books import upstream_books_of
 from curate.ledger.ledger import open_ledger
 from curate.ledger.listing import match_outputs
@@ -378,18 +378,18 @@ def dry_staged(
     job = look_at(spec, options, output, clock)
     spec = with_seed(job, 0) if job.job is None else job.spec
     if job.done:
-        return look(replace(spec, rows=Planned(job.plan)), options)
+        return look(replace(spec, rows=PlannedShards(job.plan)), options)
     refuse_mixed_keys(job)
     if is_local(output):
         refuse_links(output)
-    told = _told(spec, spec, options)
+    told = _stage_text(spec, spec, options)
 
     def unfinished(stage: StageSpec, how: RunOptions) -> tuple[Prepared, str] | None:
         nonlocal told
         prepared, text = look(stage, how)
         if not len(prepared.todo):
             return None
-        told = _told(spec, stage, how)
+        told = _stage_text(spec, stage, how)
         return prepared, text
 
     # Where a run would have them it knows once it is connected; here, where they are.
@@ -401,7 +401,7 @@ def dry_staged(
     return prepared, f"{told}\n{text}"
 
 
-def _told(last: StageSpec, stage: StageSpec, how: RunOptions) -> str:
+def _stage_text(last: StageSpec, stage: StageSpec, how: RunOptions) -> str:
     """Returns which stage of a job one is, as people are told."""
     key = LAST if stage.name == last.name else how.output.rpartition("/")[2]
     stages = planned(last)
@@ -432,7 +432,9 @@ def as_run(spec: StageSpec, options: RunOptions, key: str, clock: Clock) -> Stag
         if found == key:
             return _Reached(stage)
         if open_ledger(how.output).list().summary is None:
-            raise ConfigError(f"what that shard reads is not there: {_told(job.spec, stage, how)} is not done; {again}")
+            raise ConfigError(
+                f"what that shard reads is not there: {_stage_text(job.spec, stage, how)} is not done; {again}"
+            )
         return None
 
     # Where they are is known to those who run the job alone; here, where the first of them is.

@@ -21,7 +21,7 @@ _UNSET_SHOWN = {"max_bad_rows": "0.1%, at least 10", "codec": "zstd"}
 """What None means, for settings of which it can be said."""
 
 
-class Size(click.ParamType[int]):
+class SizeParam(click.ParamType[int]):
     """A number of bytes, with or without a unit."""
 
     name = "size"
@@ -34,7 +34,7 @@ class Size(click.ParamType[int]):
             self.fail(str(error), param, ctx)
 
 
-class Many(click.ParamType[list[Any]]):
+class ListParam(click.ParamType[list[Any]]):
     """One value or several with commas between; the option can be repeated as well."""
 
     def __init__(self, one: Param) -> None:
@@ -66,7 +66,12 @@ def parameter_option(one: Param) -> click.Option:
         if not one.required:
             shown = f"{shown}  [default: {', '.join(map(str, values)) or 'none'}]"
         return click.Option(
-            [one.option, one.name], type=Many(one), multiple=True, required=one.required, help=shown, show_default=False
+            [one.option, one.name],
+            type=ListParam(one),
+            multiple=True,
+            required=one.required,
+            help=shown,
+            show_default=False,
         )
     if isinstance(default, Asset):
         presence["default"] = default.uri
@@ -88,7 +93,7 @@ def setting_option(name: str, default: Any) -> click.Option:
     if bool in kinds:
         option = name.replace("_", "-")
         return click.Option([f"--{option}/--no-{option}", name], default=None, help=SETTINGS[name].help)
-    kind: Any = Size() if name in _BYTES else float if float in kinds else kinds[0]
+    kind: Any = SizeParam() if name in _BYTES else float if float in kinds else kinds[0]
     if name == "format":
         kind = click.Choice([format.value for format in OFFERED])
     shown = format_bytes(default).replace(" ", "") if name in _BYTES and default else default

@@ -90,7 +90,7 @@ class Asset:
         partial = copy.path.with_name(f".{copy.path.name}.partial")
         try:
             with store.open(self.object) as source, _created(partial) as sink:
-                summed = _Summed(sink)
+                summed = _HashingSink(sink)
                 shutil.copyfileobj(source, summed, _BLOCK)
                 sink.flush()
                 # The name must not survive a crash of the node that the bytes do not.
@@ -121,7 +121,7 @@ def cache_dir() -> str:
     return private.place(private.CACHE)
 
 
-class _Summed:
+class _HashingSink:
     """A sink that knows the size and the checksum of what went into it."""
 
     def __init__(self, sink: BinaryIO) -> None:

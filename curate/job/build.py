@@ -30,7 +30,7 @@ from curate.plan.rewrites import pinned, uncounted
 from curate.plan.stages import stage_of
 from curate.runtime.protocol import Resources
 from curate.stage import operator as stage
-from curate.stage.spec import Asked, StageSpec, Upstream
+from curate.stage.spec import RunRequest, StageSpec, Upstream
 from curate.storage.protocol import Object
 
 MOVES = Exchanged | Marked | Union | Zip
@@ -71,7 +71,7 @@ class Spread:
         `build` is called again, with these.
         """
 
-        def from_inputs(asked: Asked) -> StageSpec:
+        def from_inputs(asked: RunRequest) -> StageSpec:
             ds = Dataset(Scan(list_for(spec, asked)))
             again = spread_of(self.job, ds, self.build, self.build(ds))
             # Keys that are not there, or have no order, are said now.

@@ -18,7 +18,7 @@ from curate.job.params import Param
 from curate.job.settings import TUNABLE
 from curate.observe.progress import Display, LiveDisplay, LogDisplay
 from curate.observe.summary_text import render
-from curate.units import harmless, json_line
+from curate.units import escape_controls, json_line
 
 if TYPE_CHECKING:
     from curate.driver.options import RunOptions
@@ -107,7 +107,7 @@ def execute(make: Callable[[], tuple[Staged, RunOptions]], *, as_json: bool, dry
         with stdout_to_stderr() if as_json else contextlib.nullcontext():
             text = _result(*make(), as_json=as_json, dry=dry)
     except CurateError as error:
-        click.echo(f"error: {harmless(log.redacted(str(error)))}", err=True)
+        click.echo(f"error: {escape_controls(log.redacted(str(error)))}", err=True)
         return _exit_code(error)
     except KeyboardInterrupt:
         # Before the first task or after the last: in between, signals are counted and handled in order.

@@ -15,13 +15,13 @@ from curate.driver.state import Stores
 from curate.errors import ConfigError
 from curate.formats.encoding import Encoding, detect, stem
 from curate.formats.rows import read
-from curate.pipeline.tally import ShardBooks, counted
+from curate.pipeline.shard_books import ShardBooks, counted
 from curate.sources.files import FileShards
 from curate.sources.listing import list_inputs
 from curate.sources.patterns import parse_input, refuse_overlap
 from curate.sources.protocol import Projection
 from curate.sources.upstream import holes_in, refuse_holes
-from curate.stage.spec import Asked, StageSpec
+from curate.stage.spec import RunRequest, StageSpec
 from curate.storage.open import open_store
 from curate.storage.protocol import Object
 from curate.tasks.shard import Shard
@@ -76,7 +76,7 @@ def _refuse_namesakes(listing: pa.Table) -> None:
             )
 
 
-def list_for(spec: StageSpec, asked: Asked) -> JobFiles:
+def list_for(spec: StageSpec, asked: RunRequest) -> JobFiles:
     """Lists the inputs that a run was asked to read, and looks into the first of each format for their schema.
 
     `spec` says which columns are read. Raises ConfigError for inputs that are not there, lie in the output, are

@@ -22,8 +22,8 @@ from curate.job.secrets import Secrets, missing_secret, secret_value
 from curate.job.settings import TUNABLE, check_setting, column_text, parse_columns
 from curate.ledger.summary import Summary
 from curate.observe.progress import Display
+from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import ActorPool
-from curate.pipeline.tally import BadRowBudget, ShardBooks
 from curate.stage.spec import StageSpec
 from curate.storage.open import open_store
 from curate.units import MIB

@@ -17,8 +17,8 @@ from curate.job.secrets import Secrets
 from curate.ledger.side_outputs import MAIN
 from curate.operators.convert import rows_to_table
 from curate.pipeline.bad_rows import row_text
+from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition, Compute, SideTable
-from curate.pipeline.tally import ShardBooks
 from curate.runtime.protocol import Pool, PoolSpec
 from curate.stage.operator import InputFile
 

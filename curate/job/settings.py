@@ -12,8 +12,8 @@ import pyarrow as pa
 from curate.errors import ConfigError, did_you_mean
 from curate.formats.record import OFFERED
 from curate.ledger.side_outputs import check_side
+from curate.pipeline.shard_books import BadRowBudget
 from curate.pipeline.step import ActorPool
-from curate.pipeline.tally import BadRowBudget
 
 _ARROW_OF = {str: "pa.string()", int: "pa.int64()", float: "pa.float64()", bool: "pa.bool_()", bytes: "pa.binary()"}
 """What someone who wrote a Python type meant."""

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 from curate.errors import ConfigError
 from curate.ledger import layout
-from curate.ledger.columns import Columns
 from curate.ledger.manifest import ShardPlan
+from curate.ledger.row_buffer import RowBuffer
 from curate.storage.protocol import Object, Special
 
 SCHEMA = pa.schema([("name", pa.string()), ("size", pa.int64()), ("generation", pa.string())])
@@ -61,7 +61,7 @@ def sort_listing(objects: Iterable[Object], root: str) -> OutputListing:
     Raises ConfigError if something of the ledger is no regular file. Anywhere else that is no output, and nobody's
     business: a shard whose output's name it takes says so when it is published.
     """
-    outputs = Columns(SCHEMA)
+    outputs = RowBuffer(SCHEMA)
     found = OutputListing(None, None, None)
     cut = len(root) + 1
     for item in objects:

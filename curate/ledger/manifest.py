@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.ledger.columns import Columns
+from curate.ledger.row_buffer import RowBuffer
 from curate.tasks.shard import Shard, SliceKind
 
 SCHEMA = pa.schema(
@@ -56,7 +56,7 @@ def shard_row(shard: Shard) -> tuple[Any, ...]:
 
 def shards_table(shards: Sequence[Shard]) -> Any:
     """Returns shards as a table of `SCHEMA`."""
-    rows = Columns(SCHEMA)
+    rows = RowBuffer(SCHEMA)
     for shard in shards:
         rows.add(shard_row(shard))
     return rows.table()

@@ -15,7 +15,7 @@ from typing import Any
 
 from curate.errors import ConfigError
 from curate.ledger import layout
-from curate.storage import beneath, private
+from curate.storage import nofollow, private
 
 SCRATCH = private.SCRATCH
 
@@ -52,7 +52,7 @@ def refuse_planted(output: str) -> None:
     """Raises ConfigError if others could have put something where the stages of a job lie that only this machine reads,
     or there is a link in it. Makes nothing."""
     if has_scratch(output):
-        beneath.refuse_links(private.place(SCRATCH), [scratch_of(output)], [])
+        nofollow.refuse_links(private.place(SCRATCH), [scratch_of(output)], [])
 
 
 def make_scratch(output: str) -> None:
@@ -82,7 +82,7 @@ def remove_stages(root: str, kept: Collection[str] = ()) -> None:
         return own != one and layout.may_hold_runs(own) and own.partition("/")[0] not in kept
 
     with suppress(ConfigError):  # a link in the place of one of these folders: what is behind it is not the job's
-        beneath.remove(beneath.root_of(root), above, is_ours, leads=leads)
+        nofollow.remove(nofollow.root_of(root), above, is_ours, leads=leads)
 
 
 def stages_in(output: str, stages: set[str]) -> Iterator[tuple[str, set[str]]]:

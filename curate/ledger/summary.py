@@ -11,7 +11,7 @@ from typing import Any
 from curate.ledger.stages import StageReport, exchanges
 from curate.storage.protocol import Calls
 from curate.tasks.books import Books
-from curate.units import plain
+from curate.units import plain_line
 
 
 class RunState(StrEnum):
@@ -116,7 +116,7 @@ def incomplete_text(holes: Sequence[Mapping[str, Any]]) -> list[str]:
     """
     lines = []
     for one in holes:
-        missing, planned, output = one["missing"], one["planned"], plain(one["output"])
+        missing, planned, output = one["missing"], one["planned"], plain_line(one["output"])
         was = f"{missing:,} of {planned:,} outputs of {output} {'was' if missing == 1 else 'were'} missing"
         text = was if missing else f"the job was not complete that writes to {output}"
         lines.append(f"incomplete: {text} (--allow-incomplete-input)")

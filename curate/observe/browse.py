@@ -22,7 +22,7 @@ from curate.ledger.ledger import Ledger
 from curate.ledger.segments import done_events
 from curate.log import get_logger
 from curate.observe.job import FoundJob, read_summary
-from curate.observe.peek import peek
+from curate.observe.preview import preview
 from curate.prefetch import ahead
 from curate.tasks.books import UpstreamBooks
 
@@ -40,7 +40,7 @@ def rows(
     ranks = np.flatnonzero(found.matched.done).tolist() if shard is None else [found.done_rank(shard)]
     for rank in ranks:
         shard_id = found.plan.shard_id(rank)
-        for line in peek(found.ledger.store, found.output(rank), *found.written_as, columns):
+        for line in preview(found.ledger.store, found.output(rank), *found.written_as, columns):
             yield shard_id, line
 
 
@@ -114,7 +114,7 @@ def newest_run(names: Iterable[str], run_ids: Iterable[str], wanted: str | None 
     return max(map(layout.run_id_of, names), default=None)
 
 
-def said(ledger: Ledger, names: Iterable[str]) -> Iterator[dict[str, Any]]:
+def worker_lines(ledger: Ledger, names: Iterable[str]) -> Iterator[dict[str, Any]]:
     """Yields the lines of these segments of workers' logs, those of all workers merged by time.
 
     A worker's lines keep their order. What cannot be read is left out with a warning.

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from curate.log import get_logger
 from curate.observe.eta import format_range
 from curate.observe.metrics import OperatorMetrics, PipelineMetrics, Role
-from curate.units import format_bytes, format_duration, harmless, plain, short
+from curate.units import ellipsize, escape_controls, format_bytes, format_duration, plain_line
 
 LOG_INTERVAL_S = 30.0
 
@@ -107,7 +107,7 @@ def operator_lines(found: PipelineMetrics, rates: list[float]) -> Iterator[str]:
     4 tasks, 2 blocks queued, 1.00 MiB of 512 MiB
     """
     for one, rate in zip(found.operators, rates, strict=True):
-        name = short(one.name, NAME_COLUMNS)
+        name = ellipsize(one.name, NAME_COLUMNS)
         line = f"{name:<{NAME_COLUMNS}} {rows_done(one):>14,} rows {rate:>9,.0f}/s"
         yield f"{line}  {_actors(one)}" if one.pool else line
     if found.flow is not None:
@@ -186,7 +186,7 @@ class LiveOperators:
 def _line(text: str) -> Any:
     from rich.text import Text
 
-    return Text(harmless(text), no_wrap=True, overflow="ellipsis")
+    return Text(escape_controls(text), no_wrap=True, overflow="ellipsis")
 
 
 class Display(Protocol):
@@ -268,7 +268,7 @@ class LiveDisplay:
         # Rounded down: 100 % is said of nothing that is not done.
         now = {"completed": progress.done, "percent": 100 * progress.done // max(progress.total, 1)}
         if self._task is None:
-            self._task = self._bar.add_task(plain(progress.job), total=progress.total, shards="", **now)
+            self._task = self._bar.add_task(plain_line(progress.job), total=progress.total, shards="", **now)
             self._live.start()
         if progress.stage != self._stage:
             self._begin(progress)

@@ -21,7 +21,7 @@ MAX_REASON = 300
 
 
 @dataclass(frozen=True, slots=True)
-class _Again:
+class _Retry:
     shard: str
     reason: str
     until_s: float
@@ -33,7 +33,7 @@ class _Again:
 class Retrying:
     """The shards that are tried again, by rank."""
 
-    _shards: dict[int, _Again] = field(default_factory=dict)
+    _shards: dict[int, _Retry] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self._shards)
@@ -48,7 +48,7 @@ class Retrying:
             return
         else:
             reason = failure.error
-        self._shards[rank] = _Again(shard, reason[:MAX_REASON], now_s + failure.wait_s, failure.tries, in_place=False)
+        self._shards[rank] = _Retry(shard, reason[:MAX_REASON], now_s + failure.wait_s, failure.tries, in_place=False)
 
     def waits(self, word: ShardWaits, shard: str, now_s: float) -> bool:
         """Notes that a shard waits within its task, or no longer does; returns whether that is news."""
@@ -56,7 +56,7 @@ class Retrying:
             return self._shards.pop(word.index, None) is not None
         before = self._shards.get(word.index)
         reason = busy_text(word.reason)[:MAX_REASON]
-        self._shards[word.index] = _Again(shard, reason, now_s + word.wait_s, word.tries, in_place=True)
+        self._shards[word.index] = _Retry(shard, reason, now_s + word.wait_s, word.tries, in_place=True)
         return before is None or not before.in_place or before.tries != word.tries
 
     def over(self, rank: int) -> None:

@@ -244,7 +244,7 @@ def with_stages(job: JobStatus, planned: Sequence[StageReport], seen: Mapping[st
         return replace(job, stages=tuple(reports))
     there = seen.get(at.key)
     if there is None:
-        there = _as_told(job, at, beat)
+        there = _status_of_report(job, at, beat)
     else:
         failures = [{**one, "shard": f"{at.key}/{one['shard']}"} for one in there.failures]
         there = replace(there, failures=failures)
@@ -281,7 +281,7 @@ def report_of(planned: StageReport, status: JobStatus) -> StageReport:
     )
 
 
-def _as_told(job: JobStatus, at: StageReport, beat: Any) -> JobStatus:
+def _status_of_report(job: JobStatus, at: StageReport, beat: Any) -> JobStatus:
     """Returns the status of a stage whose ledger cannot be looked at, as the job's own run tells of it."""
     live = job.state == RUNNING
     return replace(
@@ -305,10 +305,10 @@ def _as_told(job: JobStatus, at: StageReport, beat: Any) -> JobStatus:
 def _operators(heartbeat: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns what a heartbeat says of operators, those left out that make no sense."""
     found = heartbeat.get("operators")
-    return [one for one in found if _tells(one)] if isinstance(found, list) else []
+    return [one for one in found if _is_operator(one)] if isinstance(found, list) else []
 
 
-def _tells(one: Any) -> bool:
+def _is_operator(one: Any) -> bool:
     return (
         isinstance(one, dict)
         and isinstance(one.get("name"), str)

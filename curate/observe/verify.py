@@ -77,7 +77,7 @@ class Finding:
 
 
 @dataclass
-class Verified:
+class VerifyReport:
     """What a job's outputs turned out to be."""
 
     job: str
@@ -98,7 +98,7 @@ class Verified:
     """Findings by kind."""
     findings: list[Finding] = field(default_factory=list)
     """The first of each kind."""
-    stages: list[Verified] = field(default_factory=list)
+    stages: list[VerifyReport] = field(default_factory=list)
     """The stages before the last one that are there; what is off with them is counted, and told, with all else."""
 
     @property
@@ -141,7 +141,7 @@ class Verified:
 
 
 @dataclass
-class _Read:
+class _OutputFindings:
     """What one output turned out to be."""
 
     findings: list[Finding]
@@ -149,7 +149,7 @@ class _Read:
     quarantine: str | None = None
 
 
-def verify(output: str, progress: Callable[[int, int, int], None] = lambda *_: None) -> Verified:
+def verify(output: str, progress: Callable[[int, int, int], None] = lambda *_: None) -> VerifyReport:
     """Returns what is off with the outputs of a job, all of them read.
 
     `progress` is called with outputs done, outputs to read and bytes of those done. Raises NoJobError; ConfigError for
@@ -177,12 +177,12 @@ def verify(output: str, progress: Callable[[int, int, int], None] = lambda *_: N
     return report
 
 
-def _verified(found: FoundJob, tick: Callable[[int], None], name: str = "") -> Verified:
+def _verified(found: FoundJob, tick: Callable[[int], None], name: str = "") -> VerifyReport:
     """Returns what is off with a job, or with one of its stages before the last one, which is called by a `name`: what
     is gone of that is made again if it is needed."""
     summary = read_summary(found.ledger, found.listing)
     ranks = np.flatnonzero(found.matched.done)
-    report = Verified(
+    report = VerifyReport(
         name or found.job["job"],
         found.ledger.root,
         len(found.plan),
@@ -231,21 +231,23 @@ class _Checker:
         self._schema = self._held("output", found.output)
         self._sides = {name: self._held(schema_name(name), partial(found.side, name)) for name in sorted(found.sides)}
 
-    def check(self, rank: int) -> _Read:
+    def check(self, rank: int) -> _OutputFindings:
         """Returns what the output of a shard turned out to be. Raises StorageError if the store does not answer."""
         name, object = _name(self._found, rank), self._found.output(rank)
         off = partial(_finding, object=name, uri=object.uri)
         try:
             carried = read_carried(self._store, object, self._format, self._codec)
         except WrongRecord as error:
-            return _Read([off("record", error)])
+            return _OutputFindings([off("record", error)])
         except CorruptInput as error:
-            return _Read([off("damaged", error)])
+            return _OutputFindings([off("damaged", error)])
         if carried is None:
-            return _Read([off("record", "it carries none: something else than curate wrote it, or cut it off")])
+            return _OutputFindings(
+                [off("record", "it carries none: something else than curate wrote it, or cut it off")]
+            )
         wrong = _wrong_record(carried.record, self._found, rank)
         if wrong:
-            return _Read([off("record", wrong)])
+            return _OutputFindings([off("record", wrong)])
         books, file = Books.parse(carried.record["rows"], carried.record["counters"]), carried.record["quarantine"]
         findings = self._rows(off, object, carried, self._schema, books.rows_out)
         if not books.balanced():
@@ -254,7 +256,7 @@ class _Checker:
             findings.append(off("quarantine", reason))
         for side in self._sides:
             findings += self._side(side, rank, name, carried.record)
-        return _Read(findings, books, file)
+        return _OutputFindings(findings, books, file)
 
     def _rows(
         self, off: Callable[..., Finding], object: Object, carried: Carried, schema: pa.Schema | None, expected: Any
@@ -376,7 +378,7 @@ def _rows_text(books: Books) -> str:
     return f"{books.rows_in:,} + {books.created:,}, {books.rows_out:,} + {dropped:,} + {books.quarantined:,}"
 
 
-def _differences(report: Verified, found: FoundJob, summary: Mapping[str, Any] | None) -> Iterator[str]:
+def _differences(report: VerifyReport, found: FoundJob, summary: Mapping[str, Any] | None) -> Iterator[str]:
     """Yields what the summary of a complete job says otherwise than the records of all its outputs."""
     if summary is None:
         return

@@ -15,8 +15,8 @@ import pyarrow as pa
 from curate.arrow.expressions import columns_of, expression_text, filter_by, project, type_of, unknown_column
 from curate.errors import ConfigError
 from curate.operators.protocol import OperatorDefaults
+from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition
-from curate.pipeline.tally import ShardBooks
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 
 from curate.operators.protocol import OperatorDefaults
+from curate.pipeline.shard_books import LIMIT, ShardBooks
 from curate.pipeline.step import BatchPosition
-from curate.pipeline.tally import LIMIT, ShardBooks
 
 
 @dataclass(frozen=True, slots=True)
-class Quota(OperatorDefaults):
+class LimitRows(OperatorDefaults):
     """Keeps all rows of shards but one, and of that the first `rows`."""
 
     shard: str

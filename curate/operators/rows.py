@@ -17,9 +17,9 @@ from curate.formats.bad_line import RejectedRow
 from curate.operators.convert import formatted, rows, rows_to_table, to_table
 from curate.operators.udf import Placement, Udf, UdfOperator
 from curate.pipeline.bad_rows import row_text
-from curate.pipeline.patience import Busy, busy, is_busy, patiently
+from curate.pipeline.retry_later import Busy, busy, call_with_retries, is_busy
+from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition
-from curate.pipeline.tally import ShardBooks
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ def each(fn: Callable[[dict[str, Any]], Any], table: pa.Table, tries: int = 0) -
     it raised RetryLater: `tries` times before for the first one. A BadRow that it raises says which row it was."""
     for position, row in enumerate(rows(table)):
         try:
-            for answer in patiently(partial(fn, row), kept=position > 0, tries=0 if position else tries):
+            for answer in call_with_retries(partial(fn, row), kept=position > 0, tries=0 if position else tries):
                 yield answer if isinstance(answer, Busy) else answer.value
         except BadRow as error:
             if error.row is None:

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from curate.arrow.order import rows_where
 from curate.operators.protocol import OperatorDefaults
+from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition
-from curate.pipeline.tally import ShardBooks
 
 REASON = "random_sample"
 """What a write books the rows under that are left out."""

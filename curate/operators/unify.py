@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from curate.arrow.schema import conform_to_union, schema_text
 from curate.operators.protocol import OperatorDefaults
+from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition
-from curate.pipeline.tally import ShardBooks
 
 
 @dataclass(frozen=True, slots=True)

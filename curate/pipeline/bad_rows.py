@@ -30,8 +30,8 @@ from curate.arrow.order import rows_where
 from curate.errors import BadRow
 from curate.formats.bad_line import RejectedRow
 from curate.pipeline.classify import PASSING, kind_of, summary_of
-from curate.pipeline.patience import Busy, busy, is_busy
-from curate.pipeline.tally import BadRowBudget, ShardBooks
+from curate.pipeline.retry_later import Busy, busy, is_busy
+from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.tasks.failure import FailureKind, printable
 from curate.units import MIB, format_bytes
 

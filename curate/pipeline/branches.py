@@ -21,10 +21,10 @@ import pyarrow as pa
 from curate.errors import ConfigError
 from curate.formats.bad_line import RejectedRow
 from curate.pipeline.meters import Meter
-from curate.pipeline.patience import Busy
 from curate.pipeline.pipeline import Pipeline, ShardContext
+from curate.pipeline.retry_later import Busy
+from curate.pipeline.shard_books import DetachedBooks, RowsBooked, ShardBooks
 from curate.pipeline.step import SideTable
-from curate.pipeline.tally import DetachedBooks, RowsBooked, ShardBooks
 from curate.runtime.protocol import Pool, PoolSpec
 
 

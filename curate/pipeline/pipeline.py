@@ -25,11 +25,11 @@ from curate.clock import Clock, SystemClock
 from curate.errors import CurateError, SchemaMismatch
 from curate.pipeline.bad_rows import applied
 from curate.pipeline.meters import Meter, peak_memory, record_input, record_output
-from curate.pipeline.patience import Busy, Refused, waited_here
 from curate.pipeline.remote_error import CapturedError, RemoteError
+from curate.pipeline.retry_later import Busy, RetryBatch, wait_in_place
+from curate.pipeline.shard_books import DetachedBooks, RowsBooked, ShardBooks
 from curate.pipeline.step import BatchPosition, SideTable, Step
-from curate.pipeline.tally import DetachedBooks, RowsBooked, ShardBooks
-from curate.runtime.kept import Guard, Kept, leave_if_copy
+from curate.runtime.process_guard import ProcessGuard, SavedProcess, leave_if_copy
 from curate.runtime.protocol import Call, Pool, PoolSpec
 
 
@@ -167,7 +167,7 @@ def _vacant(step: Step, table: Any) -> list[pa.Table]:
 def _asked(pool: Pool, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
     for table in tables:
         found = pool.call((table, 0, ShardContext(""))).result()
-        if isinstance(found, CapturedError | Refused):
+        if isinstance(found, CapturedError | RetryBatch):
             raise RemoteError(found if isinstance(found, CapturedError) else found.raised)
         yield from found.tables
 
@@ -222,7 +222,7 @@ def _in_pool(
         sent_bytes -= size
         found = call.result()
         meter.wait_s += time.perf_counter() - waited_s
-        while isinstance(found, Refused):
+        while isinstance(found, RetryBatch):
             # It waits here, where that can be told, and the actor has its hands free.
             refused = found.busy()
             row = rows_of_calls[0]
@@ -278,29 +278,29 @@ class _Actor:
     step: Step
     clock: Clock = field(default_factory=SystemClock)
     _opened: Step | None = None
-    _kept: Kept | None = None
+    _kept: SavedProcess | None = None
     """The process as it was when the step was set up."""
 
     def setup(self) -> None:
         log.ensure_configured()
         self._opened = self.step.opened()
 
-    def call(self, payload: tuple[pa.Table, int, ShardContext]) -> _Answer | CapturedError | Refused:
+    def call(self, payload: tuple[pa.Table, int, ShardContext]) -> _Answer | CapturedError | RetryBatch:
         batch, row, how = payload
         assert self._opened is not None
         notes = DetachedBooks()
         wall_s, cpu_s = time.perf_counter(), time.thread_time()
-        self._kept = self._kept or Kept()
+        self._kept = self._kept or SavedProcess()
         try:
             tables = []
-            with Guard(self._kept) as guard:
+            with ProcessGuard(self._kept) as guard:
                 for item in _applied(self._opened, batch, notes, how, row):
                     if not isinstance(item, Busy):
                         tables.append(item)
                     elif item.short or item.kept:
-                        waited_here(item, self.clock)
+                        wait_in_place(item, self.clock)
                     else:
-                        return Refused(CapturedError.of(item.error), batch, item.tries)
+                        return RetryBatch(CapturedError.of(item.error), batch, item.tries)
                 guard.check()
         except Exception as error:  # noqa: BLE001 - whatever user code raises is part of the answer
             return CapturedError.of(error)

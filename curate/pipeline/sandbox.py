@@ -170,10 +170,10 @@ class Sandboxed:
 
     def _packed(self) -> bytes:
         # Here: it imports Ray, which takes time, and who only looks at a plan needs none of it.
-        from curate.runtime.ray.pickling import packed
+        from curate.runtime.ray.pickling import pickle_value
 
         try:
-            return packed((self._fn, self._memory_bytes))
+            return pickle_value((self._fn, self._memory_bytes))
         except Exception as error:
             raise ConfigError(
                 f"{_name(self._fn)} cannot be sent to a process of its own: {error}; "

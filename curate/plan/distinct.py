@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.arrow.order import take
+from curate.arrow.order import take_rows
 from curate.errors import ConfigError, did_you_mean
 from curate.exchange.kinds.base import key_columns
-from curate.exchange.kinds.distinct import KEEPS, Distinct, Once
+from curate.exchange.kinds.distinct import KEEPS, Distinct, DistinctBatch
 from curate.operators.columns import Select
 from curate.pipeline.step import READ_ROWS
 from curate.plan.nodes import Apply, Exchanged, Plan, schema_of
@@ -42,7 +42,7 @@ def unique(plan: Plan, column: str, run: Callable[[Plan], Iterable[pa.Table]]) -
     how = Distinct(f"unique({name!r})", (name,))
     found: pa.Table | None = None
     pending: list[pa.Table] = []
-    for block in run(Apply(Apply(plan, Select((name,))), Once(how))):
+    for block in run(Apply(Apply(plan, Select((name,))), DistinctBatch(how))):
         pending.append(block)
         if sum(one.num_rows for one in pending) >= READ_ROWS + (0 if found is None else found.num_rows):
             found = how.fold(0, pa.concat_tables([*([] if found is None else [found]), *pending]))
@@ -52,4 +52,4 @@ def unique(plan: Plan, column: str, run: Callable[[Plan], Iterable[pa.Table]]) -
         return []
     order = how.orders[0]
     values = order.sort(pa.concat_tables(whole))
-    return take(values, pa.array(order.starts(values))).column(0).to_pylist()  # type: ignore[no-any-return]
+    return take_rows(values, pa.array(order.starts(values))).column(0).to_pylist()  # type: ignore[no-any-return]

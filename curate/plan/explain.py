@@ -56,7 +56,7 @@ def explain_physical(physical: Physical, depth: int = 0, told: list[Plan] | None
         case Tasks(fusions):
             yield f"{indent}tasks ({_amount(cpus_of(fusions), 'CPU')} each)"
             for fusion in fusions:
-                yield from _told(fusion, f"{indent}  ")
+                yield from _scan_lines(fusion, f"{indent}  ")
 
 
 def _maps(physical: Physical) -> str:
@@ -71,7 +71,7 @@ def _maps(physical: Physical) -> str:
     return f"  [about {shards:,} map shard{'' if shards == 1 else 's'} of {format_bytes(total / shards)}]"
 
 
-def _told(fusion: FusedScan, indent: str) -> Iterator[str]:
+def _scan_lines(fusion: FusedScan, indent: str) -> Iterator[str]:
     source = fusion.source
     estimate = f"  [{source.describe()}]" if isinstance(source, Files) else ""
     yield f"{indent}{source.name}{estimate}"

@@ -124,26 +124,26 @@ def may_be_incomplete(plan: Plan) -> bool:
     return any(getattr(source, "allow_incomplete_input", False) for source in sources_of(plan))
 
 
-def rows_of(plan: Plan) -> int | None:
+def known_row_count(plan: Plan) -> int | None:
     """Returns how many rows a plan gives where its sources know; None where rows have to be looked at."""
     match plan:
         case Scan(source):
             return source.count()
         case Apply(input, operator):
-            return rows_of(input) if operator.keeps_rows else None
+            return known_row_count(input) if operator.keeps_rows else None
         case Marked():
             return None
         case Checkpoint(input, _):
-            return rows_of(input)
+            return known_row_count(input)
         case Limit(input, most):
-            found = rows_of(input)
+            found = known_row_count(input)
             return None if found is None else min(most, found)
         case Union(inputs):
-            counts = [rows_of(one) for one in inputs]
+            counts = [known_row_count(one) for one in inputs]
             return None if None in counts else sum(one for one in counts if one is not None)
         case Exchanged(inputs, how):
-            found = rows_of(inputs[0]) if how.keeps_rows else None
+            found = known_row_count(inputs[0]) if how.keeps_rows else None
             return found if found is None or how.first is None else min(found, how.first)
         case Zip(inputs):
-            lengths = {rows_of(one) for one in inputs}
+            lengths = {known_row_count(one) for one in inputs}
             return lengths.pop() if len(lengths) == 1 else None

@@ -138,7 +138,7 @@ def seeded(plan: Plan, seed: int) -> Plan:
             return plan
 
 
-def shuffled(input: Plan, seed: int | None, count: int | None) -> Plan:
+def shuffle_plan(input: Plan, seed: int | None, count: int | None) -> Plan:
     """Returns the rows of a plan in random order, thrown into as many buckets as suit the bytes that are read."""
     outputs = count or min(PARTS, max(1, sum(map(size_of, _sources(input))) // LEAST_BYTES))
     return Exchanged((input,), Shuffled(seed, buckets_for(outputs), count))

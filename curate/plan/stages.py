@@ -15,7 +15,7 @@ from curate.exchange.kinds.shuffle import Bucketed
 from curate.exchange.merge import _source
 from curate.exchange.protocol import Exchange
 from curate.exchange.ranges import COPIES, LEAST_BYTES, MOST_BYTES, ranges_of, target_of
-from curate.exchange.run_file import CHUNK_BYTES, Runs, open_all
+from curate.exchange.run_file import CHUNK_BYTES, RunSettings, open_all
 from curate.exchange.side_input import FileMarks
 from curate.formats.encoding import Format, ReadAs
 from curate.formats.record import OutputFormat
@@ -71,7 +71,7 @@ def merge_stage(spec: StageSpec, how: Exchange, side: int, files: Sequence[Objec
         codec="none",
         rows=SourceRows([source], [Projection()]),
         sides={},
-        runs=Runs(order, None, how.reason, how.even),
+        runs=RunSettings(order, None, how.reason, how.even),
         before=(),
         bind=None,
         seeded=None,
@@ -270,8 +270,8 @@ def map_stages(plan: Exchanged, owner: Owner | None = None) -> list[tuple[StageS
                     "order": order.identity(),
                     "fold": how.identity() if how.folds(side) else None,
                 },
-                output_schema=_known(branch),
-                runs=Runs(order, fold, how.reason, how.even, chunk_bytes(spec)),
+                output_schema=_known_schema(branch),
+                runs=RunSettings(order, fold, how.reason, how.even, chunk_bytes(spec)),
             )
             found.append((with_memory(spec), side))
     return found
@@ -286,9 +286,9 @@ def _marks_stages(plan: Marked, owner: Owner | None, number: int) -> list[StageS
         spec, _ = stage_of(branch, OutputFormat.RUN, NOT_RUN, above)
         order = step.order.identity()
         told = {**spec.identity, "job": "marks", "order": order, "fold": step.identity() if step.folds else None}
-        runs = Runs(step.order, step.fold if step.folds else None, chunk_bytes=chunk_bytes(spec))
+        runs = RunSettings(step.order, step.fold if step.folds else None, chunk_bytes=chunk_bytes(spec))
         name = f"{step.name}: marks" if owner is None else f"{spec.name}: {step.name}: marks"
-        found.append(replace(spec, name=name, identity=told, output_schema=_known(branch), runs=runs))
+        found.append(replace(spec, name=name, identity=told, output_schema=_known_schema(branch), runs=runs))
     return found
 
 
@@ -365,7 +365,7 @@ def _bound(
     if marks:
         left = iter(stages[len(sides) :])
         files = [[item for _ in range(count) for item in next(left)] for count in marks]
-        spec = replace(spec, operator=Pipeline(told(cast(Pipeline, spec.operator).steps, files)))
+        spec = replace(spec, operator=Pipeline(with_marks(cast(Pipeline, spec.operator).steps, files)))
     return spec
 
 
@@ -393,7 +393,7 @@ def _ranging(exchange: Exchanged, of: Sequence[Sequence[Object]], spec: StageSpe
     return replace(spec, rows=SourceRows([source], [Projection()]), resources=replace(spec.resources, memory=memory))
 
 
-def told(steps: Sequence[Any], files: Sequence[Sequence[Object]]) -> tuple[Any, ...]:
+def with_marks(steps: Sequence[Any], files: Sequence[Sequence[Object]]) -> tuple[Any, ...]:
     """Returns steps of which those that go by marks have them: the run files of each, in their order."""
     left = iter(files)
     return tuple(
@@ -401,7 +401,7 @@ def told(steps: Sequence[Any], files: Sequence[Sequence[Object]]) -> tuple[Any, 
     )
 
 
-def _known(plan: Plan) -> Any:
+def _known_schema(plan: Plan) -> Any:
     """Returns the schema of a plan's rows if it says the type of every column; then no rows have to be asked for it."""
     found = schema_of(plan)
     return found if found is not None and all(is_known(field.type) for field in found) else None

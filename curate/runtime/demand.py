@@ -20,7 +20,7 @@ SHOWN_KINDS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class Demand:
     """Something of which there is none now."""
 
     who: str
@@ -30,25 +30,27 @@ class Want:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitReason:
     """Why something waits, and what to do about it."""
 
     why: str
     todo: str
 
 
-def why(want: Want, nodes: Sequence[Mapping[str, float]], kinds: Sequence[Mapping[str, float]]) -> Waiting:
+def explain_wait(
+    want: Demand, nodes: Sequence[Mapping[str, float]], kinds: Sequence[Mapping[str, float]]
+) -> WaitReason:
     """Returns why something waits. `nodes` is what each node has that stays; `kinds`, each that can be started, too.
 
-    >>> why(Want("the pool embed", {"GPU": 1.0}), [{}, {"CPU": 4.0}, {"CPU": 4.0}], []).why
+    >>> explain_wait(Demand("the pool embed", {"GPU": 1.0}), [{}, {"CPU": 4.0}, {"CPU": 4.0}], []).why
     'the pool embed waits: no node has 1 GPU; there are 2 nodes with 4 CPU, 1 with nothing'
-    >>> why(Want("tasks", {"CPU": 1.0}), [{}], [{"CPU": 120.0, "TPU": 4.0}]).todo
+    >>> explain_wait(Demand("tasks", {"CPU": 1.0}), [{}], [{"CPU": 120.0, "TPU": 4.0}]).todo
     'the autoscaler can start a node that has it; what it does, `ray status` says'
     """
     asked = amounts(want.needs) or "a CPU"
     verb = "wait" if want.who.endswith("s") and not want.who.startswith("the ") else "waits"
     if any(fits(node, want.needs) for node in nodes):
-        return Waiting(
+        return WaitReason(
             f"{want.who} {verb}: there is a node for {asked}, where an actor is set up, or others hold that",
             "wait for them, or run it on a larger cluster; what is free, `ray status` says",
         )
@@ -60,7 +62,7 @@ def why(want: Want, nodes: Sequence[Mapping[str, float]], kinds: Sequence[Mappin
         )
     else:
         todo = "have a node join that has it (ray start --address=...), or have the job ask for less"
-    return Waiting(f"{want.who} {verb}: no node has {asked}; {_listed(nodes)}", todo)
+    return WaitReason(f"{want.who} {verb}: no node has {asked}; {_listed(nodes)}", todo)
 
 
 def amounts(resources: Mapping[str, float]) -> str:
@@ -96,7 +98,7 @@ def _listed(nodes: Sequence[Mapping[str, float]]) -> str:
 
 
 @dataclass(slots=True)
-class Watch:
+class DemandWatch:
     """Sees for how long things have waited, says it, and keeps what it said for a display."""
 
     text: str = ""
@@ -107,7 +109,7 @@ class Watch:
     def look(
         self,
         now_s: float,
-        wants: Sequence[Want],
+        wants: Sequence[Demand],
         nodes: Sequence[Mapping[str, float]],
         kinds: Sequence[Mapping[str, float]],
     ) -> None:
@@ -120,7 +122,7 @@ class Watch:
             waited_s = now_s - self._since_s[one.who]
             if waited_s < FIRST_S:
                 continue
-            found = why(one, nodes, kinds)
+            found = explain_wait(one, nodes, kinds)
             said.append(found.why)
             if one.who not in self._told_s or now_s - self._told_s[one.who] >= AGAIN_S:
                 self._told_s[one.who] = now_s

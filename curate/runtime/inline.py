@@ -15,20 +15,20 @@ from typing import Any, cast
 
 from curate.errors import PoolFailed
 from curate.runtime.protocol import (
+    BackendEvent,
     Block,
+    BlockReady,
     Call,
     CallLostError,
-    End,
-    Ended,
     Message,
-    News,
-    Offer,
     PoolProgram,
     PoolSpec,
     PoolState,
     PoolUser,
     Program,
     Resources,
+    TaskEnd,
+    TaskFinished,
 )
 
 
@@ -95,7 +95,7 @@ class _Pool:
             return _Call(error=error)
         except BaseException as error:  # noqa: BLE001 - `sys.exit()` in user code would end an actor, not the driver
             detail = f"{type(error).__name__}: {error}"
-            return _Call(error=CallLostError(Ended(0, End.CRASHED, detail)))
+            return _Call(error=CallLostError(TaskFinished(0, TaskEnd.CRASHED, detail)))
         finally:
             self._worked_s += time.monotonic() - began_s
 
@@ -173,11 +173,11 @@ class InlineBackend:
             raise RuntimeError("launch before load")
         self._queue.append(_Task(task, self._program.run(payload), stream))
 
-    def poll(self, timeout_s: float) -> list[News]:
+    def poll(self, timeout_s: float) -> list[BackendEvent]:
         """Works on the first task that does not wait for its block to be taken, until it yields or ends."""
         del timeout_s
         if self._cancelled:
-            ends: list[News] = [Ended(task, End.CANCELLED) for task in self._cancelled]
+            ends: list[BackendEvent] = [TaskFinished(task, TaskEnd.CANCELLED) for task in self._cancelled]
             self._cancelled.clear()
             return ends
         task = next((one for one in self._queue if one.offers is None), None)
@@ -193,21 +193,21 @@ class InlineBackend:
             self._queue.clear()
             return []
 
-    def _work(self, task: _Task) -> Message | Offer | Ended:
+    def _work(self, task: _Task) -> Message | BlockReady | TaskFinished:
         try:
             item = next(task.work)
         except StopIteration:
-            end = Ended(task.number, End.RETURNED)
+            end = TaskFinished(task.number, TaskEnd.RETURNED)
         except (_CancelledError, KeyboardInterrupt):
             raise
         except Exception:  # noqa: BLE001 - the dispatcher decides what an escaped error means
-            end = Ended(task.number, End.RAISED, traceback.format_exc())
+            end = TaskFinished(task.number, TaskEnd.RAISED, traceback.format_exc())
         except BaseException as error:  # noqa: BLE001 - `sys.exit()` in user code would end a worker, not the driver
-            end = Ended(task.number, End.CRASHED, f"{type(error).__name__}: {error}")
+            end = TaskFinished(task.number, TaskEnd.CRASHED, f"{type(error).__name__}: {error}")
         else:
             if task.streams and hasattr(item, "nbytes"):
                 task.offers = item
-                return Offer(task.number, item.nbytes)
+                return BlockReady(task.number, item.nbytes)
             return Message(task.number, [item])
         self._queue.remove(task)
         return end

@@ -30,7 +30,7 @@ class Resources:
     custom: Mapping[str, float] = field(default_factory=dict)
 
 
-class End(StrEnum):
+class TaskEnd(StrEnum):
     """How a task ended."""
 
     RETURNED = "returned"
@@ -65,11 +65,11 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class TaskFinished:
     """A task is over; no message of it follows."""
 
     task: int
-    end: End
+    end: TaskEnd
     detail: str = ""
     node: str = ""
     """Name of the machine that ran it; empty where that is not known."""
@@ -80,7 +80,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class BlockReady:
     """A task that streams has made a block, and makes no other before this one is taken."""
 
     task: int
@@ -90,7 +90,7 @@ class Offer:
 class BlockLostError(Exception):
     """A block that was taken cannot be fetched: it went with its node, or was never finished."""
 
-    def __init__(self, ended: Ended) -> None:
+    def __init__(self, ended: TaskFinished) -> None:
         super().__init__(ended)
         self.ended = ended
         """How what made it, or held it, ended."""
@@ -154,7 +154,7 @@ class PoolState:
 class CallLostError(Exception):
     """A call has no answer: every actor that it was sent to died."""
 
-    def __init__(self, ended: Ended) -> None:
+    def __init__(self, ended: TaskFinished) -> None:
         super().__init__(ended)
         self.ended = ended
         """How the last of them ended."""
@@ -197,7 +197,7 @@ class PoolUser(Program, Protocol):
         ...
 
 
-News = Started | Message | Offer | Ended
+BackendEvent = Started | Message | BlockReady | TaskFinished
 """What a poll tells of tasks, of each in this order."""
 
 
@@ -274,7 +274,7 @@ class Backend(Protocol):
         """Returns the block that a task offers, which then goes on. The block is not moved before it is fetched."""
         ...
 
-    def poll(self, timeout_s: float) -> list[News]:
+    def poll(self, timeout_s: float) -> list[BackendEvent]:
         """Returns what has happened since the last call, waiting up to `timeout_s` for something to happen."""
         ...
 

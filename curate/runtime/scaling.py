@@ -30,7 +30,7 @@ _ONE_CPU = {"CPU": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
-class Trend:
+class LoadTrend:
     """What the last looks at a pool showed."""
 
     short_looks: int = 0
@@ -40,7 +40,7 @@ class Trend:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class PoolLoad:
     """What is seen of a pool at one look."""
 
     needs: Mapping[str, float]
@@ -58,29 +58,29 @@ class Sight:
     """Share of the time since the last look in which those that are ready were at work, 0 to 1."""
     start_s: float = 0.0
     """How long an actor takes to start."""
-    trend: Trend = Trend()
+    trend: LoadTrend = LoadTrend()
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PoolTarget:
     """What a pool should have."""
 
     size: int
-    trend: Trend
+    trend: LoadTrend
 
 
 def scale(
-    sights: Sequence[Sight], nodes: Sequence[Mapping[str, float]], task: Mapping[str, float], elapsed_s: float
-) -> list[Wanted]:
+    sights: Sequence[PoolLoad], nodes: Sequence[Mapping[str, float]], task: Mapping[str, float], elapsed_s: float
+) -> list[PoolTarget]:
     """Returns how many actors each pool should have now.
 
     `nodes` is what each node has that no actor holds, whether tasks use it or not; room for one `task` is left on one
     of them. `elapsed_s` is the time since the last look. Where there is not enough for all, the pools come first whose
     actors take longest to start: a mistake about those costs most.
 
-    >>> pool = Sight({"CPU": 1}, min_size=1, max_size=4, size=1, ready=1, queued=9, busy=1.0, trend=Trend(2))
+    >>> pool = PoolLoad({"CPU": 1}, min_size=1, max_size=4, size=1, ready=1, queued=9, busy=1.0, trend=LoadTrend(2))
     >>> scale([pool], [{"CPU": 4}], {"CPU": 1}, 1.0)
-    [Wanted(size=2, trend=Trend(short_looks=0, quiet_s=0.0))]
+    [PoolTarget(size=2, trend=LoadTrend(short_looks=0, quiet_s=0.0))]
     >>> scale([pool], [{"CPU": 1}], {"CPU": 1}, 1.0)[0].size
     1
     """
@@ -95,29 +95,29 @@ def scale(
         sight, wish = sights[k], wishes[k]
         base = max(sight.size, sight.min_size)
         if wish.size > base:
-            wanted[k] = Wanted(base + _place(left, sight.needs, wish.size - base), wish.trend)
+            wanted[k] = PoolTarget(base + _place(left, sight.needs, wish.size - base), wish.trend)
     return wanted
 
 
-def _wish(sight: Sight, elapsed_s: float) -> Wanted:
+def _wish(sight: PoolLoad, elapsed_s: float) -> PoolTarget:
     """Returns what a pool would have if there were room for everything."""
     size = max(sight.min_size, sight.size if sight.max_size is None else min(sight.size, sight.max_size))
     if size != sight.size or sight.ready < sight.size:
         # Those that start now will change what is seen.
-        return Wanted(size, Trend())
+        return PoolTarget(size, LoadTrend())
     if sight.queued >= sight.ready and sight.busy >= BUSY:
         short = sight.trend.short_looks + 1
         if short < GROW_LOOKS:
-            return Wanted(size, Trend(short_looks=short))
+            return PoolTarget(size, LoadTrend(short_looks=short))
         more = min(max(1, size // 2), sight.queued)
-        return Wanted(size + more if sight.max_size is None else min(size + more, sight.max_size), Trend())
+        return PoolTarget(size + more if sight.max_size is None else min(size + more, sight.max_size), LoadTrend())
     enough = max(sight.min_size, math.ceil(sight.busy * sight.ready / BUSY_AFTER))
     if sight.queued or enough >= size:
-        return Wanted(size, Trend())
+        return PoolTarget(size, LoadTrend())
     quiet_s = sight.trend.quiet_s + elapsed_s
     if quiet_s < SHRINK_S:
-        return Wanted(size, Trend(quiet_s=quiet_s))
-    return Wanted(size - max(1, (size - enough) // 2), Trend())
+        return PoolTarget(size, LoadTrend(quiet_s=quiet_s))
+    return PoolTarget(size - max(1, (size - enough) // 2), LoadTrend())
 
 
 def fits(node: Mapping[str, float], needs: Mapping[str, float]) -> int:
@@ -131,7 +131,7 @@ def fits(node: Mapping[str, float], needs: Mapping[str, float]) -> int:
     return max(0, math.floor(min(node.get(name, 0.0) / amount for name, amount in asked.items()) + 1e-6))
 
 
-def take(node: dict[str, float], needs: Mapping[str, float], count: int = 1) -> None:
+def take_resources(node: dict[str, float], needs: Mapping[str, float], count: int = 1) -> None:
     """Takes what some of something hold from what a node has."""
     for name, amount in needs.items():
         node[name] = node.get(name, 0.0) - amount * count
@@ -143,7 +143,7 @@ def _place(left: list[dict[str, float]], needs: Mapping[str, float], count: int)
     for node in left:
         here = min(count - placed, fits(node, needs))
         if here > 0:
-            take(node, needs if any(needs.values()) else _ONE_CPU, here)
+            take_resources(node, needs if any(needs.values()) else _ONE_CPU, here)
             placed += here
     return placed
 
@@ -153,12 +153,12 @@ def _keep_room(left: list[dict[str, float]], task: Mapping[str, float], growing:
 
     def cost(node: dict[str, float]) -> int:
         without = dict(node)
-        take(without, task)
+        take_resources(without, task)
         return sum(fits(node, needs) - fits(without, needs) for needs in growing)
 
     able = [node for node in left if fits(node, task)]
     if able:
-        take(min(able, key=cost), task)
+        take_resources(min(able, key=cost), task)
 
 
 def does_not_fit(has: Mapping[str, float], resources: Resources, pools: Sequence[PoolSpec]) -> str:

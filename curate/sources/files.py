@@ -25,8 +25,8 @@ from curate.formats.file_schema import refuse_mismatch
 from curate.formats.read.json_array import stored_as_array
 from curate.formats.read.parquet import row_groups
 from curate.formats.rows import SAMPLED_FILES, check_declared, known_schema, read, sample_schema
-from curate.ledger.columns import BLOCK_ROWS
-from curate.pipeline.tally import ShardBooks, counted
+from curate.ledger.row_buffer import BLOCK_ROWS
+from curate.pipeline.shard_books import ShardBooks, counted
 from curate.prefetch import ahead
 from curate.sources.key_types import refuse_other_types
 from curate.sources.listing import SCHEMA, list_inputs

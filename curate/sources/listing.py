@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from curate.errors import ConfigError, ObjectNotFound, PermissionDenied, did_you_mean
 from curate.ledger import layout
-from curate.ledger.columns import Columns
+from curate.ledger.row_buffer import RowBuffer
 from curate.log import get_logger
 from curate.sources.patterns import InputPattern, PatternKind, could_match, parse_input, refuse_overlap
 from curate.storage.protocol import LIST_PAGE, Object, Special, Store
@@ -59,7 +59,7 @@ def list_inputs(patterns: Sequence[InputPattern], store_of: Callable[[str], Stor
     Raises ConfigError naming the pattern that matches nothing.
     """
     seen: set[str] | None = set() if len(patterns) > 1 else None
-    columns = Columns(SCHEMA)
+    columns = RowBuffer(SCHEMA)
     ledgers: dict[str, bool] = {}
     searches: list[Search] = []
     again = 0

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from curate.arrow.batches import rechunk
 from curate.arrow.unknown import empty
-from curate.pipeline.tally import ShardBooks, counted
+from curate.pipeline.shard_books import ShardBooks, counted
 from curate.sources.protocol import Projection
 from curate.sources.split import bundled
 from curate.units import MIB

@@ -16,8 +16,8 @@ from curate.formats.encoding import ReadAs, detect
 from curate.formats.read.json_array import stored_as_array
 from curate.formats.read.parquet import row_groups
 from curate.ledger import layout, validation
-from curate.ledger.columns import BLOCK_ROWS, Columns
 from curate.ledger.manifest import SCHEMA, InputDiff, ShardPlan, increasing, shard_row, shards_table
+from curate.ledger.row_buffer import BLOCK_ROWS, RowBuffer
 from curate.log import get_logger
 from curate.sources.listing import Inputs
 from curate.sources.split import shards_of, whole
@@ -59,7 +59,7 @@ def plan_new(
             return [whole(name, item.uri, item.size, item.generation)]
         return list(_split(rule, item, name, store_of))
 
-    rows = Columns(SCHEMA)
+    rows = RowBuffer(SCHEMA)
     large: list[Object] = []
     with ThreadPoolExecutor(FOOTER_READERS) as pool:
         # Block by block: as Python objects, a million of inputs and shards would take a gigabyte.

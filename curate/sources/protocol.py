@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self
 
 import pyarrow as pa
 
-from curate.pipeline.tally import ShardBooks
+from curate.pipeline.shard_books import ShardBooks
 from curate.sources.split import SHARD_BYTES
 from curate.sources.upstream import Hole
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.pipeline.tally import ShardBooks
+from curate.pipeline.shard_books import ShardBooks
 from curate.sources.files import FileShards
 from curate.sources.listing import SCHEMA
 from curate.sources.protocol import FileListing, Projection, Source

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from curate.arrow.batches import rechunk
 from curate.errors import CorruptInput
-from curate.pipeline.tally import BadRowBudget, ShardBooks, counted
+from curate.pipeline.shard_books import BadRowBudget, ShardBooks, counted
 from curate.sources.files import READERS, Files
 from curate.sources.protocol import FileListing, Projection
 from curate.storage.open import open_store
@@ -37,7 +37,7 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class OutputSlices:
     """The rows of one output."""
 
     number: int
@@ -51,7 +51,7 @@ class Sliced(FileListing):
     files: Files
     count_: int
     num_cpus: float | None = None
-    _made: list[Output] = field(default_factory=list, repr=False, compare=False)
+    _made: list[OutputSlices] = field(default_factory=list, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -61,12 +61,12 @@ class Sliced(FileListing):
     def found(self) -> pa.Schema:
         return self.files.schema
 
-    def pieces(self) -> Iterator[Output]:
+    def pieces(self) -> Iterator[OutputSlices]:
         if not self._made:
             self._made.extend(outputs(self.files, self.count_))
         return iter(self._made)
 
-    def bundles(self) -> Iterator[tuple[Output, ...]]:
+    def bundles(self) -> Iterator[tuple[OutputSlices, ...]]:
         for one in self.pieces():
             yield (one,)
 
@@ -74,16 +74,16 @@ class Sliced(FileListing):
         bare = self.files.bare()
         return replace(self, files=bare, listing=bare.listing, _made=[])
 
-    def shard(self, piece: Output) -> str:
+    def shard(self, piece: OutputSlices) -> str:
         return f"part-{piece.number:05d}-of-{self.count_:05d}"
 
-    def label(self, piece: Output) -> str:
+    def label(self, piece: OutputSlices) -> str:
         return f"output {piece.number} of repartition({self.count_})"
 
-    def size(self, piece: Output) -> int:
+    def size(self, piece: OutputSlices) -> int:
         return sum(one.shard.size_bytes for one in piece.slices)
 
-    def generation(self, piece: Output) -> str:
+    def generation(self, piece: OutputSlices) -> str:
         del piece
         return ""
 
@@ -93,10 +93,10 @@ class Sliced(FileListing):
     def count(self) -> int | None:
         return self.files.count()
 
-    def read(self, piece: Output, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
+    def read(self, piece: OutputSlices, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
         return counted(rechunk(self._rows(piece, view, batch_rows), batch_rows), tally)
 
-    def _rows(self, piece: Output, view: Projection, batch_rows: int) -> Iterator[pa.Table]:
+    def _rows(self, piece: OutputSlices, view: Projection, batch_rows: int) -> Iterator[pa.Table]:
         # Rows that a filter would leave out have their place, too.
         whole = replace(view, predicate=None)
         for one in piece.slices:
@@ -116,7 +116,7 @@ def sliced(files: Files, count: int) -> Sliced:
     return Sliced(files=files, count_=count, listing=files.listing)
 
 
-def outputs(files: Files, count: int) -> list[Output]:
+def outputs(files: Files, count: int) -> list[OutputSlices]:
     """Returns what each output reads; reads the footers of all files. Raises CorruptInput."""
     columns = (files.listing[name].to_pylist() for name in ("uri", "size", "generation"))
     items = list(map(Object, *columns))
@@ -131,7 +131,7 @@ def outputs(files: Files, count: int) -> list[Output]:
         for one in range(first, last if stop > start else first):
             before, after = int(ends[one]), int(ends[one + 1])
             slices.append(_slice(items[one], *groups[one], max(start, before) - before, min(stop, after) - before))
-        found.append(Output(number, tuple(one for one in slices if one.take)))
+        found.append(OutputSlices(number, tuple(one for one in slices if one.take)))
     return found
 
 

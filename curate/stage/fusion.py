@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from curate.operators.limit import Quota
+from curate.operators.limit import LimitRows
 from curate.operators.protocol import Operator
 from curate.pipeline.pipeline import Pipeline
 from curate.sources.protocol import Projection, Source
@@ -43,4 +43,4 @@ class FirstRows:
     def operator(self, decided: Mapping[str, Any]) -> Pipeline:
         """Returns what happens to the rows of a shard, once it is `decided` how far they reach."""
         rank = decided["rank"] if self.by_rank else None
-        return Pipeline((*self.fusions[0].operators, Quota(decided["shard"], decided["rows"], rank), *self.after))
+        return Pipeline((*self.fusions[0].operators, LimitRows(decided["shard"], decided["rows"], rank), *self.after))

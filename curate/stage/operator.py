@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, Protocol
 from curate.errors import CorruptInput, GenerationMismatch, ObjectNotFound
 from curate.pipeline.meters import Meter
 from curate.pipeline.pipeline import ShardContext
-from curate.pipeline.tally import ShardBooks
+from curate.pipeline.shard_books import ShardBooks
 from curate.runtime.protocol import Pool, PoolSpec
 from curate.storage.protocol import Object, Store
 

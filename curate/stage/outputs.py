@@ -59,7 +59,7 @@ class NameConflict:
     objects: tuple[Object, ...]
 
 
-class Summed:
+class HashingSink:
     """A sink that sums what goes through it."""
 
     def __init__(self, sink: Writer) -> None:
@@ -95,13 +95,13 @@ class Summed:
 
 
 @dataclass(slots=True)
-class _One:
+class _OpenOutput:
     """One object on its way."""
 
     uri: str
     schema: Any
     sink: Writer
-    summed: Summed
+    summed: HashingSink
     writer: OutputWriter
 
     def publish(self, record: Mapping[str, Any], over: str) -> Published:
@@ -117,7 +117,7 @@ class Outputs:
         store: Store,
         uris: Mapping[str, str],
         schemas: Mapping[str, Any],
-        make_writer: Callable[[Summed, Any], OutputWriter],
+        make_writer: Callable[[HashingSink, Any], OutputWriter],
         *,
         durable: bool = True,
     ) -> None:
@@ -130,8 +130,8 @@ class Outputs:
         self._all = {}
         for name, uri in uris.items():
             sink = self._open.enter_context(store.writer(uri, durable=durable))
-            summed = Summed(sink)
-            self._all[name] = _One(uri, schemas[name], sink, summed, make_writer(summed, schemas[name]))
+            summed = HashingSink(sink)
+            self._all[name] = _OpenOutput(uri, schemas[name], sink, summed, make_writer(summed, schemas[name]))
 
     def __enter__(self) -> Self:
         return self

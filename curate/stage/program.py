@@ -26,7 +26,7 @@ from curate.errors import (
     SchemaMismatch,
     SetupFailed,
 )
-from curate.exchange.run_file import CHUNK_BYTES, PAGE_BYTES, PAGES, Runs, RunWriter
+from curate.exchange.run_file import CHUNK_BYTES, PAGE_BYTES, PAGES, RunSettings, RunWriter
 from curate.formats.encoding import Encoding, ReadAs, detect
 from curate.formats.record import OutputFormat, read_record
 from curate.formats.rows import read
@@ -36,12 +36,12 @@ from curate.ledger.ledger import Ledger
 from curate.ledger.side_outputs import MAIN, side_name
 from curate.pipeline.classify import ForeignOutputError
 from curate.pipeline.meters import Meters, reading, record_input, timed
-from curate.pipeline.patience import WORD_S, waited
 from curate.pipeline.pipeline import ShardContext
 from curate.pipeline.remote_error import CapturedError
+from curate.pipeline.retry_later import WORD_S, wait_between
+from curate.pipeline.shard_books import BadRowBudget, ShardBooks, counted
 from curate.pipeline.step import SideTable
-from curate.pipeline.tally import BadRowBudget, ShardBooks, counted
-from curate.runtime.kept import Guard, Kept, ProcessSpoiltError, leave_if_copy, spoilt
+from curate.runtime.process_guard import ProcessGuard, ProcessSpoiltError, SavedProcess, leave_if_copy, spoilt
 from curate.runtime.protocol import Pool, PoolSpec
 from curate.sources.protocol import RowSource
 from curate.stage.messages import Probe, Probed, TaskInput
@@ -89,7 +89,7 @@ class StageProgram:
     """How inputs are read, where their suffixes do not say it all."""
     rows: RowSource | None = None
     """Where rows come from, if not from the file that a shard is of."""
-    runs: Runs | None = None
+    runs: RunSettings | None = None
     """How outputs are sorted that are run files."""
     budget_bytes: int | None = None
     """Bytes of batches that a task may have sent to a pool and not heard of."""
@@ -105,9 +105,9 @@ class StageProgram:
         self._stores: dict[str, Store] = {}
         self._unsaid: Exception | None = None
         """What the operator's `setup` raised, for the shard that comes next."""
-        self._kept: Kept | None = None
+        self._kept: SavedProcess | None = None
         """The process as it was when the operator was set up."""
-        self._guard = Guard()
+        self._guard = ProcessGuard()
         """What is around the shard at hand."""
 
     def __getstate__(self) -> dict[str, Any]:
@@ -290,7 +290,7 @@ class StageProgram:
             # The number first: what is not asked for any more is not read.
             batches = reading((table for _, table in zip(left, tables, strict=False)), meters.read)
             made = cast(RowOperator, self.operator).stream(batches, tally, how, meters.steps)
-            made = waited(made, tally, self.clock, rank, stays=stays, asks=asks, word_s=self._word_s)
+            made = wait_between(made, tally, self.clock, rank, stays=stays, asks=asks, word_s=self._word_s)
             asks = False
             # Extra outputs are those of the stage that ends the job.
             yield from made if self.runs is None else (one for one in made if not isinstance(one, SideTable))
@@ -502,12 +502,12 @@ class StageProgram:
                 self._setup_s += time.perf_counter() - started
             self._ready = True
         # What it changed is to stay.
-        self._guard.kept = self._kept = self._kept or Kept()
+        self._guard.kept = self._kept = self._kept or SavedProcess()
 
     @contextmanager
     def _guarded(self, shard: str) -> Iterator[None]:
         """Runs a shard in its block, and gives the process back as it was: what a shard changes fails no other."""
-        with Guard(self._kept) as self._guard:
+        with ProcessGuard(self._kept) as self._guard:
             yield
         if self._guard.changed:
             log.get_logger().warning(

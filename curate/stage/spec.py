@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
-from curate.exchange.run_file import Runs
+from curate.exchange.run_file import RunSettings
 from curate.formats.encoding import ReadAs
 from curate.formats.record import OutputFormat
 from curate.formats.write.writer import suffix
@@ -30,7 +30,7 @@ MEMORY_BUDGET = 512 * MIB
 """Bytes of blocks that a run has on their way at a time, where nothing else is said."""
 
 
-class Asked(Protocol):
+class RunRequest(Protocol):
     """What a run is asked that decides what stages there are, where the inputs do."""
 
     @property
@@ -106,7 +106,7 @@ class StageSpec:
     limit: FirstRows | None = None
     """The rows that are written, where not all are. How far into its shards they reach is counted when the job begins,
     and kept in `job.json`."""
-    runs: Runs | None = None
+    runs: RunSettings | None = None
     """How its outputs are sorted, if they are run files."""
     before: tuple[Upstream, ...] = ()
     """The stages that are run first, and whose outputs this one reads."""
@@ -121,7 +121,7 @@ class StageSpec:
     """What is known of the job's stages when its last one, which is the last of them, begins."""
     holes: tuple[Mapping[str, Any], ...] = ()
     """What was missing of its inputs when they were listed, which may be incomplete (see `curate.sources.upstream`)."""
-    from_inputs: Callable[[Asked], StageSpec] | None = None
+    from_inputs: Callable[[RunRequest], StageSpec] | None = None
     """Returns the stage as it is for the inputs of a run, where these decide what stages there are."""
 
     @property

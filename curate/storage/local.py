@@ -5,8 +5,8 @@ that name exists. A `kill -9` at any point leaves the whole object or none; `syn
 loss. Where the system can (Linux, `O_TMPFILE`), the temporary has no name until it is linked: making and removing one
 took a third of a small publish, and the system itself frees what a kill leaves.
 
-Reading follows links; writing and removing never does below the root that a store writes to (see `beneath`). What is no
-regular file (a FIFO, a socket, a device) is no object: it is never opened for longer than it takes to see that.
+Reading follows links; writing and removing never does below the root that a store writes to (see `nofollow`). What is
+no regular file (a FIFO, a socket, a device) is no object: it is never opened for longer than it takes to see that.
 
 Generations are the modification time in nanoseconds and the size, so a copy that keeps times keeps generations.
 
@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from curate.errors import ConfigError, DiskFull, ObjectNotFound, PermissionDenied, StorageError
-from curate.storage import beneath
+from curate.storage import nofollow
 from curate.storage.private import is_scratch
 from curate.storage.protocol import LIST_PAGE, Calls, Object, Outcome, Published, Special, clip, mismatch
 from curate.storage.writer import BaseWriter
@@ -129,7 +129,7 @@ class LocalStore:
         if scratch is not None:
             _path(scratch)
         self._scratch = scratch
-        self._root = None if scratch is None else beneath.root_of(scratch)
+        self._root = None if scratch is None else nofollow.root_of(scratch)
         alone = scratch is not None and is_scratch(scratch)
         # What lies where only this machine reads is its user's alone, whatever the umask.
         self._file_mode, self._folder_mode = (_PRIVATE_MODE, 0o700) if alone else (0o666, 0o777)
@@ -196,10 +196,10 @@ class LocalStore:
         """Returns the root below which nothing is written or removed through a link, to reach `uri`."""
         if self._root is not None and uri.startswith(self._root.rstrip("/") + "/"):
             return self._root
-        return beneath.root_of(uri)
+        return nofollow.root_of(uri)
 
     def _folder(self, uri: str) -> contextlib.AbstractContextManager[int]:
-        return beneath.folder(self.root_of(uri), os.path.dirname(uri))
+        return nofollow.folder(self.root_of(uri), os.path.dirname(uri))
 
     def publish(self, uri: str, data: bytes) -> Published:
         temporary, status = self._written(_path(uri), data, nameless=True)
@@ -223,7 +223,7 @@ class LocalStore:
     def _rename(self, temporary: _Temporary, uri: str) -> None:
         above, _, name = uri.rpartition("/")
         with self._folder(uri) as folder:
-            there = beneath.refuse_link(folder, name, above)
+            there = nofollow.refuse_link(folder, name, above)
             if there is not None and not stat_bits.S_ISREG(there.st_mode):
                 raise StorageError(f"{uri} cannot be written: {_kind(there)} has that name; move it away")
             os.replace(temporary.source, name, dst_dir_fd=folder)
@@ -233,7 +233,7 @@ class LocalStore:
         above, _, name = _path(uri).rpartition("/")
         try:
             with self._folder(uri) as folder, _locked(folder):
-                status = beneath.refuse_link(folder, name, above)
+                status = nofollow.refuse_link(folder, name, above)
                 if status is None or not stat_bits.S_ISREG(status.st_mode):
                     return False
                 if generation is not None and (found := _generation(status)) != generation:
@@ -289,14 +289,14 @@ class LocalStore:
             try:
                 return self._created(self._reached(self._root, self._scratch), nameless, mode)
             except FileNotFoundError:
-                with beneath.folder(self._root, self._scratch, make=self._folder_mode):
+                with nofollow.folder(self._root, self._scratch, make=self._folder_mode):
                     return self._created(self._reached(self._root, self._scratch), nameless, mode)
         except OSError as error:
             raise _translated(error, self._scratch) from error
 
     def _reached(self, root: str, scratch: str) -> _Folder:
         """Opens the scratch directory. Its descriptor stays good however its path changes, but for its removal."""
-        found = self._temporaries = _Folder(beneath.open_folder(root, scratch))
+        found = self._temporaries = _Folder(nofollow.open_folder(root, scratch))
         return found
 
     def _created(self, folder: _Folder, nameless: bool, mode: int) -> _Temporary:
@@ -311,7 +311,7 @@ class LocalStore:
         return _Temporary(os.open(name, _NAMED, mode, dir_fd=folder.descriptor), f"{self._scratch}/{name}")
 
     def _make_parent(self, uri: str) -> None:
-        with beneath.folder(self.root_of(uri), os.path.dirname(uri), make=self._folder_mode):
+        with nofollow.folder(self.root_of(uri), os.path.dirname(uri), make=self._folder_mode):
             pass
 
     def _link(self, temporary: _Temporary, uri: str, status: os.stat_result, over: str = "") -> Published:
@@ -359,7 +359,7 @@ class LocalStore:
         above, _, name = uri.rpartition("/")
         try:
             with self._folder(uri) as folder, _locked(folder):
-                beneath.refuse_link(folder, name, above)
+                nofollow.refuse_link(folder, name, above)
                 found = self._compare(temporary, uri)
                 if found is None or found.outcome is Outcome.IDENTICAL or found.object.generation != over:
                     return found
@@ -444,7 +444,7 @@ def probe_linking(scratch: str) -> None:
     temporary = store._temporary(scratch, nameless=True)
     target = f"{_named()}-link"
     try:
-        with beneath.folder(store.root_of(f"{scratch}/"), scratch) as folder:
+        with nofollow.folder(store.root_of(f"{scratch}/"), scratch) as folder:
             try:
                 temporary.link(target, folder)
                 temporary.link(target, folder)
@@ -500,9 +500,9 @@ def sweep_scratch(
         above, _, last = name.rstrip("/").rpartition("/")
         return is_scratch(last) if name[-1] == "/" and not above else name[-1] != "/" and is_temporary(last)
 
-    root = beneath.root_of(_path(parent))
+    root = nofollow.root_of(_path(parent))
     kept = keep.rstrip("/").removeprefix(f"{parent.rstrip('/')}/")
-    return beneath.remove(root, parent, is_ours, keep=kept, before=now - older_than_s)
+    return nofollow.remove(root, parent, is_ours, keep=kept, before=now - older_than_s)
 
 
 def remove_scratch(scratch: str) -> None:
@@ -510,8 +510,8 @@ def remove_scratch(scratch: str) -> None:
     and so does the directory then."""
     above, _, name = _path(scratch).rstrip("/").rpartition("/")
     with contextlib.suppress(OSError, ConfigError):
-        beneath.remove(
-            beneath.root_of(above),
+        nofollow.remove(
+            nofollow.root_of(above),
             above,
             lambda one: one == f"{name}/" or (one.startswith(f"{name}/") and is_temporary(one[len(name) + 1 :])),
         )

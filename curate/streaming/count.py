@@ -18,7 +18,7 @@ from curate.runtime.protocol import Pool, PoolSpec, Resources
 from curate.stage.fusion import FirstRows, FusedScan
 from curate.stage.spec import MEMORY_BUDGET
 from curate.streaming.engine import stream_blocks
-from curate.streaming.program import Reading, ranked
+from curate.streaming.program import StreamProgram, ranked_pieces
 
 COUNTED_BYTES = 64 << 10
 """Bytes of the first blocks that are counted: little is made that is not asked for."""
@@ -41,7 +41,7 @@ def decide(limit: FirstRows, backend: str) -> Mapping[str, Any]:
 def _counted(limit: FirstRows, name: str) -> Iterator[tuple[str, int]]:
     """Yields shards in order with how many rows they give, of which no more are counted than the limit."""
     limited = tuple(at_most(one, limit.rows) for one in limit.fusions)
-    program = _Counting(Reading(limited, COUNTED_BYTES), limit.fusions, limit.rows)
+    program = _Counting(StreamProgram(limited, COUNTED_BYTES), limit.fusions, limit.rows)
     backend = make_backend(name)
     try:
         backend.start(Resources(task_cpus(limit.fusions[0].operators)), program.pools)
@@ -52,8 +52,8 @@ def _counted(limit: FirstRows, name: str) -> Iterator[tuple[str, int]]:
 
 
 def _pieces(fusions: Sequence[FusedScan]) -> Iterator[tuple[int, int, tuple[Any, ...], tuple[str, ...]]]:
-    """Yields pieces as `Reading` takes them, each by itself."""
-    for number, rank, bundle, names in ranked(fusions):
+    """Yields pieces as `StreamProgram` takes them, each by itself."""
+    for number, rank, bundle, names in ranked_pieces(fusions):
         for at, (piece, name) in enumerate(zip(bundle, names, strict=True)):
             yield number, rank + at, (piece,), (name,)
 
@@ -61,7 +61,7 @@ def _pieces(fusions: Sequence[FusedScan]) -> Iterator[tuple[int, int, tuple[Any,
 class _Counting:
     """Counts the rows that a shard gives, up to some number."""
 
-    def __init__(self, reading: Reading, fusions: Sequence[FusedScan], most: int) -> None:
+    def __init__(self, reading: StreamProgram, fusions: Sequence[FusedScan], most: int) -> None:
         self.key = f"count-{uuid.uuid4().hex}"
         self._reading = reading
         self._sources = [one.source.bare() for one in fusions]

@@ -32,18 +32,18 @@ from curate.pipeline.meters import MeterReport
 from curate.pipeline.remote_error import CapturedError
 from curate.runtime.protocol import (
     Backend,
+    BackendEvent,
     Block,
     BlockLostError,
-    End,
-    Ended,
+    BlockReady,
     Message,
-    News,
-    Offer,
     Pool,
     PoolUser,
     Program,
+    TaskEnd,
+    TaskFinished,
 )
-from curate.streaming.gauges import Gauges
+from curate.streaming.stream_metrics import StreamMetrics
 from curate.tasks.dispatcher import POLL_S
 from curate.tasks.failure import Failure, FailureKind
 from curate.tasks.policy import Policy, more_memory
@@ -78,7 +78,7 @@ def stream_blocks(
     policy: Policy = STREAM_POLICY,
     clock: Clock | None = None,
     stopped: Callable[[], bool] = lambda: False,
-    gauges: Gauges | None = None,
+    gauges: StreamMetrics | None = None,
 ) -> Iterator[pa.Table]:
     """Yields the tables that `program.run(piece)` yields, for each piece, in the order of pieces and tables.
 
@@ -99,7 +99,7 @@ def stream_blocks(
     if budget_bytes < 1:
         raise ValueError(f"budget_bytes is {budget_bytes}, but a stream needs room for a block; give it some MiB")
     return _streamed(
-        program, pieces, backend, budget_bytes, policy, clock or SystemClock(), stopped, gauges or Gauges()
+        program, pieces, backend, budget_bytes, policy, clock or SystemClock(), stopped, gauges or StreamMetrics()
     )
 
 
@@ -111,7 +111,7 @@ def _streamed(
     policy: Policy,
     clock: Clock,
     stopped: Callable[[], bool],
-    gauges: Gauges,
+    gauges: StreamMetrics,
 ) -> Iterator[pa.Table]:
     if id(backend) in _at_work:
         raise RuntimeError(
@@ -171,7 +171,7 @@ class _Replayable:
 
 
 @dataclass(slots=True)
-class _Piece:
+class _InFlight:
     """A piece that was begun and is not wholly consumed."""
 
     rank: int
@@ -217,7 +217,7 @@ class _Stream:
         budget_bytes: int,
         policy: Policy,
         clock: Clock,
-        gauges: Gauges,
+        gauges: StreamMetrics,
     ) -> None:
         self._source = source
         self._backend = backend
@@ -225,8 +225,8 @@ class _Stream:
         self._policy = policy
         self._clock = clock
         self._gauges = gauges
-        self._pieces: deque[_Piece] = deque()
-        self._by_task: dict[int, _Piece] = {}
+        self._pieces: deque[_InFlight] = deque()
+        self._by_task: dict[int, _InFlight] = {}
         self._begun = 0
         self._launched = 0
         self._exhausted = False
@@ -314,7 +314,7 @@ class _Stream:
             except StopIteration:
                 self._exhausted = True
                 return
-            piece = _Piece(self._begun, payload)
+            piece = _InFlight(self._begun, payload)
             self._begun += 1
             self._pieces.append(piece)
             self._launch(piece, now_s)
@@ -329,7 +329,7 @@ class _Stream:
             running += piece.task is not None and piece.started
         return queued, queued_bytes, running
 
-    def _launch(self, piece: _Piece, now_s: float) -> None:
+    def _launch(self, piece: _InFlight, now_s: float) -> None:
         task, self._launched = self._launched, self._launched + 1
         piece.task, piece.launched_s, piece.started, piece.raised = task, now_s, False, None
         self._by_task[task] = piece
@@ -370,16 +370,16 @@ class _Stream:
 
     # What the backend tells
 
-    def _hear(self, news: News) -> None:
+    def _hear(self, news: BackendEvent) -> None:
         piece = self._by_task.get(news.task)
         if piece is None:
             # Of a task that was cancelled because a block of it was lost.
             return
-        if isinstance(news, Ended):
+        if isinstance(news, TaskFinished):
             self._ended(piece, news)
             return
         piece.started = True
-        if isinstance(news, Offer):
+        if isinstance(news, BlockReady):
             piece.offered = news.size_bytes + BLOCK_OVERHEAD_BYTES
             piece.offered_s = self._clock.monotonic()
             self._largest = max(self._largest, piece.offered)
@@ -390,17 +390,17 @@ class _Stream:
                 else:
                     piece.raised = item
 
-    def _ended(self, piece: _Piece, news: Ended) -> None:
+    def _ended(self, piece: _InFlight, news: TaskFinished) -> None:
         del self._by_task[news.task]
         piece.task = piece.offered = None
         if piece.raised is not None:
             self._strike(piece, piece.raised.failure, piece.raised)
-        elif news.end is End.RETURNED:
+        elif news.end is TaskEnd.RETURNED:
             piece.ended = True
-        elif news.end is not End.CANCELLED:
+        elif news.end is not TaskEnd.CANCELLED:
             self._strike(piece, failure_of_end(news, kind_of_end(news.end)))
 
-    def _rewind(self, piece: _Piece, ended: Ended) -> None:
+    def _rewind(self, piece: _InFlight, ended: TaskFinished) -> None:
         """A block was lost, and those after it are the same piece's: it runs again from there."""
         if piece.task is not None:
             self._backend.cancel(piece.task)
@@ -411,7 +411,7 @@ class _Stream:
         piece.held_bytes = 0
         self._strike(piece, failure_of_end(ended, kind_of_end(ended.end)))
 
-    def _strike(self, piece: _Piece, failure: Failure, raised: CapturedError | None = None) -> None:
+    def _strike(self, piece: _InFlight, failure: Failure, raised: CapturedError | None = None) -> None:
         kind = failure.kind
         # A worker may have waited for what is not there now many times in a row.
         piece.strikes[kind] += failure.tries
@@ -421,13 +421,13 @@ class _Stream:
             had = max(self._policy.declared_memory or 0, piece.memory or 0)
             wanted = more_memory(had, failure.peak_bytes, self._backend.largest_memory())
         if tries > self._policy.limit(kind) or (kind is FailureKind.OUT_OF_MEMORY and wanted is None):
-            piece.ended, piece.error = True, _told(piece, failure, raised)
+            piece.ended, piece.error = True, _consumer_error(piece, failure, raised)
             return
         piece.memory = wanted or piece.memory
         piece.due_s = self._clock.monotonic() + self._policy.wait_s(kind, tries, failure.after_s)
 
 
-def _told(piece: _Piece, failure: Failure, raised: CapturedError | None) -> Exception:
+def _consumer_error(piece: _InFlight, failure: Failure, raised: CapturedError | None) -> Exception:
     """Returns what the consumer gets for a piece that was given up."""
     if raised is not None and raised.error is not None:
         if raised.sent:

@@ -30,7 +30,7 @@ POLL_S = 0.1
 """How often a wait for something asks whether it is still wanted."""
 
 
-def never() -> bool:
+def never_stopped() -> bool:
     """Says that a source is wanted to its end."""
     return False
 
@@ -43,13 +43,13 @@ def prefetched(make: Make[T], ahead: int, around: Around = nullcontext) -> Gener
     ends the source, and returns when its thread has ended.
     """
     if ahead:
-        yield from Relay(make, 1, ahead, around).items(0)
+        yield from Prefetcher(make, 1, ahead, around).items(0)
     else:
         with around():
-            yield from make(never)
+            yield from make(never_stopped)
 
 
-class Relay(Generic[T]):
+class Prefetcher(Generic[T]):
     """Runs a source in a thread, from the first item that is asked for until all outlets are closed.
 
     State: what waits at each outlet; which outlets are open; whether the source has ended, and by which error; whether
@@ -75,7 +75,7 @@ class Relay(Generic[T]):
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
-    def items(self, outlet: int, stopped: Stopped = never) -> Generator[T]:
+    def items(self, outlet: int, stopped: Stopped = never_stopped) -> Generator[T]:
         """Yields what comes to an outlet, until `stopped`.
 
         Closing it closes the outlet; what would come to it is let go of.
@@ -125,7 +125,7 @@ class Relay(Generic[T]):
             while not self._waiting[outlet] and not self._ended:
                 if stopped():
                     return False
-                self._changed.wait(None if stopped is never else POLL_S)
+                self._changed.wait(None if stopped is never_stopped else POLL_S)
             if not self._waiting[outlet] and self._error is not None:
                 raise self._error
             return bool(self._waiting[outlet])

@@ -15,14 +15,14 @@ from curate.clock import SystemClock
 from curate.errors import SetupFailed
 from curate.log import get_logger
 from curate.pipeline.meters import MeterReport, Meters, reading
-from curate.pipeline.patience import waited
 from curate.pipeline.pipeline import Pipeline, ShardContext
+from curate.pipeline.retry_later import wait_between
+from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import SideTable, read_rows
-from curate.pipeline.tally import BadRowBudget, ShardBooks
 from curate.runtime.protocol import Pool, PoolSpec
 from curate.sources.shards import Names
 from curate.stage.fusion import FusedScan
-from curate.streaming.settling import Vacant, named, told_by
+from curate.streaming.settling import EmptyTables, declared_schema, with_piece
 from curate.tasks.failure import ShardWaits
 from curate.tasks.setup import ENDED
 
@@ -34,7 +34,7 @@ RELEASED_BYTES = 8 << 20
 """Bytes of a block after which memory is given back: for less it is not worth its time."""
 
 
-class Reading:
+class StreamProgram:
     """The program of a stream: reads a piece, and runs the operators that are fused to it."""
 
     def __init__(self, fusions: tuple[FusedScan, ...], block_bytes: int) -> None:
@@ -44,7 +44,7 @@ class Reading:
         self._fusions = tuple(replace(one, source=one.source.bare()) for one in fusions)
         self._pipelines = [Pipeline(one.operators) for one in fusions]
         self._names = [one.source.name for one in fusions]
-        self._told = [told_by(one) is not None for one in fusions]
+        self._told = [declared_schema(one) is not None for one in fusions]
         """Whether the plan knows what is given: else the first rows tell, and blocks say what they were read from."""
         self._block_bytes = block_bytes
         self.budget_bytes: int | None = None
@@ -84,7 +84,7 @@ class Reading:
         fusion, pipeline = self._fusions[number], self._pipelines[number]
         meters = Meters([pooled for _, pooled in pipeline.metered])
         tables = self._tables(fusion, pipeline, rank, zip(bundle, names, strict=True), meters, self._told[number])
-        vacant = Vacant()
+        vacant = EmptyTables()
         blocks = sized(first_rows(vacant.seen(tables), fusion.give_most), self._block_bytes)
         for block in blocks if self._told[number] else vacant.after(blocks):
             # Before the block: who wants no more than that hears no more.
@@ -116,7 +116,7 @@ class Reading:
                 # Extra outputs are for who writes.
                 if not isinstance(table, SideTable):
                     given += table.num_rows
-                    yield table if told else named(table, fusion.source.label(piece))
+                    yield table if told else with_piece(table, fusion.source.label(piece))
 
     def _of_piece(
         self, fusion: FusedScan, pipeline: Pipeline, piece: Any, how: ShardContext, step: int | None, meters: Meters
@@ -125,7 +125,7 @@ class Reading:
         batches = source.read(piece, fusion.view, read_rows(fusion.operators), tally)
         try:
             read = reading(paced(batches, step), meters.read)
-            made = waited(pipeline.stream(read, tally, how, meters.steps), tally, SystemClock())
+            made = wait_between(pipeline.stream(read, tally, how, meters.steps), tally, SystemClock())
             yield from (one for one in made if not isinstance(one, ShardWaits))
             tally.close()
         except Exception as error:
@@ -141,7 +141,7 @@ class Reading:
             )
 
 
-def ranked(fusions: Sequence[FusedScan]) -> Iterator[tuple[int, int, tuple[Any, ...], tuple[str, ...]]]:
+def ranked_pieces(fusions: Sequence[FusedScan]) -> Iterator[tuple[int, int, tuple[Any, ...], tuple[str, ...]]]:
     """Yields bundles of pieces, each with the number of its source, how many pieces there are before, and what they
     are called."""
     rank, names, part = 0, Names(), 0

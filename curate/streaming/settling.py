@@ -20,7 +20,7 @@ HELD_BYTES = 64 << 20
 """Bytes of blocks that are held back, at most, until the type is known of a column that was null in all rows so far."""
 
 
-def told_by(fusion: FusedScan) -> pa.Schema | None:
+def declared_schema(fusion: FusedScan) -> pa.Schema | None:
     """Returns the schema of what a source and its operators give; None if only running user code tells."""
     found, columns = fusion.source.found, fusion.view.columns
     schema = found if found is None or columns is None else pa.schema([found.field(name) for name in columns])
@@ -32,12 +32,12 @@ def told_by(fusion: FusedScan) -> pa.Schema | None:
     return schema
 
 
-def named(table: pa.Table, piece: str) -> pa.Table:
+def with_piece(table: pa.Table, piece: str) -> pa.Table:
     """Returns a table that says what it was read from."""
     return table.replace_schema_metadata({PIECE: piece.encode(errors="replace")})
 
 
-def settled(blocks: Iterator[pa.Table]) -> Iterator[pa.Table]:
+def with_one_schema(blocks: Iterator[pa.Table]) -> Iterator[pa.Table]:
     """Yields blocks of one schema: that of the first one, columns of nothing but nulls typed as in those that follow it
     soon. Raises SchemaMismatch, which notes what was read, for one that it does not hold."""
     schema: pa.Schema | None = None
@@ -82,7 +82,7 @@ def _held(block: pa.Table, schema: pa.Schema) -> pa.Table:
         raise
 
 
-def unnamed(blocks: Iterator[pa.Table]) -> Iterator[pa.Table]:
+def without_piece(blocks: Iterator[pa.Table]) -> Iterator[pa.Table]:
     """Yields blocks that do not say any more what they were read from."""
     for block in blocks:
         metadata = block.schema.metadata
@@ -92,7 +92,7 @@ def unnamed(blocks: Iterator[pa.Table]) -> Iterator[pa.Table]:
 # Where there is no row
 
 
-class Vacant:
+class EmptyTables:
     """Tables without rows among those that pieces give: they tell a schema where there is no row at all."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from curate.clock import Clock, SystemClock
 from curate.errors import StorageError
-from curate.runtime.protocol import Backend, End, Ended, Message, News, Started
+from curate.runtime.protocol import Backend, BackendEvent, Message, Started, TaskEnd, TaskFinished
 from curate.tasks.events import (
     Cancel,
     Event,
@@ -147,7 +147,7 @@ class Dispatcher:
 
     # What the backend tells
 
-    def _hear(self, news: News) -> None:
+    def _hear(self, news: BackendEvent) -> None:
         launch = self._launches.get(news.task)
         if launch is None:
             # A task that others launched on this backend before, such as a probe that was interrupted.
@@ -164,7 +164,7 @@ class Dispatcher:
         elif isinstance(news, Started):
             self.setup.started(launch.task, f"in process {news.pid} on {news.node}")
             self._handle(TaskStarted(launch.task))
-        elif isinstance(news, Ended):
+        elif isinstance(news, TaskFinished):
             self._task_ended(launch, news)
 
     def _shard_ended(self, launch: Launch, record: ShardRecord) -> None:
@@ -180,12 +180,12 @@ class Dispatcher:
         self._long = record.seconds >= LONG_S
         self._handle(event, lambda _: record)
 
-    def _task_ended(self, launch: Launch, news: Ended) -> None:
+    def _task_ended(self, launch: Launch, news: TaskFinished) -> None:
         news = self.setup.ended(launch.task, news)
         left = self.scheduler.unreported(launch.task)
         kind = kind_of_end(news.end) if left else None
         # A node that is lost is nobody's fault, and there may be many of them.
-        suspect = None if news.end is End.LOST else self._first_without_output(left)
+        suspect = None if news.end is TaskEnd.LOST else self._first_without_output(left)
 
         def record_of(one: Record) -> ShardRecord:
             assert one.kind is not None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from curate.clock import Clock
 from curate.errors import SetupFailed
-from curate.runtime.protocol import End, Ended
+from curate.runtime.protocol import TaskEnd, TaskFinished
 from curate.units import format_duration
 
 PATIENCE_S = 600.0
@@ -53,9 +53,9 @@ class SetupWatch:
         self.done = True
         self._begun.clear()
 
-    def ended(self, task: int, end: Ended) -> Ended:
+    def ended(self, task: int, end: TaskFinished) -> TaskFinished:
         """A task is over; returns how it ended, as it is to be told."""
-        if self._begun.pop(task, None) is None or end.end is not End.CRASHED:
+        if self._begun.pop(task, None) is None or end.end is not TaskEnd.CRASHED:
             return end
         self._deaths += 1
         if self._deaths >= MOST_DEATHS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from curate.runtime.protocol import End, Ended
+from curate.runtime.protocol import TaskEnd, TaskFinished
 from curate.tasks.failure import Failure, FailureKind
 
 MAX_ERROR = 1000
@@ -13,23 +13,23 @@ MAX_DETAIL = 8000
 """Characters of what is told about a task that died: it is kept for every shard that this counts against."""
 
 
-def kind_of_end(end: End) -> FailureKind:
+def kind_of_end(end: TaskEnd) -> FailureKind:
     """Returns what the end of a task means for those of its shards that it did not report on."""
-    if end in (End.LOST, End.CANCELLED):
+    if end in (TaskEnd.LOST, TaskEnd.CANCELLED):
         return FailureKind.LOST
     # Returned without a word: the backend lost a message, or the program kept one back. Tried again like a crash, and
     # as often: the other shards go on, and the run ends and says so.
-    return FailureKind.OUT_OF_MEMORY if end is End.OUT_OF_MEMORY else FailureKind.CRASHED
+    return FailureKind.OUT_OF_MEMORY if end is TaskEnd.OUT_OF_MEMORY else FailureKind.CRASHED
 
 
-def failure_of_end(news: Ended, kind: FailureKind) -> Failure:
+def failure_of_end(news: TaskFinished, kind: FailureKind) -> Failure:
     """Returns what is told of a shard that a task left when it ended."""
     where: dict[str, Any] = {"node": news.node, "pid": news.pid, "peak_bytes": news.peak_bytes}
     if kind is FailureKind.TIMED_OUT:
         return Failure(kind, "timed out: the shard took longer than task_timeout_s and was cancelled", **where)
-    if news.end is End.RETURNED:
+    if news.end is TaskEnd.RETURNED:
         return Failure(kind, "returned: the task ended without a word on this shard", **where)
     lines = [line.strip() for line in news.detail.splitlines() if line.strip()] or ["no detail"]
     # A traceback says what happened in its last line, a message of Ray's in its first.
-    line = lines[-1] if news.end is End.RAISED else lines[0]
+    line = lines[-1] if news.end is TaskEnd.RAISED else lines[0]
     return Failure(kind, f"{news.end.value}: {line}"[:MAX_ERROR], news.detail[-MAX_DETAIL:], **where)

@@ -16,8 +16,8 @@ from curate.exchange.kinds.group import GroupRows
 from curate.exchange.kinds.map_groups import MapGroups
 from curate.operators.udf import Udf
 from curate.pipeline.bad_rows import applied
+from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import READ_ROWS, BatchPosition
-from curate.pipeline.tally import BadRowBudget, ShardBooks
 from tests.exchange.local import exchanged, sort_key
 
 KEY = st.sampled_from([None, float("nan"), 0.0, -0.0, 1.0, -1.0])

@@ -11,7 +11,7 @@ import pytest
 
 import curate
 from curate.arrow import offsets
-from curate.arrow.offsets import one_array, packed, taken, unpacked
+from curate.arrow.offsets import one_array, pack_rows, take_column, unpack_rows
 from curate.dataset.dataset import Dataset
 from curate.errors import ShardError
 
@@ -50,7 +50,7 @@ def test_rows_are_taken_as_from_a_small_column(name: str, monkeypatch: pytest.Mo
     whole = column(name)
     for part in (whole, whole.slice(5, 20), whole.slice(3, 1)):
         rows = pa.array([*reversed(range(len(part))), None, *range(len(part))])
-        found = taken(part, rows)
+        found = take_column(part, rows)
         found.validate(full=True)
         assert found.type == part.type
         assert is_small(found)
@@ -64,7 +64,7 @@ def test_rows_are_one_array_and_come_back() -> None:
     table = pa.table({name: column(name) for name in VALUES})
     table = table.cast(pa.schema([field.with_metadata({"unit": "s"}) for field in table.schema]))
     for start, rows in ((0, 36), (5, 9), (35, 1), (7, 0)):
-        found = unpacked(packed(table).slice(start, rows))
+        found = unpack_rows(pack_rows(table).slice(start, rows))
         assert found.schema.equals(table.schema, check_metadata=True)
         assert found.to_pylist() == table.slice(start, rows).to_pylist()
         assert all(map(is_small, found.columns))

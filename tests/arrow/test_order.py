@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate.arrow.order import Order, SortKey, take
+from curate.arrow.order import Order, SortKey, take_rows
 from curate.errors import ConfigError
 
 NAN = float("nan")
@@ -149,7 +149,7 @@ def test_groups_and_places_agree_with_the_order(drawn: tuple[pa.Table, Order, li
     for number, row in enumerate(rows):
         key = order.keys_of(found.slice(number, 1))
         others = [row_ for k, row_ in enumerate(rows) if k % 2]
-        some = take(found, pa.array(range(1, len(rows), 2), pa.int64()))
+        some = take_rows(found, pa.array(range(1, len(rows), 2), pa.int64()))
         for among, in_ in ((rows, found), (others, some), (others, order.keys_of(some))):
             if in_.num_columns or not among:
                 assert order.position(in_, key, after=False) == sum(compare(order, one, row) < 0 for one in among)

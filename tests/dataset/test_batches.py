@@ -28,19 +28,19 @@ from hypothesis import strategies as st
 
 import curate
 from curate.dataset import batches as consuming
-from curate.dataset.batches import numeric, shuffled
+from curate.dataset.batches import numeric, shuffle_rows
 from curate.dataset.dataset import Dataset
 from curate.dataset.execute import Options, blocks, side_by_side
-from curate.dataset.split import DataIterator, Passes, equal_parts
+from curate.dataset.split import DataIterator, Epochs, equal_parts
 from curate.errors import ConfigError
 from curate.operators.sample import RandomSample, random_numbers
+from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import BatchPosition
-from curate.pipeline.tally import BadRowBudget, ShardBooks
 from curate.plan.nodes import schema_of
 from curate.plan.physical import lower
 from curate.runtime.inline import InlineBackend
 from curate.streaming import prefetch
-from curate.streaming.prefetch import Relay, Stopped, prefetched
+from curate.streaming.prefetch import Prefetcher, Stopped, prefetched
 
 PATIENCE_S = 5.0
 """After which a thread that should have done something is taken not to do it."""
@@ -428,7 +428,7 @@ def fails_at_4(batch: pa.Table) -> pa.Table:
 
 
 def drawn(cuts: list[int], rows: int, buffer: int, seed: int) -> list[list[int]]:
-    return [table["n"].to_pylist() for table in shuffled(iter(tables_of(cuts)), rows, max(rows, buffer), seed)]
+    return [table["n"].to_pylist() for table in shuffle_rows(iter(tables_of(cuts)), rows, max(rows, buffer), seed)]
 
 
 class TestLocalShuffle:
@@ -452,7 +452,7 @@ class TestLocalShuffle:
         """Blocks of other sizes give the same order; whole rows move, not values."""
         sizes = [stop - start for start, stop in pairwise(ends_of(cuts, total))]
         assert drawn(sizes, rows, buffer, 3) == drawn([total], rows, buffer, 3)
-        for table in shuffled(iter(tables_of(sizes)), rows, max(rows, buffer), 3):
+        for table in shuffle_rows(iter(tables_of(sizes)), rows, max(rows, buffer), 3):
             assert table["s"].to_pylist() == [f"row {n}" for n in table["n"].to_pylist()]
 
     def test_a_seed_is_an_order(self) -> None:
@@ -590,7 +590,7 @@ class TestStreamingSplit:
         """One block waits for each, and no other is begun: that of the slow one, when the others have theirs."""
         taken = [0, 0, 0]
         source = Source(30, allowed=lambda number: number // 3 < taken[number % 3] + 1)
-        shared: Relay[int] = Relay(source, 3, 1)
+        shared: Prefetcher[int] = Prefetcher(source, 3, 1)
         streams = [shared.items(share) for share in range(3)]
 
         def take(share: int) -> int:
@@ -681,8 +681,8 @@ class TestStreamingSplit:
             for k in range(4):
                 yield numbers(k, k + 1)
 
-        passes = Passes(make, 2, equal=False)
-        first = passes.blocks(0, prefetch.never)
+        passes = Epochs(make, 2, equal=False)
+        first = passes.blocks(0, prefetch.never_stopped)
         assert next(first).num_rows == 1
         first.close()
         # Number 1 has not begun, and the pass goes on for it: number 0 asks twice whether to wait on.
@@ -690,8 +690,8 @@ class TestStreamingSplit:
         assert list(passes.blocks(0, lambda: next(asked))) == []
         assert next(asked)
         assert runs == [1]
-        assert [table.num_rows for table in passes.blocks(1, prefetch.never)] == [1, 1]
-        assert next(passes.blocks(0, prefetch.never)).num_rows == 1
+        assert [table.num_rows for table in passes.blocks(1, prefetch.never_stopped)] == [1, 1]
+        assert next(passes.blocks(0, prefetch.never_stopped)).num_rows == 1
         assert runs == [1, 1]
         passes.abandon(1)
 

@@ -19,13 +19,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import curate
-from curate.dataset.stats import NOTHING, NOTHING_LEFT, Ran, Run, stats
+from curate.dataset.stats import NOTHING, NOTHING_LEFT, LastRun, RunStats, stats
 from curate.observe.metrics import PipelineMetrics, Role
 from curate.pipeline.meters import Meter, MeterReport, packed
 from curate.runtime.backends import make_backend
-from curate.runtime.protocol import End, Resources
+from curate.runtime.protocol import Resources, TaskEnd
 from curate.streaming.engine import stream_blocks
-from curate.streaming.gauges import Gauges
+from curate.streaming.stream_metrics import StreamMetrics
 from curate.testing.clock import FakeClock
 from tests.streaming.test_engine import Scripted
 
@@ -233,8 +233,8 @@ def test_a_piece_that_runs_again_counts_once(seed: int, width: int, deaths: int,
             yield MeterReport(chain, packed([Meter(rows_out=blocks)]))
 
     clock = FakeClock()
-    backend = Scripted(seed, width, clock, deaths=deaths, losses=losses, end=End.LOST)
-    gauges = Gauges()
+    backend = Scripted(seed, width, clock, deaths=deaths, losses=losses, end=TaskEnd.LOST)
+    gauges = StreamMetrics()
     pieces = [(number % 2, number) for number in range(6)]
     found = list(stream_blocks(Telling(), pieces, backend, budget_bytes=20_000, clock=clock, gauges=gauges))
     assert len(found) == sum(range(6))
@@ -256,7 +256,7 @@ def test_who_waits_for_whom() -> None:
 
     backend = make_backend("inline")
     backend.start(Resources())
-    gauges = Gauges()
+    gauges = StreamMetrics()
     for _ in stream_blocks(Slow(), [1], backend, budget_bytes=1 << 20, clock=clock, gauges=gauges):
         clock.advance(5.0)
         assert gauges.flow().consumer_s % 5.0 == 0.0
@@ -268,7 +268,7 @@ def test_who_waits_for_whom() -> None:
 
 def test_flows_are_added() -> None:
     """Times and rows are sums, the largest block is the largest."""
-    run = Run()
+    run = RunStats()
     clock = FakeClock()
     for size in (1, 5):
         gauges = run.stream([], inline=True)
@@ -322,7 +322,7 @@ def test_a_stream_in_a_stream_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_pickle_of_what_ran_is_empty() -> None:
     """Streams, locks and displays stay in their process."""
-    ran = Ran()
+    ran = LastRun()
     ran.begin().stream([], inline=True)
     assert pickle.loads(pickle.dumps(ran)).told() == NOTHING
     assert stats(PipelineMetrics()) == NOTHING_LEFT

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from curate.exchange.row_ids import TableMarks
+from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import BatchPosition, SideTable
-from curate.pipeline.tally import BadRowBudget, ShardBooks
 
 
 def read_again(

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from curate.dedup.exact import Chosen, Digests, DropCopies, ExactDedup
 from curate.errors import ConfigError
+from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import BatchPosition
-from curate.pipeline.tally import BadRowBudget, ShardBooks
 from tests.dedup.marked import read_again
 from tests.exchange.local import exchanged
 

@@ -18,8 +18,8 @@ from curate.dedup.pairs import SMALL, distinct_pairs, pairs_of_buckets, similari
 from curate.dedup.shingles import Shingles, distinct
 from curate.errors import ConfigError
 from curate.exchange.row_ids import ROW_BITS, ROW_ID
+from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import BatchPosition
-from curate.pipeline.tally import BadRowBudget, ShardBooks
 from tests.dedup.corpus import corpus
 from tests.dedup.marked import read_again
 from tests.exchange.local import exchanged

@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 import curate
-from curate.driver.account import MOST_WARNINGS, RunRecorder
+from curate.driver.run_recorder import MOST_WARNINGS, RunRecorder
 from curate.job.job import Job
 from curate.observe.metrics import PipelineMetrics
 from curate.observe.progress import Progress

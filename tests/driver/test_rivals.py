@@ -19,7 +19,7 @@ from curate.driver.rivals import (
     OVERWRITE_SILENT_S,
     DriverHeartbeat,
     Liveness,
-    Process,
+    ProcessState,
     beat_of,
     first_look,
     process_here,
@@ -40,7 +40,7 @@ beats = st.builds(
     run_id=st.just("r"),
     running=st.booleans(),
     updated=st.integers(int(NOW - 2 * OVERWRITE_SILENT_S), int(NOW) + 100),
-    process=st.sampled_from(Process),
+    process=st.sampled_from(ProcessState),
 )
 
 
@@ -49,8 +49,8 @@ def test_what_one_look_tells(beat: DriverHeartbeat, silent_s: float) -> None:
     """Over is gone; of one that says it runs, its process decides; where that is not known, only a long silence."""
     if not beat.running:
         expected = Liveness.GONE
-    elif beat.process is not Process.UNKNOWN:
-        expected = Liveness.GONE if beat.process is Process.GONE else Liveness.ALIVE
+    elif beat.process is not ProcessState.UNKNOWN:
+        expected = Liveness.GONE if beat.process is ProcessState.GONE else Liveness.ALIVE
     else:
         expected = Liveness.GONE if beat.updated + silent_s < NOW else Liveness.UNCLEAR
     assert first_look(beat, NOW, silent_s) is expected
@@ -72,15 +72,15 @@ def test_the_wait_is_longer_than_a_heartbeat() -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"pid": os.getppid(), "pid_started": "parent"}, Process.GONE),
-        ({"pid": 2**22 + 1, "pid_started": "7"}, Process.GONE),
-        ({}, Process.UNKNOWN),
-        ({"boot_id": "another boot or machine"}, Process.UNKNOWN),
-        ({"pid_space": "another container"}, Process.UNKNOWN),
-        ({"pid_started": ""}, Process.UNKNOWN),
+        ({"pid": os.getppid(), "pid_started": "parent"}, ProcessState.GONE),
+        ({"pid": 2**22 + 1, "pid_started": "7"}, ProcessState.GONE),
+        ({}, ProcessState.UNKNOWN),
+        ({"boot_id": "another boot or machine"}, ProcessState.UNKNOWN),
+        ({"pid_space": "another container"}, ProcessState.UNKNOWN),
+        ({"pid_started": ""}, ProcessState.UNKNOWN),
     ],
 )
-def test_a_process_of_this_host(change: Mapping[str, Any], expected: Process) -> None:
+def test_a_process_of_this_host(change: Mapping[str, Any], expected: ProcessState) -> None:
     """Gone if nobody has the number, or somebody else who started later; a run of this process itself may be over."""
     assert process_here(whereabouts() | change) is expected
 
@@ -89,12 +89,12 @@ def test_another_process_of_this_host_is_alive() -> None:
     from curate.ledger.process import process_started
 
     parent = os.getppid()
-    assert process_here(whereabouts() | {"pid": parent, "pid_started": process_started(parent)}) is Process.ALIVE
+    assert process_here(whereabouts() | {"pid": parent, "pid_started": process_started(parent)}) is ProcessState.ALIVE
 
 
 @pytest.mark.parametrize("value", [{}, {"updated": "now", "shards": {}}, {"updated": 1.0}, {"updated": 1, "shards": 7}])
 def test_a_heartbeat_that_makes_no_sense_says_nothing(value: dict[str, Any]) -> None:
-    assert beat_of("r", value, lambda _: Process.UNKNOWN) is None
+    assert beat_of("r", value, lambda _: ProcessState.UNKNOWN) is None
 
 
 class Store:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from curate.driver.schemas import _Asking
 from curate.log import get_logger
-from curate.runtime.protocol import End, Ended, Message, Started
+from curate.runtime.protocol import Message, Started, TaskEnd, TaskFinished
 from curate.stage.messages import Probe, Probed
 from curate.tasks.dispatcher import POLL_S, Interrupts
 from tests.support.fakes import FakeBackend, FakeClock
@@ -29,7 +29,7 @@ def test_a_probe_that_hangs_is_cancelled() -> None:
         del in_flight
         return [Started(-1, "host", 7)] if len(backend.polls) == 200 else []
 
-    backend = FakeBackend(clock, answer, end_of=lambda task: Ended(task, End.CRASHED, "killed"))
+    backend = FakeBackend(clock, answer, end_of=lambda task: TaskFinished(task, TaskEnd.CRASHED, "killed"))
     found = ask(backend, clock, timeout_s=10.0)
     assert found is not None
     assert found.error == "killed"
@@ -43,7 +43,7 @@ def test_without_a_limit_it_is_waited_for() -> None:
 
     def answer(in_flight: dict[int, Any]) -> list[Any]:
         del in_flight
-        return [Message(-1, [ANSWER]), Ended(-1, End.RETURNED)] if len(backend.polls) > 10_000 else []
+        return [Message(-1, [ANSWER]), TaskFinished(-1, TaskEnd.RETURNED)] if len(backend.polls) > 10_000 else []
 
     backend = FakeBackend(clock, answer)
     assert ask(backend, clock, timeout_s=None) is ANSWER
@@ -57,8 +57,8 @@ def test_a_probe_whose_node_is_lost_is_asked_again() -> None:
     def answer(in_flight: dict[int, Any]) -> list[Any]:
         task = next(iter(in_flight))
         if task == -1:
-            return [Ended(task, End.LOST, "preempted")]
-        return [Message(task, [ANSWER]), Ended(task, End.RETURNED)]
+            return [TaskFinished(task, TaskEnd.LOST, "preempted")]
+        return [Message(task, [ANSWER]), TaskFinished(task, TaskEnd.RETURNED)]
 
     backend = FakeBackend(clock, answer)
     shard = Probe(None)
@@ -83,7 +83,7 @@ def test_an_interrupt_ends_the_wait_for_what_is_not_there() -> None:
 
     def answer(in_flight: dict[int, Any]) -> list[Any]:
         (task,) = in_flight
-        return [Message(task, [Probed(error="down", again_s=3600.0)]), Ended(task, End.RETURNED)]
+        return [Message(task, [Probed(error="down", again_s=3600.0)]), TaskFinished(task, TaskEnd.RETURNED)]
 
     asking = _Asking(FakeBackend(clock, answer), interrupts, clock, None, get_logger())
     assert next(asking.answers([Probe(None)])) is None
@@ -101,7 +101,7 @@ def test_answers_come_in_the_order_of_the_plan_whichever_is_first() -> None:
     def answer(in_flight: dict[int, Any]) -> list[Any]:
         # The last one that was asked answers first.
         task = list(in_flight)[-1]
-        return [Message(task, [Probed(rows=in_flight[task].given)]), Ended(task, End.RETURNED)]
+        return [Message(task, [Probed(rows=in_flight[task].given)]), TaskFinished(task, TaskEnd.RETURNED)]
 
     backend = FakeBackend(clock, answer, slots_now=4)
     answers = _Asking(backend, Interrupts(), clock, None, get_logger()).answers(probes(10), many=True)
@@ -119,7 +119,7 @@ def test_one_that_is_to_be_asked_again_holds_its_place() -> None:
     def answer(in_flight: dict[int, Any]) -> list[Any]:
         task, probe = next(iter(in_flight.items()))
         again_s = 5.0 if task == -1 else None
-        return [Message(task, [Probed(rows=probe.given, again_s=again_s)]), Ended(task, End.RETURNED)]
+        return [Message(task, [Probed(rows=probe.given, again_s=again_s)]), TaskFinished(task, TaskEnd.RETURNED)]
 
     backend = FakeBackend(clock, answer, slots_now=2)
     answers = _Asking(backend, Interrupts(), clock, None, get_logger()).answers(probes(5), many=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from curate.runtime.inline import InlineBackend
-from curate.runtime.protocol import Ended, Message
+from curate.runtime.protocol import Message, TaskFinished
 from tests.support.fakes import FakeClock
 from tests.support.harness import CURATION, Place, corpus, job_summary, outputs, run
 from tests.support.workbench import Bench, complete
@@ -24,7 +24,7 @@ class Shuffled(InlineBackend):
         super().__init__()
         self._rng = random.Random(seed)
 
-    def poll(self, timeout_s: float) -> list[Message | Ended]:
+    def poll(self, timeout_s: float) -> list[Message | TaskFinished]:
         self._queue.rotate(self._rng.randrange(max(1, len(self._queue))))
         return super().poll(timeout_s)
 

@@ -14,7 +14,7 @@ import pytest
 from curate.errors import ConfigError
 from curate.ledger.summary import RunState
 from curate.runtime.inline import InlineBackend
-from curate.runtime.protocol import Ended, Message, PoolSpec, Program, Resources
+from curate.runtime.protocol import Message, PoolSpec, Program, Resources, TaskFinished
 from tests.support.fakes import FakeClock
 from tests.support.harness import CURATION, Place, corpus, executions, job_summary, outputs, run
 from tests.support.workbench import Bench, complete
@@ -142,7 +142,7 @@ class Breaking(InlineBackend):
         self._call("load")
         super().load(program, pools, **how)
 
-    def poll(self, timeout_s: float) -> list[Message | Ended]:
+    def poll(self, timeout_s: float) -> list[Message | TaskFinished]:
         self._call("poll")
         return super().poll(timeout_s)
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from curate.driver.account import DISTURBED
+from curate.driver.run_recorder import DISTURBED
 from curate.driver.stage_run import MOST_ROUNDS, RunStoppedError
 from curate.errors import JobReplacedError, PermissionDenied, TransientStorageError
 from curate.ledger.summary import RunState
 from curate.runtime.inline import InlineBackend
-from curate.runtime.protocol import Ended, Message, PoolSpec, Resources
+from curate.runtime.protocol import Message, PoolSpec, Resources, TaskFinished
 from curate.storage.open import open_store
 from curate.storage.protocol import Store
 from tests.support.harness import Place, corpus, encoded, job_summary, outputs, strangers
@@ -42,10 +42,15 @@ class AtTheEnd(InlineBackend):
         self._launched += task >= 0
         super().launch(task, payload, pieces, **more)
 
-    def poll(self, timeout_s: float) -> list[Message | Ended]:
+    def poll(self, timeout_s: float) -> list[Message | TaskFinished]:
         news = super().poll(timeout_s)
-        self._launched -= sum(isinstance(one, Ended) and one.task >= 0 for one in news)
-        if news and not self._launched and any(isinstance(one, Ended) and one.task >= 0 for one in news) and self._left:
+        self._launched -= sum(isinstance(one, TaskFinished) and one.task >= 0 for one in news)
+        if (
+            news
+            and not self._launched
+            and any(isinstance(one, TaskFinished) and one.task >= 0 for one in news)
+            and self._left
+        ):
             self._left -= 1
             self._happens()
         return news

@@ -19,7 +19,7 @@ from curate.driver.rivals import BETWEEN_LOOKS_S
 from curate.errors import ConfigError
 from curate.graph.entry import dry_run
 from curate.runtime.inline import InlineBackend
-from curate.runtime.protocol import Ended, Message, PoolSpec, Resources
+from curate.runtime.protocol import Message, PoolSpec, Resources, TaskFinished
 from tests.e2e.jobs.curation import Curation
 from tests.support.fakes import FakeClock
 from tests.support.harness import (
@@ -85,7 +85,7 @@ class Meanwhile(InlineBackend):
         self._now("start")
         return started_s
 
-    def poll(self, timeout_s: float) -> list[Message | Ended]:
+    def poll(self, timeout_s: float) -> list[Message | TaskFinished]:
         self._now("poll")
         return super().poll(timeout_s)
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from curate.arrow.order import Order
 from curate.exchange.protocol import ReducePart
+from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import BatchPosition
-from curate.pipeline.tally import BadRowBudget, ShardBooks
 
 Shards = Sequence[pa.Table]
 

@@ -17,8 +17,8 @@ from curate.exchange.kinds import merge_join
 from curate.exchange.kinds.broadcast_join import BROADCAST_HOWS, BroadcastJoin
 from curate.exchange.kinds.join import Join, Keys, common_type
 from curate.exchange.kinds.merge_join import HOWS, take_or_null
+from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import BatchPosition
-from curate.pipeline.tally import BadRowBudget, ShardBooks
 from tests.exchange.local import exchanged, same, sort_key
 
 NAN = float("nan")

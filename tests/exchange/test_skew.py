@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from curate.arrow.order import Order, SortKey
 from curate.exchange.run_file import Segment
-from curate.exchange.skew import Heavy, heaviest, refusal
+from curate.exchange.skew import HeavyKey, heaviest, refusal
 
 ORDER = Order((SortKey("key"),))
 
@@ -44,9 +44,9 @@ def test_heavy_is_by_bytes_over_all_segments() -> None:
     """Many short rows weigh less than a few long ones; a key is counted in all segments together."""
     short = segment(pa.array(["a"] * 90 + ["b"] * 10), 10)
     long = segment(pa.array(["b"] * 40), 10, row_bytes=100)
-    assert heaviest(ORDER, [short, long]) == Heavy({"key": "b"}, 30, 3000)
-    assert heaviest(ORDER, [short]) == Heavy({"key": "a"}, 80, 640)
-    assert heaviest(ORDER, [short, short]) == Heavy({"key": "a"}, 160, 1280)
+    assert heaviest(ORDER, [short, long]) == HeavyKey({"key": "b"}, 30, 3000)
+    assert heaviest(ORDER, [short]) == HeavyKey({"key": "a"}, 80, 640)
+    assert heaviest(ORDER, [short, short]) == HeavyKey({"key": "a"}, 160, 1280)
 
 
 def test_without_a_key_none_is_heavy() -> None:
@@ -57,12 +57,12 @@ def test_without_a_key_none_is_heavy() -> None:
 
 def test_a_time_that_python_has_no_value_for_is_told_as_a_number() -> None:
     key = pa.array([2**62] * 3, pa.timestamp("s"))
-    assert heaviest(ORDER, [segment(key, 1)]) == Heavy({"key": f"{2**62} in timestamp[s]"}, 2, 16)
+    assert heaviest(ORDER, [segment(key, 1)]) == HeavyKey({"key": f"{2**62} in timestamp[s]"}, 2, 16)
 
 
 def test_a_refusal_says_what_was_found_what_fits_and_what_to_do() -> None:
     """Long keys are cut short; what is the remedy of one operator is said last."""
-    said = refusal("join", Heavy({"a": "x" * 5000, "b": None}, 7, 3000), 2048, instead="use how='semi'")
+    said = refusal("join", HeavyKey({"a": "x" * 5000, "b": None}, 7, 3000), 2048, instead="use how='semi'")
     assert said.splitlines() == [
         "join: the rows of one key do not fit into the memory of a task.",
         f"  key      a='{'x' * 59}... (5,002 characters in all), b=None",

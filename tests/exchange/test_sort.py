@@ -29,7 +29,7 @@ from curate.graph.entry import dry_run, run
 from curate.ledger.summary import RunState
 from curate.plan import rewrites, stages
 from curate.runtime.inline import InlineBackend
-from curate.runtime.protocol import News
+from curate.runtime.protocol import BackendEvent
 from curate.stage import program
 from tests.support.fakes import FakeClock
 from tests.support.harness import balanced
@@ -237,7 +237,7 @@ class AnyOrder(InlineBackend):
     def slots(self) -> int:
         return self._slots
 
-    def poll(self, timeout_s: float) -> list[News]:
+    def poll(self, timeout_s: float) -> list[BackendEvent]:
         self._queue.rotate(self._rng.randrange(max(1, len(self._queue))))
         return super().poll(timeout_s)
 

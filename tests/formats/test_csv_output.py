@@ -22,7 +22,7 @@ from curate.formats.encoding import detect
 from curate.formats.record import OutputFormat, read_carried, read_record
 from curate.formats.write import compress, csv
 from curate.formats.write.writer import make_writer, suffix
-from curate.observe.peek import peek
+from curate.observe.preview import preview
 from tests.formats.conftest import FakeStore
 from tests.formats.reading import read_all
 
@@ -166,13 +166,13 @@ def test_it_can_be_looked_at(store: FakeStore) -> None:
     """Its rows as lines of JSON: CSV has texts only."""
     table = pa.table({"s": ["a", "b\nc"], "n": [1, None]})
     object = store.put("a.csv.gz", written([table], schema=table.schema))
-    assert [orjson.loads(line) for line in peek(store, object, CSV, "gzip")] == [
+    assert [orjson.loads(line) for line in preview(store, object, CSV, "gzip")] == [
         {"s": "a", "n": "1"},
         {"s": "b\nc", "n": ""},
     ]
-    assert [orjson.loads(line) for line in peek(store, object, CSV, "gzip", ["n"])] == [{"n": "1"}, {"n": ""}]
+    assert [orjson.loads(line) for line in preview(store, object, CSV, "gzip", ["n"])] == [{"n": "1"}, {"n": ""}]
     with pytest.raises(ConfigError, match="no column 'm'"):
-        list(peek(store, object, CSV, "gzip", ["m"]))
+        list(preview(store, object, CSV, "gzip", ["m"]))
 
 
 @pytest.mark.parametrize(

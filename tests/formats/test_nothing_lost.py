@@ -106,7 +106,7 @@ def test_elements_are_those_that_json_reads(values: list[Any], indent: int | Non
     object = store.put("a.json", (end + json.dumps(values, indent=indent) + end).encode())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_array, "BLOCK_BYTES", block)
-        with stream.Source(store, object, None) as opened:  # type: ignore[arg-type]
+        with stream.DecompressedStream(store, object, None) as opened:  # type: ignore[arg-type]
             found = [one for block_ in json_array.element_blocks(opened, "a.json") for one in block_ if one]
             assert not opened.read(10).strip()
     assert [json.loads(one) for one in found] == values

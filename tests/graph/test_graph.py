@@ -29,7 +29,7 @@ from curate.errors import ConfigError, CurateError, StorageError
 from curate.exchange import ranges, run_file
 from curate.exchange.run_file import RunWriter
 from curate.formats.record import OutputFormat
-from curate.graph import begin, graph
+from curate.graph import graph, start
 from curate.graph.entry import dry_run, run
 from curate.ledger import stages as places
 from curate.ledger.compression import decompress
@@ -688,15 +688,15 @@ class TestSeeds:
     def test_two_drivers_that_begin_at_once(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         """The second one to write `job.json` takes the seed of the first, and both make the same outputs."""
         ds = lambda: bench.rows().random_shuffle()  # noqa: E731
-        publish, seeds = begin._publish_job, []
+        publish, seeds = start._publish_job, []
 
         def other_first(job: Any) -> Any:
-            monkeypatch.setattr(begin, "_publish_job", publish)
+            monkeypatch.setattr(start, "_publish_job", publish)
             complete(bench.write(ds()))
             seeds.append(bench.job()["seed"])
             return publish(job)
 
-        monkeypatch.setattr(begin, "_publish_job", other_first)
+        monkeypatch.setattr(start, "_publish_job", other_first)
         complete(bench.write(ds()))
         assert [bench.job()["seed"]] == seeds
         complete(bench.write(bench.rows().random_shuffle(seed=seeds[0]), "given"))

@@ -21,7 +21,7 @@ from curate.job.job import Job
 from curate.job.params import param
 from curate.ledger.summary import RunState
 from curate.observe.job import read_status
-from curate.pipeline.patience import MOST_TRIES, wait_s
+from curate.pipeline.retry_later import MOST_TRIES, wait_s
 from curate.pipeline.step import ActorPool
 from tests.job.inline import everything, numbered, run_job, write_jsonl
 from tests.support.fakes import FakeClock
@@ -304,7 +304,7 @@ def test_who_looks_is_told_what_a_shard_waits_for(service: Service, tmp_path: Pa
     job = Calling()
     account: list[Any] = []
     shown: list[str] = []
-    from curate.driver import account as module
+    from curate.driver import run_recorder as module
 
     original = module.RunRecorder.waits
 

@@ -9,8 +9,8 @@ import pytest
 
 from curate.driver.rivals import BETWEEN_LOOKS_S
 from curate.errors import JobReplacedError, ObjectNotFound
+from curate.ledger.fencing import SURE_S, FencedStore
 from curate.ledger.listing import sort_listing
-from curate.ledger.owned_store import SURE_S, FencedStore
 from curate.ledger.run_log import HEARTBEAT_S
 from curate.storage.memory import MemoryStore, clear
 from tests.support.fakes import FakeClock

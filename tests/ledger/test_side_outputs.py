@@ -35,8 +35,8 @@ from curate.observe.failures import read_failures
 from curate.observe.verify import verify
 from curate.pipeline.branches import Branching
 from curate.pipeline.pipeline import Pipeline, ShardContext
+from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import ActorPool, BatchPosition, Compute, SideTable
-from curate.pipeline.tally import BadRowBudget, ShardBooks
 from curate.stage.messages import TaskInput
 from curate.storage.memory import clear
 from curate.storage.open import open_store

@@ -23,7 +23,7 @@ from curate.job.job import Job
 from curate.ledger import layout
 from curate.ledger.compression import compress, decompress
 from curate.observe import verify as verifying
-from curate.observe.verify import DAMAGED, INCOMPLETE, KINDS, OK, Verified, verify
+from curate.observe.verify import DAMAGED, INCOMPLETE, KINDS, OK, VerifyReport, verify
 from curate.storage import memory
 from curate.storage.open import open_store
 from tests.job.inline import numbered, run_job, write_jsonl
@@ -464,7 +464,7 @@ def test_a_summary_that_says_otherwise_is_found(out: Path) -> None:
 def test_findings_are_counted_and_not_all_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """A million foreign objects are no million lines."""
     monkeypatch.setattr(verifying, "MOST_FINDINGS", 3)
-    report = Verified("j", "/out", 0, closed=True)
+    report = VerifyReport("j", "/out", 0, closed=True)
     for number in range(10):
         report.add(verifying.Finding("foreign", str(number), ""))
         report.add(verifying.Finding("rows", str(number), ""))

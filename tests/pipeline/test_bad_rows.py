@@ -16,8 +16,8 @@ from curate.errors import BadRow, ConfigError, CorruptInput, PermissionDenied, R
 from curate.ledger.compression import decompress
 from curate.pipeline import bad_rows
 from curate.pipeline.bad_rows import applied, row_text
-from curate.pipeline.patience import Busy
-from curate.pipeline.tally import MOST_SEARCHED, BadRowBudget, ShardBooks
+from curate.pipeline.retry_later import Busy
+from curate.pipeline.shard_books import MOST_SEARCHED, BadRowBudget, ShardBooks
 
 Rule = Callable[[list[int]], None]
 """Raises for some lists of rows."""

@@ -18,9 +18,9 @@ from curate.errors import BadRow, RetryLater, SchemaMismatch
 from curate.pipeline.meters import Meter
 from curate.pipeline.pipeline import Pipeline, ShardContext
 from curate.pipeline.remote_error import CapturedError, RemoteError
+from curate.pipeline.shard_books import BadRowBudget, ShardBooks, counted
 from curate.pipeline.step import ActorPool, BatchPosition, Compute
-from curate.pipeline.tally import BadRowBudget, ShardBooks, counted
-from curate.runtime.protocol import CallLostError, End, Ended, PoolSpec, Resources
+from curate.runtime.protocol import CallLostError, PoolSpec, Resources, TaskEnd, TaskFinished
 from curate.tasks.failure import FailureKind
 
 POOLED = Compute(ActorPool(size=2), Resources())
@@ -103,7 +103,7 @@ class Answer:
     def result(self) -> Any:
         self.pool.open -= 1
         if self.lost:
-            raise CallLostError(Ended(0, End.CRASHED, "the worker died", "here", 7))
+            raise CallLostError(TaskFinished(0, TaskEnd.CRASHED, "the worker died", "here", 7))
         return self.value
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from curate.errors import ConfigError, TooManyBadRows
 from curate.formats.bad_line import RejectedRow
-from curate.pipeline.tally import HOPELESS_BAD_ROWS, BadRowBudget, ShardBooks
+from curate.pipeline.shard_books import HOPELESS_BAD_ROWS, BadRowBudget, ShardBooks
 
 
 def bad(reason: str = "broken") -> RejectedRow:

@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from curate.runtime.demand import AGAIN_S, FIRST_S, SHOWN_KINDS, Want, Watch, amounts, why
+from curate.runtime.demand import AGAIN_S, FIRST_S, SHOWN_KINDS, Demand, DemandWatch, amounts, explain_wait
 from curate.runtime.scaling import fits
 
-TASKS = Want("tasks", {"CPU": 1.0})
-MODEL = Want("the pool map(Model)", {"TPU": 4.0})
+TASKS = Demand("tasks", {"CPU": 1.0})
+MODEL = Demand("the pool map(Model)", {"TPU": 4.0})
 
 
 def test_it_says_nothing_for_ten_seconds_and_then_once_a_minute() -> None:
     """By the clock that it is given; the text for a display is there from the first word on, and goes with the want."""
-    watch = Watch()
+    watch = DemandWatch()
     with capture_logs() as logged:
         for second in range(200):
             watch.look(float(second), [TASKS], [{}], [])
@@ -30,7 +30,7 @@ def test_it_says_nothing_for_ten_seconds_and_then_once_a_minute() -> None:
 
 def test_what_found_a_place_in_between_begins_to_wait_anew() -> None:
     """Nine seconds twice are no ten seconds."""
-    watch = Watch()
+    watch = DemandWatch()
     with capture_logs() as logged:
         for start in (0.0, 20.0):
             watch.look(start, [TASKS], [{}], [])
@@ -41,7 +41,7 @@ def test_what_found_a_place_in_between_begins_to_wait_anew() -> None:
 
 def test_each_waits_for_itself() -> None:
     """A pool that waits since later is told of later; both are in the text."""
-    watch = Watch()
+    watch = DemandWatch()
     with capture_logs() as logged:
         watch.look(0.0, [TASKS], [], [])
         watch.look(5.0, [TASKS, MODEL], [], [])
@@ -65,7 +65,7 @@ def test_each_waits_for_itself() -> None:
 )
 def test_it_says_what_is_asked_for_what_there_is_and_what_to_do(nodes: Any, kinds: Any, said: str, todo: str) -> None:
     """Whether there is no such node, none can come, or one is there and taken."""
-    found = why(MODEL, nodes, kinds)
+    found = explain_wait(MODEL, nodes, kinds)
     assert found.why.startswith("the pool map(Model) waits: ")
     assert said in found.why
     assert found.todo.startswith(todo)
@@ -77,7 +77,7 @@ resources = st.dictionaries(st.sampled_from(["CPU", "GPU", "TPU"]), st.sampled_f
 @given(resources, st.lists(resources, max_size=40))
 def test_a_message_is_short_and_true(needs: dict[str, float], nodes: list[dict[str, float]]) -> None:
     """However many nodes there are; that none has what is asked for is said if and only if none has."""
-    text = why(Want("tasks", needs), nodes, []).why
+    text = explain_wait(Demand("tasks", needs), nodes, []).why
     assert ("no node has" in text) == (not any(fits(node, needs) for node in nodes))
     assert text.count(" with ") <= SHOWN_KINDS
     assert amounts(needs) in text

@@ -16,7 +16,7 @@ import pytest
 from curate.errors import ConfigError, PoolFailed
 from curate.runtime.backends import make_backend
 from curate.runtime.inline import InlineBackend
-from curate.runtime.protocol import CallLostError, End, Ended, Message, Pool, PoolSpec, Resources
+from curate.runtime.protocol import CallLostError, Message, Pool, PoolSpec, Resources, TaskEnd, TaskFinished
 from tests.support.fakes import NEVER_S
 
 
@@ -47,9 +47,9 @@ def backend() -> InlineBackend:
     return made
 
 
-def drain(backend: InlineBackend) -> list[Message | Ended]:
+def drain(backend: InlineBackend) -> list[Message | TaskFinished]:
     """Polls until there is nothing to do."""
-    news: list[Message | Ended] = []
+    news: list[Message | TaskFinished] = []
     while one := backend.poll(0.5):
         assert len(one) == 1
         news += one
@@ -71,7 +71,12 @@ def test_it_works_in_launch_order_one_piece_a_poll(backend: InlineBackend) -> No
     assert calls == []
     assert backend.poll(0.5) == [Message(7, [1])]
     assert calls == ["a"]
-    assert drain(backend) == [Message(7, [2]), Ended(7, End.RETURNED), Message(3, [3]), Ended(3, End.RETURNED)]
+    assert drain(backend) == [
+        Message(7, [2]),
+        TaskFinished(7, TaskEnd.RETURNED),
+        Message(3, [3]),
+        TaskFinished(3, TaskEnd.RETURNED),
+    ]
     assert calls == ["a", "b", "c"]
 
 
@@ -92,10 +97,10 @@ def test_an_error_that_escapes_ends_its_task_alone(backend: InlineBackend) -> No
     backend.launch(2, [lambda: 4], 1)
     first, second, *rest = drain(backend)
     assert first == Message(1, [1])
-    assert isinstance(second, Ended)
-    assert (second.task, second.end) == (1, End.RAISED)
+    assert isinstance(second, TaskFinished)
+    assert (second.task, second.end) == (1, TaskEnd.RAISED)
     assert second.detail.splitlines()[-1] == "ValueError: boom"
-    assert rest == [Message(2, [4]), Ended(2, End.RETURNED)]
+    assert rest == [Message(2, [4]), TaskFinished(2, TaskEnd.RETURNED)]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +117,11 @@ def test_what_would_end_a_worker_does_not_end_the_driver(
     """`sys.exit()` in user code is a crash of its task, as it is on a cluster: one shard fails, the others finish."""
     backend.launch(1, [raising(error)], 1)
     backend.launch(2, [lambda: 4], 1)
-    assert drain(backend) == [Ended(1, End.CRASHED, detail), Message(2, [4]), Ended(2, End.RETURNED)]
+    assert drain(backend) == [
+        TaskFinished(1, TaskEnd.CRASHED, detail),
+        Message(2, [4]),
+        TaskFinished(2, TaskEnd.RETURNED),
+    ]
 
 
 def test_an_interrupt_is_the_users(backend: InlineBackend) -> None:
@@ -155,7 +164,7 @@ def test_cancelling_from_a_signal_ends_the_piece_at_hand(backend: InlineBackend)
     assert seen == []
     assert backend.poll(0.5) == []
     backend.launch(3, [lambda: 5], 1)
-    assert drain(backend) == [Message(3, [5]), Ended(3, End.RETURNED)]
+    assert drain(backend) == [Message(3, [5]), TaskFinished(3, TaskEnd.RETURNED)]
 
 
 @dataclass
@@ -198,7 +207,7 @@ def test_a_pool_is_one_instance_in_this_process(backend: InlineBackend) -> None:
     program = Asking()
     backend.load(program, specs)
     backend.launch(1, [(0, 5), (1, 5), (0, 6)], 3)
-    assert drain(backend) == [Message(1, [6]), Message(1, [15]), Message(1, [7]), Ended(1, End.RETURNED)]
+    assert drain(backend) == [Message(1, [6]), Message(1, [15]), Message(1, [7]), TaskFinished(1, TaskEnd.RETURNED)]
     one, _ = program.pools
     assert one.room == 1
     call = one.call(7)
@@ -245,7 +254,7 @@ def test_what_a_call_raises_is_raised_where_its_answer_is_asked_for(backend: Inl
         call.result()
     with pytest.raises(CallLostError) as lost:
         program.pools[0].call(raising(SystemExit(3))).result()
-    assert (lost.value.ended.end, lost.value.ended.detail) == (End.CRASHED, "SystemExit: 3")
+    assert (lost.value.ended.end, lost.value.ended.detail) == (TaskEnd.CRASHED, "SystemExit: 3")
 
 
 def test_closed_it_has_no_program(backend: InlineBackend) -> None:

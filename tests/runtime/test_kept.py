@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 HARMS = """
 import fcntl, json, locale, os, resource, shutil, signal, sys
-from curate.runtime.kept import Guard, Kept, spoilt
+from curate.runtime.process_guard import ProcessGuard, SavedProcess, spoilt
 
 def remove_folder():
     os.mkdir("gone"); os.chdir("gone"); os.rmdir("../gone")
@@ -49,14 +49,14 @@ def state():
             resource.getrlimit(resource.RLIMIT_NOFILE), locale.setlocale(locale.LC_ALL),
             [str(signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)]]
 
-kept, told = Kept(), {}
+kept, told = SavedProcess(), {}
 for name, harm in harms.items():
     before = state()
-    with Guard(kept) as guard:
+    with ProcessGuard(kept) as guard:
         harm()
     told[name] = [state() == before, guard.changed, spoilt()]
 os.environ["ADDED"] = "stays"
-with Guard(kept) as guard:
+with ProcessGuard(kept) as guard:
     os.environ["ADDED TOO"] = "stays"
 told["added"] = ["ADDED TOO" in os.environ, guard.changed, spoilt()]
 print(json.dumps(told))

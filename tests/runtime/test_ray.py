@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from curate.errors import ConfigError
-from curate.runtime.protocol import End, Ended, Message, News, Resources, Started
+from curate.runtime.protocol import BackendEvent, Message, Resources, Started, TaskEnd, TaskFinished
 from tests.runtime.calling import Calling, die, process_while
 from tests.support.fakes import NEVER_S
 
@@ -41,9 +41,9 @@ def machine() -> Iterator[Any]:
     ray.shutdown()
 
 
-def polled(backend: Any, enough: Callable[[list[News]], bool], within_s: float = NEVER_S) -> list[News]:
+def polled(backend: Any, enough: Callable[[list[BackendEvent]], bool], within_s: float = NEVER_S) -> list[BackendEvent]:
     """Returns the news until there is enough of it."""
-    news: list[News] = []
+    news: list[BackendEvent] = []
     until = time.monotonic() + within_s
     while not enough(news):
         assert time.monotonic() < until, f"only {news} within {within_s} s"
@@ -51,12 +51,12 @@ def polled(backend: Any, enough: Callable[[list[News]], bool], within_s: float =
     return news
 
 
-def ends(count: int) -> Callable[[list[News]], bool]:
-    return lambda news: sum(isinstance(one, Ended) for one in news) == count
+def ends(count: int) -> Callable[[list[BackendEvent]], bool]:
+    return lambda news: sum(isinstance(one, TaskFinished) for one in news) == count
 
 
-def the_end(news: list[News]) -> Ended:
-    (end,) = [one for one in news if isinstance(one, Ended)]
+def the_end(news: list[BackendEvent]) -> TaskFinished:
+    (end,) = [one for one in news if isinstance(one, TaskFinished)]
     assert news[-1] == end
     return end
 
@@ -73,7 +73,7 @@ def begun(path: Path, count: int = 1) -> list[int]:
 def test_a_single_piece_is_a_plain_task(machine: Any) -> None:
     """Its message and its end come together, and nothing else: no stream, which would cost more than the task."""
     machine.launch(1, [(abs, -7)], 1)
-    assert polled(machine, ends(1)) == [Message(1, [7]), Ended(1, End.RETURNED)]
+    assert polled(machine, ends(1)) == [Message(1, [7]), TaskFinished(1, TaskEnd.RETURNED)]
 
 
 @pytest.mark.parametrize("pieces", [1, 3])
@@ -85,7 +85,7 @@ def test_an_announced_task_tells_where_it_runs_first(machine: Any, pieces: int) 
     assert (started.task, started.node) == (4, HERE)
     assert Path(f"/proc/{started.pid}").exists()
     assert messages == [Message(4, [n]) for n in range(pieces)]
-    assert ended == Ended(4, End.RETURNED, "", HERE, started.pid)
+    assert ended == TaskFinished(4, TaskEnd.RETURNED, "", HERE, started.pid)
 
 
 def test_a_fresh_process_is_one_of_its_own(machine: Any) -> None:
@@ -105,15 +105,15 @@ def test_a_bundle_sends_its_messages_in_batches(machine: Any) -> None:
     assert isinstance(started, Started)
     assert [n for message in messages for n in message.items] == list(range(100))
     assert len(messages) <= 2
-    assert isinstance(ended, Ended)
+    assert isinstance(ended, TaskFinished)
 
 
 def test_no_message_and_an_empty_bundle(machine: Any) -> None:
     """A program that has nothing to say just ends."""
     machine.launch(6, [], 1)
-    assert polled(machine, ends(1)) == [Ended(6, End.RETURNED)]
+    assert polled(machine, ends(1)) == [TaskFinished(6, TaskEnd.RETURNED)]
     machine.launch(7, [], 2)
-    assert [type(one) for one in polled(machine, ends(1))] == [Started, Ended]
+    assert [type(one) for one in polled(machine, ends(1))] == [Started, TaskFinished]
 
 
 @pytest.mark.parametrize("announce", [False, True])
@@ -123,7 +123,7 @@ def test_a_worker_that_dies_has_crashed(machine: Any, how: str, announce: bool) 
     machine.launch(1, [(abs, -1), (die, how)] if announce else [(die, how)], 2 if announce else 1, announce=announce)
     news = polled(machine, ends(1))
     end = the_end(news)
-    assert end.end is End.CRASHED
+    assert end.end is TaskEnd.CRASHED
     if announce:
         started = news[0]
         assert isinstance(started, Started)
@@ -140,7 +140,7 @@ def test_an_interrupt_in_the_worker_is_no_cancellation(machine: Any, announce: b
     """Ray calls it one. Were it believed, such a task would run again and again, like one that was lost."""
     machine.launch(1, [(die, "interrupt")], 1, announce=announce)
     end = the_end(polled(machine, ends(1)))
-    assert (end.end, end.detail) == (End.CRASHED, "KeyboardInterrupt: in the worker")
+    assert (end.end, end.detail) == (TaskEnd.CRASHED, "KeyboardInterrupt: in the worker")
 
 
 @pytest.mark.parametrize("announce", [False, True])
@@ -148,7 +148,7 @@ def test_an_error_of_the_program_is_told_with_its_traceback(machine: Any, announ
     """Bounded, the end of it kept: there is what happened."""
     machine.launch(1, [(die, "boom" * 5000)], 1, announce=announce)
     end = the_end(polled(machine, ends(1)))
-    assert end.end is End.RAISED
+    assert end.end is TaskEnd.RAISED
     assert end.detail.endswith("boom")
     assert len(end.detail) == 4000
     machine.launch(2, [(die, "boom")], 1, announce=announce)
@@ -169,9 +169,9 @@ def test_cancelling_a_task_that_runs_ends_it_alone(machine: Any, announce: bool,
     (kept,) = begun(other)
     machine.cancel(1)
     end = the_end(polled(machine, ends(1)))
-    assert (end.task, end.end) == (1, End.CANCELLED)
+    assert (end.task, end.end) == (1, TaskEnd.CANCELLED)
     other.unlink()
-    assert polled(machine, ends(1)) == [Message(2, [kept]), Ended(2, End.RETURNED)]
+    assert polled(machine, ends(1)) == [Message(2, [kept]), TaskFinished(2, TaskEnd.RETURNED)]
     assert not Path(f"/proc/{pid}").exists()
     assert machine._tasks == {}
 
@@ -187,7 +187,7 @@ def test_cancelling_a_task_in_the_queue(machine: Any, announce: bool, tmp_path: 
     machine.launch(3, [(process_while, str(hold))], 1, announce=announce)
     machine.cancel(3)
     end = the_end(polled(machine, ends(1)))
-    assert (end.task, end.end, end.pid) == (3, End.CANCELLED, 0)
+    assert (end.task, end.end, end.pid) == (3, TaskEnd.CANCELLED, 0)
     hold.unlink()
     assert {one.task for one in polled(machine, ends(2))} == {1, 2}
     assert len(begun(hold)) == 2
@@ -202,7 +202,7 @@ def test_cancelling_a_task_that_has_ended(machine: Any, announce: bool, tmp_path
     begun(gone)
     time.sleep(0.5)
     machine.cancel(1)
-    assert the_end(polled(machine, ends(1))).end is End.RETURNED
+    assert the_end(polled(machine, ends(1))).end is TaskEnd.RETURNED
     machine.cancel(1)
     assert machine.poll(0.0) == []
 
@@ -217,7 +217,7 @@ def test_nothing_is_told_after_all_are_cancelled(machine: Any, tmp_path: Path) -
     machine.cancel()
     assert machine.poll(0.1) == []
     machine.launch(9, [(abs, -9)], 1)
-    assert polled(machine, ends(1)) == [Message(9, [9]), Ended(9, End.RETURNED)]
+    assert polled(machine, ends(1)) == [Message(9, [9]), TaskFinished(9, TaskEnd.RETURNED)]
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
@@ -243,7 +243,7 @@ def test_more_memory_than_there_is_waits(machine: Any) -> None:
     machine.launch(2, [(abs, -1)], 1, memory=largest + 1)
     assert machine.poll(0.5) == []
     machine.cancel(2)
-    assert the_end(polled(machine, ends(1))).end is End.CANCELLED
+    assert the_end(polled(machine, ends(1))).end is TaskEnd.CANCELLED
 
 
 def test_looking_at_the_nodes_is_rare(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:

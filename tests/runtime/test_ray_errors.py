@@ -8,10 +8,10 @@ import pytest
 import structlog.testing
 from ray import exceptions as ray_errors
 
-from curate.runtime.protocol import CallLostError, End, Ended
+from curate.runtime.protocol import CallLostError, TaskEnd, TaskFinished
 from curate.runtime.ray import cluster
 from curate.runtime.ray.cluster import hush
-from curate.runtime.ray.errors import MAX_DETAIL, Place, ended, killed_for_memory
+from curate.runtime.ray.errors import MAX_DETAIL, CallSite, ended, killed_for_memory
 
 NODE = "5762ece074c0a8b87a310c3ec0b68d273d38fb265216b0529ab1e924"
 OUT_OF_MEMORY = f"""\
@@ -42,12 +42,12 @@ def out_of_memory(*workers: tuple[str, int, str]) -> str:
 
 
 def died(
-    error: ray_errors.RayError, *, place: Place | None = None, leaving: str = "", cancelled: bool = False
-) -> Ended:
+    error: ray_errors.RayError, *, place: CallSite | None = None, leaving: str = "", cancelled: bool = False
+) -> TaskFinished:
     return ended(
         3,
         error,
-        place or Place(),
+        place or CallSite(),
         leaves=lambda node: node == leaving != "",
         names={NODE: "node-7"},
         cancelled=cancelled,
@@ -81,11 +81,11 @@ def test_the_memory_of_the_worker_that_was_killed(
 def test_out_of_memory_tells_where_and_how_much() -> None:
     """Also of a task that never told where it ran; Ray's words follow, bounded."""
     end = died(ray_errors.OutOfMemoryError(out_of_memory((KILLED, 5, "1.50"))))
-    assert (end.end, end.node, end.pid, end.peak_bytes) == (End.OUT_OF_MEMORY, "node-7", 5, 3 << 29)
+    assert (end.end, end.node, end.pid, end.peak_bytes) == (TaskEnd.OUT_OF_MEMORY, "node-7", 5, 3 << 29)
     assert end.detail.splitlines()[0] == "the worker held 1.50 GiB when its node ran out of memory"
     assert "Considered workers" in end.detail
     long = died(ray_errors.OutOfMemoryError("x" * 100_000))
-    assert long.end is End.OUT_OF_MEMORY
+    assert long.end is TaskEnd.OUT_OF_MEMORY
     assert long.detail.startswith("the worker was killed when its node ran out of memory\nxxx")
     assert len(long.detail) == MAX_DETAIL
 
@@ -105,24 +105,26 @@ def caused(cause: Exception) -> ray_errors.RayError:
 @pytest.mark.parametrize(
     ("error", "end", "first_line"),
     [
-        (ray_errors.NodeDiedError("gone"), End.LOST, "the node died"),
-        (ray_errors.LocalRayletDiedError(), End.LOST, "the node died"),
-        (ray_errors.ObjectLostError("00", "owner", "here"), End.LOST, "an object was lost"),
-        (ray_errors.OwnerDiedError("00", "owner", "here"), End.LOST, "an object was lost"),
+        (ray_errors.NodeDiedError("gone"), TaskEnd.LOST, "the node died"),
+        (ray_errors.LocalRayletDiedError(), TaskEnd.LOST, "the node died"),
+        (ray_errors.ObjectLostError("00", "owner", "here"), TaskEnd.LOST, "an object was lost"),
+        (ray_errors.OwnerDiedError("00", "owner", "here"), TaskEnd.LOST, "an object was lost"),
         (
             ray_errors.OutOfMemoryError("low"),
-            End.OUT_OF_MEMORY,
+            TaskEnd.OUT_OF_MEMORY,
             "the worker was killed when its node ran out of memory",
         ),
         (
             ray_errors.WorkerCrashedError(),
-            End.CRASHED,
+            TaskEnd.CRASHED,
             "the worker died: killed, a segmentation fault, or an exit",
         ),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
-def test_each_error_has_its_meaning_wherever_it_hides(wrap: Any, error: Exception, end: End, first_line: str) -> None:
+def test_each_error_has_its_meaning_wherever_it_hides(
+    wrap: Any, error: Exception, end: TaskEnd, first_line: str
+) -> None:
     """The task's own error may be only the messenger."""
     found = died(wrap(error))
     assert (found.task, found.end, found.detail.splitlines()[0]) == (3, end, first_line)
@@ -133,36 +135,36 @@ def test_each_error_has_its_meaning_wherever_it_hides(wrap: Any, error: Exceptio
     [
         (
             "The actor died unexpectedly before finishing this task.\n\tpid: 7\nWorker exited: connection error",
-            End.CRASHED,
+            TaskEnd.CRASHED,
         ),
-        ("The actor is dead because its node has died. Node Id: 0x", End.LOST),
+        ("The actor is dead because its node has died. Node Id: 0x", TaskEnd.LOST),
     ],
 )
-def test_an_actor_that_died_or_its_node(says: str, end: End) -> None:
+def test_an_actor_that_died_or_its_node(says: str, end: TaskEnd) -> None:
     """Ray has one error for both; its words tell. A node that is known to leave takes its actors with it."""
-    place = Place("node-7", 12, NODE)
+    place = CallSite("node-7", 12, NODE)
     found = died(ray_errors.RayActorError("00", says), place=place)
     assert (found.end, found.node, found.pid) == (end, "node-7", 12)
-    assert died(ray_errors.RayActorError("00", says), place=place, leaving=NODE).end is End.LOST
+    assert died(ray_errors.RayActorError("00", says), place=place, leaving=NODE).end is TaskEnd.LOST
 
 
 def test_a_task_whose_call_was_lost_ended_like_the_actor() -> None:
     """Whatever it says of it: the shard that made actors die is tried again as one that made a worker die."""
-    lost = CallLostError(Ended(0, End.OUT_OF_MEMORY, "the worker held 2 GiB", "node-7", 12, 2 << 30))
-    assert died(hidden(lost)) == Ended(3, End.OUT_OF_MEMORY, "the worker held 2 GiB", "node-7", 12, 2 << 30)
+    lost = CallLostError(TaskFinished(0, TaskEnd.OUT_OF_MEMORY, "the worker held 2 GiB", "node-7", 12, 2 << 30))
+    assert died(hidden(lost)) == TaskFinished(3, TaskEnd.OUT_OF_MEMORY, "the worker held 2 GiB", "node-7", 12, 2 << 30)
 
 
 def test_causes_that_go_round_end() -> None:
     """An exception may be its own cause's cause."""
     first, second = ValueError("one"), ValueError("two")
     first.__cause__, second.__cause__ = second, first
-    assert died(caused(first)).end is End.RAISED
+    assert died(caused(first)).end is TaskEnd.RAISED
 
 
 def test_other_errors_keep_their_last_words() -> None:
     """A traceback says at its end what happened."""
     end = died(ray_errors.RaySystemError(RuntimeError("odd"), "Traceback " + "x" * 9000 + "\nRuntimeError: odd"))
-    assert end.end is End.RAISED
+    assert end.end is TaskEnd.RAISED
     assert len(end.detail) <= MAX_DETAIL
     assert end.detail.splitlines()[-1].endswith("odd")
 
@@ -170,8 +172,8 @@ def test_other_errors_keep_their_last_words() -> None:
 @pytest.mark.parametrize("error", [ray_errors.TaskCancelledError(), ray_errors.WorkerCrashedError()])
 def test_what_was_cancelled_is_cancelled(error: ray_errors.RayError) -> None:
     """However Ray puts it."""
-    assert died(error, cancelled=True).end is End.CANCELLED
-    assert died(error).end is End.CRASHED
+    assert died(error, cancelled=True).end is TaskEnd.CANCELLED
+    assert died(error).end is TaskEnd.CRASHED
 
 
 @pytest.mark.parametrize("private", ["get_draining_nodes", "get_cluster_config"])

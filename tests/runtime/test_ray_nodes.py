@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from curate.runtime.protocol import End, Ended, Message, Resources, Started
+from curate.runtime.protocol import Message, Resources, Started, TaskEnd, TaskFinished
 from tests.runtime.calling import Calling, die, process_while
 from tests.runtime.test_ray import begun, ends, polled, the_end
 from tests.support.fakes import NEVER_S
@@ -126,13 +126,13 @@ def test_a_task_whose_node_dies_is_lost(nodes: Nodes, connected: Any, announce: 
     connected.launch(2, [(abs, -2)], 1)
     nodes.kill(node)
     end = the_end(polled(connected, ends(1)))
-    assert (end.task, end.end, end.node) == (1, End.LOST, HERE)
+    assert (end.task, end.end, end.node) == (1, TaskEnd.LOST, HERE)
     first, message = end.detail.splitlines()
     assert first == "the node died"
     assert message.startswith("NodeDiedError: ")
     assert node.node_id in message
     nodes.add()
-    assert polled(connected, ends(1)) == [Message(2, [2]), Ended(2, End.RETURNED)]
+    assert polled(connected, ends(1)) == [Message(2, [2]), TaskFinished(2, TaskEnd.RETURNED)]
 
 
 def test_a_draining_node_has_no_slot_and_gets_no_task(nodes: Nodes, connected: Any, tmp_path: Path) -> None:
@@ -149,13 +149,13 @@ def test_a_draining_node_has_no_slot_and_gets_no_task(nodes: Nodes, connected: A
     connected.launch(2, [(os.getpid,)], 1, announce=True)
     hold.unlink()
     news = polled(connected, ends(1))
-    assert (the_end(news).task, the_end(news).end) == (1, End.RETURNED)
+    assert (the_end(news).task, the_end(news).end) == (1, TaskEnd.RETURNED)
     assert Message(1, [busy]) in news
     assert connected.poll(0.0) == []
     nodes.add()
     assert nodes.slots() == 1
     news = polled(connected, ends(1))
-    assert [type(one) for one in news] == [Started, Message, Ended]
+    assert [type(one) for one in news] == [Started, Message, TaskFinished]
 
 
 def test_a_worker_that_dies_on_a_draining_node_is_lost(nodes: Nodes, connected: Any, tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_worker_that_dies_on_a_draining_node_is_lost(nodes: Nodes, connected: 
     nodes.drain(leaving)
     os.kill(pid, signal.SIGKILL)
     end = the_end(polled(connected, ends(1)))
-    assert (end.end, end.node, end.pid) == (End.LOST, HERE, pid)
+    assert (end.end, end.node, end.pid) == (TaskEnd.LOST, HERE, pid)
 
 
 def test_a_raylet_that_is_killed_loses_nothing(nodes: Nodes, connected: Any, tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_the_largest_memory_is_that_of_a_node_which_has_the_rest(nodes: Nodes, c
     assert nodes.slots() == 2
     assert connected.largest_memory() == 3 * MEMORY
     connected.launch(1, [(die, "kill")], 1, memory=3 * MEMORY, announce=True)
-    assert the_end(polled(connected, ends(1))).end is End.CRASHED
+    assert the_end(polled(connected, ends(1))).end is TaskEnd.CRASHED
 
 
 def test_what_the_autoscaler_may_start_counts(nodes: Nodes, connected: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from curate.errors import ConfigError, PoolFailed
-from curate.runtime.protocol import End, Ended, Message, PoolSpec, Resources, Started
+from curate.runtime.protocol import Message, PoolSpec, Resources, Started, TaskEnd, TaskFinished
 from tests.runtime.calling import Calling, process_while
 from tests.runtime.pooling import Conducting, Serving, Slicing, leave, poison, slowly
 from tests.runtime.test_ray import begun, ends, polled
@@ -68,7 +68,7 @@ class Pooled:
         """Returns what tasks tell that were launched."""
         news, self.news = self.news, []
         news += polled(self.backend, lambda more: ends(tasks)(news + more), within_s)
-        assert [one.end for one in news if isinstance(one, Ended)] == [End.RETURNED] * tasks
+        assert [one.end for one in news if isinstance(one, TaskFinished)] == [TaskEnd.RETURNED] * tasks
         items: dict[int, list[Any]] = {}
         for one in news:
             if isinstance(one, Message):
@@ -170,8 +170,8 @@ def test_poison_is_lost_after_three_actors_and_harms_no_other(pooled: Pooled) ->
     told = pooled.answers(*tasks)
     lost = told[1].pop(20)
     del tasks[1][20]
-    assert isinstance(lost, Ended)
-    assert (lost.task, lost.end) == (1, End.CRASHED)
+    assert isinstance(lost, TaskFinished)
+    assert (lost.task, lost.end) == (1, TaskEnd.CRASHED)
     assert lost.detail.splitlines()[0] == "the actor died: killed, a segmentation fault, or an exit"
     assert lost.pid in pooled.pids()
     assert [values(items) for items in told] == [[one[1] for one in task] for task in tasks]
@@ -184,7 +184,7 @@ def test_what_waits_behind_poison_is_answered(pooled: Pooled) -> None:
     """It is sent again with the poison, and dies with it each time, and it was not begun."""
     pooled.load(max_size=1, max_in_flight=16)
     (items,) = pooled.answers([(poison, "bad"), *((slowly, k, 0.02) for k in range(20))])
-    assert items[0].end is End.CRASHED
+    assert items[0].end is TaskEnd.CRASHED
     assert values(items[1:]) == list(range(20))
     pooled.until(lambda _: len(pooled.pids()) >= 1 + 3)
     assert len(pooled.pids()) == 1 + 3
@@ -196,7 +196,7 @@ def test_user_code_that_exits_loses_its_call_and_not_the_actor(pooled: Pooled) -
     (items,) = pooled.answers([(slowly, 1, 0.0), (leave, 3), (slowly, 2, 0.0)])
     (pid,) = pooled.pids()
     assert items[0] == (1, pid)
-    assert (items[1].end, items[1].detail, items[1].pid) == (End.CRASHED, "SystemExit: 3", pid)
+    assert (items[1].end, items[1].detail, items[1].pid) == (TaskEnd.CRASHED, "SystemExit: 3", pid)
     assert items[2] == (2, pid)
 
 
@@ -204,8 +204,8 @@ def test_what_curate_itself_raises_ends_the_task(pooled: Pooled) -> None:
     """With the traceback of the actor."""
     pooled.load()
     pooled.backend.launch(1, [(int, "no number")], 1)
-    (end,) = (one for one in polled(pooled.backend, ends(1)) if isinstance(one, Ended))
-    assert end.end is End.RAISED
+    (end,) = (one for one in polled(pooled.backend, ends(1)) if isinstance(one, TaskFinished))
+    assert end.end is TaskEnd.RAISED
     assert "invalid literal for int() with base 10: 'no number'" in end.detail
     assert "pooling.py" in end.detail
 
@@ -289,7 +289,10 @@ def test_cancelling_ends_the_actor_that_goes_on(pooled: Pooled, tmp_path: Path) 
     pooled.backend.launch(8, [(slowly, k, 0.0) for k in range(5)], 1)
     pooled.backend.cancel(7)
     news = polled(pooled.backend, ends(2))
-    assert {one.task: one.end for one in news if isinstance(one, Ended)} == {7: End.CANCELLED, 8: End.RETURNED}
+    assert {one.task: one.end for one in news if isinstance(one, TaskFinished)} == {
+        7: TaskEnd.CANCELLED,
+        8: TaskEnd.RETURNED,
+    }
     (items,) = (one.items for one in news if isinstance(one, Message) and one.task == 8)
     assert values(items) == list(range(5))
     assert len(pooled.pids()) == 2

@@ -12,7 +12,7 @@ import pytest
 
 import curate
 from curate.errors import ConfigError
-from curate.runtime.ray.pickling import packed
+from curate.runtime.ray.pickling import pickle_value
 from curate.runtime.ray.versions import check_of_workers, digest_of, refuse_other_code
 from tests.support.fakes import NEVER_S
 
@@ -46,7 +46,7 @@ def asked(folder: Path) -> str:
     code = "import pickle, sys\ntry: pickle.load(sys.stdin.buffer)()\nexcept ImportError as e: print(e)"
     return subprocess.run(
         [sys.executable, "-c", code],
-        input=packed(check_of_workers()),
+        input=pickle_value(check_of_workers()),
         env=os.environ | {"PYTHONPATH": str(folder)},
         cwd=folder,
         capture_output=True,

@@ -9,19 +9,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.runtime.protocol import PoolSpec, Resources
-from curate.runtime.scaling import GROW_LOOKS, SHRINK_S, Sight, Trend, does_not_fit, fits, needs, scale, take
+from curate.runtime.scaling import (
+    GROW_LOOKS,
+    SHRINK_S,
+    LoadTrend,
+    PoolLoad,
+    does_not_fit,
+    fits,
+    needs,
+    scale,
+    take_resources,
+)
 
 ONE = {"CPU": 1.0}
 PLENTY = [{"CPU": 1000.0}]
 
 
-def sight(size: int = 1, **more: object) -> Sight:
+def sight(size: int = 1, **more: object) -> PoolLoad:
     """A pool of actors of one CPU, all ready, with nothing to do."""
     seen = {"needs": ONE, "min_size": 1, "max_size": None, "size": size, "ready": size, "queued": 0, "busy": 0.0}
-    return Sight(**{**seen, **more})
+    return PoolLoad(**{**seen, **more})
 
 
-def looks(first: Sight, count: int, elapsed_s: float = 1.0, nodes: list[dict[str, float]] = PLENTY) -> list[int]:
+def looks(first: PoolLoad, count: int, elapsed_s: float = 1.0, nodes: list[dict[str, float]] = PLENTY) -> list[int]:
     """Returns the sizes that a pool gets in so many looks that all show the same, every actor ready at once."""
     sizes = []
     for _ in range(count):
@@ -41,7 +51,7 @@ def test_it_grows_when_calls_have_waited_for_some_looks() -> None:
 
 def test_one_look_without_a_queue_begins_anew() -> None:
     """What counts is that calls wait all the time."""
-    almost = sight(queued=9, busy=1.0, trend=Trend(short_looks=GROW_LOOKS - 1))
+    almost = sight(queued=9, busy=1.0, trend=LoadTrend(short_looks=GROW_LOOKS - 1))
     assert scale([almost], PLENTY, ONE, 1.0)[0].size == 2
     assert scale([replace(almost, queued=0)], PLENTY, ONE, 1.0)[0].trend.short_looks == 0
 
@@ -53,7 +63,7 @@ def test_it_shrinks_after_a_longer_quiet_time() -> None:
     assert looks(idle, 30)[-1] == 5
     assert looks(idle, 300)[-1] == 1
     assert looks(sight(8, busy=0.5), 30)[-1] == 7
-    assert scale([replace(idle, queued=1, trend=Trend(quiet_s=SHRINK_S))], PLENTY, ONE, 1.0)[0].size == 8
+    assert scale([replace(idle, queued=1, trend=LoadTrend(quiet_s=SHRINK_S))], PLENTY, ONE, 1.0)[0].size == 8
 
 
 def test_it_settles_where_the_work_is_done() -> None:
@@ -68,12 +78,15 @@ def test_it_settles_where_the_work_is_done() -> None:
 def test_it_waits_for_those_that_start() -> None:
     """They will change what is seen."""
     assert looks(sight(3, ready=2, queued=50, busy=1.0), 1) == [3]
-    assert scale([sight(3, ready=2, queued=50, busy=1.0, trend=Trend(9, 99.0))], PLENTY, ONE, 1.0)[0].trend == Trend()
+    assert (
+        scale([sight(3, ready=2, queued=50, busy=1.0, trend=LoadTrend(9, 99.0))], PLENTY, ONE, 1.0)[0].trend
+        == LoadTrend()
+    )
 
 
 def test_the_slow_to_start_come_first() -> None:
     """Where there is room for one only."""
-    hungry = sight(queued=50, busy=1.0, trend=Trend(short_looks=GROW_LOOKS))
+    hungry = sight(queued=50, busy=1.0, trend=LoadTrend(short_looks=GROW_LOOKS))
     pools = [replace(hungry, start_s=start_s) for start_s in (1.0, 60.0, 5.0)]
     assert [one.size for one in scale(pools, [{"CPU": 2.0}], ONE, 1.0)] == [1, 2, 1]
     assert [one.size for one in scale(pools, [{"CPU": 3.0}], ONE, 1.0)] == [1, 2, 2]
@@ -81,7 +94,7 @@ def test_the_slow_to_start_come_first() -> None:
 
 def test_the_task_gets_the_node_that_actors_cannot_use() -> None:
     """A node with a GPU is not kept free for a task that runs elsewhere too."""
-    hungry = sight(needs={"CPU": 1.0, "GPU": 1.0}, queued=50, busy=1.0, trend=Trend(short_looks=GROW_LOOKS))
+    hungry = sight(needs={"CPU": 1.0, "GPU": 1.0}, queued=50, busy=1.0, trend=LoadTrend(short_looks=GROW_LOOKS))
     assert scale([hungry], [{"CPU": 1.0, "GPU": 1.0}, {"CPU": 1.0}], ONE, 1.0)[0].size == 2
     assert scale([hungry], [{"CPU": 1.0, "GPU": 1.0}], ONE, 1.0)[0].size == 1
 
@@ -93,10 +106,10 @@ nodes = st.lists(
 
 
 @st.composite
-def sights(draw: st.DrawFn) -> Sight:
+def sights(draw: st.DrawFn) -> PoolLoad:
     smallest = draw(st.integers(1, 4))
     size = draw(st.integers(1, 8))
-    return Sight(
+    return PoolLoad(
         draw(amounts),
         smallest,
         draw(st.none() | st.integers(smallest, 8)),
@@ -105,12 +118,12 @@ def sights(draw: st.DrawFn) -> Sight:
         draw(st.integers(0, 50)),
         draw(st.floats(0, 1)),
         draw(st.floats(0, 100)),
-        Trend(draw(st.integers(0, 5)), draw(st.floats(0, 60))),
+        LoadTrend(draw(st.integers(0, 5)), draw(st.floats(0, 60))),
     )
 
 
 @given(st.lists(sights(), min_size=1, max_size=3), nodes, amounts, st.floats(0.1, 60))
-def test_bounds(pools: list[Sight], nodes: list[dict[str, float]], task: dict[str, float], elapsed_s: float) -> None:
+def test_bounds(pools: list[PoolLoad], nodes: list[dict[str, float]], task: dict[str, float], elapsed_s: float) -> None:
     """Never below the smallest size nor above the largest; who grows fits, with a task beside, if one did before."""
     before = [dict(node) for node in nodes]
     wanted = scale(pools, nodes, task, elapsed_s)
@@ -151,7 +164,7 @@ def test_what_fits_can_be_taken(held: dict[str, float], nodes: list[dict[str, fl
         left = dict(node)
         for _ in range(count):
             assert fits(left, held)
-            take(left, held if any(held.values()) else ONE)
+            take_resources(left, held if any(held.values()) else ONE)
         assert not fits(left, held)
 
 

@@ -32,7 +32,7 @@ from curate.job.locate import recorded_run
 from curate.ledger import layout
 from curate.ledger.compression import MOST_SEGMENT_BYTES, compress, decompress
 from curate.ledger.manifest import SCHEMA
-from curate.observe.browse import quarantined, rows, said
+from curate.observe.browse import quarantined, rows, worker_lines
 from curate.observe.failures import read_failures
 from curate.observe.job import find_job, read_status
 from curate.observe.verify import verify
@@ -101,7 +101,7 @@ def read_everything(root: str = ROOT) -> None:
     def browse() -> None:
         found = find_job(root)
         list(rows(found))
-        list(said(found.ledger, found.listing.logs))
+        list(worker_lines(found.ledger, found.listing.logs))
 
     def set_aside() -> None:
         list(quarantined(find_job(root)))

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import curate
 from curate.dataset.dataset import Dataset
 from curate.ledger.manifest import SCHEMA
-from curate.pipeline.tally import BadRowBudget, ShardBooks
+from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.plan import stages
 from curate.plan.nodes import Scan
 from curate.sources import files, memory

@@ -6,7 +6,7 @@ import pickle
 
 import pyarrow as pa
 
-from curate.pipeline.tally import BadRowBudget, ShardBooks
+from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.sources.memory import Range, Tables
 from curate.sources.protocol import Projection
 from curate.sources.shards import SourceRows

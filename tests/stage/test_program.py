@@ -25,8 +25,8 @@ from curate.ledger.compression import decompress
 from curate.ledger.ledger import JOB_FIELDS, Ledger
 from curate.log import get_logger
 from curate.pipeline.pipeline import Pipeline
+from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition, Compute
-from curate.pipeline.tally import ShardBooks
 from curate.sources.split import whole
 from curate.stage.messages import Probe, Probed, TaskInput
 from curate.stage.outputs import books_of

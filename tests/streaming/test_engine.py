@@ -16,18 +16,18 @@ from hypothesis import strategies as st
 from curate.errors import RetryLater, StreamFailed
 from curate.runtime.backends import make_backend
 from curate.runtime.protocol import (
+    BackendEvent,
     Block,
     BlockLostError,
-    End,
-    Ended,
+    BlockReady,
     Message,
-    News,
-    Offer,
     PoolSpec,
     PoolState,
     Program,
     Resources,
     Started,
+    TaskEnd,
+    TaskFinished,
 )
 from curate.streaming.engine import BLOCK_OVERHEAD_BYTES, stream_blocks
 from curate.testing.clock import FakeClock
@@ -79,7 +79,7 @@ class Made:
 
     def fetch(self) -> pa.Table:
         if self.lost:
-            raise BlockLostError(Ended(0, End.LOST, "an object was lost"))
+            raise BlockLostError(TaskFinished(0, TaskEnd.LOST, "an object was lost"))
         return self.value
 
     def __del__(self) -> None:
@@ -100,7 +100,7 @@ class Scripted:
     """Times that a task dies, at most."""
     losses: int = 0
     """Blocks that are lost after they were taken, at most."""
-    end: End = End.LOST
+    end: TaskEnd = TaskEnd.LOST
     name: str = "scripted"
     tasks: dict[int, _Running] = field(default_factory=dict)
     taken: dict[int, int] = field(default_factory=dict)
@@ -152,13 +152,13 @@ class Scripted:
         block, running.offers = Made(self, running.offers, lost), None
         return block
 
-    def poll(self, timeout_s: float) -> list[News]:
+    def poll(self, timeout_s: float) -> list[BackendEvent]:
         self.polls += 1
         assert self.polls < 10_000, "it goes round in circles"
-        news: list[News] = []
+        news: list[BackendEvent] = []
         for task in self.dying:
             del self.tasks[task]
-            news.append(Ended(task, End.CANCELLED))
+            news.append(TaskFinished(task, TaskEnd.CANCELLED))
         self.dying.clear()
         if news:
             return news
@@ -175,19 +175,19 @@ class Scripted:
         self.most_bytes = max(self.most_bytes, self.bytes)
         return news
 
-    def _step(self, task: int) -> News:
+    def _step(self, task: int) -> BackendEvent:
         if self.deaths and self.random.random() < 0.3:
             self.deaths -= 1
             del self.tasks[task]
-            return Ended(task, self.end, "it died", peak_bytes=0)
+            return TaskFinished(task, self.end, "it died", peak_bytes=0)
         item = next(self.tasks[task].work, None)
         if item is None:
             del self.tasks[task]
-            return Ended(task, End.RETURNED)
+            return TaskFinished(task, TaskEnd.RETURNED)
         if not hasattr(item, "nbytes"):
             return Message(task, [item])
         self.tasks[task].offers = item
-        return Offer(task, item.nbytes)
+        return BlockReady(task, item.nbytes)
 
     @property
     def bytes(self) -> int:
@@ -338,12 +338,12 @@ def test_retry_later_waits_and_goes_on_where_it_was() -> None:
 @pytest.mark.parametrize(
     ("end", "tries", "words"),
     [
-        (End.LOST, 21, "failed 21 times, lost: lost: it died"),
-        (End.CRASHED, 3, "failed 3 times, crashed: crashed: it died"),
-        (End.OUT_OF_MEMORY, 3, "failed 3 times, out_of_memory: out of memory: it died"),
+        (TaskEnd.LOST, 21, "failed 21 times, lost: lost: it died"),
+        (TaskEnd.CRASHED, 3, "failed 3 times, crashed: crashed: it died"),
+        (TaskEnd.OUT_OF_MEMORY, 3, "failed 3 times, out_of_memory: out of memory: it died"),
     ],
 )
-def test_a_piece_that_always_kills_its_worker_is_given_up(end: End, tries: int, words: str) -> None:
+def test_a_piece_that_always_kills_its_worker_is_given_up(end: TaskEnd, tries: int, words: str) -> None:
     """After as many tries as a shard of a job has; the consumer is told of which piece, and does not hang."""
     clock = FakeClock()
     backend = Scripted(1, 1, clock, deaths=10**9, end=end)
@@ -352,8 +352,8 @@ def test_a_piece_that_always_kills_its_worker_is_given_up(end: End, tries: int, 
         list(stream_blocks(Counting(), [(0, [1])], backend, budget_bytes=1 << 20, clock=clock))
     assert backend.launches == tries
     # What a worker died of may be what another piece had left behind there.
-    assert backend.fresh == [False] + [end is End.CRASHED] * (tries - 1)
-    if end is End.OUT_OF_MEMORY:
+    assert backend.fresh == [False] + [end is TaskEnd.CRASHED] * (tries - 1)
+    if end is TaskEnd.OUT_OF_MEMORY:
         assert backend.memory == [None, 2 << 30, 4 << 30]
 
 

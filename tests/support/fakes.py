@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from curate.runtime.protocol import End, Ended, News, PoolSpec, PoolState, Program, Resources
+from curate.runtime.protocol import BackendEvent, PoolSpec, PoolState, Program, Resources, TaskEnd, TaskFinished
 from curate.storage.protocol import Calls, Object, Published, Store, Writer
 from curate.testing.clock import FakeClock
 
@@ -27,7 +27,7 @@ class FakeBackend:
     """
 
     clock: FakeClock
-    answer: Callable[[dict[int, Any]], Sequence[News]]
+    answer: Callable[[dict[int, Any]], Sequence[BackendEvent]]
     slots_now: int = 4
     name: str = "fake"
     in_flight: dict[int, Any] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class FakeBackend:
     """Tasks that were to run where nothing had run before."""
     announced: set[int] = field(default_factory=set)
     """Tasks whose start was to be told."""
-    end_of: Callable[[int], Ended] = lambda task: Ended(task, End.CANCELLED)
+    end_of: Callable[[int], TaskFinished] = lambda task: TaskFinished(task, TaskEnd.CANCELLED)
     """What is told of a task that was cancelled."""
     _dying: list[int] = field(default_factory=list)
 
@@ -89,13 +89,15 @@ class FakeBackend:
         self.in_flight[task] = payload
         self.most_in_flight = max(self.most_in_flight, len(self.in_flight))
 
-    def poll(self, timeout_s: float) -> list[News]:
+    def poll(self, timeout_s: float) -> list[BackendEvent]:
         self.polls.append(timeout_s)
-        news: list[News] = [self.end_of(task) for task in self._dying if self.in_flight.pop(task, None) is not None]
+        news: list[BackendEvent] = [
+            self.end_of(task) for task in self._dying if self.in_flight.pop(task, None) is not None
+        ]
         self._dying.clear()
         news += self.answer(self.in_flight)
         for one in news:
-            if isinstance(one, Ended):
+            if isinstance(one, TaskFinished):
                 self.in_flight.pop(one.task, None)
         if not news:
             self.clock.advance(timeout_s)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curate.errors import StorageError
-from curate.runtime.protocol import End, Ended, Message, News, Started
+from curate.runtime.protocol import BackendEvent, Message, Started, TaskEnd, TaskFinished
 from curate.tasks.dispatcher import GRACE_S, POLL_S, Dispatcher, Interrupts
 from curate.tasks.events import Action, Event, Launch, Outcome, SlotsChanged
 from curate.tasks.failure import Failure, FailureKind, ShardRecord, ShardWaits
@@ -118,12 +118,12 @@ class Run:
         self.looked.append(shard)
         return shard in self.outputs
 
-    def answer(self, in_flight: dict[int, Launch]) -> list[News]:
+    def answer(self, in_flight: dict[int, Launch]) -> list[BackendEvent]:
         """Ends one task that is in flight, chosen by `order`."""
         if not in_flight:
             return []
         task = list(in_flight)[self.order(list(in_flight))]
-        news: list[News] = []
+        news: list[BackendEvent] = []
         for shard in in_flight[task].shards:
             self.tried[shard] += 1
             self.begun_s[shard].append(self.clock.monotonic() - self.started_s)
@@ -131,7 +131,7 @@ class Run:
             step = self.script[shard].pop(0) if self.script.get(shard) else OK
             if step in (CRASH, LOST, CANCELLED, RAISED, OOM):
                 detail = f"Oh: shard {shard}\nsecond line\nValueError: last line"
-                return [*news, Ended(task, End(step), detail, peak_bytes=2 * GIB if step == OOM else 0)]
+                return [*news, TaskFinished(task, TaskEnd(step), detail, peak_bytes=2 * GIB if step == OOM else 0)]
             if step == SILENT:
                 continue
             kind = USER if step == FAILED_TWICE else step
@@ -140,7 +140,7 @@ class Run:
             if failure is None:
                 self.outputs.add(shard)
             news.append(Message(task, [record, record] if step in (TWICE, FAILED_TWICE) else [record]))
-        return [*news, Ended(task, End.RETURNED)]
+        return [*news, TaskFinished(task, TaskEnd.RETURNED)]
 
 
 def test_everything_goes_well() -> None:
@@ -267,8 +267,8 @@ def test_news_of_unknown_tasks_is_ignored() -> None:
     run = Run(2)
     answer = run.answer
 
-    def with_a_probe(in_flight: dict[int, Launch]) -> list[News]:
-        return [Message(-1, ["an answer"]), Ended(-1, End.RETURNED), *answer(in_flight)]
+    def with_a_probe(in_flight: dict[int, Launch]) -> list[BackendEvent]:
+        return [Message(-1, ["an answer"]), TaskFinished(-1, TaskEnd.RETURNED), *answer(in_flight)]
 
     run.backend.answer = with_a_probe
     assert run.run() is True
@@ -300,7 +300,7 @@ def test_it_waits_in_the_backend_while_something_runs() -> None:
     run = Run(2)
     quiet = 4
 
-    def answer(in_flight: dict[int, Launch]) -> list[News]:
+    def answer(in_flight: dict[int, Launch]) -> list[BackendEvent]:
         nonlocal quiet
         quiet -= 1
         return [] if quiet > 0 else Run.answer(run, in_flight)
@@ -325,7 +325,7 @@ def test_a_due_shard_does_not_keep_a_full_window_spinning() -> None:
     run = Run(3, {0: [USER]}, max_in_flight=1)
     quiet_until_s = run.started_s + 20.0
 
-    def answer(in_flight: dict[int, Launch]) -> list[News]:
+    def answer(in_flight: dict[int, Launch]) -> list[BackendEvent]:
         (launch,) = in_flight.values()
         if launch.shards == (1,) and run.clock.monotonic() < quiet_until_s:
             return []
@@ -386,7 +386,7 @@ def test_after_thirty_seconds_of_grace_what_still_runs_is_cancelled() -> None:
     run = Run(100)
     interrupted_s = 0.0
 
-    def answer(in_flight: dict[int, Launch]) -> list[News]:
+    def answer(in_flight: dict[int, Launch]) -> list[BackendEvent]:
         return [] if run.interrupts.interrupts and len(in_flight) == 8 else Run.answer(run, in_flight)
 
     def interrupt() -> None:
@@ -479,7 +479,7 @@ def test_terminated_while_it_launches_it_stops_launching() -> None:
 # What the scheduler is told, and what it says
 
 
-def scripted(run: Run, *polls: Sequence[News]) -> None:
+def scripted(run: Run, *polls: Sequence[BackendEvent]) -> None:
     """Makes the first polls answer this, and those after them as the run's script says."""
     waiting = list(polls)
     run.backend.answer = lambda in_flight: waiting.pop(0) if waiting else Run.answer(run, in_flight)
@@ -510,7 +510,7 @@ def test_a_task_over_its_time_limit_is_cancelled_once() -> None:
     run = Run(3, task_timeout_s=100.0, max_in_flight=2)
     hung_s = 0.0
 
-    def answer(in_flight: dict[int, Launch]) -> list[News]:
+    def answer(in_flight: dict[int, Launch]) -> list[BackendEvent]:
         nonlocal hung_s
         if 0 not in in_flight:
             return Run.answer(run, in_flight)
@@ -521,7 +521,7 @@ def test_a_task_over_its_time_limit_is_cancelled_once() -> None:
         return []
 
     run.backend.answer = answer
-    run.backend.end_of = lambda task: Ended(task, End.CANCELLED, "", "node-a", 17, 123)
+    run.backend.end_of = lambda task: TaskFinished(task, TaskEnd.CANCELLED, "", "node-a", 17, 123)
     assert run.run() is True
     assert run.backend.cancelled_tasks == [0]
     assert run.watcher.failed_ == [(0, "timed_out", RETRY)]
@@ -542,17 +542,19 @@ def test_a_time_limit_strikes_the_shard_that_has_no_output() -> None:
     assert run.watcher.failed_ == [(3, "timed_out", RETRY)]
 
 
-@pytest.mark.parametrize("end", [End.CRASHED, End.RAISED, End.RETURNED, End.OUT_OF_MEMORY, End.CANCELLED])
+@pytest.mark.parametrize(
+    "end", [TaskEnd.CRASHED, TaskEnd.RAISED, TaskEnd.RETURNED, TaskEnd.OUT_OF_MEMORY, TaskEnd.CANCELLED]
+)
 @pytest.mark.parametrize("finished", range(17))
-def test_what_a_bundle_died_of_is_found_in_few_looks(end: End, finished: int) -> None:
+def test_what_a_bundle_died_of_is_found_in_few_looks(end: TaskEnd, finished: int) -> None:
     """The first of 16 without an output: halving looks at four of them, or five."""
     run = Run(16, bundled=True)
     run.outputs = set(range(finished))
-    scripted(run, [Ended(0, end)])
+    scripted(run, [TaskFinished(0, end)])
     run.run()
     assert len(run.looked) in (4, 5)
     struck = {shard for shard, *_ in run.watcher.failed_}
-    assert struck == (set(range(16)) if end is End.CANCELLED else {min(finished, 15)})
+    assert struck == (set(range(16)) if end is TaskEnd.CANCELLED else {min(finished, 15)})
 
 
 def test_nobody_looks_where_there_is_nothing_to_find() -> None:
@@ -577,7 +579,7 @@ def test_where_the_store_does_not_answer_the_first_shard_is_suspected() -> None:
         raise StorageError("503")
 
     run.dispatcher.has_output = has_output
-    scripted(run, [Message(0, [ShardRecord(0, 1.0)]), Ended(0, End.CRASHED, "gone")])
+    scripted(run, [Message(0, [ShardRecord(0, 1.0)]), TaskFinished(0, TaskEnd.CRASHED, "gone")])
     assert run.run() is True
     assert run.watcher.failed_ == [(1, CRASH, RETRY)]
     assert len(run.looked) == 1
@@ -598,7 +600,7 @@ def test_what_python_refused_to_allocate_is_asked_for_like_what_a_kill_was_about
     """A MemoryError comes from a worker that knows its peak; twice the least there is would be no more than it had."""
     run = Run(1)
     full = ShardRecord(0, 1.0, Failure(FailureKind.OUT_OF_MEMORY, "MemoryError", peak_bytes=6 * GIB))
-    scripted(run, [Message(0, [full]), Ended(0, End.RETURNED)])
+    scripted(run, [Message(0, [full]), TaskFinished(0, TaskEnd.RETURNED)])
     assert run.run() is True
     assert run.backend.memory == {0: None, 1: 12 * GIB}
 
@@ -631,7 +633,7 @@ def test_the_slower_of_two_copies_is_cancelled_and_no_failure() -> None:
     run = Run(12, max_in_flight=None)
     slow = 5
 
-    def answer(in_flight: dict[int, Launch]) -> list[News]:
+    def answer(in_flight: dict[int, Launch]) -> list[BackendEvent]:
         rest = {task: launch for task, launch in in_flight.items() if task != slow}
         return Run.answer(run, rest)
 
@@ -649,12 +651,12 @@ def test_a_copy_that_fails_is_told_as_that() -> None:
     run = Run(12)
     slow, copies = 5, 0
 
-    def answer(in_flight: dict[int, Launch]) -> list[News]:
+    def answer(in_flight: dict[int, Launch]) -> list[BackendEvent]:
         nonlocal copies
         for task, launch in in_flight.items():
             if launch.copy_of is not None:
                 copies += 1
-                return [Ended(task, End.CRASHED, "SIGKILL", "node-b", 9)]
+                return [TaskFinished(task, TaskEnd.CRASHED, "SIGKILL", "node-b", 9)]
         if copies:
             return Run.answer(run, in_flight)
         return Run.answer(run, {task: launch for task, launch in in_flight.items() if task != slow})
@@ -671,7 +673,7 @@ def test_what_user_code_asked_to_wait_for_is_passed_on() -> None:
     """In the failure of its record, seconds from when it was told."""
     run = Run(1)
     record = ShardRecord(0, 1.0, Failure(FailureKind.RETRY_LATER, "503", after_s=77.0))
-    scripted(run, [Message(0, [record]), Ended(0, End.RETURNED)])
+    scripted(run, [Message(0, [record]), TaskFinished(0, TaskEnd.RETURNED)])
     assert run.run() is True
     assert run.begun_s[0] == [pytest.approx(77.0)]
 

@@ -12,11 +12,11 @@ import pytest
 from curate.errors import SetupFailed
 from curate.job.job import Job
 from curate.job.params import param
-from curate.runtime.protocol import End, Ended
+from curate.runtime.protocol import TaskEnd, TaskFinished
 from curate.tasks.setup import ENDED, MOST_DEATHS, PATIENCE_S, SetUp, SetupWatch
 from curate.testing.clock import FakeClock
 
-DIED = Ended(1, End.CRASHED, "the worker died: killed")
+DIED = TaskFinished(1, TaskEnd.CRASHED, "the worker died: killed")
 
 
 def test_what_dies_before_it_is_ready_is_named(clock: FakeClock) -> None:
@@ -30,12 +30,12 @@ def test_what_dies_before_it_is_ready_is_named(clock: FakeClock) -> None:
         watch.ended(7, DIED)
 
 
-@pytest.mark.parametrize("end", [End.LOST, End.OUT_OF_MEMORY, End.CANCELLED, End.RETURNED])
-def test_whatever_else_ends_a_task_is_none_of_its_doing(clock: FakeClock, end: End) -> None:
+@pytest.mark.parametrize("end", [TaskEnd.LOST, TaskEnd.OUT_OF_MEMORY, TaskEnd.CANCELLED, TaskEnd.RETURNED])
+def test_whatever_else_ends_a_task_is_none_of_its_doing(clock: FakeClock, end: TaskEnd) -> None:
     watch = SetupWatch(clock)
     for task in range(2 * MOST_DEATHS):
         watch.started(task, "here")
-        assert watch.ended(task, Ended(task, end, "why")) == Ended(task, end, "why")
+        assert watch.ended(task, TaskFinished(task, end, "why")) == TaskFinished(task, end, "why")
 
 
 def test_one_that_is_ready_ends_the_watch(clock: FakeClock) -> None:

@@ -14,8 +14,8 @@ from curate.arrow.order import rows_where
 from curate.exchange.kinds.join import MATCHED, UNMATCHED, Keys
 from curate.exchange.kinds.merge_join import has_null, take_or_null
 from curate.operators.protocol import OperatorDefaults
+from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import READ_ROWS, BatchPosition
-from curate.pipeline.tally import ShardBooks
 
 BROADCAST_HOWS = ("inner", "left", "semi", "anti")
 """Joins of which each left row tells by itself what comes of it."""

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 
 from curate.arrow.groups import Groups, Numbers, groups_of, groups_of_sorted
-from curate.arrow.order import Order, SortKey, take
+from curate.arrow.order import Order, SortKey, take_rows
 from curate.exchange.kinds.base import Regrouping, order_by, slices
 from curate.exchange.protocol import ReducePart
 from curate.operators.protocol import OperatorDefaults
+from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import READ_ROWS, BatchPosition
-from curate.pipeline.tally import ShardBooks
 
 DUPLICATE = "duplicate"
 """Why rows are dropped of whose key another one is kept."""
@@ -58,7 +58,7 @@ class Distinct(Regrouping):
         if groups is None or groups.count == table.num_rows:
             return table
         # As they came: what is merged later is told apart by it.
-        return take(table, pa.array(np.sort(self._kept(groups, table))))
+        return take_rows(table, pa.array(np.sort(self._kept(groups, table))))
 
     def combine(self, tables: Sequence[pa.Table], tally: ShardBooks, part: ReducePart) -> Iterator[pa.Table]:
         del part
@@ -70,7 +70,7 @@ class Distinct(Regrouping):
         starts = order.starts(table)
         tally.drop(table.num_rows - len(starts), DUPLICATE)
         for rows in slices(starts, table, READ_ROWS):
-            yield take(rows, pa.array(self._kept(groups_of_sorted(order, rows), rows)))
+            yield take_rows(rows, pa.array(self._kept(groups_of_sorted(order, rows), rows)))
 
     def _kept(self, groups: Groups, table: pa.Table) -> Numbers:
         """Returns the row of each group that is kept."""
@@ -82,13 +82,13 @@ class Distinct(Regrouping):
         if self.keep == "last":
             rows = rows[::-1]
             order = Order((SortKey(self.by, descending=True),))
-        column = take(table.select([self.by]), pa.array(rows))
+        column = take_rows(table.select([self.by]), pa.array(rows))
         rows = rows[order.indices(column).to_numpy()]
         return np.asarray(rows[Groups(groups.ids[rows], groups.count).firsts()])
 
 
 @dataclass(frozen=True, slots=True)
-class Once(OperatorDefaults):
+class DistinctBatch(OperatorDefaults):
     """Leaves out rows of a batch that are like another one before them."""
 
     how: Distinct

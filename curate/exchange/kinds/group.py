@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from curate.arrow.expressions import unknown_column
 from curate.arrow.groups import groups_of, groups_of_sorted, one_chunk
-from curate.arrow.offsets import packed
+from curate.arrow.offsets import pack_rows
 from curate.arrow.order import Order
 from curate.arrow.unknown import empty
 from curate.errors import ConfigError
@@ -19,8 +19,8 @@ from curate.exchange.kinds.aggregates import Aggregate, begun, make, output_name
 from curate.exchange.kinds.base import Regrouping, order_by, slices
 from curate.exchange.protocol import ReducePart
 from curate.operators.protocol import OperatorDefaults
+from curate.pipeline.shard_books import GROUPED, ShardBooks
 from curate.pipeline.step import READ_ROWS, BatchPosition
-from curate.pipeline.tally import GROUPED, ShardBooks
 
 SLICE_ROWS = 262_144
 """Rows of groups, about, that are brought to results at a time."""
@@ -207,10 +207,10 @@ class GroupRows(Regrouping):
         tally.drop(table.num_rows - len(starts), GROUPED)
         for rows in slices(starts, table, READ_ROWS):
             offsets = np.append(order.starts(rows), rows.num_rows)
-            yield pa.table({GROUP: pa.LargeListArray.from_arrays(pa.array(offsets), packed(rows))})
+            yield pa.table({GROUP: pa.LargeListArray.from_arrays(pa.array(offsets), pack_rows(rows))})
 
 
-def pairs(method: str, aggregates: Any) -> list[Aggregate]:
+def aggregates_of_pairs(method: str, aggregates: Any) -> list[Aggregate]:
     """Returns the aggregates of pairs of a column and a function. Raises ConfigError."""
     given = list(aggregates) if isinstance(aggregates, Iterable) and not isinstance(aggregates, str | Mapping) else []
     if not given or not all(isinstance(one, tuple | list) and len(one) == 2 for one in given):

@@ -13,11 +13,11 @@ from curate.arrow.order import Order
 from curate.errors import ConfigError, SchemaMismatch
 from curate.exchange.kinds.aggregates import value_type
 from curate.exchange.kinds.base import Regrouping, key_columns, order_by
-from curate.exchange.kinds.merge_join import Joining, either, meet, take_or_null
+from curate.exchange.kinds.merge_join import JoinedRows, coalesce, match_keys, take_or_null
 from curate.exchange.protocol import ReducePart
 from curate.operators.protocol import OperatorDefaults
+from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import READ_ROWS, BatchPosition
-from curate.pipeline.tally import ShardBooks
 
 UNMATCHED = "unmatched"
 """Why rows are dropped for whose key there is none on the other side."""
@@ -226,8 +226,8 @@ class Join(Regrouping):
         left, right = self._known(0, left, right), self._known(1, right, left)
         schema = self.keys.joined(left.schema, right.schema, self.how)
         named = right.select(self.keys.right).rename_columns(self.keys.left)
-        meeting = meet(order_by(self.keys.left), left, named)
-        joining = Joining.of(meeting, self.how)
+        meeting = match_keys(order_by(self.keys.left), left, named)
+        joining = JoinedRows.of(meeting, self.how)
         self._book(joining, tally)
         others = right.select([name for name in right.column_names if name not in self.keys.right])
         for left_rows, right_rows in joining.slices(READ_ROWS):
@@ -240,7 +240,7 @@ class Join(Regrouping):
                 keys = take_or_null(named, right_rows)
                 for key in self.keys.left:
                     number = left.schema.get_field_index(key)
-                    columns[number] = either(columns[number], keys.column(key), left_rows)
+                    columns[number] = coalesce(columns[number], keys.column(key), left_rows)
             yield pa.table([*columns, *take_or_null(others, right_rows).columns], schema=schema)
 
     def _known(self, side: int, table: pa.Table, other: pa.Table) -> pa.Table:
@@ -250,7 +250,7 @@ class Join(Regrouping):
         types = [other.schema.field(key).type for key in self.keys.of(1 - side)]
         return pa.schema(list(map(pa.field, self.keys.of(side), types))).empty_table()
 
-    def _book(self, joining: Joining, tally: ShardBooks) -> None:
+    def _book(self, joining: JoinedRows, tally: ShardBooks) -> None:
         meeting, pairs = joining.meeting, joining.pairs
         matched = meeting.matched
         tally.books.created += int(((meeting.right_counts - 1) * meeting.left_counts * pairs).sum())

@@ -12,14 +12,14 @@ import pyarrow as pa
 
 from curate.arrow.declared import identity_of
 from curate.arrow.groups import one_chunk
-from curate.arrow.offsets import unpacked
+from curate.arrow.offsets import unpack_rows
 from curate.errors import BadRow
 from curate.exchange.kinds.group import GROUP
 from curate.operators.convert import formatted, to_table
 from curate.operators.udf import Placement, Udf, UdfOperator
-from curate.pipeline.patience import Busy, patiently
+from curate.pipeline.retry_later import Busy, call_with_retries
+from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import READ_ROWS, BatchPosition
-from curate.pipeline.tally import ShardBooks
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class MapGroups(UdfOperator):
         pending_rows = 0
         start = 0
         for position, end in enumerate(ends.tolist()):
-            group = unpacked(rows.slice(start, end - start))
+            group = unpack_rows(rows.slice(start, end - start))
             tables: list[pa.Table] = []
-            for answer in patiently(
+            for answer in call_with_retries(
                 partial(self._of, group, position, place), kept=position > 0, tries=0 if position else place.tries
             ):
                 if isinstance(answer, Busy):

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.arrow.groups import Numbers
-from curate.arrow.order import Order, take
+from curate.arrow.order import Order, take_rows
 
 HOWS = ("inner", "left", "right", "outer", "semi", "anti")
 """What a join keeps: pairs of rows that match, and with left, right, outer also rows without a match, of that side or
@@ -30,7 +30,7 @@ SPARSE = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class KeyMatches:
     """The keys of two sorted tables, in order: where the rows of each are, and how many, and whether they match."""
 
     left_starts: Numbers
@@ -41,13 +41,13 @@ class Meeting:
     """Whether both sides have rows of the key, and it has no null: nulls match nothing."""
 
 
-def meet(order: Order, left: pa.Table, right: pa.Table) -> Meeting:
+def match_keys(order: Order, left: pa.Table, right: pa.Table) -> KeyMatches:
     """Returns how the keys of two tables meet, which are sorted by `order`, and call the keys the same."""
     starts = [order.starts(one) for one in (left, right)]
-    keys = [take(order.keys_of(one), pa.array(at)) for one, at in zip((left, right), starts, strict=True)]
+    keys = [take_rows(order.keys_of(one), pa.array(at)) for one, at in zip((left, right), starts, strict=True)]
     both = pa.concat_tables(keys)
     rows = order.indices(both).to_numpy().astype(np.int64)
-    ordered = take(both, pa.array(rows))
+    ordered = take_rows(both, pa.array(rows))
     firsts = order.starts(ordered)
     groups = np.zeros(len(rows), np.int64)
     groups[firsts[1:]] = 1
@@ -60,17 +60,17 @@ def meet(order: Order, left: pa.Table, right: pa.Table) -> Meeting:
         count[groups[mine]] = np.diff(np.append(at, one.num_rows))[rows[mine] - before]
         found.append((first, count))
     matched = (found[0][1] > 0) & (found[1][1] > 0)
-    for column in take(ordered, pa.array(firsts)).columns:
+    for column in take_rows(ordered, pa.array(firsts)).columns:
         if column.null_count:
             matched &= np.asarray(column.is_valid().to_numpy(), bool)
-    return Meeting(*found[0], *found[1], matched)
+    return KeyMatches(*found[0], *found[1], matched)
 
 
 @dataclass(frozen=True, slots=True)
-class Joining:
+class JoinedRows:
     """The output rows of a join, by number."""
 
-    meeting: Meeting
+    meeting: KeyMatches
     pairs: Numbers
     """Whether a key gives all pairs of its rows."""
     left_alone: Numbers
@@ -79,7 +79,7 @@ class Joining:
     """How many right rows do, after those."""
 
     @classmethod
-    def of(cls, meeting: Meeting, how: str) -> Joining:
+    def of(cls, meeting: KeyMatches, how: str) -> JoinedRows:
         """Returns what comes of a meeting of keys by one of HOWS."""
         nothing = np.zeros(len(meeting.matched), np.int64)
         unmatched = ~meeting.matched
@@ -126,7 +126,7 @@ def take_or_null(table: pa.Table, rows: Numbers) -> pa.Table:
         wanted, numbers = np.unique(places[there], return_inverse=True)
         part, places = _picked(part, wanted), places.copy()
         places[there] = numbers
-    return take(part, pa.array(places, mask=~there))
+    return take_rows(part, pa.array(places, mask=~there))
 
 
 def _picked(table: pa.Table, rows: Numbers) -> pa.Table:
@@ -136,19 +136,19 @@ def _picked(table: pa.Table, rows: Numbers) -> pa.Table:
     for batch in table.to_batches():
         first, last = np.searchsorted(rows, [at, at + batch.num_rows])
         if first < last:
-            found.append(take(pa.Table.from_batches([batch]), pa.array(rows[first:last] - at)))
+            found.append(take_rows(pa.Table.from_batches([batch]), pa.array(rows[first:last] - at)))
         at += batch.num_rows
     return pa.concat_tables(found)
 
 
-def either(left: pa.ChunkedArray, right: pa.ChunkedArray, rows: Numbers) -> pa.ChunkedArray:
+def coalesce(left: pa.ChunkedArray, right: pa.ChunkedArray, rows: Numbers) -> pa.ChunkedArray:
     """Returns the values of `left`, but of `right` where `rows` is -1; both are as long."""
     if (rows >= 0).all():
         return left
     places = np.arange(len(rows))
     both = pa.chunked_array([*left.chunks, *right.chunks], left.type)
     chosen = pa.array(np.where(rows >= 0, places, places + len(rows)))
-    return take(pa.table({"key": both}), chosen).column(0)
+    return take_rows(pa.table({"key": both}), chosen).column(0)
 
 
 def has_null(table: pa.Table) -> Numbers:

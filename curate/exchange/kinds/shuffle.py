@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from curate.arrow.hashing import random_keys
-from curate.arrow.order import Order, SortKey, take
+from curate.arrow.order import Order, SortKey, take_rows
 from curate.errors import ConfigError
 from curate.exchange.kinds.base import Limitable
 from curate.exchange.protocol import ReducePart
 from curate.operators.protocol import OperatorDefaults
+from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition
-from curate.pipeline.tally import ShardBooks
 
 BUCKET = "__bucket"
 """The column that a shuffle sorts by; rows do not have it before, nor after."""
@@ -122,7 +122,7 @@ class Shuffled(Limitable):
         tally.books.rows_in -= len(order) - len(own)
         plain = rows.drop_columns([BUCKET])
         for start in range(0, len(own), SLICE_ROWS):
-            yield take(plain, pa.array(own[start : start + SLICE_ROWS]))
+            yield take_rows(plain, pa.array(own[start : start + SLICE_ROWS]))
 
 
 SLICE_ROWS = 1 << 16

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.arrow.order import Order, take
+from curate.arrow.order import Order, take_rows
 from curate.exchange.kinds.base import Limitable
 
 FOLDED_ROWS = 1 << 16
@@ -45,4 +45,4 @@ class Sorted(Limitable):
 
     def fold(self, side: int, table: pa.Table) -> pa.Table:
         del side
-        return take(table, self.order.indices(table).slice(0, self.first))
+        return take_rows(table, self.order.indices(table).slice(0, self.first))

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from curate.arrow.order import Order
 from curate.exchange.protocol import ExchangeDefaults, ReducePart
-from curate.pipeline.tally import ShardBooks
+from curate.pipeline.shard_books import ShardBooks
 
 ZIPPED = "zipped"
 """Why rows are dropped that became part of a row of the first dataset."""

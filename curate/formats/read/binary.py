@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from curate.errors import CorruptInput
 from curate.formats.encoding import ReadAs
-from curate.formats.read.stream import Stored
+from curate.formats.read.stream import StoredStream
 from curate.storage.protocol import Object, Store
 
 LARGEST_BYTES = (1 << 31) - 1
@@ -37,7 +37,7 @@ def stored_bytes(store: Store, object: Object) -> bytes:
             f"{object.uri}: has {object.size:,} bytes, and a value has at most {LARGEST_BYTES:,}; leave it out, or "
             "read it piece by piece in the process_file of a FileJob"
         )
-    with Stored(store, object) as stored:
+    with StoredStream(store, object) as stored:
         data = stored.read()
     if len(data) != object.size:
         raise CorruptInput(f"{object.uri}: has {len(data):,} bytes, and was listed with {object.size:,}")

@@ -37,7 +37,7 @@ from curate.formats.encoding import Codec, ReadAs
 from curate.formats.file_schema import refuse_mismatch
 from curate.formats.read.charset import refuse_wide
 from curate.formats.read.json_schema import missing_column
-from curate.formats.read.stream import BLOCK_BYTES, Source
+from curate.formats.read.stream import BLOCK_BYTES, DecompressedStream
 from curate.storage.protocol import Object, Store
 
 _LARGEST_ROW_BYTES = 1 << 28
@@ -122,7 +122,7 @@ class _Parser:
         """Returns the column names; none for an empty file. Raises CorruptInput."""
         while self._header is None:
             try:
-                with Source(self._store, self._object, self._codec) as source:
+                with DecompressedStream(self._store, self._object, self._codec) as source:
                     reader = self._open(source, [], is_header=True)
                     self._header = [] if reader is None else [self._utf8(name) for name in reader.schema.names]
             except _EnoughError:
@@ -145,7 +145,7 @@ class _Parser:
 
     def _attempt(self) -> Iterator[pa.Table]:
         names = self.header() if self._names is None else self._names
-        with Source(self._store, self._object, self._codec) as source:
+        with DecompressedStream(self._store, self._object, self._codec) as source:
             reader = self._open(source, names)
             if reader is None:
                 return
@@ -160,7 +160,7 @@ class _Parser:
                     table = pa.Table.from_batches([batch]).rename_columns(names)
                     yield _from_latin1(table) if self._latin1 else table
 
-    def _open(self, source: Source, names: list[str], *, is_header: bool = False) -> Any:
+    def _open(self, source: DecompressedStream, names: list[str], *, is_header: bool = False) -> Any:
         if self._latin1:
             names = [name.encode().decode("latin-1") for name in names]
 
@@ -257,7 +257,7 @@ class _Decoded:
     closed = False
 
     def __init__(
-        self, source: Source, latin1: bool, end: Callable[[], bytes] | None, enough: Callable[[int], bool]
+        self, source: DecompressedStream, latin1: bool, end: Callable[[], bytes] | None, enough: Callable[[int], bool]
     ) -> None:
         self._source = source
         self._latin1 = latin1

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from curate.errors import CorruptInput, ObjectNotFound
-from curate.formats.read.stream import BLOCK_BYTES, Source
+from curate.formats.read.stream import BLOCK_BYTES, DecompressedStream
 from curate.storage.protocol import Object, Store
 
 HEAD_BYTES = 64 << 10
@@ -52,7 +52,7 @@ def stored_as_array(store: Store, object: Object) -> bool:
         return False
 
 
-def element_blocks(source: Source, uri: str) -> Iterator[list[bytes]]:
+def element_blocks(source: DecompressedStream, uri: str) -> Iterator[list[bytes]]:
     """Yields the elements of an array as they stand, without the space around them, about a block of them at a time;
     the source is at its beginning. What follows the array is left in the source.
 

@@ -22,7 +22,7 @@ from curate.formats.read.json_array import element_blocks, is_array
 from curate.formats.read.json_schema import infer_schema
 from curate.formats.read.json_values import columns_of
 from curate.formats.read.lines import lines_of
-from curate.formats.read.stream import BLOCK_BYTES, Source
+from curate.formats.read.stream import BLOCK_BYTES, DecompressedStream
 from curate.storage.protocol import Object, Store
 
 SAMPLED_BYTES = 64 << 20
@@ -91,14 +91,14 @@ def _blocks(
     """Yields the lines that begin in [start, stop), or the elements of a file that is an array, which has no slices."""
     if stop is not None and stop <= start:
         return
-    with Source(store, object, codec, max(0, start - 1)) as source:
+    with DecompressedStream(store, object, codec, max(0, start - 1)) as source:
         if start == 0 and stop is None:
             while is_array(_head(source)):
                 yield from element_blocks(source, object.uri)
         yield from lines_of(source, start, stop)
 
 
-def _head(source: Source) -> bytes:
+def _head(source: DecompressedStream) -> bytes:
     head = source.read(BLOCK_BYTES)
     source.unread(head)
     return head

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from curate.errors import CorruptInput
 from curate.formats.encoding import Codec
 from curate.formats.read.charset import refuse_wide
-from curate.formats.read.stream import BLOCK_BYTES, Source
+from curate.formats.read.stream import BLOCK_BYTES, DecompressedStream
 from curate.storage.protocol import Object, Store
 
 _BEYOND_BYTES = 64 << 10
@@ -36,11 +36,11 @@ def line_blocks(
     """
     if stop is not None and stop <= start:
         return
-    with Source(store, object, codec, max(0, start - 1)) as source:
+    with DecompressedStream(store, object, codec, max(0, start - 1)) as source:
         yield from lines_of(source, start, stop)
 
 
-def lines_of(source: Source, start: int = 0, stop: int | None = None) -> Iterator[list[bytes]]:
+def lines_of(source: DecompressedStream, start: int = 0, stop: int | None = None) -> Iterator[list[bytes]]:
     """Yields the lines of a source as `line_blocks` does; it is at byte start - 1, or at the beginning."""
     begin = max(0, start - 1)
     # Bytes before the end of the line that byte start - 1 is in belong to the neighbour.

@@ -24,7 +24,7 @@ from curate.formats.bad_line import OnBadRow, RejectedRow
 from curate.formats.encoding import ReadAs
 from curate.formats.file_schema import refuse_mismatch
 from curate.formats.read.json_schema import missing_column
-from curate.formats.read.stream import Stored
+from curate.formats.read.stream import StoredStream
 from curate.storage.protocol import Object, Store
 
 _DECODE_ROWS = 16_384
@@ -49,14 +49,14 @@ _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE
 @contextmanager
 def _opened(store: Store, object: Object) -> Iterator[pq.ParquetFile]:
     """Yields the file, its footer read. Raises CorruptInput."""
-    with Stored(store, object) as stored:
+    with StoredStream(store, object) as stored:
         with broken(stored):
             file = pq.ParquetFile(pa.PythonFile(stored, mode="r"), pre_buffer=False)
         yield file
 
 
 @contextmanager
-def broken(stored: Stored) -> Iterator[None]:
+def broken(stored: StoredStream) -> Iterator[None]:
     """Turns what Arrow says of a file that it cannot read into CorruptInput with the URI."""
     try:
         yield
@@ -111,7 +111,7 @@ def read_parquet(
     A column that is missing is null if `how` is given. Raises CorruptInput; SchemaMismatch for a column that is missing
     otherwise, or does not widen to its held type.
     """
-    with Stored(store, object) as stored:
+    with StoredStream(store, object) as stored:
         with broken(stored):
             source = pa.PythonFile(stored, mode="r")
             file = pq.ParquetFile(source, pre_buffer=False)

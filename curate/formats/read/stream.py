@@ -20,7 +20,7 @@ BLOCK_BYTES = 1 << 20
 """Decompressed bytes read at a time. Parsed JSON takes some ten times this; larger blocks are no faster."""
 
 
-class Stored:
+class StoredStream:
     """The object's bytes as stored: what Arrow sees as a Python file. Remembers the error that went through it."""
 
     def __init__(self, store: Store, object: Object) -> None:
@@ -77,16 +77,16 @@ class Stored:
         self.close()
 
 
-class Source:
+class DecompressedStream:
     """The object's bytes, decompressed, from its beginning or (uncompressed only) from byte `start`."""
 
     def __init__(
-        self, store: Store, object: Object, codec: Codec | None, start: int = 0, stored: Stored | None = None
+        self, store: Store, object: Object, codec: Codec | None, start: int = 0, stored: StoredStream | None = None
     ) -> None:
         """Opens the object, unless it is given as `stored`. Raises CorruptInput if it is gone or replaced."""
         self.uri = object.uri
         self._codec = codec
-        self._stored = Stored(store, object) if stored is None else stored
+        self._stored = StoredStream(store, object) if stored is None else stored
         self._left = object.size - start
         self._unread = b""
         self._unpacked: Any = None

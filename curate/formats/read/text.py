@@ -12,7 +12,7 @@ from curate.formats.bad_line import OnBadRow, RejectedRow
 from curate.formats.encoding import Codec, ReadAs, line_feeds
 from curate.formats.read.json_schema import missing_column
 from curate.formats.read.lines import LARGEST_LINE_BYTES, line_blocks
-from curate.formats.read.stream import BLOCK_BYTES, Source
+from curate.formats.read.stream import BLOCK_BYTES, DecompressedStream
 from curate.storage.protocol import Object, Store
 
 LINES_SCHEMA = pa.schema([("text", pa.string())])
@@ -118,7 +118,7 @@ def _lines(
 def _decoded(store: Store, object: Object, codec: Codec | None, encoding: str) -> Iterator[list[str]]:
     decoder = codecs.getincrementaldecoder(encoding)()
     rest = ""
-    with Source(store, object, codec) as source:
+    with DecompressedStream(store, object, codec) as source:
         while True:
             block = source.read(BLOCK_BYTES)
             try:

@@ -46,7 +46,7 @@ class Buffer(io.BytesIO):
         """Arrow closes what it was given; what was written can still be drained."""
 
 
-class Summed:
+class Crc32Sink:
     """A sink that hands on what it is given, and keeps its checksum."""
 
     def __init__(self, sink: Sink) -> None:

@@ -23,7 +23,7 @@ from curate.arrow.schema import conform
 from curate.arrow.unknown import empty
 from curate.errors import ConfigError
 from curate.formats.record import gzip_trailer, zstd_trailer
-from curate.formats.write.compress import Compressor, Sink, Summed
+from curate.formats.write.compress import Compressor, Crc32Sink, Sink
 
 _ENCODE_ROWS = 16_384
 
@@ -41,7 +41,7 @@ class CsvOutput:
         self._schema = stored_schema(schema)
         for field in schema:
             _check(field)
-        self._stored = Summed(sink)
+        self._stored = Crc32Sink(sink)
         self._compressor = Compressor(self._stored, codec)
         self._trailer = gzip_trailer if codec == "gzip" else zstd_trailer
         if len(schema):

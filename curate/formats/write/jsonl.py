@@ -23,7 +23,7 @@ from curate.arrow.schema import conform
 from curate.errors import ConfigError
 from curate.formats.read.json_values import readable
 from curate.formats.record import gzip_trailer, zstd_trailer
-from curate.formats.write.compress import Compressor, Sink, Summed
+from curate.formats.write.compress import Compressor, Crc32Sink, Sink
 
 _MOMENT = "%Y-%m-%dT%H:%M:%S"
 
@@ -49,7 +49,7 @@ class JsonlOutput:
         self.rows = 0
         self._sink = sink
         self._schema = schema
-        self._stored = Summed(sink)
+        self._stored = Crc32Sink(sink)
         self._compressor = Compressor(self._stored, codec)
         self._trailer = gzip_trailer if codec == "gzip" else zstd_trailer
 

@@ -39,28 +39,28 @@ from ray import exceptions as ray_errors
 
 from curate.errors import ConfigError
 from curate.runtime import shipping
-from curate.runtime.demand import Want, Watch
+from curate.runtime.demand import Demand, DemandWatch
 from curate.runtime.interrupts import uninterrupted
-from curate.runtime.kept import Guard, Kept, spoilt
+from curate.runtime.process_guard import ProcessGuard, SavedProcess, spoilt
 from curate.runtime.protocol import (
+    BackendEvent,
     Block,
     BlockLostError,
-    End,
-    Ended,
+    BlockReady,
     Message,
-    News,
-    Offer,
     PoolSpec,
     PoolState,
     PoolUser,
     Program,
     Resources,
     Started,
+    TaskEnd,
+    TaskFinished,
 )
 from curate.runtime.ray import session as ray_session
-from curate.runtime.ray.calls import Address, CalledPool, TaskAtWork
-from curate.runtime.ray.cluster import View, leaves, made_by_this_process
-from curate.runtime.ray.errors import Place, ended
+from curate.runtime.ray.calls import CalledPool, PoolAddress, TaskAtWork
+from curate.runtime.ray.cluster import ClusterView, leaves, made_by_this_process
+from curate.runtime.ray.errors import CallSite, ended
 from curate.runtime.ray.pools import Pools
 from curate.runtime.ray.versions import check_of_workers, refuse_other_code
 from curate.runtime.scaling import does_not_fit, fits, needs
@@ -86,7 +86,7 @@ _programs: dict[str, Program] = {}
 """The program that this worker process keeps, with whatever it has loaded, by its key."""
 
 
-def _run(key: str, reference: Any, addresses: Sequence[Address], task: int, work: Any) -> Iterator[Any]:
+def _run(key: str, reference: Any, addresses: Sequence[PoolAddress], task: int, work: Any) -> Iterator[Any]:
     """Returns what a task of a program yields, in a worker."""
     program = _programs.get(key)
     if new := program is None:
@@ -105,7 +105,7 @@ def _kept(program: Program, work: Any, *, new: bool) -> Iterator[Any]:
     What the first task of a program changes may be what its `setup` changed.
     """
     try:
-        with Guard(None if new else Kept()):
+        with ProcessGuard(None if new else SavedProcess()):
             yield from program.run(work)
     finally:
         if spoilt():
@@ -175,7 +175,7 @@ class RayBackend:
         self._session: ray_session.Session | None = None
         """The connection to Ray, while it is used and was made here."""
         self._tasks: dict[Any, _Task] = {}
-        self._view = View()
+        self._view = ClusterView()
         self._pools: Pools | None = None
         self._slots = 0
         self._counted = (0, 0)
@@ -186,7 +186,7 @@ class RayBackend:
         self._resources = Resources()
         self._options: dict[str, Any] = {}
         self._functions: dict[tuple[str, int | None, bool], Any] = {}
-        self._watch = Watch()
+        self._watch = DemandWatch()
         self._looked_s = -math.inf
 
     def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> float:
@@ -301,7 +301,7 @@ class RayBackend:
         if now_s - self._looked_s < LOOK_S:
             return
         self._looked_s = now_s
-        wants = [Want("tasks", needs(self._resources))] if self._tasks and not self.slots() else []
+        wants = [Demand("tasks", needs(self._resources))] if self._tasks and not self.slots() else []
         wants += self._pools.wants() if self._pools else []
         nodes = [node.resources for node in self._view.nodes().values() if node.stays]
         self._watch.look(now_s, wants, nodes, self._view.kinds)
@@ -366,7 +366,7 @@ class RayBackend:
         ref = function("bundle").remote(_packed((interval_s, task, payload)))
         self._tasks[ref] = _Task(task, streams=True)
 
-    def poll(self, timeout_s: float) -> list[News]:
+    def poll(self, timeout_s: float) -> list[BackendEvent]:
         """Returns the messages and ends that are ready, in completion order."""
         if self._pools:
             self._pools.tend(len(self._tasks))
@@ -388,11 +388,11 @@ class RayBackend:
         running.offers, running.size_bytes = False, None
         return _Block(next(ref), running, self)
 
-    def _harvest(self, ref: Any) -> Iterator[News]:
+    def _harvest(self, ref: Any) -> Iterator[BackendEvent]:
         task = self._tasks[ref]
         if task.size_bytes is not None:
             task.offers = True
-            yield Offer(task.number, task.size_bytes)
+            yield BlockReady(task.number, task.size_bytes)
             return
         try:
             item = ray.get(next(ref) if task.streams else ref)
@@ -403,7 +403,7 @@ class RayBackend:
             value = pickle.loads(item)
         except StopIteration:
             del self._tasks[ref]
-            yield Ended(task.number, End.RETURNED, node=task.node, pid=task.pid)
+            yield TaskFinished(task.number, TaskEnd.RETURNED, node=task.node, pid=task.pid)
             return
         except ray_errors.RayError as error:
             del self._tasks[ref]
@@ -419,16 +419,16 @@ class RayBackend:
             yield Message(task.number, value)
         if not task.streams:
             del self._tasks[ref]
-            yield Ended(task.number, End.RETURNED)
+            yield TaskFinished(task.number, TaskEnd.RETURNED)
 
-    def _died(self, task: _Task, error: ray_errors.RayError) -> Ended:
+    def _died(self, task: _Task, error: ray_errors.RayError) -> TaskFinished:
         """Returns how a task, or the worker that held a block of it, ended. Raises ConfigError if it was no worker for
         this driver."""
         refuse_other_code(error)
         return ended(
             task.number,
             error,
-            Place(task.node, task.pid, task.node_id),
+            CallSite(task.node, task.pid, task.node_id),
             leaves=leaves,
             names=self._view.names,
             cancelled=task.cancelled,

@@ -31,9 +31,9 @@ import ray
 from ray import exceptions
 from ray.experimental import internal_kv
 
-from curate.runtime.protocol import Call, CallLostError, End, Ended, PoolProgram
+from curate.runtime.protocol import Call, CallLostError, PoolProgram, TaskEnd, TaskFinished
 from curate.runtime.ray.cluster import leaves
-from curate.runtime.ray.errors import Place, ended
+from curate.runtime.ray.errors import CallSite, ended
 
 NAMESPACE = "curate"
 """Of the boards in the key-value store."""
@@ -81,7 +81,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Board:
+class ActorDirectory:
     """What the callers of a pool must know."""
 
     members: tuple[Member, ...] = ()
@@ -96,7 +96,7 @@ class Board:
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class PoolAddress:
     """Where the actors of a pool are found."""
 
     key: str
@@ -117,7 +117,7 @@ class Address:
         """Removes what an actor said of where it is."""
         internal_kv._internal_kv_del(f"{self.actor(serial)}{BEGUN}", namespace=NAMESPACE)
 
-    def publish(self, board: Board) -> None:
+    def publish(self, board: ActorDirectory) -> None:
         """Shows a board in place of the one before."""
         internal_kv._internal_kv_put(self.key, pickle.dumps(board), overwrite=True, namespace=NAMESPACE)
 
@@ -135,7 +135,7 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ActorStatus:
     """How an actor is doing."""
 
     node_id: str
@@ -217,18 +217,18 @@ class Actor:
                 self._event(announced).set()
                 del self._begun[announced]
 
-    async def begun(self, announced: str) -> Place:
+    async def begun(self, announced: str) -> CallSite:
         """Returns where it is, when a call that was announced begins."""
         await self._event(announced).wait()
-        return Place(platform.node(), os.getpid(), self._node_id)
+        return CallSite(platform.node(), os.getpid(), self._node_id)
 
     def _event(self, announced: str) -> asyncio.Event:
         return self._begun.setdefault(announced, asyncio.Event())
 
-    async def look(self) -> Look:
+    async def look(self) -> ActorStatus:
         """Returns how it is doing."""
         work, now = self._work, time.monotonic()
-        return Look(
+        return ActorStatus(
             self._node_id,
             platform.node(),
             os.getpid(),
@@ -312,21 +312,23 @@ class _Call:
             answer = ray.get(self.ref)
         except exceptions.RayError as error:
             end = ended(self.task, error, self._place, leaves=leaves, names={})
-            if end.end in (End.CRASHED, End.LOST, End.OUT_OF_MEMORY):
+            if end.end in (TaskEnd.CRASHED, TaskEnd.LOST, TaskEnd.OUT_OF_MEMORY):
                 self.pool.lost(self, end, dead=isinstance(error, _DEATHS))
                 return False
             self.settle(error=error)
         else:
             if isinstance(answer, _Exited):
                 place = self._place
-                self.settle(error=CallLostError(Ended(self.task, End.CRASHED, answer.detail, place.node, place.pid)))
+                self.settle(
+                    error=CallLostError(TaskFinished(self.task, TaskEnd.CRASHED, answer.detail, place.node, place.pid))
+                )
             else:
                 self.settle(answer)
         return True
 
     @property
-    def _place(self) -> Place:
-        return Place(self.member.node, self.member.pid, self.member.node_id) if self.member else Place()
+    def _place(self) -> CallSite:
+        return CallSite(self.member.node, self.member.pid, self.member.node_id) if self.member else CallSite()
 
     def settle(self, answer: Any = None, error: Exception | None = None) -> None:
         self.answer, self.error, self.settled = answer, error, True
@@ -337,10 +339,10 @@ class _Call:
 class CalledPool:
     """A pool as a task sees it. A call goes to the actor with the fewest calls of this task, the nearest first."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: PoolAddress) -> None:
         self._address = address
         self._raw: bytes | None = None
-        self._board = Board()
+        self._board = ActorDirectory()
         self._read_s = float("-inf")
         self._handles: dict[int, Any] = {}
         self._gone: set[int] = set()
@@ -369,7 +371,7 @@ class CalledPool:
         """Returns the calls that an actor has, as far as is known, in the order in which they were made."""
         return self._in_order(call for call in self._calls if call.serial == serial and call.ref is not None)
 
-    def lost(self, call: _Call, end: Ended, *, dead: bool) -> None:
+    def lost(self, call: _Call, end: TaskFinished, *, dead: bool) -> None:
         """Makes a call again that has no answer, or gives it up; `dead` if its actor is gone for good."""
         if dead:
             self._gone.add(call.serial)
@@ -382,7 +384,7 @@ class CalledPool:
             end = replace(end, node=begun.node, pid=begun.pid)
         # Not announced, it may be what killed the actor, like all that were sent there.
         suspect = call.began is None or begun is not None
-        if suspect and end.end is not End.LOST and call.serial not in self._board.dismissed:
+        if suspect and end.end is not TaskEnd.LOST and call.serial not in self._board.dismissed:
             call.deaths += 1
         call.ref = call.began = None
         if call.deaths >= MAX_DEATHS or call.sends >= MAX_SENDS:
@@ -402,7 +404,7 @@ class CalledPool:
                 return
             if time.monotonic() > until_s:
                 what = f"the pool {self._address.name} had no actor for {PATIENCE_S:g} s"
-                call.settle(error=CallLostError(Ended(call.task, End.LOST, what)))
+                call.settle(error=CallLostError(TaskFinished(call.task, TaskEnd.LOST, what)))
                 return
             time.sleep(LOOK_AGAIN_S)
 
@@ -480,12 +482,12 @@ def _arrived(ref: Any) -> bool:
     return bool(ray.wait([ref], timeout=0)[0])
 
 
-def _begun(ref: Any) -> Place | None:
+def _begun(ref: Any) -> CallSite | None:
     """Returns where a call that was announced has begun, None if that was not said."""
     if not _arrived(ref):
         return None
     try:
-        place: Place = ray.get(ref)
+        place: CallSite = ray.get(ref)
     except exceptions.RayError:
         return None
     return place

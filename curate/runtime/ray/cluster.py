@@ -46,7 +46,7 @@ class Node:
         return self.alive and not self.draining
 
 
-class View:
+class ClusterView:
     """The nodes of the cluster, read every two seconds at most."""
 
     def __init__(self) -> None:

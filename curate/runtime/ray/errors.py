@@ -9,8 +9,8 @@ from typing import Any
 
 from ray import exceptions
 
-from curate.runtime.kept import ProcessSpoiltError
-from curate.runtime.protocol import CallLostError, End, Ended
+from curate.runtime.process_guard import ProcessSpoiltError
+from curate.runtime.protocol import CallLostError, TaskEnd, TaskFinished
 from curate.units import format_bytes
 
 MAX_DETAIL = 4000
@@ -27,7 +27,7 @@ _ACTORS_NODE_DIED = re.compile(r"\bnode (has )?died\b|\bnode is dead\b", re.IGNO
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CallSite:
     """Where something ran, as far as that is known."""
 
     node: str = ""
@@ -39,56 +39,58 @@ class Place:
 def ended(
     task: int,
     error: exceptions.RayError,
-    place: Place,
+    place: CallSite,
     *,
     leaves: Callable[[str], bool],
     names: Mapping[str, str],
     cancelled: bool = False,
-) -> Ended:
+) -> TaskFinished:
     """Returns what Ray's error means. What it is about may hide as the cause of a task's own error.
 
     `leaves` tells whether a node is dead or about to be, `names` the machine of a node. The first line of the detail is
     the same for all that is alike: failures are grouped by it.
     """
     node, pid, peak_bytes = place.node, place.pid, 0
-    end, detail = End.RAISED, str(error)[-MAX_DETAIL:]
+    end, detail = TaskEnd.RAISED, str(error)[-MAX_DETAIL:]
     for link in _chain(error):
         if isinstance(link, CallLostError):
             return replace(link.ended, task=task)
         if isinstance(link, ProcessSpoiltError):
-            return Ended(task, End.LOST, f"its worker was replaced: another shard had changed {link}", node, pid)
+            return TaskFinished(
+                task, TaskEnd.LOST, f"its worker was replaced: another shard had changed {link}", node, pid
+            )
         if isinstance(link, exceptions.OutOfMemoryError):
             pid, peak_bytes = killed_for_memory(str(link), pid)
             held = f"the worker held {format_bytes(peak_bytes)} when" if peak_bytes else "the worker was killed when"
-            end, detail = End.OUT_OF_MEMORY, f"{held} its node ran out of memory\n{link}"
+            end, detail = TaskEnd.OUT_OF_MEMORY, f"{held} its node ran out of memory\n{link}"
         elif isinstance(link, _LOST):
             what = "an object was lost" if isinstance(link, exceptions.ObjectLostError) else "the node died"
-            end, detail = End.LOST, f"{what}\n{type(link).__name__}: {link}"
+            end, detail = TaskEnd.LOST, f"{what}\n{type(link).__name__}: {link}"
         elif isinstance(link, exceptions.TaskCancelledError):
             # Unasked, it is a KeyboardInterrupt that came from the task itself.
-            end = End.CANCELLED if cancelled else End.CRASHED
+            end = TaskEnd.CANCELLED if cancelled else TaskEnd.CRASHED
             detail = "it was cancelled" if cancelled else "KeyboardInterrupt: in the worker"
         elif isinstance(link, exceptions.WorkerCrashedError):
             if cancelled:
-                end, detail = End.CANCELLED, "its worker was killed"
+                end, detail = TaskEnd.CANCELLED, "its worker was killed"
             elif leaves(place.node_id):
                 # What takes a machine away may kill its processes one by one.
-                end, detail = End.LOST, "the worker died on a node that is draining or dead"
+                end, detail = TaskEnd.LOST, "the worker died on a node that is draining or dead"
             else:
-                end, detail = End.CRASHED, "the worker died: killed, a segmentation fault, or an exit"
+                end, detail = TaskEnd.CRASHED, "the worker died: killed, a segmentation fault, or an exit"
         elif isinstance(link, exceptions.ActorUnavailableError):
-            end, detail = End.LOST, f"the actor could not be reached\n{link}"
+            end, detail = TaskEnd.LOST, f"the actor could not be reached\n{link}"
         elif isinstance(link, exceptions.RayActorError):
             if link.preempted or _ACTORS_NODE_DIED.search(str(link)) or leaves(place.node_id):
-                end, detail = End.LOST, f"the actor's node died\n{link}"
+                end, detail = TaskEnd.LOST, f"the actor's node died\n{link}"
             else:
-                end, detail = End.CRASHED, f"the actor died: killed, a segmentation fault, or an exit\n{link}"
+                end, detail = TaskEnd.CRASHED, f"the actor died: killed, a segmentation fault, or an exit\n{link}"
         else:
             continue
         found = _NODE_ID.search(str(link))
         node = node or (names.get(found[1], "") if found else "")
         break
-    return Ended(task, end, detail[:MAX_DETAIL], node, pid, peak_bytes)
+    return TaskFinished(task, end, detail[:MAX_DETAIL], node, pid, peak_bytes)
 
 
 def killed_for_memory(message: str, pid: int = 0) -> tuple[int, int]:

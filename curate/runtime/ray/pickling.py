@@ -9,7 +9,7 @@ from ray import cloudpickle
 from curate.runtime import shipping
 
 
-def packed(value: Any) -> bytes:
+def pickle_value(value: Any) -> bytes:
     """Returns bytes of which `pickle.loads` makes `value` in another process; functions of the program included.
 
     Whatever a module has that can be imported there is referred to by name. Raises what pickling raises.

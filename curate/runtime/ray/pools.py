@@ -20,13 +20,13 @@ from ray import exceptions
 
 from curate.errors import PoolFailed
 from curate.log import get_logger
-from curate.runtime.demand import Want
-from curate.runtime.protocol import End, Ended, PoolSpec, PoolState, Resources
-from curate.runtime.ray.calls import Actor, Address, Board, Look, Member
-from curate.runtime.ray.cluster import Node, View, leaves
-from curate.runtime.ray.errors import Place, ended
+from curate.runtime.demand import Demand
+from curate.runtime.protocol import PoolSpec, PoolState, Resources, TaskEnd, TaskFinished
+from curate.runtime.ray.calls import Actor, ActorDirectory, ActorStatus, Member, PoolAddress
+from curate.runtime.ray.cluster import ClusterView, Node, leaves
+from curate.runtime.ray.errors import CallSite, ended
 from curate.runtime.ray.versions import check_of_workers, refuse_other_code
-from curate.runtime.scaling import Sight, Trend, fits, needs, scale, take
+from curate.runtime.scaling import LoadTrend, PoolLoad, fits, needs, scale, take_resources
 
 LOOK_S = 1.0
 """How often actors are asked how they are, in a small pool."""
@@ -71,11 +71,11 @@ class _Actor:
     asked_s: float
     ask: Any
     """What it will say."""
-    seen: Look | None = None
+    seen: ActorStatus | None = None
     """What it said last; None while it starts."""
     seen_s: float = -math.inf
     """When it was asked that."""
-    before: Look | None = None
+    before: ActorStatus | None = None
     """What it said before that."""
     begun_s: float | None = None
     """Since when it is being set up; None while it waits for a place, and once it is."""
@@ -95,7 +95,7 @@ class _Pool:
     """A pool and its actors."""
 
     spec: PoolSpec
-    address: Address
+    address: PoolAddress
     program: Any
     """Reference to what its actors run."""
     size: int
@@ -108,10 +108,10 @@ class _Pool:
     wait_until_s: float = -math.inf
     """No actor is started before."""
     dismissed: set[int] = field(default_factory=set)
-    trend: Trend = field(default_factory=Trend)
+    trend: LoadTrend = field(default_factory=LoadTrend)
     start_s: float = 0.0
     """How long the last actor took to load."""
-    board: Board | None = None
+    board: ActorDirectory | None = None
     share: int = 2
 
     @property
@@ -155,7 +155,7 @@ class _Pool:
     def show(self, refresh_s: float) -> None:
         """Tells the callers who is there, if that has changed."""
         ready = [one for one in self.ready if one.leaves_s is None] or self.ready
-        board = Board(
+        board = ActorDirectory(
             tuple(Member(one.serial, one.seen.node_id, one.seen.node, one.seen.pid) for one in ready if one.seen),
             tuple(one.serial for one in self.actors.values() if one.seen is None),
             frozenset(serial for serial in self.dismissed if serial >= self.started - MAX_DISMISSED),
@@ -170,7 +170,7 @@ class _Pool:
 class Pools:
     """The pools of one program."""
 
-    def __init__(self, specs: Sequence[PoolSpec], view: View, task: Resources) -> None:
+    def __init__(self, specs: Sequence[PoolSpec], view: ClusterView, task: Resources) -> None:
         self._view = view
         self._task = needs(task)
         self._log = get_logger()
@@ -183,7 +183,7 @@ class Pools:
         self._pools = [
             _Pool(
                 spec,
-                Address(f"curate-{uuid.uuid4().hex}", spec.name),
+                PoolAddress(f"curate-{uuid.uuid4().hex}", spec.name),
                 ray.put(spec.program),
                 spec.min_size,
             )
@@ -191,13 +191,13 @@ class Pools:
         ]
 
     @property
-    def addresses(self) -> list[Address]:
+    def addresses(self) -> list[PoolAddress]:
         """Where callers find them."""
         return [pool.address for pool in self._pools]
 
-    def wants(self) -> list[Want]:
+    def wants(self) -> list[Demand]:
         """Returns the pools without an actor that takes calls, and what one holds."""
-        return [Want(f"the pool {one.spec.name}", needs(one.spec.resources)) for one in self._pools if not one.ready]
+        return [Demand(f"the pool {one.spec.name}", needs(one.spec.resources)) for one in self._pools if not one.ready]
 
     def wait(self, stopped: Callable[[], bool], look: Callable[[], None]) -> None:
         """Waits until each pool has an actor that is ready, or `stopped` says so; calls `look` now and then. Raises
@@ -245,7 +245,7 @@ class Pools:
             pool, actor = asks[ask]
             actor.ask = None
             try:
-                seen: Look = ray.get(ask)
+                seen: ActorStatus = ray.get(ask)
             except exceptions.ActorUnavailableError:
                 continue
             except exceptions.RayError as error:
@@ -274,24 +274,24 @@ class Pools:
 
     def _died(self, pool: _Pool, actor: _Actor, error: exceptions.RayError, now: float) -> None:
         seen = actor.seen
-        place = Place(seen.node, seen.pid, seen.node_id) if seen else Place()
+        place = CallSite(seen.node, seen.pid, seen.node_id) if seen else CallSite()
         end = ended(0, error, place, leaves=leaves, names=self._view.names)
         if seen is not None:
             if actor.leaves_s is None:
-                self._log.warning("an actor died and is replaced", pool=pool.spec.name, **_told(end))
+                self._log.warning("an actor died and is replaced", pool=pool.spec.name, **_end_fields(end))
             return
         pool.address.forget(actor.serial)
         # No call can have begun there.
         pool.dismissed.add(actor.serial)
-        raised = bool(getattr(error, "actor_init_failed", False)) or end.end is End.RAISED
-        if end.end is not End.LOST:
+        raised = bool(getattr(error, "actor_init_failed", False)) or end.end is TaskEnd.RAISED
+        if end.end is not TaskEnd.LOST:
             pool.failed_starts += 1
             pool.wait_until_s = now + min(RETRY_S, 2.0**pool.failed_starts)
         refuse_other_code(error)
         if not pool.ready and (raised or pool.failed_starts >= MAX_FAILED_STARTS):
             often = "" if raised else f", {pool.failed_starts} times in a row"
             raise PoolFailed(f"{pool.spec.name}: an actor cannot be set up{often}\n{error if raised else end.detail}")
-        self._log.warning("an actor could not start", pool=pool.spec.name, **_told(end))
+        self._log.warning("an actor could not start", pool=pool.spec.name, **_end_fields(end))
 
     def _leave(self, pool: _Pool, now: float) -> None:
         """Sends no more calls to actors on nodes that are about to leave; ends those that have done what they had."""
@@ -316,7 +316,7 @@ class Pools:
     def _scale(self, now: float) -> None:
         elapsed_s, self._scaled_s = now - self._scaled_s, now
         sights = [
-            Sight(
+            PoolLoad(
                 needs(pool.spec.resources),
                 pool.spec.min_size,
                 pool.spec.max_size,
@@ -382,13 +382,13 @@ class Pools:
             held = needs(pool.spec.resources)
             for actor in pool.ready:
                 if actor.seen and actor.seen.node_id in left:
-                    take(left[actor.seen.node_id], held)
+                    take_resources(left[actor.seen.node_id], held)
         for pool in self._pools:
             held = needs(pool.spec.resources)
             for _ in range(sum(one.seen is None for one in pool.actors.values())):
                 node = next((node for node in left.values() if fits(node, held)), None)
                 if node is not None:
-                    take(node, held)
+                    take_resources(node, held)
         return list(left.values())
 
     def states(self) -> list[PoolState]:
@@ -425,5 +425,5 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-def _told(end: Ended) -> Mapping[str, Any]:
+def _end_fields(end: TaskFinished) -> Mapping[str, Any]:
     return {"how": end.end.value, "node": end.node, "pid": end.pid, "detail": end.detail[:300]}

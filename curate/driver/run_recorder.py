@@ -48,7 +48,7 @@ MOST_WARNINGS = 100
 
 
 @dataclass
-class _Totals:
+class _RunTotals:
     """Running totals of a job and of this run."""
 
     books: Books
@@ -103,7 +103,7 @@ class RunRecorder:
         self.skipped = int(np.count_nonzero(matched.done[prepared.scope]))
         self.stale = len(prepared.stale)
         self.missing = prepared.missing_inputs
-        self.totals = _Totals(
+        self.totals = _RunTotals(
             prepared.history.books,
             bytes_in=int(plan.sizes[matched.done].sum()),
             bytes_out=int(sizes[positions].sum()),

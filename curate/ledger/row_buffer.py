@@ -16,7 +16,7 @@ POOL = pa.system_memory_pool()
 """Columns stay for the length of a run; Arrow's own pool, made for what comes and goes, takes twice the room."""
 
 
-class Columns:
+class RowBuffer:
     """Collects rows of one schema."""
 
     def __init__(self, schema: Any) -> None:

@@ -31,10 +31,10 @@ from curate.exchange.run_file import opened
 from curate.graph.keys import MANIFEST, key_of, listed, manifest_of, planned, reports_of, stages_of
 from curate.graph.upstream_books import upstream_books_of
 from curate.ledger import layout
+from curate.ledger.fencing import FencedStore
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, match_outputs, refuse_special
 from curate.ledger.manifest import ShardPlan
-from curate.ledger.owned_store import FencedStore
 from curate.ledger.stages import StageReport, may_be_scratch, remove_stages, scratch_of, stages_root, stages_roots
 from curate.sources.same_bytes import Change, same_bytes
 from curate.stage.spec import StageSpec
@@ -291,7 +291,7 @@ def sweep(store: Store, output: str, known: set[str] | None = None) -> None:
 # A job of which nothing is left to do
 
 
-class Planned:
+class PlannedShards:
     """The shards of a job as its plan has them: that of a job of which nothing is left to do."""
 
     schema = pa.schema([])
@@ -337,7 +337,7 @@ def as_planned(job: StagedJob) -> StageSpec:
                 earlier = upstream_books_of(job.spec, partial(place_of, root), job.ledger)
                 reports = reports_of(planned(job.spec), root)
                 break
-    return replace(job.spec, rows=Planned(job.plan), earlier=earlier, reports=reports)
+    return replace(job.spec, rows=PlannedShards(job.plan), earlier=earlier, reports=reports)
 
 
 def place_of(root: str, stage: StageSpec) -> str:

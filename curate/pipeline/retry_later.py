@@ -32,7 +32,7 @@ from typing import Any, Generic, TypeVar
 from curate.clock import Clock
 from curate.pipeline.classify import failure_of, kind_of
 from curate.pipeline.remote_error import CapturedError, RemoteError
-from curate.pipeline.tally import ShardBooks
+from curate.pipeline.shard_books import ShardBooks
 from curate.tasks.failure import FailureKind, ShardWaits
 from curate.tasks.policy import LONGEST_BACKOFF_S, Policy
 
@@ -102,7 +102,7 @@ def busy(error: Exception, tries: int, *, kept: bool = False) -> Busy:
     return Busy(error, after_s, tries, kept)
 
 
-def patiently(call: Callable[[], T], *, kept: bool, tries: int = 0) -> Iterator[Busy | Answer[T]]:
+def call_with_retries(call: Callable[[], T], *, kept: bool, tries: int = 0) -> Iterator[Busy | Answer[T]]:
     """Yields the `Answer` of a call, and before it a `Busy` for each time that it raised `RetryLater`.
 
     `kept`: whether calls of the same batch are done. `tries`: how often it was made in vain before.
@@ -127,7 +127,7 @@ class Answer(Generic[T]):
     value: T
 
 
-def waited(
+def wait_between(
     items: Iterator[Any],
     tally: ShardBooks,
     clock: Clock,
@@ -159,10 +159,10 @@ def waited(
             raise item.error
         else:
             told = True
-            yield from _long(item, clock, rank, word_s)
+            yield from _long_wait(item, clock, rank, word_s)
 
 
-def _long(item: Busy, clock: Clock, rank: int, word_s: float) -> Iterator[ShardWaits]:
+def _long_wait(item: Busy, clock: Clock, rank: int, word_s: float) -> Iterator[ShardWaits]:
     until_s = clock.monotonic() + item.wait_s
     reason = reason_of(item.error)
     while (left_s := until_s - clock.monotonic()) > 0:
@@ -170,7 +170,7 @@ def _long(item: Busy, clock: Clock, rank: int, word_s: float) -> Iterator[ShardW
         clock.sleep(min(left_s, word_s))
 
 
-def waited_here(item: Busy, clock: Clock) -> None:
+def wait_in_place(item: Busy, clock: Clock) -> None:
     """Waits where nobody can be told. Raises what the call raised once it was tried too often."""
     if item.long_tries > MOST_TRIES:
         raise given_up(item)
@@ -195,7 +195,7 @@ def given_up(item: Busy) -> Exception:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RetryBatch:
     """The answer of an actor: the batch is to be sent again, after a wait."""
 
     raised: CapturedError

@@ -103,7 +103,7 @@ _environ: dict[str, str] = {}
 """The environment as it was when user code first ran."""
 
 
-class Kept:
+class SavedProcess:
     """The process as it is now. Made once and used for many shards: it costs as much as publishing a small file."""
 
     def __init__(self) -> None:
@@ -165,10 +165,10 @@ class Kept:
         return changed
 
 
-class Guard:
+class ProcessGuard:
     """Is around what runs user code."""
 
-    def __init__(self, kept: Kept | None = None) -> None:
+    def __init__(self, kept: SavedProcess | None = None) -> None:
         """`kept`: what the process is to be again in the end; may be set later, None: as it is by then."""
         self.kept = kept
         self.changed: list[str] = []
@@ -182,7 +182,7 @@ class Guard:
             self._copies = _copies.made
             raise CopyReturnedError(COPIED)
 
-    def __enter__(self) -> Guard:
+    def __enter__(self) -> ProcessGuard:
         _copies.watch()
         self._copies = _copies.made
         return self

@@ -142,11 +142,17 @@ def _refuse_links_in(root: str, top: str) -> None:
                     pending.append(entry.path)
 
 
-Told = Callable[[str], bool]
+NamePredicate = Callable[[str], bool]
 
 
 def remove(
-    root: str, path: str, is_ours: Told, *, leads: Told = lambda _: False, keep: str = "", before: float = math.inf
+    root: str,
+    path: str,
+    is_ours: NamePredicate,
+    *,
+    leads: NamePredicate = lambda _: False,
+    keep: str = "",
+    before: float = math.inf,
 ) -> int:
     """Removes from the folder `path`, which is `root` or lies below it, what has a name of curate's; returns how many
     of its own entries went.
@@ -170,7 +176,7 @@ def remove(
         os.close(here)
 
 
-def _remove(here: int, prefix: str, is_ours: Told, leads: Told, keep: str, before: float) -> int:
+def _remove(here: int, prefix: str, is_ours: NamePredicate, leads: NamePredicate, keep: str, before: float) -> int:
     removed = 0
     with os.scandir(here) as found:
         entries = list(found)
@@ -198,7 +204,9 @@ def _remove(here: int, prefix: str, is_ours: Told, leads: Told, keep: str, befor
     return removed
 
 
-def _remove_in(above: int, name: str, prefix: str, is_ours: Told, leads: Told, keep: str, before: float) -> int:
+def _remove_in(
+    above: int, name: str, prefix: str, is_ours: NamePredicate, leads: NamePredicate, keep: str, before: float
+) -> int:
     here = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
     try:
         return _remove(here, prefix, is_ours, leads, keep, before)

@@ -15,7 +15,7 @@ from curate.formats.encoding import Codec
 from curate.formats.read.csv import read_csv, sample_csv
 from curate.formats.read.lines import line_blocks
 from curate.formats.read.parquet import broken, decode_rows
-from curate.formats.read.stream import Stored
+from curate.formats.read.stream import StoredStream
 from curate.formats.record import OutputFormat
 from curate.formats.write.jsonl import json_lines
 from curate.storage.protocol import Object, Store
@@ -26,7 +26,7 @@ _STREAM_BYTES = 256 << 10
 _FIRST_ROWS = 100
 
 
-def peek(
+def preview(
     store: Store, object: Object, format: OutputFormat, codec: str, columns: Sequence[str] | None = None
 ) -> Iterator[bytes]:
     """Yields each row as a line of JSON without its line feed, with all columns or with these, in their order.
@@ -43,7 +43,7 @@ def peek(
 
 
 def _parquet(store: Store, object: Object, columns: Sequence[str] | None) -> Iterator[bytes]:
-    with Stored(store, object) as stored:
+    with StoredStream(store, object) as stored:
         with broken(stored):
             file = pq.ParquetFile(pa.PythonFile(stored, mode="r"), pre_buffer=False, buffer_size=_STREAM_BYTES)
             names = file.schema_arrow.names

@@ -20,7 +20,7 @@ LOOK_AT_POOLS_S = 1.0
 """How often it notes how its pools are doing."""
 
 
-class Gauges:
+class StreamMetrics:
     """How a stream is doing: written by the thread that consumes it, read by any. Kept when it has ended.
 
     What pieces measured is known in full of those that have ended, and of the others as far as they said. A piece that
