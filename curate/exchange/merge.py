@@ -47,7 +47,7 @@ class Merged(OneInput):
         return ["merge", self.order.identity()]
 
 
-def _source(order: Order, files: tuple[Object, ...], runs: Sequence[RunFile], parts: int) -> Ranges:
+def merge_source(order: Order, files: tuple[Object, ...], runs: Sequence[RunFile], parts: int) -> Ranges:
     """Returns what the tasks of a merge read: each one part of some segments that follow each other."""
     segments = [(0, number, own) for number, file in enumerate(runs) for own in range(len(file.segments))]
     indexes = [index for file in runs for index in file.segments]

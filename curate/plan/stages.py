@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 from curate.arrow.unknown import is_known
 from curate.exchange.kinds.base import Repartitioned
 from curate.exchange.kinds.shuffle import Bucketed
-from curate.exchange.merge import _source
+from curate.exchange.merge import merge_source
 from curate.exchange.protocol import Exchange
 from curate.exchange.ranges import COPIES, LEAST_BYTES, MOST_BYTES, ranges_of, target_of
 from curate.exchange.run_file import CHUNK_BYTES, RunSettings, open_all
@@ -26,7 +26,17 @@ from curate.pipeline.pipeline import Pipeline
 from curate.pipeline.step import read_rows, task_cpus
 from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Union, schema_of, sources_of
 from curate.plan.physical import Tasks, alike, durable, fusions, lower
-from curate.plan.rewrites import _base, _lacks_seed, _marked, _operators, _unmarked, map_bytes, pinned, seeded, size_of
+from curate.plan.rewrites import (
+    base_of,
+    lacks_seed,
+    map_bytes,
+    marked_in,
+    operators_in,
+    pinned,
+    seeded,
+    size_of,
+    unmarked,
+)
 from curate.runtime.protocol import Resources
 from curate.sources.files import Files
 from curate.sources.protocol import FileListing, Projection, Source
@@ -58,7 +68,7 @@ def merge_stage(spec: StageSpec, how: Exchange, side: int, files: Sequence[Objec
     outputs = how.count or max(1, -(-sum(sizes) // target_of(sum(sizes))))
     if not order.keys or len(sizes) <= FEWEST_SEGMENTS or sum(sizes) / (len(sizes) * outputs) >= RANGE_BYTES:
         return None
-    source = _source(order, tuple(files), runs, isqrt(outputs - 1) + 1)
+    source = merge_source(order, tuple(files), runs, isqrt(outputs - 1) + 1)
     # By what they are called and not by their generation: those that are made again are the same.
     told = hashlib.sha256(repr([(item.uri.rpartition("/")[2], item.size) for item in files]).encode()).hexdigest()[:16]
     return replace(
@@ -116,9 +126,9 @@ def stage_of(
     suffix(format, codec)
     plan = durable(plan, named=format is not OutputFormat.RUN)
     # As they were asked for: how they are rewritten changes no byte, and may change with the next version of curate.
-    asked = tuple(_operators(plan))
-    base = _base(plan)
-    marked = _marked(plan)
+    asked = tuple(operators_in(plan))
+    base = base_of(plan)
+    marked = marked_in(plan)
     if isinstance(base, Limit):
         return _limited(base, asked, format, codec)
     read = _Read(operators=asked)
@@ -131,7 +141,7 @@ def stage_of(
     elif isinstance(base, Exchanged) and (there := _sliceable(base)) is not None:
         read.operators = (*there.operators, *asked)
         read.rows = SourceRows([sliced(cast(Files, there.source), cast(int, base.how.count))], [there.view])
-        told_below = [operator.identity() for operator in _operators(base.inputs[0])]
+        told_below = [operator.identity() for operator in operators_in(base.inputs[0])]
         identity["exchange"] = [base.how.identity(), there.source.identity(), told_below]
     elif isinstance(base, Exchanged):
         # Keys that are not there are refused before anything runs, wherever it is known what there is.
@@ -143,7 +153,7 @@ def stage_of(
         of = [spec.fingerprint if len(base.inputs) == 1 else [side, spec.fingerprint] for spec, side in sides]
         identity["exchange"] = [base.how.identity(), of]
     else:
-        read = _reading(_unmarked(plan), runs=format is OutputFormat.RUN, named=not marked)
+        read = _reading(unmarked(plan), runs=format is OutputFormat.RUN, named=not marked)
         identity |= {"read": read.how.identity()} if read.how else {"rows": [one.identity() for one in read.sources]}
     if marked:
         told = [_marks_stages(one, owner, len(read.before)) for one in marked]
@@ -162,7 +172,7 @@ def stage_of(
         rows=read.rows,
         before=read.before,
         bind=partial(_bound, read.exchange, read.sides, read.marks) if isinstance(base, Exchanged) or marked else None,
-        seeded=partial(_seeded, plan, format, codec, owner) if _lacks_seed(plan) else None,
+        seeded=partial(_seeded, plan, format, codec, owner) if lacks_seed(plan) else None,
         holes=tuple(one.as_dict() for source in sources_of(plan) for one in getattr(source, "holes", ())),
     )
     found = {name: None for step in read.operators for name in getattr(step, "sides", ())}
@@ -309,7 +319,7 @@ def with_memory(spec: StageSpec) -> StageSpec:
 
 def _branches(plan: Plan) -> list[Plan]:
     """Returns a plan as parts that are stages, in order: those of a union whose parts are read or done differently."""
-    base = _base(plan)
+    base = base_of(plan)
     if not isinstance(base, Union) or alike(base):
         return [plan]
     return [found for one in base.inputs for found in _branches(_rebased(plan, one))]
