@@ -16,7 +16,7 @@ import hypothesis
 import pytest
 import structlog
 
-from tests.fakes import FakeClock
+from tests.support.fakes import FakeClock
 
 # Ray notes the address of a cluster there, and whoever has no other address joins it. Short: it holds sockets.
 os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="ray-", dir="/tmp")

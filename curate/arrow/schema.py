@@ -1,4 +1,4 @@
-"""Tables brought to a held schema: reordered and widened, never narrowed or guessed at."""
+"""Schemas brought to one, and tables brought to a held one: reordered and widened, never narrowed or guessed at."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def in_parquet(type: pa.DataType) -> pa.DataType:
     return pa.large_list(in_parquet(type.value_type)) if pt.is_large_list(type) else type
 
 
-def _readable(found: pa.DataType, held: pa.DataType) -> bool:
+def readable(found: pa.DataType, held: pa.DataType) -> bool:
     """Returns whether a file's column of the type `found` may be read as `held`: it widens, or is what Parquet makes of
     it; then the cast sees to it that no value is changed."""
     return widens(found, held) or widens(found, in_parquet(held))
@@ -198,7 +198,7 @@ def cast(what: str, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray
     """Returns the column as the field's type. Raises SchemaMismatch if that is no widening, or not exact."""
     if column.type.equals(field.type):
         return column
-    if not _readable(column.type, field.type):
+    if not readable(column.type, field.type):
         raise SchemaMismatch(f"{what}: column {field.name!r} is {column.type}, expected {field.type}")
     try:
         # Arrow casts a dictionary to its values, and to nothing else.

@@ -1,4 +1,4 @@
-"""What is made of a schema, made once: small shards would spend a tenth of their time on making it anew."""
+"""How large rows are; and what is made of a schema, made once: small shards would spend a tenth of their time on it."""
 
 from __future__ import annotations
 

@@ -7,6 +7,8 @@ by level, and what Arrow may round is compared with what was given.
 
 What fits a type: a whole number a decimal or a float that has it; text, bytes, lists and dictionaries any way of
 storing them; anything a dictionary or a run-end encoding of it; an array of numpy what has its element type.
+
+Long because every kind of Python value is a case of its own, and all of them are decided in one place.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Arguments and rendering; nothing else."""
+"""The commands of `curate`: arguments in, text out, nothing else."""

@@ -11,6 +11,8 @@ No text travels, and of its n-grams only those of candidates, eight bytes each a
 along with bands would move them as often as there are bands, of all texts. The price are two reads of the column, of
 which only candidates are looked at. Similarities are those of the sets of n-grams, not estimates: a pair that is below
 the threshold is never an edge.
+
+Long because its steps are one algorithm, and each reads what the one before wrote.
 """
 
 from __future__ import annotations

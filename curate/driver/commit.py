@@ -6,7 +6,6 @@ In an order in which a kill between any two calls leaves a ledger that the next 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import orjson
 import pyarrow as pa
@@ -15,15 +14,13 @@ import pyarrow.compute as pc
 from curate.driver.identity import refuse_other_job
 from curate.driver.options import RunOptions
 from curate.driver.removal import remove_job
+from curate.driver.state import Prepared
 from curate.errors import GenerationMismatch, ObjectNotFound
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.log import get_logger
 from curate.storage.protocol import Object, Outcome
 from curate.storage.uris import is_local
-
-if TYPE_CHECKING:
-    from curate.driver.state import Prepared
 
 
 class LostRaceError(Exception):

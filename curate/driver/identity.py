@@ -39,7 +39,7 @@ def job_of(spec: StageSpec, ledger: Ledger, listing: OutputListing) -> dict[str,
     }
 
 
-def _accepted_code(
+def accepted_code(
     spec: StageSpec,
     options: RunOptions,
     ledger: Ledger,

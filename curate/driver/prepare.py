@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from curate.clock import Clock, SystemClock
 from curate.driver.history import look_back, stale_outputs
-from curate.driver.identity import _accepted_code, job_of
+from curate.driver.identity import accepted_code, job_of
 from curate.driver.options import RunOptions, resolve_output
 from curate.driver.removal import drop, left_behind, overwritten, refuse_links, refuse_undeletable
 from curate.driver.schemas import input_schemas
@@ -116,7 +116,7 @@ def prepare(
     matched.done[list(history.foreign)] = False
     todo.foreign = list(history.foreign.values())
     refuse_undeletable(ledger.store, todo.foreign, "making outputs of another identity again")
-    todo.accepted = _accepted_code(spec, options, ledger, listing, job, finished=matched.count == len(plan))
+    todo.accepted = accepted_code(spec, options, ledger, listing, job, finished=matched.count == len(plan))
     undone = plan.table["uri"].take(scope[~matched.done[scope]]).to_pylist()
     schemas = input_schemas(spec, ledger if listing.has_job else None, inputs, undone, stores)
     prepared = Prepared(

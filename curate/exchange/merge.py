@@ -23,13 +23,7 @@ from curate.exchange.protocol import OneInput
 from curate.exchange.ranges import OutputRange, Ranges, reads_between, weights_of
 from curate.exchange.run_file import RunFile, Segment
 from curate.storage.protocol import Object
-from curate.units import GIB, KIB
-
-RANGE_BYTES = 512 * KIB
-"""Bytes of a range, on average, below which run files are merged first: a request costs as much as these take."""
-
-FEWEST_SEGMENTS = 256
-"""Segments that an output reads of, up to which small ranges are no matter."""
+from curate.units import GIB
 
 MERGED_BYTES = 2 * GIB
 """Bytes in memory that one task merges."""
@@ -53,7 +47,7 @@ class Merged(OneInput):
         return ["merge", self.order.identity()]
 
 
-def _source(order: Order, files: tuple[Object, ...], runs: Sequence[RunFile], parts: int) -> Ranges:
+def merge_source(order: Order, files: tuple[Object, ...], runs: Sequence[RunFile], parts: int) -> Ranges:
     """Returns what the tasks of a merge read: each one part of some segments that follow each other."""
     segments = [(0, number, own) for number, file in enumerate(runs) for own in range(len(file.segments))]
     indexes = [index for file in runs for index in file.segments]

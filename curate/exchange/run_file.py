@@ -14,6 +14,8 @@ and pages end where rows say so, measured row by row.
 
 Memory, while rows are gathered: a chunk and 32 MiB. While it is sorted: the chunk, what the sort of its keys takes, 16
 bytes a row, and two pages. While it is folded: the chunk twice, and what `fold` takes.
+
+Long because the writer, the index and the reader are the two ends of one file format.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from curate.arrow.schema import _readable, schema_text
+from curate.arrow.schema import readable, schema_text
 from curate.errors import SchemaMismatch, did_you_mean
 from curate.formats.encoding import Format, ReadAs
 
@@ -23,7 +23,7 @@ def refuse_mismatch(uri: str, found: pa.Schema, held: pa.Schema, how: ReadAs | N
     problems = [
         f"column {field.name!r} is {type}, expected {field.type}"
         for field in held
-        if field.name in found.names and not _readable(type := found.field(field.name).type, field.type)
+        if field.name in found.names and not readable(type := found.field(field.name).type, field.type)
     ]
     if how is None:
         if problems:

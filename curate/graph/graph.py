@@ -5,9 +5,9 @@
 
 `keys` says what stages are called, `start` how a job begins and what is removed when it is complete.
 
-Whoever finds a run file that is damaged removes it (see `exchange.ranges`). What needed it fails. Then the stages are
-looked at again: of each, the shards run that have no output, and after them what failed. Nothing else remembers what
-was lost.
+Whoever finds a run file that is damaged removes it (see `curate.exchange.ranges`). What needed it fails. Then the
+stages are looked at again: of each, the shards run that have no output, and after them what failed. Nothing else
+remembers what was lost.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a user writes: Job, TextJob, FileJob; parameters, identity, options."""
+"""What a user writes: Job, TextJob, FileJob, classes with parameters, an identity and a command line."""
 
 from curate.job.asset import Asset
 from curate.job.job import Job

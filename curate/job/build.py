@@ -2,6 +2,8 @@
 
 Datasets of several outputs are compared by what they were made from: operators that all of them were derived through,
 each called once, run once a shard. What was called again for another output is another operator, even if it is alike.
+
+First jobs with exchanges, or several stages (`spread_of`); then those whose rows stay in their shards (`parts_of`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a job comes from, written into the ledger, and the way back: the same job made again, without its command line.
+"""The way back from a ledger to its job: the same job made again, without its command line. See `origin`.
 
 The file is imported under its own name and never as `__main__`, so that nothing in it runs that would start the job.
 """
@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from curate.errors import ConfigError, ObjectNotFound, did_you_mean
-from curate.job.origin import _folder
+from curate.job.origin import folder_of
 from curate.job.params import Param
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
@@ -98,7 +98,7 @@ def _path(origin: Mapping[str, Any], script: str | None) -> str:
 
 def _imported(path: str, module: str) -> ModuleType:
     """Imports a file, as the module that it was or as one named after it, beside what lies in its folder."""
-    folder = _folder(path, module)
+    folder = folder_of(path, module)
     name = module if folder is not None else Path(path).stem
     folder = folder or os.path.dirname(path)  # noqa: PTH120
     if folder not in sys.path:

@@ -37,10 +37,10 @@ def _home(cls: type) -> tuple[str, str]:
     spec = getattr(module, "__spec__", None)
     name = spec.name if spec is not None else ""  # a program has one where it was run with `python -m`
     path = os.path.abspath(path)  # noqa: PTH100 - a link stays the link that it was called by
-    return path, name if _folder(path, name) is not None else ""
+    return path, name if folder_of(path, name) is not None else ""
 
 
-def _folder(path: str, module: str) -> str | None:
+def folder_of(path: str, module: str) -> str | None:
     """Returns the folder from which `path` is imported as `module`, None if it cannot be."""
     if not module:
         return None

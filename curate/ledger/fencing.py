@@ -9,7 +9,7 @@ Meanwhile another one may have found it silent, and have overwritten the job. Wh
   the object that this run found or made; a write that took long is looked at again afterwards, and undone.
 
 The look is made only if the driver was silent for longer than `SURE_S`. Nobody takes a driver for gone that wrote a
-heartbeat within the last two (see `rivals`), so that a run that is never paused pays nothing.
+heartbeat within the last two (see `curate.driver.rivals`), so that a run that is never paused pays nothing.
 """
 
 from __future__ import annotations

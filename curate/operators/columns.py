@@ -1,4 +1,4 @@
-"""Logical operators: frozen values, each of which knows its schema, its identity and what it does to a batch.
+"""Operators on columns, and filters by an expression: what is written with pyarrow.compute, and calls no function.
 
 All of them are narrow: what a row becomes depends on its batch alone. A schema is None where only running user code
 tells it.

@@ -1,1 +1,1 @@
-"""What is asked for, and what will run: pure values and functions."""
+"""What is asked for, and what will run: plans as values, rewritten by functions, and the stages that come of them."""

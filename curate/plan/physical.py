@@ -1,4 +1,4 @@
-"""What of a plan runs in one task, and what needs an exchange first."""
+"""A logical plan lowered: what of it runs in one task, in the consumer's process, or behind an exchange."""
 
 from __future__ import annotations
 

@@ -78,24 +78,24 @@ def map_bytes(total: int) -> int:
     return min(max(total // MAPS, LEAST_MAP_BYTES), MOST_MAP_BYTES)
 
 
-def _marked(plan: Plan) -> list[Marked]:
+def marked_in(plan: Plan) -> list[Marked]:
     """Returns what of a chain has marks, in the order in which rows come to it."""
     if isinstance(plan, Marked):
-        return [*_marked(plan.input), plan]
-    return _marked(plan.input) if isinstance(plan, Apply) else []
+        return [*marked_in(plan.input), plan]
+    return marked_in(plan.input) if isinstance(plan, Apply) else []
 
 
-def _unmarked(plan: Plan) -> Plan:
+def unmarked(plan: Plan) -> Plan:
     """Returns a chain as it is once its steps have their marks."""
     match plan:
         case Apply(input, operator):
-            return Apply(_unmarked(input), operator)
+            return Apply(unmarked(input), operator)
         case Marked(input, step, _):
-            return Apply(_unmarked(input), step)
+            return Apply(unmarked(input), step)
     return plan
 
 
-def _lacks_seed(plan: Plan) -> bool:
+def lacks_seed(plan: Plan) -> bool:
     return any(isinstance(one.how, Shuffled) and one.how.seed is None for one in exchanges_of(plan))
 
 
@@ -155,21 +155,21 @@ def _sources(plan: Plan) -> Iterator[Source]:
                 yield from _sources(one)
 
 
-def _base(plan: Plan) -> Plan:
+def base_of(plan: Plan) -> Plan:
     """Returns what a chain of operators begins with."""
-    return _base(plan.input) if isinstance(plan, Apply | Marked) else plan
+    return base_of(plan.input) if isinstance(plan, Apply | Marked) else plan
 
 
-def _operators(plan: Plan) -> Iterator[Operator]:
+def operators_in(plan: Plan) -> Iterator[Operator]:
     """Yields the operators of a plan, in the order in which rows go through them; of a union's parts, the first's."""
     if isinstance(plan, Apply):
-        yield from _operators(plan.input)
+        yield from operators_in(plan.input)
         yield plan.operator
     elif isinstance(plan, Marked):
-        yield from _operators(plan.input)
+        yield from operators_in(plan.input)
         yield plan.step
     elif isinstance(plan, Union):
-        yield from _operators(plan.inputs[0])
+        yield from operators_in(plan.inputs[0])
 
 
 def unified(plans: Sequence[Plan]) -> tuple[Plan, ...]:

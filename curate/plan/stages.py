@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import isqrt
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 from curate.arrow.unknown import is_known
 from curate.exchange.kinds.base import Repartitioned
 from curate.exchange.kinds.shuffle import Bucketed
-from curate.exchange.merge import FEWEST_SEGMENTS, RANGE_BYTES, _source
+from curate.exchange.merge import merge_source
 from curate.exchange.protocol import Exchange
 from curate.exchange.ranges import COPIES, LEAST_BYTES, MOST_BYTES, ranges_of, target_of
 from curate.exchange.run_file import CHUNK_BYTES, RunSettings, open_all
@@ -25,8 +25,18 @@ from curate.operators.sample import RandomSample
 from curate.pipeline.pipeline import Pipeline
 from curate.pipeline.step import read_rows, task_cpus
 from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Union, schema_of, sources_of
-from curate.plan.physical import Spread, Tasks, alike, durable, fusions, lower
-from curate.plan.rewrites import _base, _lacks_seed, _marked, _operators, _unmarked, map_bytes, pinned, seeded, size_of
+from curate.plan.physical import Tasks, alike, durable, fusions, lower
+from curate.plan.rewrites import (
+    base_of,
+    lacks_seed,
+    map_bytes,
+    marked_in,
+    operators_in,
+    pinned,
+    seeded,
+    size_of,
+    unmarked,
+)
 from curate.runtime.protocol import Resources
 from curate.sources.files import Files
 from curate.sources.protocol import FileListing, Projection, Source
@@ -36,9 +46,13 @@ from curate.sources.split import SHARD_BYTES
 from curate.stage.fusion import FusedScan
 from curate.stage.spec import StageSpec, Upstream
 from curate.storage.protocol import Object
+from curate.units import KIB
 
-if TYPE_CHECKING:
-    from curate.plan.rewrites import exchanges_of, shuffle_plan
+RANGE_BYTES = 512 * KIB
+"""Bytes of a range, on average, below which run files are merged first: a request costs as much as these take."""
+
+FEWEST_SEGMENTS = 256
+"""Segments that an output reads of, up to which small ranges are no matter."""
 
 
 def merge_stage(spec: StageSpec, how: Exchange, side: int, files: Sequence[Object]) -> StageSpec | None:
@@ -54,7 +68,7 @@ def merge_stage(spec: StageSpec, how: Exchange, side: int, files: Sequence[Objec
     outputs = how.count or max(1, -(-sum(sizes) // target_of(sum(sizes))))
     if not order.keys or len(sizes) <= FEWEST_SEGMENTS or sum(sizes) / (len(sizes) * outputs) >= RANGE_BYTES:
         return None
-    source = _source(order, tuple(files), runs, isqrt(outputs - 1) + 1)
+    source = merge_source(order, tuple(files), runs, isqrt(outputs - 1) + 1)
     # By what they are called and not by their generation: those that are made again are the same.
     told = hashlib.sha256(repr([(item.uri.rpartition("/")[2], item.size) for item in files]).encode()).hexdigest()[:16]
     return replace(
@@ -112,9 +126,9 @@ def stage_of(
     suffix(format, codec)
     plan = durable(plan, named=format is not OutputFormat.RUN)
     # As they were asked for: how they are rewritten changes no byte, and may change with the next version of curate.
-    asked = tuple(_operators(plan))
-    base = _base(plan)
-    marked = _marked(plan)
+    asked = tuple(operators_in(plan))
+    base = base_of(plan)
+    marked = marked_in(plan)
     if isinstance(base, Limit):
         return _limited(base, asked, format, codec)
     read = _Read(operators=asked)
@@ -127,7 +141,7 @@ def stage_of(
     elif isinstance(base, Exchanged) and (there := _sliceable(base)) is not None:
         read.operators = (*there.operators, *asked)
         read.rows = SourceRows([sliced(cast(Files, there.source), cast(int, base.how.count))], [there.view])
-        told_below = [operator.identity() for operator in _operators(base.inputs[0])]
+        told_below = [operator.identity() for operator in operators_in(base.inputs[0])]
         identity["exchange"] = [base.how.identity(), there.source.identity(), told_below]
     elif isinstance(base, Exchanged):
         # Keys that are not there are refused before anything runs, wherever it is known what there is.
@@ -139,7 +153,7 @@ def stage_of(
         of = [spec.fingerprint if len(base.inputs) == 1 else [side, spec.fingerprint] for spec, side in sides]
         identity["exchange"] = [base.how.identity(), of]
     else:
-        read = _reading(_unmarked(plan), runs=format is OutputFormat.RUN, named=not marked)
+        read = _reading(unmarked(plan), runs=format is OutputFormat.RUN, named=not marked)
         identity |= {"read": read.how.identity()} if read.how else {"rows": [one.identity() for one in read.sources]}
     if marked:
         told = [_marks_stages(one, owner, len(read.before)) for one in marked]
@@ -158,7 +172,7 @@ def stage_of(
         rows=read.rows,
         before=read.before,
         bind=partial(_bound, read.exchange, read.sides, read.marks) if isinstance(base, Exchanged) or marked else None,
-        seeded=partial(_seeded, plan, format, codec, owner) if _lacks_seed(plan) else None,
+        seeded=partial(_seeded, plan, format, codec, owner) if lacks_seed(plan) else None,
         holes=tuple(one.as_dict() for source in sources_of(plan) for one in getattr(source, "holes", ())),
     )
     found = {name: None for step in read.operators for name in getattr(step, "sides", ())}
@@ -305,7 +319,7 @@ def with_memory(spec: StageSpec) -> StageSpec:
 
 def _branches(plan: Plan) -> list[Plan]:
     """Returns a plan as parts that are stages, in order: those of a union whose parts are read or done differently."""
-    base = _base(plan)
+    base = base_of(plan)
     if not isinstance(base, Union) or alike(base):
         return [plan]
     return [found for one in base.inputs for found in _branches(_rebased(plan, one))]
@@ -436,6 +450,3 @@ def _limited(
         limit=FirstRows(base.rows, of, after, by_rank=inner.rows is not None),
     )
     return spec, paths
-
-
-__all__ = ["MOST_BYTES", "Spread", "exchanges_of", "map_stages", "seeded", "shuffle_plan", "stage_of"]

@@ -1,1 +1,1 @@
-"""Where tasks run: in this process, or on Ray. The only package that imports ray."""
+"""Where tasks run: in this process, or on Ray. Of it, `curate.runtime.ray` alone imports ray."""

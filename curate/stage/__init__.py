@@ -1,1 +1,1 @@
-"""What one task does."""
+"""What one task does: shards are read, run through operators, written and published."""

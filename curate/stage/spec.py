@@ -120,7 +120,7 @@ class StageSpec:
     reports: tuple[StageReport, ...] = ()
     """What is known of the job's stages when its last one, which is the last of them, begins."""
     holes: tuple[Mapping[str, Any], ...] = ()
-    """What was missing of its inputs when they were listed, which may be incomplete (see `sources.upstream`)."""
+    """What was missing of its inputs when they were listed, which may be incomplete (see `curate.sources.upstream`)."""
     from_inputs: Callable[[RunRequest], StageSpec] | None = None
     """Returns the stage as it is for the inputs of a run, where these decide what stages there are."""
 

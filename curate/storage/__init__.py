@@ -1,4 +1,4 @@
 """Storage: list, read ranges, publish create-only. Local, memory and GCS behind one protocol.
 
-Importing this package is cheap; a store's own libraries are imported by the `open_store` that needs them.
+Importing it is cheap; a store's own libraries are imported by the `open_store` that needs them.
 """

@@ -11,6 +11,9 @@ read where it can be asked for again, and one that lacks what it must have is tr
 answer is told by comparison: a create that is refused (409, 412) may have found its own object, a delete its own work.
 
 Objects are read as they are stored: one with `Content-Encoding: gzip` comes compressed, at the size it was listed with.
+
+Long because requests, their retries and what is made of each answer are one contract with one service, kept in the
+one file that knows gcsfs.
 """
 
 from __future__ import annotations

@@ -9,6 +9,9 @@ Reading follows links; writing and removing never does below the root that a sto
 no regular file (a FIFO, a socket, a device) is no object: it is never opened for longer than it takes to see that.
 
 Generations are the modification time in nanoseconds and the size, so a copy that keeps times keeps generations.
+
+Long because publishing, removing and sweeping keep one promise together: whatever a kill leaves is whole, or can be
+swept.
 """
 
 # ruff: noqa: PTH108, PTH110, PTH112, PTH116, PTH120

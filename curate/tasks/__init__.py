@@ -1,1 +1,1 @@
-"""Shards, plan, scheduling, the ledger and what it says about a job."""
+"""Which shards run, when, and again: a pure scheduler, what feeds it, and the books of a shard."""

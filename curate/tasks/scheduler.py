@@ -17,6 +17,8 @@ shards that are not done.
 
 Large shards come first and small ones last, whatever the order of the plan: what is long would hold up the end, what is
 small fills the gaps.
+
+Long because it is one state machine: its table and everything that changes a state are read together.
 """
 
 from __future__ import annotations

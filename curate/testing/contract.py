@@ -1,4 +1,7 @@
-"""What every store promises, as tests that a store of one's own can be run through."""
+"""What every store promises, as tests that a store of one's own can be run through.
+
+Long because it is a list: one short test for each promise.
+"""
 
 from __future__ import annotations
 

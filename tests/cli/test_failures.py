@@ -12,9 +12,9 @@ from curate.cli import failures
 from curate.ledger.run_log import RunLog, new_run_id
 from tests.cli.running import Curate, curate
 from tests.e2e.jobs.choosy import Choosy
-from tests.fakes import FakeClock
 from tests.job.inline import run_job, write_jsonl
-from tests.ledgers import make_job
+from tests.support.fakes import FakeClock
+from tests.support.ledgers import make_job
 
 __all__ = ["curate"]
 

@@ -14,7 +14,7 @@ from curate.job.job import Job
 from curate.ledger.summary import RunState
 from curate.observe.job import read_status
 from curate.observe.status import JobStatus
-from tests.fakes import FakeClock
+from tests.support.fakes import FakeClock
 
 SHARDS = 5
 
@@ -68,7 +68,7 @@ def test_a_running_job_is_seen_running(inputs: str) -> None:
 def test_a_failed_shard_is_seen_and_grouped(inputs: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """With its error and its name; and gone from sight once it is mended."""
     monkeypatch.setattr(Watched, "poison", "3")
-    monkeypatch.setattr("curate.driver.stage_run.SystemClock", lambda: clock)
+    monkeypatch.setattr("curate.graph.entry.SystemClock", lambda: clock)
     assert run(inputs).state is RunState.FAILED
     status = read_status(Watched.output, clock.now())
     assert (status.state, status.done, status.failed, status.pending) == ("failed", 4, 1, 0)

@@ -28,10 +28,10 @@ from curate.ledger.compression import compress
 from curate.observe.job import find_job
 from curate.storage import memory
 from curate.storage.open import open_store
-from tests.fakes import FakeClock
-from tests.gcs_emulator import GcsEmulator
 from tests.job.inline import numbered, run_job, write_jsonl
-from tests.ledgers import heartbeat, make_job, make_ledger
+from tests.support.fakes import FakeClock
+from tests.support.gcs_emulator import GcsEmulator
+from tests.support.ledgers import heartbeat, make_job, make_ledger
 
 EVIL = "\x1b]0;owned\x07[red]no\r\x08\u202e[/]"
 RUN = "20240101T000000Z-abc123"

@@ -17,8 +17,8 @@ from curate.job.params import param
 from curate.job.shapes import FileJob
 from tests.cli.running import Curate, curate
 from tests.e2e.jobs.choosy import Choosy
-from tests.fakes import FakeClock
 from tests.job.inline import everything, output_rows, outputs, run_job, write_jsonl
+from tests.support.fakes import FakeClock
 
 __all__ = ["curate"]
 

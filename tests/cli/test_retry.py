@@ -15,9 +15,9 @@ from curate.ledger.compression import compress
 from curate.ledger.summary import RunState
 from tests.cli.running import Curate, curate
 from tests.e2e.jobs.choosy import Choosy
-from tests.fakes import FakeClock
 from tests.job.inline import everything, outputs, refusing, run_job, write_jsonl
-from tests.ledgers import make_ledger
+from tests.support.fakes import FakeClock
+from tests.support.ledgers import make_ledger
 
 __all__ = ["curate"]
 

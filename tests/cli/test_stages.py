@@ -23,8 +23,8 @@ from curate.observe.summary_text import render
 from curate.plan import rewrites
 from tests.cli.running import Curate, curate
 from tests.e2e.jobs.ordered import Ordered
-from tests.fakes import FakeClock
 from tests.job.inline import outputs, run_job, write_parquet
+from tests.support.fakes import FakeClock
 
 __all__ = ["curate"]
 

@@ -29,9 +29,9 @@ from curate.observe.job import NEWEST_RUNS, read_status
 from curate.storage import memory
 from curate.storage.open import open_store
 from curate.tasks.books import Books
-from tests.fakes import FakeClock
-from tests.gcs_emulator import GcsEmulator
-from tests.ledgers import heartbeat, make_job, make_ledger
+from tests.support.fakes import FakeClock
+from tests.support.gcs_emulator import GcsEmulator
+from tests.support.ledgers import heartbeat, make_job, make_ledger
 
 RUN = "20240101T000000Z-abc123"
 FIELDS = {

@@ -7,8 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.harness import Place, kill_points
-from tests.gcs_emulator import GcsEmulator
+from tests.support.gcs_emulator import GcsEmulator
+from tests.support.harness import Place, kill_points, wait_for_agents
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    """All that drivers have started ends, if after a while."""
+    yield
+    wait_for_agents()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.harness import (
+from tests.support.harness import (
     CURATION,
     Driver,
     Place,

@@ -10,9 +10,9 @@ import pytest
 
 from curate.runtime.inline import InlineBackend
 from curate.runtime.protocol import Message, TaskFinished
-from tests.e2e.harness import CURATION, Place, corpus, job_summary, outputs, run
-from tests.e2e.workbench import Bench, complete
-from tests.fakes import FakeClock
+from tests.support.fakes import FakeClock
+from tests.support.harness import CURATION, Place, corpus, job_summary, outputs, run
+from tests.support.workbench import Bench, complete
 
 FILES = corpus(seed=5, sizes=(120, 3, 60, 0, 200, 1, 75, 40, 90, 10, 30, 300))
 

@@ -10,9 +10,9 @@ import pytest
 from curate.errors import ConfigError
 from curate.observe.verify import verify
 from tests.e2e.conftest import Sweep
-from tests.e2e.harness import CURATION, LENGTHS, Place, Zygote, corpus, job_summary, outputs, strangers, totals
 from tests.e2e.test_two_drivers import Meanwhile, MovingClock, begin_elsewhere
-from tests.e2e.workbench import Bench, NoBackend, complete
+from tests.support.harness import CURATION, LENGTHS, Place, Zygote, corpus, job_summary, outputs, strangers, totals
+from tests.support.workbench import Bench, NoBackend, complete
 
 FILES = corpus(sizes=(60, 3, 40, 0))
 REMOVED = ("2020/RC-00.jsonl.gz", "2021/RC-01.jsonl")

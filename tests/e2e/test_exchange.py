@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.e2e.conftest import Sweep
-from tests.e2e.harness import (
+from tests.support.harness import (
     Driver,
     Ended,
     Place,
@@ -335,12 +335,12 @@ class TestSignals:
         """All of the stage is done, and still the next one does not begin: the user wants to stop."""
         code = (
             "import os, signal, sys, runpy\n"
-            "from curate.dataset import driver\n"
-            "original = driver._Run._conclude\n"
+            "from curate.driver import stage_run\n"
+            "original = stage_run._Run._conclude\n"
             "def conclude(self):\n"
             "    os.kill(os.getpid(), signal.SIGINT)\n"
             "    return original(self)\n"
-            "driver._Run._conclude = conclude\n"
+            "stage_run._Run._conclude = conclude\n"
             f"sys.argv = {bench.argv('out')!r}\n"
             "runpy.run_path(sys.argv[0], run_name='__main__')\n"
         )
@@ -356,11 +356,11 @@ class TestSignals:
         """While the outputs are planned."""
         code = (
             "import os, signal, sys, runpy, time\n"
-            "from curate.dataset import staged\n"
+            "from curate.graph import graph\n"
             "def outputs(*_):\n"
             f"    os.kill(os.getpid(), signal.{number.name})\n"
             "    time.sleep(60)\n"
-            "staged._outputs = outputs\n"
+            "graph._outputs = outputs\n"
             f"sys.argv = {bench.argv('out')!r}\n"
             "runpy.run_path(sys.argv[0], run_name='__main__')\n"
         )
@@ -431,8 +431,11 @@ class Large(Bench):
 
 @pytest.mark.slow
 @pytest.mark.serial
-@pytest.mark.parametrize("what", ["map", "reduce"])
-@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize(
+    ("place", "what", "shuffled"),
+    [("local", "map", False), ("local", "reduce", True), ("gcs", "map", True), ("gcs", "reduce", False)],
+    indirect=["place"],
+)
 def test_the_driver_is_killed(place: Place, tmp_path: Path, what: str, shuffled: bool) -> None:
     """In the middle of the maps, or of the outputs: nothing that was finished is run again, and the bytes are the
     same."""

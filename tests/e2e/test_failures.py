@@ -15,9 +15,9 @@ from curate.errors import ConfigError
 from curate.ledger.summary import RunState
 from curate.runtime.inline import InlineBackend
 from curate.runtime.protocol import Message, PoolSpec, Program, Resources, TaskFinished
-from tests.e2e.harness import CURATION, Place, corpus, executions, job_summary, outputs, run
-from tests.e2e.workbench import Bench, complete
-from tests.fakes import FakeClock
+from tests.support.fakes import FakeClock
+from tests.support.harness import CURATION, Place, corpus, executions, job_summary, outputs, run
+from tests.support.workbench import Bench, complete
 
 FILES = corpus(sizes=(120, 3, 60, 0, 70, 30))
 LOUD = ["2020/RC-02.parquet", "2021/RC-05.parquet"]

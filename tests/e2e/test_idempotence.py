@@ -12,9 +12,9 @@ import pytest
 
 from curate.errors import ConfigError
 from curate.ledger.summary import RunState
-from tests.e2e.harness import Place, corpus, encoded, job_summary, outputs, rows, run, totals
 from tests.e2e.jobs.curation import Curation
-from tests.e2e.workbench import Bench, NoBackend, complete
+from tests.support.harness import Place, corpus, encoded, job_summary, outputs, rows, run, totals
+from tests.support.workbench import Bench, NoBackend, complete
 
 FILES = corpus(sizes=(120, 3, 60, 0, 70))
 NAMES = [name.split(".")[0] + ".parquet" for name in sorted(FILES)]

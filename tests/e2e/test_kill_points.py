@@ -15,7 +15,7 @@ import pytest
 from curate.clock import SystemClock
 from curate.observe.job import read_status
 from tests.e2e.conftest import Sweep
-from tests.e2e.harness import (
+from tests.support.harness import (
     CURATION,
     LENGTHS,
     Place,

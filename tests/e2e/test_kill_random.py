@@ -13,7 +13,9 @@ import pytest
 
 from curate.clock import SystemClock
 from curate.observe.job import NoJobError, read_status
-from tests.e2e.harness import (
+from tests.support.fakes import NEVER_S
+from tests.support.gcs_emulator import GcsEmulator
+from tests.support.harness import (
     CURATION,
     Driver,
     Place,
@@ -29,8 +31,6 @@ from tests.e2e.harness import (
     wait_until,
     workers,
 )
-from tests.fakes import NEVER_S
-from tests.gcs_emulator import GcsEmulator
 
 KILLS = 12
 

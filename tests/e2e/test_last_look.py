@@ -16,8 +16,8 @@ from curate.runtime.inline import InlineBackend
 from curate.runtime.protocol import Message, PoolSpec, Resources, TaskFinished
 from curate.storage.open import open_store
 from curate.storage.protocol import Store
-from tests.e2e.harness import Place, corpus, encoded, job_summary, outputs, strangers
-from tests.e2e.workbench import Bench, NoBackend, complete
+from tests.support.harness import Place, corpus, encoded, job_summary, outputs, strangers
+from tests.support.workbench import Bench, NoBackend, complete
 
 FILES = corpus(sizes=(60, 3, 40, 0))
 NAMES = [name.split(".")[0] + ".parquet" for name in sorted(FILES)]
@@ -228,10 +228,10 @@ class Failing:
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, method: str, ending: str, error: Exception) -> None:
-    from curate.driver import prepare
+    from curate.driver import state
 
     monkeypatch.setattr(
-        prepare, "open_store", lambda uri, scratch: Failing(open_store(uri, scratch), method, ending, error)
+        state, "open_store", lambda uri, scratch: Failing(open_store(uri, scratch), method, ending, error)
     )
 
 

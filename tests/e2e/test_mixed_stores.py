@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.harness import CURATION, Place, corpus, outputs, run
-from tests.gcs_emulator import GcsEmulator
+from tests.support.gcs_emulator import GcsEmulator
+from tests.support.harness import CURATION, Place, corpus, outputs, run
 
 
 @pytest.mark.parametrize(("source", "target"), [("files", "bucket"), ("bucket", "files")])

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from curate.driver import prepare
+from curate.driver import state
 from curate.errors import ConfigError, JobReplacedError
 from curate.ledger.summary import Summary
 from curate.storage.local import LocalStore
 from curate.storage.open import open_store
-from tests.e2e.harness import Place, corpus, encoded, job_summary, outputs, rows
-from tests.e2e.workbench import Bench, complete
-from tests.fakes import FakeClock
+from tests.support.fakes import FakeClock
+from tests.support.harness import Place, corpus, encoded, job_summary, outputs, rows
+from tests.support.workbench import Bench, complete
 
 HOUR_S = 3600.0
 SOURCE = corpus(sizes=(60, 3, 40))
@@ -96,19 +96,19 @@ class Scene:
 
         def pause() -> None:
             self.clock.advance(self.pause_s)
-            self._monkeypatch.setattr(prepare, "open_store", open_store)
+            self._monkeypatch.setattr(state, "open_store", open_store)
             other()
             self.clock.advance(self.pause_s)
             self.found = self.bench.objects()
 
         script = Script(at, when, pause)
-        self._monkeypatch.setattr(prepare, "open_store", lambda _, scratch: PausedStore(scratch, script))
+        self._monkeypatch.setattr(state, "open_store", lambda _, scratch: PausedStore(scratch, script))
         try:
             self.ended = self.bench.run(clock=self.clock, **options)
         except (JobReplacedError, ConfigError) as error:
             self.ended = error
         finally:
-            self._monkeypatch.setattr(prepare, "open_store", open_store)
+            self._monkeypatch.setattr(state, "open_store", open_store)
         return script
 
     def writes(self, **options: Any) -> int:

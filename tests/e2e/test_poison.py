@@ -9,10 +9,10 @@ import pytest
 
 from curate.cli.main import cli
 from curate.ledger.summary import RunState
-from tests.e2e.harness import Ended, Place, outputs, run
 from tests.e2e.jobs.choosy import Choosy
-from tests.fakes import FakeClock
 from tests.job.inline import run_job
+from tests.support.fakes import FakeClock
+from tests.support.harness import Ended, Place, outputs, run
 
 FILES = {
     f"part-{n:02}.jsonl": b"".join(b'{"id": "%d-%d", "text": "fine"}\n' % (n, k) for k in range(5)) for n in range(50)

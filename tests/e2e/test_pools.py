@@ -14,9 +14,20 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.harness import Driver, Place, balanced, corpus, job_summary, outputs, run, strangers, totals, wait_until
 from tests.e2e.jobs.pooled import Pooled
-from tests.fakes import NEVER_S
+from tests.support.fakes import NEVER_S
+from tests.support.harness import (
+    Driver,
+    Place,
+    balanced,
+    corpus,
+    job_summary,
+    outputs,
+    run,
+    strangers,
+    totals,
+    wait_until,
+)
 
 POOLED = "tests/e2e/jobs/pooled.py"
 FILES = corpus(seed=5, sizes=(120, 3, 60, 0, 200, 1, 75, 40, 90, 10, 30, 300))

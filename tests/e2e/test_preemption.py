@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.harness import ROOT, Driver, Place, job_summary, outputs, run, totals, wait_until
-from tests.e2e.nodes import Fleet, begun, fleet, looks
 from tests.e2e.test_exchange import files
+from tests.support.harness import ROOT, Driver, Place, job_summary, outputs, run, totals, wait_until
+from tests.support.nodes import Fleet, begun, fleet, looks
 
 pytestmark = [pytest.mark.slow, pytest.mark.serial]
 NOMAD = "tests/e2e/jobs/nomad.py"

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from curate.observe.failures import read_failures
-from tests.e2e.harness import (
+from tests.support.harness import (
     Driver,
     Ended,
     Place,

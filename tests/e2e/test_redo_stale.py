@@ -17,7 +17,9 @@ from curate.storage.faults import Fault
 from curate.storage.open import open_store
 from curate.testing.stores import faulty_stores
 from tests.e2e.conftest import Sweep
-from tests.e2e.harness import (
+from tests.e2e.jobs.curation import Curation
+from tests.e2e.test_two_drivers import Meanwhile
+from tests.support.harness import (
     CURATION,
     LENGTHS,
     Place,
@@ -30,9 +32,7 @@ from tests.e2e.harness import (
     strangers,
     totals,
 )
-from tests.e2e.jobs.curation import Curation
-from tests.e2e.test_two_drivers import Meanwhile
-from tests.e2e.workbench import Bench, NoBackend, complete
+from tests.support.workbench import Bench, NoBackend, complete
 
 FILES = corpus(sizes=(60, 3, 40, 0))
 CHANGED = "2020/RC-00.jsonl.gz"

@@ -1,6 +1,6 @@
 """Two seams, one behind the other, on Ray: the driver killed while it writes through them, and started again.
 
-Every pair, at every kind of operation, in this process: `tests/dataset/test_seams.py`.
+Every pair, at every kind of operation, in this process: `tests/graph/test_seams.py`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.e2e.harness import Driver, Place, job_summary, outputs, run, wait_until
 from tests.e2e.jobs.seams import SEAMS, rows
-from tests.fakes import NEVER_S
+from tests.support.fakes import NEVER_S
+from tests.support.harness import Driver, Place, job_summary, outputs, run, wait_until
 
 SCRIPT = "tests/e2e/jobs/seams.py"
 PAIRS = 10

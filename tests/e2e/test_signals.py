@@ -15,9 +15,20 @@ from curate.ledger.ledger import Ledger
 from curate.ledger.summary import Summary
 from curate.observe.job import read_status
 from curate.storage.open import open_store
-from tests.e2e.harness import CURATION, Driver, Ended, Place, corpus, executions, outputs, strangers, totals, wait_until
 from tests.e2e.jobs.curation import Curation
-from tests.gcs_emulator import GcsEmulator
+from tests.support.gcs_emulator import GcsEmulator
+from tests.support.harness import (
+    CURATION,
+    Driver,
+    Ended,
+    Place,
+    corpus,
+    executions,
+    outputs,
+    strangers,
+    totals,
+    wait_until,
+)
 
 BACKENDS = ["inline", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.serial])]
 INTERRUPTED = 130

@@ -19,8 +19,8 @@ import pytest
 
 from curate.clock import SystemClock
 from curate.observe.job import read_status
-from tests.e2e.harness import ROOT, Place, corpus, end_all, json_line, outputs, run, totals, wait_until, write_files
-from tests.fakes import NEVER_S
+from tests.support.fakes import NEVER_S
+from tests.support.harness import ROOT, Place, corpus, end_all, json_line, outputs, run, totals, wait_until, write_files
 
 pytestmark = [pytest.mark.slow, pytest.mark.serial]
 BIN = Path(sys.executable).parent

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 import pytest
 
-from tests.e2e.harness import ROOT, Place, run
+from tests.support.harness import ROOT, Place, run
 
 TWEETS = ROOT.parent / "shared/data/labeled-tweets/labeled_data.csv"
 

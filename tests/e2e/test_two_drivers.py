@@ -20,7 +20,9 @@ from curate.errors import ConfigError
 from curate.graph.entry import dry_run
 from curate.runtime.inline import InlineBackend
 from curate.runtime.protocol import Message, PoolSpec, Resources, TaskFinished
-from tests.e2e.harness import (
+from tests.e2e.jobs.curation import Curation
+from tests.support.fakes import FakeClock
+from tests.support.harness import (
     CURATION,
     Driver,
     Place,
@@ -36,10 +38,8 @@ from tests.e2e.harness import (
     totals,
     wait_until,
 )
-from tests.e2e.jobs.curation import Curation
-from tests.e2e.workbench import Bench, NoBackend, complete
-from tests.fakes import FakeClock
-from tests.ledgers import heartbeat
+from tests.support.ledgers import heartbeat
+from tests.support.workbench import Bench, NoBackend, complete
 
 NEW = "2022/new.jsonl"
 

@@ -19,7 +19,7 @@ from curate.job.job import Job
 from curate.ledger import layout
 from curate.ledger.compression import decompress
 from curate.ledger.summary import Summary
-from tests.fakes import FakeClock
+from tests.support.fakes import FakeClock
 
 Rows = Sequence[Mapping[str, Any]]
 

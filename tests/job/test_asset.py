@@ -20,8 +20,8 @@ from curate.job.job import Job
 from curate.ledger.summary import RunState
 from curate.storage.memory import clear
 from curate.storage.open import open_store
-from tests.gcs_emulator import GcsEmulator
 from tests.job.inline import numbered, output_rows, refusing, run_job, write_jsonl
+from tests.support.gcs_emulator import GcsEmulator
 
 ROOT = Path(__file__).parents[2]
 

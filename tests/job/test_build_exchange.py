@@ -28,7 +28,7 @@ from curate.pipeline.step import ActorPool
 from curate.plan import rewrites
 from curate.storage.open import open_store
 from curate.testing.stores import faulty_stores
-from tests.dataset.test_staged import dies
+from tests.graph.test_graph import dies
 from tests.job.inline import everything, output_rows, outputs, quarantined, refusing, run_job
 from tests.job.modules import Modules
 

@@ -27,8 +27,8 @@ from curate.job.shapes import TextJob
 from curate.ledger.summary import Summary
 from curate.runtime.protocol import Resources
 from curate.stage.spec import StageSpec
-from tests.fakes import NEVER_S
 from tests.job.inline import everything, numbered, outputs, write_jsonl
+from tests.support.fakes import NEVER_S
 
 ROOT = Path(__file__).parents[2]
 Run = Callable[..., Result]

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from curate.errors import BadRow, RetryLater
 from curate.job.job import Job
 from curate.observe.failures import read_failures
-from tests.fakes import FakeClock
 from tests.job.inline import everything, numbered, output_rows, outputs, refusing, run_job, write_jsonl
+from tests.support.fakes import FakeClock
 
 ROWS = 5
 TRIES = 4

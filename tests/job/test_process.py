@@ -19,7 +19,6 @@ from curate.job.params import param
 from curate.job.shapes import FileJob
 from curate.ledger.summary import RunState
 from curate.runtime.inline import InlineBackend
-from tests.fakes import FakeClock
 from tests.job.inline import (
     failures,
     numbered,
@@ -31,6 +30,7 @@ from tests.job.inline import (
     write_jsonl,
     write_parquet,
 )
+from tests.support.fakes import FakeClock
 
 
 class Shaped(Job):

@@ -23,8 +23,8 @@ from curate.ledger.summary import RunState
 from curate.observe.job import read_status
 from curate.pipeline.retry_later import MOST_TRIES, wait_s
 from curate.pipeline.step import ActorPool
-from tests.fakes import FakeClock
 from tests.job.inline import everything, numbered, run_job, write_jsonl
+from tests.support.fakes import FakeClock
 
 ROWS = 6
 """Of each input."""

@@ -15,8 +15,8 @@ from curate.job.job import Job
 from curate.ledger.summary import RunState
 from curate.storage.memory import MemoryStore
 from curate.storage.protocol import Object
-from tests.gcs_emulator import GcsEmulator
 from tests.job.inline import numbered, refusing, run_job, write_jsonl
+from tests.support.gcs_emulator import GcsEmulator
 
 
 class Same(Job):

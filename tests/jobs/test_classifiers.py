@@ -9,7 +9,7 @@ import pytest
 
 from curate.errors import ConfigError
 from jobs.toxicity import BundledClassifier, Classifier, FastTextClassifier, choose_label
-from tests.jobs.fasttext_model import expected_probability, write_fasttext_model
+from tests.support.fasttext_model import expected_probability, write_fasttext_model
 
 LABELS = ["__label__toxic", "__label__nontoxic"]
 VOTES = {"idiot": [6.0, 0.0], "lovely": [0.0, 4.0]}

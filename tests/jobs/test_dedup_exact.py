@@ -15,7 +15,7 @@ import pytest
 from curate.errors import ConfigError
 from curate.testing.local import run_local
 from jobs.dedup_exact import DedupExact
-from tests.dataset.dedup.corpus import corpus
+from tests.dedup.corpus import corpus
 from tests.job.inline import everything, run_job
 
 ROOT = Path(__file__).parents[2]

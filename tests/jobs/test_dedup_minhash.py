@@ -12,7 +12,7 @@ from curate.errors import ConfigError
 from curate.testing.local import run_local
 from jobs import dedup_minhash
 from jobs.dedup_minhash import DedupMinhash
-from tests.dataset.dedup.corpus import corpus
+from tests.dedup.corpus import corpus
 from tests.jobs.test_dedup_exact import deduplicated
 
 WORDS = " ".join(f"w{n}" for n in range(40))

@@ -7,7 +7,7 @@ from pathlib import Path
 import fasttext
 import pytest
 
-from tests.jobs.fasttext_model import expected_probability, write_fasttext_model
+from tests.support.fasttext_model import expected_probability, write_fasttext_model
 
 LABELS = ["__label__toxic", "__label__nontoxic"]
 VOTES = {"idiot": [6.0, 0.0], "lovely": [0.0, 4.0]}

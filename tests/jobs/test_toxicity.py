@@ -16,7 +16,7 @@ from curate.storage.memory import clear
 from curate.storage.open import open_store
 from jobs.toxicity import BundledClassifier, Toxicity
 from tests.job.inline import outputs, quarantined, refusing, run_job, write_jsonl
-from tests.jobs.fasttext_model import expected_probability, write_fasttext_model
+from tests.support.fasttext_model import expected_probability, write_fasttext_model
 
 ROOT = Path(__file__).parents[2]
 TWEETS = ROOT.parent / "shared" / "data" / "labeled-tweets" / "labeled_data.csv"

@@ -17,7 +17,7 @@ from curate.errors import ConfigError, PoolFailed
 from curate.runtime.backends import make_backend
 from curate.runtime.inline import InlineBackend
 from curate.runtime.protocol import CallLostError, Message, Pool, PoolSpec, Resources, TaskEnd, TaskFinished
-from tests.fakes import NEVER_S
+from tests.support.fakes import NEVER_S
 
 
 @dataclass

@@ -14,8 +14,8 @@ import pytest
 
 from curate.errors import ConfigError
 from curate.runtime.protocol import BackendEvent, Message, Resources, Started, TaskEnd, TaskFinished
-from tests.fakes import NEVER_S
 from tests.runtime.calling import Calling, die, process_while
+from tests.support.fakes import NEVER_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.serial]
 HERE = platform.node()

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.fakes import NEVER_S
+from tests.support.fakes import NEVER_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.serial]
 ROOT = Path(__file__).parents[2]

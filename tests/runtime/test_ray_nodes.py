@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from curate.runtime.protocol import Message, Resources, Started, TaskEnd, TaskFinished
-from tests.fakes import NEVER_S
 from tests.runtime.calling import Calling, die, process_while
 from tests.runtime.test_ray import begun, ends, polled, the_end
+from tests.support.fakes import NEVER_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.serial]
 HERE = platform.node()

@@ -13,10 +13,10 @@ import pytest
 
 from curate.errors import ConfigError, PoolFailed
 from curate.runtime.protocol import Message, PoolSpec, Resources, Started, TaskEnd, TaskFinished
-from tests.fakes import NEVER_S
 from tests.runtime.calling import Calling, process_while
 from tests.runtime.pooling import Conducting, Serving, Slicing, leave, poison, slowly
 from tests.runtime.test_ray import begun, ends, polled
+from tests.support.fakes import NEVER_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.serial]
 HALF = Resources(num_cpus=0.5)

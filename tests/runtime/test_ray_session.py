@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from curate.errors import ConfigError
-from tests.e2e.harness import Driver, wait_until
+from tests.support.harness import Driver, wait_until
 
 ROOT = Path(__file__).parents[2]
 LONG = "OSError: AF_UNIX path length cannot exceed 107 bytes: /a/very/long/name/sockets/plasma_store"

@@ -14,7 +14,7 @@ import curate
 from curate.errors import ConfigError
 from curate.runtime.ray.pickling import pickle_value
 from curate.runtime.ray.versions import check_of_workers, digest_of, refuse_other_code
-from tests.fakes import NEVER_S
+from tests.support.fakes import NEVER_S
 
 HERE = Path(curate.__file__).parent
 DRIVER = """

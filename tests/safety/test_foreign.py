@@ -25,8 +25,8 @@ from curate.ledger.stages import remove_stages
 from curate.ledger.summary import RunState
 from curate.storage.local import LocalStore, remove_scratch, sweep_scratch
 from curate.storage.open import open_store
-from tests.fakes import FakeClock
 from tests.job.inline import run_job, write_jsonl
+from tests.support.fakes import FakeClock
 
 OLD_S = 5 * 86_400.0
 

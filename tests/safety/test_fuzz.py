@@ -38,8 +38,8 @@ from curate.observe.job import find_job, read_status
 from curate.observe.verify import verify
 from curate.storage.memory import clear
 from curate.storage.open import open_store
-from tests.fakes import FakeClock
 from tests.job.inline import run_job, write_jsonl
+from tests.support.fakes import FakeClock
 
 ROOT = "memory://fuzz/out"
 quick = hypothesis.settings(

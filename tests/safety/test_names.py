@@ -23,9 +23,9 @@ from curate.storage.memory import clear
 from curate.storage.open import open_store
 from tests.cli.running import Curate
 from tests.cli.running import curate as curate_
-from tests.gcs_emulator import GcsEmulator
 from tests.job.inline import everything, run_job, write_jsonl
-from tests.ledgers import make_job, make_shard
+from tests.support.gcs_emulator import GcsEmulator
+from tests.support.ledgers import make_job, make_shard
 
 __all__ = ["curate_"]
 

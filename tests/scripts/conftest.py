@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scripts.checkout import Checkout
+from tests.support.checkout import Checkout
 
 
 @pytest.fixture

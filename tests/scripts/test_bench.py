@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from scripts.benches import common, dedup, exchange, map, memory
-from tests.fakes import NEVER_S
+from tests.support.fakes import NEVER_S
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "bench"
 

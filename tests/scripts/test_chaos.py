@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.e2e.harness import ROOT
+from tests.support.harness import ROOT
 
 
 def chaos(*arguments: str) -> subprocess.CompletedProcess[str]:

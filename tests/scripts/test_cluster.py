@@ -27,8 +27,8 @@ from scripts.clusters import buckets, commands, connect, follow, package, parame
 from scripts.clusters.connect import Api, ConnectionLost, Versions, agree, versions_of
 from scripts.clusters.problems import ROOT, Refused
 from scripts.clusters.submit import Submission
-from tests.e2e.harness import write_files
-from tests.gcs_emulator import GcsEmulator
+from tests.support.gcs_emulator import GcsEmulator
+from tests.support.harness import write_files
 
 SCRIPT = ROOT / "scripts/cluster"
 TOKEN = "ab" * 32

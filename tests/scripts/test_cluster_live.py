@@ -20,7 +20,8 @@ from pathlib import Path
 import pytest
 
 from scripts.clusters.connect import Api
-from tests.e2e.harness import (
+from tests.support.fakes import NEVER_S
+from tests.support.harness import (
     ROOT,
     Place,
     corpus,
@@ -33,7 +34,6 @@ from tests.e2e.harness import (
     wait_until,
     write_files,
 )
-from tests.fakes import NEVER_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.serial]
 BIN = Path(sys.executable).parent

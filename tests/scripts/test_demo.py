@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.scripts.checkout import Checkout
+from tests.support.checkout import Checkout
 
 CORPUS = "python scripts/corpus --output demo/reddit"
 JOB = "python jobs/toxicity.py --input demo/reddit --output demo/toxicity"

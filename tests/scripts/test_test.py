@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes import NEVER_S
-from tests.scripts.checkout import Checkout
+from tests.support.checkout import Checkout
+from tests.support.fakes import NEVER_S
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import shutil
 
-from tests.fakes import NEVER_S
-from tests.scripts.checkout import SCRIPTS, Checkout
+from tests.support.checkout import SCRIPTS, Checkout
+from tests.support.fakes import NEVER_S
 
 
 def source(checkout: Checkout) -> str:

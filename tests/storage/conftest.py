@@ -15,7 +15,7 @@ from curate.storage.open import open_store
 from curate.storage.retry import Retry
 from curate.testing.clock import FakeClock
 from curate.testing.contract import StorePlace
-from tests.gcs_emulator import GcsEmulator
+from tests.support.gcs_emulator import GcsEmulator
 
 
 @pytest.fixture

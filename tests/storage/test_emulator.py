@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.gcs_emulator import GcsEmulator
+from tests.support.gcs_emulator import GcsEmulator
 
 UPLOAD = "/upload/storage/v1/b/bucket/o"
 OBJECTS = "/storage/v1/b/bucket/o"

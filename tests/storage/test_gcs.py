@@ -23,7 +23,7 @@ from curate.storage.gcs import CHUNK_BYTES, SIMPLE_BYTES, GCSStore
 from curate.storage.protocol import Outcome, Store
 from curate.storage.retry import Retry
 from curate.testing.clock import FakeClock
-from tests.gcs_emulator import GcsEmulator, _Answer, _refusal
+from tests.support.gcs_emulator import GcsEmulator, _Answer, _refusal
 
 X = "gs://bucket/x"
 BIG = os.urandom(CHUNK_BYTES + 1000)
@@ -145,7 +145,7 @@ def test_credentials_that_fail_are_told(
 def test_throttling_by_a_403_is_retried(emulator: GcsEmulator, gcs: GCSStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some quotas answer 403 with the reason `rateLimitExceeded`."""
     emulator.put(X, b"x")
-    monkeypatch.setattr("tests.gcs_emulator._refusal", partial(_refusal, reason="rateLimitExceeded"))
+    monkeypatch.setattr("tests.support.gcs_emulator._refusal", partial(_refusal, reason="rateLimitExceeded"))
     emulator.fail(status=403)
     assert gcs.read(X) == b"x"
     assert gcs.calls.get == 2
@@ -164,7 +164,7 @@ def test_the_status_decides_whatever_the_body_says(
     error: type[StorageError],
 ) -> None:
     """Proxies and load balancers answer in formats of their own."""
-    monkeypatch.setattr("tests.gcs_emulator._refusal", lambda status, *_: _Answer(status, body))
+    monkeypatch.setattr("tests.support.gcs_emulator._refusal", lambda status, *_: _Answer(status, body))
     emulator.fail(status=status, times=10**6)
     with pytest.raises(error, match=f"GCS answered {status}") as caught:
         GCSStore(Retry(deadline_s=3, clock=clock)).stat(X)

@@ -60,7 +60,7 @@ STEPS = ["open", "write", "utime", "fsync", "fstat", "link", "unlink"]
 KILLED_CHILD = """
     import os, signal, sys
     how, step, when, root, scratch, temporaries = sys.argv[1:]
-    from curate.storage.open import local
+    from curate.storage import local
     from curate.storage.local import LocalStore
 
     local.NAMELESS = temporaries == "nameless"

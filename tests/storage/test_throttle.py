@@ -22,7 +22,7 @@ from curate.storage.protocol import Outcome
 from curate.storage.retry import Retry
 from curate.storage.throttle import Bounds, Limiter, Window
 from curate.testing.clock import FakeClock
-from tests.gcs_emulator import GcsEmulator
+from tests.support.gcs_emulator import GcsEmulator
 
 BOUNDS = Bounds()
 REFUSED = TransientStorageError("503")

@@ -20,7 +20,7 @@ from curate.tasks.failure import Failure, FailureKind, ShardRecord, ShardWaits
 from curate.tasks.policy import Policy
 from curate.tasks.scheduler import Scheduler
 from curate.units import GIB
-from tests.fakes import FakeBackend, FakeClock
+from tests.support.fakes import FakeBackend, FakeClock
 
 OK, USER, STORAGE, CORRUPT, EXISTED = "ok", "user_error", "storage", "corrupt_input", "existed"
 CRASH, LOST, CANCELLED, RAISED, SILENT = "crashed", "lost", "cancelled", "raised", "silent"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.gcs_emulator import GcsEmulator
+from tests.support.gcs_emulator import GcsEmulator
 
 
 @pytest.fixture

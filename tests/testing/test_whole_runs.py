@@ -13,9 +13,9 @@ from curate.storage.faults import OPERATIONS, Fault
 from curate.storage.retry import Retry
 from curate.testing.clock import FakeClock
 from curate.testing.stores import faulty_stores
-from tests.e2e.harness import CURATION, Place, corpus, job_summary, outputs, run, strangers, totals
-from tests.e2e.workbench import Bench, complete
-from tests.gcs_emulator import GcsEmulator
+from tests.support.gcs_emulator import GcsEmulator
+from tests.support.harness import CURATION, Place, corpus, job_summary, outputs, run, strangers, totals
+from tests.support.workbench import Bench, complete
 
 FILES = corpus()
 

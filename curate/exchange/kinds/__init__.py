@@ -1,1 +1,1 @@
-"""What needs an exchange: sort, shuffle, groups, joins, distinct, zip."""
+"""What needs an exchange, one kind a file: sort, shuffle, groups, joins, distinct, zip."""

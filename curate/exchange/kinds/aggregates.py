@@ -7,6 +7,8 @@ same bits.
 
 Nulls are not looked at, as by Arrow: the sum of nothing but nulls is null. NaN makes a sum, a mean and a deviation NaN;
 `min`, `max` and `quantile` do not look at it where there is anything else.
+
+Long because it is a list: one class for each aggregate.
 """
 
 from __future__ import annotations

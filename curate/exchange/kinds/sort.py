@@ -1,4 +1,4 @@
-"""Exchanges that change the order of rows, or only where they are: sort, shuffle, repartition."""
+"""The exchange that puts rows in the order of some columns."""
 
 from __future__ import annotations
 

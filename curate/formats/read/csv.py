@@ -11,6 +11,9 @@ quote is a bad row.
 
 Arrow cannot report a row with too few fields that is not UTF-8. A file with such bytes anywhere is therefore read as
 Latin-1, which has a character for every byte, and its values are turned back into bytes.
+
+Long because what Arrow's parser passes over (open quotes, short rows, bytes that are not UTF-8) is found here, around
+one loop.
 """
 
 from __future__ import annotations

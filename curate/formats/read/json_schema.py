@@ -91,7 +91,7 @@ def infer_schema(
 ) -> pa.Schema:
     """Returns the schema of JSON rows: every column in order of appearance, or the wanted ones in their order.
 
-    A column of several types becomes JSON text (see `fit.JSON_TEXT`) unless it was asked for by name.
+    A column of several types becomes JSON text (see `json_values.JSON_TEXT`) unless it was asked for by name.
 
     Raises ConfigError for a wanted column that no row has, that has several types and none was declared, or whose
     declared type cannot be read from JSON.

@@ -1,1 +1,1 @@
-"""Tasks on Ray. Nothing else imports ray."""
+"""Tasks, pools of actors and the cluster, on Ray. Nothing else imports ray."""

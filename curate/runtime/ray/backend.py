@@ -1,7 +1,5 @@
 """Runs tasks on Ray: plain tasks for one piece of work, streaming generators for bundles.
 
-The modules of this folder whose names begin with `ray` are those that know Ray.
-
 Ray's own retries are off: what follows a failure is the scheduler's decision. A bundle streams its messages back in
 batches (one item a message would cost 0.13 ms each); a single piece returns them with the task, which is cheaper than a
 generator. `ray.wait` costs time for every reference it is given, so the window stays small and each harvest takes two
@@ -18,6 +16,9 @@ its node. Ray lets it be one item ahead. So its program stands still until the b
 is known before: for 1.2 ms a block.
 
 A task that waits for a pool lets go of its CPU, and the next one starts: so actors have work while a task writes.
+
+Long because it implements all of the backend's protocol: what runs in a worker, and what the driver knows of each
+task.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ those that it calls.
 An actor dies with all the calls that were sent to it, of which one may have killed it. Which one it was cannot be
 known, so all are made again, but from then on announced: the actor says when it begins, and has said so before it goes
 on. What dies with its actor after it was begun counts; what only waited does not.
+
+Long because both ends of a call are here, the actor and its caller, which agree on every message.
 """
 
 from __future__ import annotations

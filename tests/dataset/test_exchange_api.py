@@ -1,0 +1,193 @@
+"""Groups, distinct rows, joins and aggregates of a dataset, through files: the same as DuckDB, written or consumed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import curate
+from curate.errors import ConfigError
+from tests.exchange.local import same, sort_key
+
+NAN = float("nan")
+
+
+@pytest.fixture
+def comments(tmp_path: Path) -> Any:
+    """Four files of rows, one of them empty, with nulls among keys and values."""
+    rng = np.random.default_rng(11)
+    for number, rows in enumerate([700, 0, 900, 400]):
+        table = pa.table(
+            {
+                "user": pa.array(rng.choice(["ann", "bob", "cé", ""], rows), pa.string(), mask=rng.random(rows) < 0.1),
+                "day": pa.array(rng.integers(0, 20, rows), pa.int32()),
+                "score": pa.array(rng.integers(-50, 50, rows), mask=rng.random(rows) < 0.1),
+                "weight": rng.normal(size=rows),
+            }
+        )
+        pq.write_table(table, tmp_path / f"in-{number}.parquet")
+    return curate.read_parquet(tmp_path / "*.parquet")
+
+
+def by_duckdb(query: str, **tables: Any) -> list[dict[str, Any]]:
+    """Returns the rows of a query over datasets, by what they are called in it."""
+    connection = duckdb.connect()
+    for name, dataset in tables.items():
+        connection.register(name, dataset.to_arrow())
+    found: list[dict[str, Any]] = connection.sql(query).to_arrow_table().to_pylist()
+    return found
+
+
+def test_aggregates_of_groups_are_those_of_duckdb(comments: Any) -> None:
+    """In order of the keys, null last, with the names that Arrow gives."""
+    wanted = by_duckdb(
+        """select "user", day, count(*) as count, sum(score)::bigint as score_sum, min(score) as score_min,
+           max(score) as score_max, avg(score) as score_mean, stddev_samp(score) as score_std,
+           count(score) as score_count, sum(weight) as weight_sum
+           from comments group by all order by "user" nulls last, day""",
+        comments=comments,
+    )
+    functions = ("sum", "min", "max", "mean", "std", "count")
+    wanted_pairs = [(None, "count"), *(("score", one) for one in functions), ("weight", "sum")]
+    found = comments.groupby(["user", "day"]).aggregate(wanted_pairs)
+    assert same(found.take_all(), wanted)
+    assert comments.groupby("user").sum(["score", "weight"]).schema().names == ["user", "score_sum", "weight_sum"]
+
+
+def test_groups_are_written_once_and_their_books_balance(comments: Any, tmp_path: Path) -> None:
+    """Rows that became part of a group are dropped as grouped; what is there is not made again."""
+    means = comments.groupby("day").mean("score")
+    summary = means.write_parquet(tmp_path / "out", backend="inline")
+    assert summary.books.balanced()
+    assert summary.books.rows_out == 20
+    assert curate.read_parquet(tmp_path / "out").take_all() == means.take_all()
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.parquet")}
+    means.write_parquet(tmp_path / "out", backend="inline")
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.parquet")} == before
+
+
+def test_a_function_of_groups_is_given_each_once(comments: Any) -> None:
+    """Classes too, in a pool of actors; what follows is fused to it."""
+
+    class Ranked:
+        def __init__(self, by: str) -> None:
+            self.by = by
+
+        def __call__(self, group: Any) -> Any:
+            return {"user": group["user"][:1], "best": [max(group[self.by])], "rows": [len(group[self.by])]}
+
+    pool = curate.ActorPool(size=2)
+    made = comments.groupby("user").map_groups(
+        Ranked, fn_constructor_args=["weight"], batch_format="numpy", compute=pool
+    )
+    wanted = by_duckdb(
+        'select "user", max(weight) as best, count(*) as rows from c group by all order by "user" nulls last',
+        c=comments,
+    )
+    assert same(made.take_all(), wanted)
+    assert [row["rows"] for row in made.filter(lambda row: row["user"] == "bob").take_all()] == [
+        row["rows"] for row in wanted if row["user"] == "bob"
+    ]
+
+
+def test_one_row_of_each_key_is_kept(comments: Any) -> None:
+    rows = comments.take_all()
+    firsts: dict[Any, Any] = {}
+    best: dict[Any, Any] = {}
+    for row in rows:
+        firsts.setdefault(row["day"], row)
+        if row["day"] not in best or row["weight"] > best[row["day"]]["weight"]:
+            best[row["day"]] = row
+    assert comments.distinct("day").take_all() == [firsts[day] for day in sorted(firsts)]
+    assert comments.distinct("day", keep="last", order_by="weight").take_all() == [best[day] for day in sorted(best)]
+    assert comments.select_columns(["user", "day"]).distinct().count() == len(
+        {(row["user"], row["day"]) for row in rows}
+    )
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "right", "outer", "semi", "anti"])
+def test_joins_are_those_of_duckdb(how: str, comments: Any) -> None:
+    """The key once, whichever side has it, and rows in order of the key."""
+    users = curate.from_items(
+        [{"name": name, "age": age} for name, age in [("bob", 3), ("", 1), ("dan", 4), ("bob", 5)]]
+    )
+    few = comments.filter(pc.field("weight") > 1.5).select_columns(["user", "weight"])
+    found = few.join(users, on="user", how=how, right_on="name")
+    kind, columns = ("full" if how == "outer" else how), "one.user, weight"
+    if how not in ("semi", "anti"):
+        columns = 'coalesce(one."user", two.name) as "user", weight, age'
+    wanted = by_duckdb(f'select {columns} from one {kind} join two on one."user" = two.name', one=few, two=users)
+    assert found.schema().names == list(wanted[0])
+
+    def placed(row: dict[str, Any]) -> list[Any]:
+        return [sort_key(value) for value in row.values()]
+
+    rows = found.take_all()
+    assert [sort_key(row["user"]) for row in rows] == sorted(sort_key(row["user"]) for row in rows)
+    assert sorted(rows, key=placed) == sorted(wanted, key=placed)
+    if how in ("inner", "left", "semi", "anti"):
+        broadcast = few.join(users, on="user", how=how, right_on="name", broadcast=True)
+        assert sorted(broadcast.take_all(), key=placed) == sorted(rows, key=placed)
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "right", "outer", "semi", "anti"])
+def test_a_side_of_which_no_row_is_left_joins_as_none(how: str) -> None:
+    one, none = curate.range(3), curate.range(3).filter(lambda row: row["id"] > 5)
+    every = [{"id": 0}, {"id": 1}, {"id": 2}]
+    assert one.join(none, on="id", how=how).take_all() == (every if how in ("left", "outer", "anti") else [])
+    assert none.join(one, on="id", how=how).take_all() == (every if how in ("right", "outer") else [])
+
+
+def test_aggregates_of_all_rows_are_those_of_duckdb(comments: Any) -> None:
+    """A value for a column, a dictionary for several; None of nothing."""
+    [wanted] = by_duckdb(
+        """select sum(score)::bigint as score_sum, min(score) as score_min, max(score) as score_max,
+           avg(score) as score_mean, stddev_samp(score) as score_std, quantile_cont(score, 0.5) as score_quantile
+           from comments""",
+        comments=comments,
+    )
+    for name, value in wanted.items():
+        assert getattr(comments, name.removeprefix("score_"))("score") == pytest.approx(value)
+    assert comments.max(["score", "day"]) == {"score_max": wanted["score_max"], "day_max": 19}
+    found = comments.aggregate([("score", "mean"), (None, "count")])
+    assert found == {"score_mean": pytest.approx(wanted["score_mean"]), "count": 2000}
+    nothing = comments.filter(pc.field("day") < 0)
+    assert nothing.aggregate([("score", "sum"), (None, "count"), ("day", "list")]) == {
+        "score_sum": None,
+        "count": 0,
+        "day_list": [],
+    }
+
+
+def test_the_values_of_a_column_come_once_in_order(comments: Any) -> None:
+    assert comments.unique("user") == ["", "ann", "bob", "cé", None]
+    assert comments.unique("day") == list(range(20))
+    floats = curate.from_items([{"x": one} for one in (1.5, NAN, None, -0.0, NAN, 0.0)])
+    assert same(floats.unique("x"), [-0.0, 1.5, NAN, None])
+
+
+def test_what_cannot_be_is_refused_where_it_is_said(comments: Any) -> None:
+    """With both types for keys of two sides, before anything runs."""
+    with pytest.raises(ConfigError, match="there is no column 'usr'; did you mean 'user'"):
+        comments.groupby("usr")
+    with pytest.raises(ConfigError, match="there is no mean of column 'user', of type string; expected numbers"):
+        comments.groupby("day").mean("user")
+    with pytest.raises(ConfigError, match="the key 'user' is string on the left, 'id' is int64 on the right"):
+        comments.join(curate.range(3), on="user", right_on="id")
+    with pytest.raises(ConfigError, match="would make 2 columns called 'score_r'"):
+        comments.rename_columns({"weight": "score_r"}).join(comments, on="day", right_suffix="_r")
+    with pytest.raises(ConfigError, match="did you mean 'left'"):
+        comments.join(comments, on="day", how="lef")
+    with pytest.raises(ConfigError, match="leave broadcast out"):
+        comments.join(comments, on="day", how="outer", broadcast=True)
+    with pytest.raises(ConfigError, match=r"distinct\(keep='frist'\); did you mean 'first'"):
+        comments.distinct("day", keep="frist")
+    with pytest.raises(ConfigError, match="name the keys"):
+        comments.map(lambda row: row).distinct()

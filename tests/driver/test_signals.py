@@ -1,0 +1,65 @@
+"""Signals are counted one by one, however close they come."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from curate.driver.signals import Signals
+from curate.log import get_logger
+from tests.support.fakes import FakeBackend, FakeClock
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_those_that_come_in_the_middle_of_a_call_are_counted(times: int) -> None:
+    """Python calls a handler once for all of them."""
+
+    def send() -> None:
+        for _ in range(times):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.02)
+
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    signals = Signals(True, get_logger())
+    try:
+        with signals, signals.in_order(FakeBackend(FakeClock(), lambda _: [])):
+            sender = threading.Thread(target=send)
+            sender.start()
+            hashlib.pbkdf2_hmac("sha256", b"", b"", 1_000_000)  # one call, and no look at signals in it
+            sender.join()
+        assert signals.interrupts.interrupts == times
+    finally:
+        signal.signal(signal.SIGINT, before[0])
+        signal.signal(signal.SIGTERM, before[1])
+
+
+def test_one_that_comes_in_a_finaliser_comes_again(capfd: pytest.CaptureFixture[str]) -> None:
+    """It can raise nothing there: Python would tell of it, and go on as if there had been none."""
+
+    def wait(deaf: Any) -> None:
+        del deaf
+        threading.Event().wait(30)
+
+    class Deaf:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            for _ in range(1000):
+                pass
+
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    hook = sys.unraisablehook
+    try:
+        with pytest.raises(KeyboardInterrupt), Signals(True, get_logger()):
+            wait(Deaf())
+        assert sys.unraisablehook is hook
+    finally:
+        signal.signal(signal.SIGINT, before[0])
+        signal.signal(signal.SIGTERM, before[1])
+    assert "Traceback" not in capfd.readouterr().err

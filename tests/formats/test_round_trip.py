@@ -1,0 +1,188 @@
+"""What was written is what is read with `schema=` of it, value and type, or it was refused with what to do instead."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import io
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from curate.errors import ConfigError
+from curate.formats.encoding import Format, ReadAs, detect
+from curate.formats.record import OutputFormat
+from curate.formats.rows import check_declared, read
+from curate.formats.write.writer import make_writer, suffix
+from curate.tasks.shard import SliceKind
+from tests.formats.conftest import FakeStore
+
+READ = {OutputFormat.PARQUET: Format.PARQUET, OutputFormat.JSONL: Format.JSONL, OutputFormat.CSV: Format.CSV}
+RECORD: dict[str, Any] = {"rows": {}}
+FLOATS = [0.5, -0.0, 1.5, math.nan, math.inf, -math.inf, 5.0]
+TEXTS = ["", " a", 'q"u\n,ote', "NA", "null", "é\u2028", "007", "-1", "true", "\r", "'"]
+NOW = dt.datetime(2020, 2, 29, 23, 59, 59, 123456)
+COUNTS = [0, 1, -1, 86_399, 1_582_934_400, -(2**33)]
+
+
+def numbers(type: pa.DataType, low: int, high: int) -> pa.Array:
+    return pa.array([0, 1, low, high], type)
+
+
+def arrays() -> dict[str, pa.Array]:
+    """Returns an array with values of each type."""
+    found = [pa.array([True, False]), pa.nulls(3)]
+    for bits in (8, 16, 32, 64):
+        found.append(numbers(getattr(pa, f"int{bits}")(), -(2 ** (bits - 1)), 2 ** (bits - 1) - 1))
+        found.append(numbers(getattr(pa, f"uint{bits}")(), 2, 2**bits - 1))
+    found += [pa.array(np.array(FLOATS, np.float16)), pa.array(FLOATS, pa.float32()), pa.array([*FLOATS, 0.1, 1e300])]
+    found.append(pa.array([0.1, 3.4e38], pa.float32()))
+    for make, precision in ((pa.decimal32, 9), (pa.decimal64, 18), (pa.decimal128, 38), (pa.decimal256, 70)):
+        digits = "9" * (precision - 3)
+        found.append(pa.array([decimal.Decimal(f"-{digits}.125"), decimal.Decimal("0.500")], make(precision, 3)))
+    found.append(pa.array([decimal.Decimal("1200"), decimal.Decimal("-100")], pa.decimal128(5, -2)))
+    found += [pa.array(TEXTS, type) for type in (pa.string(), pa.large_string(), pa.string_view())]
+    found += [
+        pa.array([b"", b"a\x00", b"\xff,\n"], type) for type in (pa.binary(), pa.large_binary(), pa.binary_view())
+    ]
+    found.append(pa.array([b"abc", b"\x00\xff\n"], pa.binary(3)))
+    found += [pa.array([0, 1, 18_321, -40_000], pa.int32()).cast(pa.date32())]
+    found += [pa.array([0, 86_400_000, -86_400_000], pa.int64()).cast(pa.date64())]
+    found += [pa.array([0, 1, 86_399], pa.time32("s")), pa.array([0, 1, 86_399_999], pa.time32("ms"))]
+    found += [pa.array([0, 1, 86_399_999_999], pa.time64("us")), pa.array([0, 1, 86_399_999_999_999], pa.time64("ns"))]
+    for unit in ("s", "ms", "us", "ns"):
+        counts = pa.array(COUNTS, pa.int64())
+        found += [
+            counts.cast(pa.timestamp(unit)),
+            counts.cast(pa.timestamp(unit, "UTC")),
+            counts.cast(pa.duration(unit)),
+        ]
+        found += [counts.cast(pa.timestamp(unit, "America/New_York")), counts.cast(pa.timestamp(unit, "+05:30"))]
+    found.append(pa.array([pa.MonthDayNano([1, 2, 3]), pa.MonthDayNano([-1, 0, 0])]))
+    found += [pa.array(["a", "b", "a", ""]).dictionary_encode(), pa.array([5, 7, 5]).dictionary_encode()]
+    found += [pa.array([[1, 2], []], make(pa.int64())) for make in (pa.list_, pa.large_list, pa.list_view)]
+    found.append(pa.array([[1, 2], [3, 4]], pa.list_(pa.int64(), 2)))
+    found += [pa.array([[[0.5]], [], [[], [math.inf, 2.0]]]), pa.array([{"a": 1, "b": "x"}, {"a": -1, "b": ""}])]
+    found.append(pa.array([[("k", 1), ("l", 2)], []], pa.map_(pa.string(), pa.int64())))
+    found.append(pa.array([[(1, 1), (2, 2)], []], pa.map_(pa.int64(), pa.int64())))
+    found.append(pa.array([[("k", 1), ("k", 2)]], pa.map_(pa.string(), pa.int64())))
+    for leaf in list(found):
+        if leaf.type in _LEAVES:
+            found.append(pa.ListArray.from_arrays([0, len(leaf)], leaf))
+            found.append(pa.StructArray.from_arrays([leaf, pa.array(range(len(leaf)))], ["x", "n"]))
+    found.append(pa.RunEndEncodedArray.from_arrays(pa.array([2, 3], pa.int32()), pa.array(["a", "b"])))
+    tensor = pa.fixed_shape_tensor(pa.int32(), [2, 2])
+    found.append(pa.ExtensionArray.from_storage(tensor, pa.array([[1, 2, 3, 4]], pa.list_(pa.int32(), 4))))
+    found.append(pa.array([b"0123456789abcdef"], pa.uuid()))
+    found.append(pa.UnionArray.from_sparse(pa.array([0, 1], pa.int8()), [pa.array([1, 2]), pa.array(["a", "b"])]))
+    found.append(pa.array([{}, {}], pa.struct([])))
+    return {f"{number} {array.type}": array for number, array in enumerate(found)}
+
+
+_LEAVES = {
+    pa.timestamp("us"),
+    pa.timestamp("ns", "UTC"),
+    pa.time32("s"),
+    pa.time64("ns"),
+    pa.duration("ms"),
+    pa.date32(),
+    pa.date64(),
+    pa.decimal128(38, 3),
+    pa.binary(),
+    pa.binary(3),
+    pa.float64(),
+    pa.float16(),
+    pa.uint64(),
+    pa.bool_(),
+}
+ARRAYS = arrays()
+
+
+def written(table: pa.Table, format: OutputFormat) -> bytes:
+    sink = io.BytesIO()
+    writer = make_writer(sink, table.schema, format, "zstd")
+    writer.write(table)
+    writer.close(RECORD)
+    return sink.getvalue()
+
+
+def read_back(data: bytes, format: OutputFormat, schema: pa.Schema) -> pa.Table:
+    """Returns what a dataset reads that was given `schema=`."""
+    store = FakeStore()
+    object = store.put(f"a{suffix(format, 'zstd')}", data)
+    held = check_declared("read", READ[format], schema)
+    how = ReadAs(READ[format], held)
+    bad: list[Any] = []
+    rest = (SliceKind.WHOLE, 0, 0, held, 1000, bad.append)
+    tables = list(read(store, object, detect(object.uri, how), *rest))  # type: ignore[arg-type]
+    assert bad == []
+    return pa.concat_tables([held.empty_table(), *tables])
+
+
+@pytest.mark.parametrize("format", READ)
+@pytest.mark.parametrize("nulls", ["none", "first", "all"])
+@pytest.mark.parametrize("name", ARRAYS)
+def test_what_is_written_is_read_or_was_refused(name: str, nulls: str, format: OutputFormat) -> None:
+    array = ARRAYS[name]
+    if nulls != "none":
+        if pa.types.is_run_end_encoded(array.type) or pa.types.is_union(array.type):
+            return
+        values = array if nulls == "first" else array[:0]
+        array = pa.concat_arrays([pa.nulls(2, array.type), values])
+    table = pa.table({"v": array, "n": range(len(array))})
+    refused = ""
+    try:
+        data = written(table, format)
+    except ConfigError as error:
+        refused = str(error)
+    if refused:
+        assert f"column 'v' is {array.type}" in refused
+        assert "; " in refused
+        return
+    found = read_back(data, format, table.schema)
+    assert found.schema == table.schema
+    assert repr(found["v"].to_pylist()) == repr(table["v"].to_pylist())
+
+
+@pytest.mark.parametrize("format", READ)
+def test_what_is_refused(format: OutputFormat) -> None:
+    """No more than that, or the rule above would hold of nothing."""
+    refused = set()
+    for name, array in ARRAYS.items():
+        try:
+            written(pa.table({"v": array}), format)
+        except ConfigError:
+            refused.add(name.partition(" ")[2].partition("<")[0].partition("(")[0].partition("[")[0])
+    common = {"sparse_union", "struct", "month_day_nano_interval"}
+    assert (
+        refused
+        == {
+            OutputFormat.PARQUET: common | {"decimal128", "run_end_encoded"},  # of a scale below 0
+            OutputFormat.JSONL: common | {"map", "run_end_encoded", "extension"},  # of keys that are no text
+            OutputFormat.CSV: common
+            | {"binary", "large_binary", "binary_view", "fixed_size_binary", "run_end_encoded", "extension"}
+            | {"list", "large_list", "list_view", "fixed_size_list", "map"},
+        }[format]
+    )
+    plain = {name.partition(" ")[2] for name in ARRAYS} & {"struct<a: int64, b: string>", "map<string, int64>"}
+    for name in plain if format is not OutputFormat.CSV else ():
+        written(pa.table({"v": pa.nulls(1, ARRAYS[next(one for one in ARRAYS if one.endswith(name))].type)}), format)
+
+
+def test_a_null_that_is_alone_in_its_row_is_no_empty_text() -> None:
+    """A line with nothing in it is no row of CSV."""
+    for array in (pa.array([1, None]), pa.array([0.5, None, math.nan]), pa.array(["a", ""])):
+        table = pa.table({"v": array})
+        found = read_back(written(table, OutputFormat.CSV), OutputFormat.CSV, table.schema)
+        assert repr(found.to_pylist()) == repr(table.to_pylist())
+    with pytest.raises(ConfigError, match="column 'v' is string and alone in its rows, where CSV cannot tell a null"):
+        written(pa.table({"v": ["a", None]}), OutputFormat.CSV)
+
+
+def test_a_key_twice_in_a_map_is_refused_by_json() -> None:
+    table = pa.table({"v": pa.array([[("k", 1), ("k", 2)]], pa.map_(pa.string(), pa.int64()))})
+    with pytest.raises(ConfigError, match=r"column 'v' is map<string, int64> and has a map with the key 'k' twice"):
+        written(table, OutputFormat.JSONL)

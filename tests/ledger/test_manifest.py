@@ -1,0 +1,139 @@
+"""The plan: ranks never change, later rows replace earlier ones of the same id, and the difference to a listing."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from curate.ledger.manifest import SCHEMA, ShardPlan, diff_inputs, removal, shards_table
+from curate.tasks.shard import Shard, SliceKind
+from tests.support.ledgers import make_shard
+
+ODD_NAMES = ["a", "a b", "ä/ö", "100%", "%2F", "日本/語", "a.part-00000-of-00002", "x" * 300, "'\"", "a\\b", "🦊"]
+NAMES = st.sampled_from(ODD_NAMES) | st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=8)
+
+
+def ranges() -> st.SearchStrategy[Shard]:
+    return st.builds(
+        Shard,
+        id=NAMES,
+        uri=NAMES.map(lambda name: f"gs://b/{name}"),
+        kind=st.sampled_from(list(SliceKind)),
+        start=st.integers(0, 2**40),
+        stop=st.integers(0, 2**40),
+        size_bytes=st.integers(0, 2**40),
+        object_bytes=st.integers(0, 2**40),
+        generation=st.sampled_from(["1", "2", "1700000000000000-12"]),
+    )
+
+
+def inputs(found: dict[str, str]) -> pa.Table:
+    """A listing of inputs, from URI to generation."""
+    return pa.table(
+        {"uri": pa.array(list(found), pa.string()), "generation": pa.array(list(found.values()), pa.string())}
+    )
+
+
+@given(st.lists(ranges(), max_size=20, unique_by=lambda shard: shard.id))
+def test_shards_come_back_as_they_were(shards: list[Shard]) -> None:
+    """Every field of every shard, whatever its name, by its rank."""
+    plan = ShardPlan.of([shards_table(shards)])
+    assert len(plan) == len(shards)
+    assert [plan.shard(rank) for rank in range(len(plan))] == shards
+    assert [plan.shard_id(rank) for rank in range(len(plan))] == [shard.id for shard in shards]
+    assert plan.ids.to_pylist() == [shard.id for shard in shards]
+    assert plan.sizes.tolist() == [shard.size_bytes for shard in shards]
+    assert plan.total_bytes == sum(shard.size_bytes for shard in shards)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(st.booleans(), st.lists(ranges(), max_size=4)), max_size=5), st.data())
+def test_what_is_taken_out_leaves_its_number_behind(parts: list[tuple[bool, list[Shard]]], data: st.DataObject) -> None:
+    """As in a dictionary of which some keys do not count: a shard keeps its number whatever others are taken out, also
+    one that comes back; ranks are those among the shards that count. Events of what was taken out are nobody's."""
+    expected: dict[str, Shard | None] = {}
+    plan, tables = ShardPlan.of([]), []
+    for out, shards in parts:
+        known = [shard for shard in expected.values() if shard is not None]
+        if out and known:
+            some = data.draw(st.lists(st.sampled_from(known), unique_by=lambda shard: shard.id))
+            tables.append(removal(shards_table(some)))
+            expected.update(dict.fromkeys((shard.id for shard in some), None))
+        else:
+            tables.append(shards_table(shards))
+            expected.update({shard.id: shard for shard in shards})
+        plan = plan.plus(tables[-1])
+    for found in (plan, ShardPlan.of(tables)):
+        there = [(number, shard) for number, shard in enumerate(expected.values()) if shard is not None]
+        assert [found.shard(rank) for rank in range(len(found))] == [shard for _, shard in there]
+        assert [found.number(rank) for rank in range(len(found))] == [number for number, _ in there]
+        assert set(found.removed.to_pylist()) == {name for name, shard in expected.items() if shard is None}
+        events = [{"index": number, "shard": name} for number, name in enumerate(expected)]
+        assert list(found.ranked(events)) == [
+            {"index": rank, "shard": shard.id} for rank, (_, shard) in enumerate(there)
+        ]
+
+
+@given(st.lists(st.lists(ranges(), max_size=6), max_size=5))
+def test_a_later_row_takes_the_place_of_an_earlier_one(parts: list[list[Shard]]) -> None:
+    """As in a dictionary: the rank is that of the first row of an id, the value that of the last."""
+    expected: dict[str, Shard] = {}
+    for part in parts:
+        for shard in part:
+            expected[shard.id] = shard
+    plan = ShardPlan.of([shards_table(part) for part in parts])
+    assert [plan.shard(rank) for rank in range(len(plan))] == list(expected.values())
+
+
+@given(st.lists(st.lists(ranges(), max_size=6), max_size=4), st.lists(ranges(), max_size=6))
+def test_ranks_are_stable_as_the_plan_grows(parts: list[list[Shard]], more: list[Shard]) -> None:
+    """Events name shards by rank: a part that is appended moves none of those before it."""
+    tables = [shards_table(part) for part in parts]
+    before, after = ShardPlan.of(tables), ShardPlan.of([*tables, shards_table(more)])
+    assert after.ids.to_pylist()[: len(before)] == before.ids.to_pylist()
+    assert ShardPlan.of([before.table, shards_table(more)]).table.equals(after.table)
+
+
+@pytest.mark.parametrize("parts", [[], [SCHEMA.empty_table()], [SCHEMA.empty_table()] * 3])
+def test_no_parts_make_an_empty_plan(parts: list[pa.Table]) -> None:
+    """It has no shards, and every question about it has an answer."""
+    plan = ShardPlan.of(parts)
+    assert (len(plan), plan.total_bytes, plan.sizes.tolist(), plan.ids.to_pylist()) == (0, 0, [], [])
+
+
+@given(
+    st.lists(ranges(), max_size=12), st.dictionaries(NAMES.map(lambda n: f"gs://b/{n}"), st.sampled_from(["1", "2"]))
+)
+def test_the_difference_to_a_listing(shards: list[Shard], found: dict[str, str]) -> None:
+    """New inputs, and for each shard whether its input changed or is missing, as a loop over both would say."""
+    plan = ShardPlan.of([shards_table(shards)])
+    rows = [plan.shard(rank) for rank in range(len(plan))]
+    growth = diff_inputs(plan, inputs(found))
+    uris = list(found)
+    assert growth.new == [rank for rank, uri in enumerate(uris) if uri not in {row.uri for row in rows}]
+    assert growth.missing.tolist() == [row.uri not in found for row in rows]
+    assert growth.changed.tolist() == [row.uri in found and found[row.uri] != row.generation for row in rows]
+    assert growth.position.to_pylist() == [uris.index(row.uri) if row.uri in found else None for row in rows]
+    assert growth.changed.dtype == growth.missing.dtype == bool
+
+
+def test_all_slices_of_a_changed_object_changed() -> None:
+    """Shards of one object share its generation."""
+    shards = [make_shard(f"big.part-{k}", "/in/big") for k in range(3)] + [make_shard("small", "/in/small")]
+    growth = diff_inputs(
+        ShardPlan.of([shards_table(shards)]), inputs({"/in/small": "1", "/in/big": "2", "/in/new": "1"})
+    )
+    assert growth.changed.tolist() == [True, True, True, False]
+    assert growth.new == [2]
+
+
+def test_a_listing_in_chunks_is_the_same_listing() -> None:
+    """Listings are put together from pages."""
+    shards = [make_shard(name, f"/in/{name}") for name in "abc"]
+    pages = pa.concat_tables([inputs({"/in/c": "2"}), inputs({}), inputs({"/in/a": "1", "/in/d": "1"})])
+    growth = diff_inputs(ShardPlan.of([shards_table(shards)]), pages)
+    assert growth.new == [2]
+    assert growth.missing.tolist() == [False, True, False]
+    assert growth.changed.tolist() == [False, False, True]

@@ -1,0 +1,127 @@
+"""An input that is another object of the same bytes has not changed: outputs of another job, made again."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import structlog
+
+from curate.job.job import Job
+from curate.ledger import layout
+from curate.ledger.summary import RunState
+from tests.job.inline import everything, numbered, run_job, write_jsonl
+from tests.support.gcs_emulator import GcsEmulator
+
+
+class Copy(Job):
+    """Writes what it reads."""
+
+    version = "1"
+
+    def process(self, batch: pa.Table) -> pa.Table:
+        return batch
+
+
+class Sorted(Copy):
+    """Moves rows between shards."""
+
+    def build(self, ds):  # type: ignore[no-untyped-def]
+        return ds.sort("n")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    for number, name in enumerate("abc"):
+        write_jsonl(tmp_path / "in" / f"{name}.jsonl", numbered(10 * number, 10 * number + 3))
+    return tmp_path / "in"
+
+
+@pytest.fixture
+def first(source: Path, tmp_path: Path) -> Path:
+    run_job(Copy(), source, tmp_path / "first")
+    return tmp_path / "first"
+
+
+def make_again(source: Path, first: Path) -> None:
+    before = (first / "b.parquet").stat().st_mtime_ns
+    (first / "b.parquet").unlink()
+    run_job(Copy(), source, first)
+    assert (first / "b.parquet").stat().st_mtime_ns != before
+
+
+def check_nothing_is_stale(first: Path, out: Path) -> None:
+    """The plan learns the new generation once; after that a run is free."""
+    with structlog.testing.capture_logs() as logs:
+        ended = run_job(Copy(), first, out)
+    assert (ended.state, ended.stale, ended.attempts) == (RunState.COMPLETE, 0, 0)
+    assert not [one for one in logs if "stale" in one["event"]]
+    before = everything(out)
+    again = run_job(Copy(), first, out)
+    assert (again.stale, again.calls.put, again.calls.delete) == (0, 0, 0)
+    assert everything(out) == before
+
+
+def test_an_output_that_was_made_again_is_not_stale(source: Path, first: Path, tmp_path: Path) -> None:
+    run_job(Copy(), first, tmp_path / "out")
+    for _ in range(2):
+        make_again(source, first)
+        check_nothing_is_stale(first, tmp_path / "out")
+
+
+def test_nor_if_it_was_made_anew_with_all_others(source: Path, first: Path, tmp_path: Path) -> None:
+    """Its old events are gone with the old ledger: nothing tells that the bytes are the same, and it is said to be
+    stale; made again with --redo-stale the output is the same object."""
+    run_job(Copy(), first, tmp_path / "out")
+    shutil.rmtree(first)
+    run_job(Copy(), source, first)
+    ended = run_job(Copy(), first, tmp_path / "out")
+    assert (ended.stale, ended.attempts) == (3, 0)
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.parquet")}
+    ended = run_job(Copy(), first, tmp_path / "out", redo_stale=True)
+    assert (ended.stale, ended.attempts) == (0, 3)
+    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.parquet")} == before
+
+
+def test_one_of_other_bytes_is(source: Path, first: Path, tmp_path: Path) -> None:
+    """Of the same size, even: the checksum tells, not the size."""
+    run_job(Copy(), first, tmp_path / "out")
+    size = (first / "b.parquet").stat().st_size
+    write_jsonl(source / "b.jsonl", [{**row, "n": row["n"] + 50} for row in numbered(10, 13)])
+    run_job(Copy(), source, first, redo_stale=True)
+    assert (first / "b.parquet").stat().st_size == size
+    assert run_job(Copy(), first, tmp_path / "out").stale == 1
+
+
+def test_behind_an_exchange_that_is_complete(source: Path, first: Path, tmp_path: Path) -> None:
+    """Its inputs are frozen, and they are the same bytes."""
+    run_job(Sorted(), first, tmp_path / "out")
+    make_again(source, first)
+    ended = run_job(Sorted(), first, tmp_path / "out")
+    assert (ended.state, ended.attempts, ended.stale) == (RunState.COMPLETE, 0, 0)
+
+
+def test_without_events_it_is_stale(source: Path, first: Path, tmp_path: Path) -> None:
+    """What nobody says cannot be known."""
+    run_job(Copy(), first, tmp_path / "out")
+    for path in (first / layout.RUNS).glob("*/events-*"):
+        path.unlink()
+    make_again(source, first)
+    assert run_job(Copy(), first, tmp_path / "out").stale == 1
+
+
+def test_in_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Generations are numbers there; the events tell the same."""
+    with GcsEmulator() as emulator:
+        for name, value in emulator.environ.items():
+            monkeypatch.setenv(name, value)
+        for name in "ab":
+            emulator.put(f"gs://bucket/in/{name}.jsonl", b'{"n":1}\n')
+        run_job(Copy(), "gs://bucket/in", "gs://bucket/first")
+        run_job(Copy(), "gs://bucket/first", "gs://bucket/out")
+        emulator.remove("gs://bucket/first/b.parquet")
+        run_job(Copy(), "gs://bucket/in", "gs://bucket/first")
+        ended = run_job(Copy(), "gs://bucket/first", "gs://bucket/out")
+        assert (ended.stale, ended.attempts) == (0, 0)

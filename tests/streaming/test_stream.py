@@ -1,0 +1,141 @@
+"""Streams of blocks on real clusters: workers that are killed, consumers that leave, memory on a long stream."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from curate.errors import StreamFailed
+from curate.runtime.protocol import Resources
+from curate.streaming.engine import stream_blocks
+from curate.units import MIB
+from tests.streaming.streaming import Blocks, Unsendable
+from tests.support.fakes import NEVER_S
+
+pytestmark = [pytest.mark.slow, pytest.mark.serial]
+STORE_BYTES = 100 * MIB
+
+
+@pytest.fixture(scope="module")
+def machine() -> Iterator[Any]:
+    """A cluster of this process alone, with two CPUs and a small object store, and a backend on it."""
+    import ray
+
+    from curate.runtime.ray.backend import RayBackend
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+        ray.init("local", num_cpus=2, object_store_memory=STORE_BYTES, include_dashboard=False, log_to_driver=False)
+    backend = RayBackend()
+    backend.start(Resources())
+    yield backend
+    backend.close()
+    ray.shutdown()
+
+
+def places(tables: list[pa.Table]) -> list[tuple[int, int]]:
+    return [(table["piece"][0].as_py(), table["block"][0].as_py()) for table in tables]
+
+
+def in_order(pieces: int, blocks: int) -> list[tuple[int, int]]:
+    return [(piece, block) for piece in range(pieces) for block in range(blocks)]
+
+
+def until(true: Callable[[], bool], within_s: float = NEVER_S) -> None:
+    deadline = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def store_in_use() -> float:
+    import ray
+
+    return STORE_BYTES - ray.available_resources().get("object_store_memory", 0.0)
+
+
+def test_the_first_block_comes_while_the_source_is_read(machine: Any, tmp_path: Path) -> None:
+    """The program stands still until its block is taken; then all blocks come, in order."""
+    stream = stream_blocks(Blocks(tmp_path, 10_000), [(i, 20) for i in range(6)], machine, budget_bytes=4 * MIB)
+    tables = [next(stream)]
+    assert len(list(tmp_path.iterdir())) < 120
+    tables += stream
+    assert places(tables) == in_order(6, 20)
+    assert len(list(tmp_path.iterdir())) == 120
+
+
+def test_a_worker_is_killed(machine: Any, tmp_path: Path) -> None:
+    """Its piece runs again from the block that is needed: the same blocks, each once, and what was taken is kept."""
+    stream = stream_blocks(Blocks(tmp_path, 10_000), [(i, 30) for i in range(4)], machine, budget_bytes=2 * MIB)
+    tables: list[pa.Table] = []
+    killed: set[int] = set()
+    for table in stream:
+        tables.append(table)
+        if len(tables) in (5, 50):
+            written = [path for path in tmp_path.iterdir() if path.stat().st_size]
+            pid = int(max(written, key=lambda path: path.stat().st_mtime_ns).read_text())
+            os.kill(pid, signal.SIGKILL)
+            killed.add(pid)
+    assert places(tables) == in_order(4, 30)
+    assert len(killed) == 2
+
+
+def test_a_program_that_always_kills_its_worker(machine: Any, tmp_path: Path) -> None:
+    """Three times; the consumer gets what came before, then the error: no hang."""
+    got: list[pa.Table] = []
+    with pytest.raises(StreamFailed, match=r"piece 1 \(\(1, -1\)\) failed 3 times, crashed: crashed: the worker died"):
+        got.extend(stream_blocks(Blocks(tmp_path, 10), [(0, 2), (1, -1), (2, 2)], machine, budget_bytes=MIB))
+    assert places(got) == in_order(1, 2)
+
+
+def test_an_error_of_user_code_has_its_type_and_the_workers_traceback(machine: Any, tmp_path: Path) -> None:
+    """After the blocks before it. One that cannot be pickled comes as a StreamFailed with the same text."""
+    got: list[pa.Table] = []
+    with pytest.raises(ZeroDivisionError) as caught:
+        got.extend(stream_blocks(Blocks(tmp_path, 10), [(0, 2), (1, 0)], machine, budget_bytes=MIB))
+    assert places(got) == in_order(1, 2)
+    (note,) = caught.value.__notes__
+    assert "In process" in note
+    assert "in run" in note
+    with pytest.raises(StreamFailed, match=r"(?s)Unsendable: a lock.*Traceback.*in run"):
+        list(stream_blocks(Blocks(tmp_path, 10, Unsendable), [(1, 0)], machine, budget_bytes=MIB))
+
+
+def test_who_stops_early_frees_tasks_and_memory(machine: Any, tmp_path: Path) -> None:
+    """The slots and the object store are as free as before, and nothing more is made."""
+    import ray
+
+    until(lambda: store_in_use() < MIB and ray.available_resources().get("CPU") == 2.0)
+    pieces = [(i, 1000) for i in range(100)]
+    taken = 0
+    for taken, _ in enumerate(stream_blocks(Blocks(tmp_path, 100_000), pieces, machine, budget_bytes=30 * MIB), 1):
+        # Until blocks of the second piece wait for their turn: its worker may have to be started first.
+        if taken > 20 and store_in_use() > MIB:
+            break
+        time.sleep(0.05)
+    assert 20 < taken < 1000
+    until(lambda: store_in_use() < MIB and ray.available_resources().get("CPU") == 2.0)
+    assert len(list(tmp_path.iterdir())) < taken + 80
+
+
+def test_memory_stays_flat_on_a_long_stream(machine: Any, tmp_path: Path) -> None:
+    """Two gigabytes, a consumer slower than the tasks: the object store holds the budget and a block for each task."""
+    rows = 250_000
+    pieces = [(i, 25) for i in range(20)]
+    most, count = 0.0, 0
+    for count, table in enumerate(stream_blocks(Blocks(tmp_path, rows), pieces, machine, budget_bytes=30 * MIB), 1):
+        assert table.nbytes == rows * 16
+        del table
+        if count % 20 == 0:
+            time.sleep(0.2)
+            most = max(most, store_in_use())
+    assert count == 500
+    assert 4 * MIB < most <= 30 * MIB + 4 * rows * 16

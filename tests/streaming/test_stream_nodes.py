@@ -1,0 +1,51 @@
+"""What becomes of a stream when nodes are lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from curate.runtime.protocol import Resources
+from curate.streaming.engine import stream_blocks
+from curate.units import MIB
+from tests.streaming.streaming import Blocks
+from tests.streaming.test_stream import in_order, places, until
+
+pytestmark = [pytest.mark.slow, pytest.mark.serial]
+
+
+def test_a_node_is_lost_with_blocks_that_were_taken(tmp_path: Path) -> None:
+    """Those blocks, and what ran there, are made again on another node; the consumer gets each once."""
+    from ray.cluster_utils import Cluster
+
+    from curate.runtime.ray import session
+    from curate.runtime.ray.backend import RayBackend
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+        patch.setenv("RAY_health_check_period_ms", "300")
+        patch.setenv("RAY_health_check_failure_threshold", "3")
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        patch.setenv("RAY_ADDRESS", cluster.address)
+        backend = RayBackend()
+        try:
+            nodes = [cluster.add_node(num_cpus=1, object_store_memory=80 * MIB) for _ in range(2)]
+            cluster.wait_for_nodes()
+            backend.start(Resources())
+            program = Blocks(tmp_path, 20_000)
+            stream = stream_blocks(program, [(i, 30) for i in range(4)], backend, budget_bytes=8 * MIB)
+            tables = [next(stream) for _ in range(8)]
+            until(lambda: len({path.read_text() for path in tmp_path.iterdir()} - {""}) == 2)
+            cluster.remove_node(nodes[0])
+            tables += [next(stream) for _ in range(8)]
+            cluster.add_node(num_cpus=1, object_store_memory=80 * MIB)
+            cluster.remove_node(nodes[1])
+            tables += stream
+            assert places(tables) == in_order(4, 30)
+        finally:
+            backend.close()
+            # A cluster does not end while this process is connected to it.
+            session.leave_for_good()
+            cluster.shutdown()

@@ -1,0 +1,388 @@
+"""What the end-to-end tests share: a small corpus, processes that run jobs, and what is left when they are gone."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.support.fakes import NEVER_S
+from tests.support.gcs_emulator import GcsEmulator
+
+ROOT = Path(__file__).parents[2]
+CURATION = "tests/e2e/jobs/curation.py"
+LENGTHS = "tests/e2e/jobs/lengths.py"
+"""The same job with an extra output."""
+_LEDGER = re.compile(
+    r"_curate/(job\.json|summary\.json|plan/\d{5}\.parquet|schema/[a-z-]+\.arrow|quarantine/[0-9a-f]+\.jsonl\.zst"
+    r"|runs/[0-9TZ]+-[0-9a-f]+/(run\.json|heartbeat\.json|events-\d{6}\.jsonl\.zst|failures/\d{6}\.jsonl\.zst"
+    r"|logs/[^/]+-\d{6}\.jsonl\.zst)|tmp/.*)"
+)
+
+
+def rows(file: str, n: int, rng: random.Random) -> list[dict[str, Any]]:
+    """Returns the rows of one input."""
+    texts = (
+        "aside {}",
+        "short {}",
+        "a text that is long enough to be kept, number {}",
+        "ein längerer Text {}, übrigens",
+    )
+    weights = (1, 20, 60, 40)
+    return [
+        {"file": file, "id": k, "text": rng.choices(texts, weights)[0].format(k), "edited": rng.choice([False, 1.5])}
+        for k in range(n)
+    ]
+
+
+def corpus(seed: int = 1, sizes: tuple[int, ...] = (120, 3, 60, 0, 200, 1, 75, 40)) -> dict[str, bytes]:
+    """Returns inputs of very unequal size and three formats, one of them empty, with a few lines that are no JSON."""
+    rng = random.Random(seed)
+    files = {}
+    for number, size in enumerate(sizes):
+        suffix = (".jsonl.gz", ".jsonl", ".parquet")[number % 3]
+        name = f"{2020 + number % 2}/RC-{number:02d}{suffix}"
+        files[name] = encoded(suffix, rows(name, size, rng), bad_lines=number % 4 == 1)
+    return files
+
+
+def encoded(suffix: str, data: list[dict[str, Any]], *, bad_lines: bool = False) -> bytes:
+    """Returns rows as the bytes of a file."""
+    if suffix == ".parquet":
+        sink = pa.BufferOutputStream()
+        columns = {name: [row[name] for row in data] for name in ("file", "id", "text")}
+        schema = pa.schema([("file", pa.string()), ("id", pa.int64()), ("text", pa.string())])
+        pq.write_table(pa.table(columns, schema=schema), sink, row_group_size=64)
+        return sink.getvalue().to_pybytes()
+    lines = [json.dumps(row, ensure_ascii=False).encode() for row in data]
+    if bad_lines:
+        lines += [b'{"file": "x", "id": ', b"\xff\xfe", b'{"file": "x", "id": 1, "text": null}']
+    text = b"".join(line + b"\n" for line in lines)
+    return gzip.compress(text, mtime=0) if suffix.endswith(".gz") else text
+
+
+def write_files(directory: Path, files: Mapping[str, bytes]) -> Path:
+    """Writes files below a directory, which is returned."""
+    for name, data in files.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return directory
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended, and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The one JSON object on standard output."""
+        assert self.out.strip(), f"nothing was printed; exit code {self.code}\n{self.err}"
+        value: dict[str, Any] = json.loads(self.out)
+        return value
+
+
+class Zygote:
+    """Runs jobs in forks of one process that has imported everything; they can be killed at a numbered operation."""
+
+    def __init__(self, folder: Path, env: Mapping[str, str] | None = None) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._env = dict(env or {})
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.zygote"],
+            cwd=ROOT,
+            env=os.environ | self._env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=NEVER_S)
+
+    def run(self, *argv: str, **request: Any) -> Ended:
+        """Runs one job file with arguments, to its end or to its kill."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        out, err = self._folder / "out", self._folder / "err"
+        asked = {"argv": list(argv), "out": str(out), "err": str(err), **request}
+        self._process.stdin.write(json.dumps(asked) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, "the zygote died"
+        return Ended(json.loads(answer), out.read_text(), err.read_text())
+
+    def operations(self, *argv: str) -> list[str]:
+        """Runs one job file and returns the kinds of the storage operations that it took, in order."""
+        trace = self._folder / "operations"
+        trace.unlink(missing_ok=True)
+        ended = self.run(*argv, trace=str(trace))
+        assert ended.code == 0, ended.err
+        return trace.read_text().splitlines()
+
+
+_CHANGES = re.compile(r"(os|posix|nt|shutil)\.|_Client\.answer (POST|PUT|PATCH|DELETE)")
+
+
+def kill_points(operations: Sequence[str]) -> list[int]:
+    """Returns the numbers of the operations to kill a run before: the first and the last of each kind that changes what
+    is stored, and the last of all.
+
+    Before one that only reads, what is stored is what it is before the next change; and after a change, too. Those of a
+    kind between the first and the last one are like them: `--nightly` takes each.
+    """
+    found: dict[str, list[int]] = {}
+    for number, kind in enumerate(operations):
+        if _CHANGES.match(kind):
+            found.setdefault(kind, []).append(number)
+    ends = {numbers[at] for numbers in found.values() for at in (0, -1)}
+    return sorted(ends | {len(operations) - 1})
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a test's inputs and outputs are: a local folder, or a bucket of the emulator."""
+
+    root: str
+    """URI, without a slash at its end."""
+    emulator: GcsEmulator | None = None
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What a process needs in its environment to get there."""
+        return self.emulator.environ if self.emulator else {}
+
+    def write(self, prefix: str, files: Mapping[str, bytes]) -> str:
+        """Writes files below a prefix; returns its URI."""
+        if self.emulator is None:
+            write_files(Path(self.root) / prefix, files)
+        else:
+            for name, data in files.items():
+                self.emulator.put(f"{self.root}/{prefix}/{name}", data)
+        return f"{self.root}/{prefix}"
+
+    def objects(self, prefix: str) -> dict[str, bytes]:
+        """Returns every object below a prefix by its name relative to it."""
+        if self.emulator is None:
+            top = Path(self.root) / prefix
+            return {str(path.relative_to(top)): path.read_bytes() for path in top.rglob("*") if path.is_file()}
+        start = f"{self.root}/{prefix}/"
+        return {uri[len(start) :]: data for uri, data in self.emulator.objects().items() if uri.startswith(start)}
+
+    def delete(self, uri: str) -> None:
+        """Removes one object."""
+        if self.emulator is None:
+            Path(uri).unlink()
+        else:
+            self.emulator.remove(uri)
+
+
+def outputs(objects: Mapping[str, bytes]) -> dict[str, str]:
+    """Returns the digests of all outputs, and of what they set aside, by name."""
+    return {
+        name: hashlib.sha256(data).hexdigest()
+        for name, data in objects.items()
+        if not name.startswith("_curate/") or name.startswith("_curate/quarantine/")
+    }
+
+
+def strangers(objects: Mapping[str, bytes]) -> list[str]:
+    """Returns the names under `_curate/` that the ledger's layout does not know."""
+    return [name for name in objects if name.startswith("_curate/") and not _LEDGER.fullmatch(name)]
+
+
+def totals(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the part of a result that must not depend on what was killed: all that tells of the whole job."""
+    return {key: result[key] for key in ("rows", "counters", "bytes", "state")} | {
+        "shards": {key: result["shards"][key] for key in ("total", "done", "failed")}
+    }
+
+
+def job_summary(objects: Mapping[str, bytes]) -> dict[str, Any]:
+    """Returns `summary.json`, without the run that wrote it."""
+    value: dict[str, Any] = json.loads(objects["_curate/summary.json"])
+    del value["run_id"]
+    return value
+
+
+def balanced(counts: Mapping[str, Any]) -> bool:
+    """Returns whether in + created = out + dropped + quarantined."""
+    gone = sum(counts["dropped"].values()) + counts["quarantined"]
+    return bool(counts["in"] + counts["created"] == counts["out"] + gone)
+
+
+def executions(trace: Path) -> Counter[str]:
+    """Returns how often each shard was begun."""
+    lines = trace.read_text().splitlines() if trace.exists() else []
+    return Counter(line.split()[0] for line in lines)
+
+
+def workers(trace: Path) -> set[int]:
+    """Returns the processes that began shards."""
+    return {int(line.split()[1]) for line in trace.read_text().splitlines()} if trace.exists() else set()
+
+
+def marked(mark: str) -> dict[int, str]:
+    """Returns the processes with this in their environment, which children inherit, and their command lines."""
+    found = {}
+    for process in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if process.name.isdigit() and mark.encode() in (process / "environ").read_bytes():
+                words = (process / "cmdline").read_bytes().replace(b"\0", b" ")
+                found[int(process.name)] = words.decode(errors="replace")[:100]
+    return found
+
+
+LINGERING: list[str] = []
+"""Marks of drivers whose agents may not have ended yet."""
+_AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent", "ray/dashboard/agent.py", "runtime_env/agent/main.py")
+
+
+def wait_for_agents() -> None:
+    """Waits until nothing is left of any driver that was waited for."""
+    while LINGERING:
+        _wait_for_end(LINGERING.pop())
+
+
+def _wait_for_end(mark: str, but: tuple[str, ...] = ()) -> None:
+    def left() -> list[str]:
+        return [line for line in marked(mark).values() if not any(one in line for one in but)]
+
+    until = time.monotonic() + NEVER_S
+    while found := left():
+        assert time.monotonic() < until, f"still there long after their driver: {found}"
+        time.sleep(0.1)
+
+
+def end_all(mark: str) -> None:
+    """Kills the processes with this in their environment."""
+    while left := marked(mark):
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.1)
+
+
+def json_line(text: str) -> dict[str, Any]:
+    """Returns the last line of a text that is a JSON object with a state: a result among other output."""
+    found = [line for line in text.splitlines() if line.startswith('{"job"') and '"run_id"' in line]
+    assert found, text
+    value: dict[str, Any] = json.loads(found[-1])
+    return value
+
+
+@dataclass
+class Driver:
+    """A job as a process of its own, in a session of its own."""
+
+    argv: list[str]
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: Path = ROOT
+    errors: Path | None = None
+    """Where standard error goes, to be read while the process runs."""
+
+    def __enter__(self) -> Self:
+        # Children inherit it, whatever session they are in.
+        self.mark = f"CURATE_TEST_DRIVER={uuid.uuid4().hex}"
+        errors = subprocess.PIPE if self.errors is None else self.errors.open("w")
+        self.process = subprocess.Popen(
+            [sys.executable, *self.argv],
+            cwd=self.cwd,
+            env=os.environ | dict(self.env) | dict([self.mark.split("=")]),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+        )
+        if not isinstance(errors, int):
+            errors.close()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate(timeout=NEVER_S)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Sends a signal to the process alone."""
+        self.process.send_signal(number)
+
+    def interrupt_group(self) -> None:
+        """What Ctrl-C does: SIGINT for the whole foreground group."""
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def end(self, timeout_s: float = NEVER_S) -> Ended:
+        """Waits for the process to end by itself."""
+        out, err = self.process.communicate(timeout=timeout_s)
+        return Ended(self.process.returncode, out, err or (self.errors.read_text() if self.errors else ""))
+
+    def running(self) -> bool:
+        """Returns whether the process has not ended yet."""
+        return self.process.poll() is None
+
+    def wait_for_children(self) -> None:
+        """Waits until all that the process started has ended too, as the cluster of a run does with its driver.
+
+        But for agents of Ray's, which do nothing more: one whose raylet ended while both were starting looks for the
+        cluster for a minute. That they end, too, is seen when all tests have run.
+        """
+        _wait_for_end(self.mark, but=_AGENTS)
+        LINGERING.append(self.mark)
+
+
+def run(*argv: str, env: Mapping[str, str] | None = None, timeout_s: float = NEVER_S) -> Ended:
+    """Runs a Python file as a process of its own, to its end."""
+    with Driver(list(argv), env or {}) as driver:
+        return driver.end(timeout_s)
+
+
+def wait_until(condition: Callable[[], Any], what: str, deadline_s: float = NEVER_S) -> Any:
+    """Returns the first true value of a condition, looking again and again."""
+    until = time.monotonic() + deadline_s
+    while not (value := condition()):
+        assert time.monotonic() < until, f"{what}: not within {deadline_s} s"
+        time.sleep(0.02)
+    return value
+
+
+@contextlib.contextmanager
+def environment(**values: str) -> Iterator[None]:
+    """Sets environment variables while the block lasts."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
