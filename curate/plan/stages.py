@@ -43,7 +43,7 @@ from curate.sources.protocol import FileListing, Projection, Source
 from curate.sources.shards import SourceRows
 from curate.sources.slices import sliced
 from curate.sources.split import SHARD_BYTES
-from curate.stage.fusion import FusedScan
+from curate.stage.fusion import FirstRows, FusedScan
 from curate.stage.spec import StageSpec, Upstream
 from curate.storage.protocol import Object
 from curate.units import KIB
@@ -431,8 +431,6 @@ def _limited(
     base: Limit, after: tuple[Operator, ...], format: OutputFormat, codec: str
 ) -> tuple[StageSpec, Sequence[str]]:
     """Returns the stage that writes what `after` makes of the first rows."""
-    from curate.stage.fusion import FirstRows
-
     runs = format is OutputFormat.RUN
     # How far a limit reaches is told by pieces, which then have to be the same ones.
     below = pinned(base.input) if runs else base.input
