@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from curate.errors import ConfigError, CorruptInput, ObjectNotFound
+from curate.errors import ConfigError, CorruptInput, GenerationMismatch, ObjectNotFound
 from curate.formats.record import OutputFormat, read_record
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
@@ -133,6 +133,11 @@ def _books(spec: StageSpec, ledger: Ledger, found: Object) -> Books:
     try:
         return books_of(ledger.store, found, spec.format, spec.codec, spec.fingerprint)
     except CorruptInput as error:
+        if isinstance(gone := error.__cause__, ObjectNotFound | GenerationMismatch):
+            # By another driver, which has ended the job and sweeps its stages; or by whoever removes outputs.
+            raise type(gone)(
+                f"{found.uri} was removed or replaced while this run looked at it: run this again"
+            ) from error
         raise ConfigError(f"{error}; it has the name of an output: move it, or use another --output") from error
 
 

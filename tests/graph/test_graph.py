@@ -24,6 +24,7 @@ from structlog.testing import capture_logs
 
 import curate
 from curate.dataset.dataset import Dataset
+from curate.driver import history
 from curate.driver.options import RunOptions
 from curate.errors import ConfigError, CurateError, StorageError
 from curate.exchange import ranges, run_file
@@ -868,6 +869,28 @@ class TestRivals:
             complete(bench.write(allow_concurrent=True))
 
         complete(bench.write(backend=Meanwhile(act, stage=1)))
+        bench.check()
+
+    def test_a_driver_that_completes_the_job_while_another_looks_at_its_stages(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The stages are gone once it has; what is gone is no output of somebody else, and the job is complete."""
+        killed(bench, 1, name="part-00001-of", operation="publish")
+        for name in bench.objects():
+            # Of what nothing else tells, the outputs are asked.
+            if re.search(r"_curate/stages/.*/(summary\.json|runs/)", name):
+                bench.store.delete(f"{bench.root}/out/{name}")
+        books_of, raced = history.books_of, []
+
+        def late(store: Any, found: Any, *given: Any) -> Any:
+            if not raced and "/map-" in found.uri:
+                raced.append(found.uri)
+                complete(Bench(bench.root, Moving(bench)).write())
+            return books_of(store, found, *given)
+
+        monkeypatch.setattr(history, "books_of", late)
+        complete(bench.write())
+        assert len(raced) == 1
         bench.check()
 
 
