@@ -78,7 +78,10 @@ def driver(num_cpus: float, folder: Path, env: Mapping[str, str]) -> subprocess.
 def test_a_cluster_of_others_is_joined_and_left_as_it_is(cluster: str, folder: Path, named: bool) -> None:
     """By its address, or because it is what was last started here. It may grow, so a task too large for it waits."""
     env = {"RAY_AUTH_MODE": "disabled"} | ({"RAY_ADDRESS": cluster} if named else {})
-    for num_cpus, says in ((64, ["False False"]), (1, ["False True", "[Message(task=1, items=[7]), TaskFinished(task=1,"])):
+    for num_cpus, says in (
+        (64, ["False False"]),
+        (1, ["False True", "[Message(task=1, items=[7]), TaskFinished(task=1,"]),
+    ):
         ended = driver(num_cpus, folder, env)
         assert ended.returncode == 0, ended.stderr
         for line, expected in zip(ended.stdout.splitlines(), says, strict=True):

@@ -21,7 +21,6 @@ class Trouble(Curation):
     """Do what Curation does, and have some trouble with it."""
 
     version = "1"
-    task_timeout_s = 8.0
     once_dir: str = param("", identity=False, help="folder with a mark for each shard that had its trouble")
     kills: list[str] = param([], identity=False, help="files whose worker is killed, once")
     hangs: list[str] = param([], identity=False, help="files that hang, once")
