@@ -29,7 +29,7 @@ from curate.driver.removal import refuse_links
 from curate.driver.signals import Signals
 from curate.driver.stage_progress import JobProgress, StageHandle
 from curate.driver.state import OutputSnapshot, Prepared, WorkLeftError
-from curate.errors import ConfigError, DamagedRun, DiskFull, JobReplacedError, ObjectNotFound, StorageError
+from curate.errors import ConfigError, CurateError, DamagedRun, DiskFull, StorageError
 from curate.graph.keys import key_of, planned, reports_of, stages_of
 from curate.graph.start import (
     PlannedShards,
@@ -242,10 +242,10 @@ def _all(
                     _refuse_other_shards(ready, job)
                     earlier = upstream_books_of(spec, partial(place_of, root), job.ledger)
                     ready = replace(ready, earlier=earlier, reports=reports_of(course.stages, root))
-            except (JobReplacedError, ObjectNotFound):
+            except CurateError:
+                # Unless the driver beside this one has completed the job, and removed its stages: then whatever.
                 if not complete_now(job):
                     raise
-                # The driver beside this one has completed the job, and removed its stages.
                 return run_stage(as_planned(job), options, seen=job.seen)
             if isinstance(ready, StageSpec):
                 ended = run_stage(ready, options, at=course.stage(LAST, spec.name))
@@ -262,8 +262,9 @@ def _all(
             _tell_if_full(ended, spec)
             if rounds and ended is rounds[-1]:
                 ended = together(rounds)
-            if ended.state not in (RunState.FAILED, RunState.ABORTED) or not (lost := _lost(done)):
-                return ended
+            failed = ended.state in (RunState.FAILED, RunState.ABORTED)
+            if not failed or not (lost := _lost(done)):
+                return run_stage(as_planned(job), options, seen=job.seen) if failed and complete_now(job) else ended
             mended.update(lost)
             worst = max(lost, key=mended.__getitem__)
             if mended[worst] > MOST_MENDED:

@@ -360,6 +360,10 @@ class StageProgram:
         except ForeignOutputError as error:
             self._remove_foreign(out, found, error)
             return None
+        except CorruptInput as error:
+            if isinstance(error.__cause__, ObjectNotFound):
+                return None  # since it was looked at
+            raise
         return ShardRecord(index, 0.0, books=books, generation=found.generation, bytes_out=found.size, existed=True)
 
     def _other(self, index: int, out: Store, uri: str, piece: TaskInput) -> ShardRecord:

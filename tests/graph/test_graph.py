@@ -893,6 +893,19 @@ class TestRivals:
         assert len(raced) == 1
         bench.check()
 
+    def test_a_stage_that_fails_once_another_driver_has_completed_the_job(self, bench: Bench) -> None:
+        """Whatever it fails of: all outputs are there, and that is what was asked for."""
+
+        def rows() -> Dataset:
+            read = curate.read_parquet(f"{bench.root}/in").map_batches(_may_break, batch_size=None)
+            return read.sort("n").map_batches(_after, batch_size=None)
+
+        def act() -> None:
+            complete(Bench(bench.root, Moving(bench)).write(rows(), allow_concurrent=True))
+            broken.append("f0")
+
+        complete(bench.write(rows(), backend=Meanwhile(act, stage=1)))
+
 
 class Moving(FakeClock):
     """Time in which the other driver shows that it moves."""
