@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.arrow.schema import conform, describe
+from curate.arrow.schema import conform, format_schema
 from curate.driver.options import resolve_output
 from curate.driver.schemas import input_schemas
 from curate.driver.state import Stores
@@ -99,7 +99,7 @@ def list_for(spec: StageSpec, asked: RunRequest) -> JobFiles:
         if sorted(map(str, plain)) != sorted(map(str, found.found)):
             raise ConfigError(
                 f"inputs of several formats come to one exchange, and their columns differ: of {next(iter(schemas))} "
-                f"({describe(found.found)}), of {format} ({describe(plain)}); name the columns, with their types, in "
-                "`columns`, or give files of one format"
+                f"({format_schema(found.found)}), of {format} ({format_schema(plain)}); name the columns, with their "
+                "types, in `columns`, or give files of one format"
             )
     return found

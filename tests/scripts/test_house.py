@@ -24,7 +24,6 @@ MOST_LINES = 4_200
 LONG_LINES = 450
 
 LONG = {
-    "arrow/values.py",
     "dedup/near.py",
     "exchange/kinds/aggregates.py",
     "exchange/run_file.py",
@@ -43,7 +42,6 @@ WHY = "Long because "
 SHRINKING = {
     "driver/run_recorder.py",
     "job/build.py",
-    "pipeline/sandbox.py",
     "stage/program.py",
 }
 
