@@ -25,8 +25,21 @@ from curate.operators.protocol import Operator
 from curate.pipeline.branches import Branching
 from curate.pipeline.pipeline import Pipeline
 from curate.pipeline.step import ActorPool, Compute, task_cpus
-from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip, schema_of
-from curate.plan.rewrites import pinned, uncounted
+from curate.plan.nodes import (
+    Apply,
+    Checkpoint,
+    Exchanged,
+    Limit,
+    Marked,
+    Plan,
+    Scan,
+    Union,
+    Zip,
+    schema_of,
+    transform,
+    walk,
+)
+from curate.plan.rewrites import chain_of, operator_of, pinned, uncounted
 from curate.plan.stages import stage_of
 from curate.runtime.protocol import Resources
 from curate.stage import operator as stage
@@ -62,8 +75,8 @@ class Spread:
     @property
     def last(self) -> Part:
         """What makes its outputs, of what the last exchange gives."""
-        _, steps = below(self.plan)
-        chain = Pipeline(tuple(map(step_of, steps)))
+        _, steps = chain_of(self.plan)
+        chain = Pipeline(tuple(map(operator_of, steps)))
         return Part(self._operator(chain), self._resources(chain), None, self.sides)
 
     def stages(self, spec: StageSpec) -> StageSpec:
@@ -119,7 +132,7 @@ def has_exchange(built: Any) -> bool:
     """Returns whether there is an exchange in what `build` gave, or what is written as one."""
     outputs = built.values() if isinstance(built, Mapping) else [built]
     plans = [one._plan for one in outputs if isinstance(one, Dataset)]
-    return any(isinstance(node, MOVES | Limit) for plan in plans for node in _nodes(plan))
+    return any(isinstance(node, MOVES | Limit) for plan in plans for node in walk(plan))
 
 
 def spread_of(job: Settings, ds: Dataset, build: Build, built: Any) -> Spread:
@@ -132,7 +145,7 @@ def spread_of(job: Settings, ds: Dataset, build: Build, built: Any) -> Spread:
     if isinstance(built, Mapping):
         sides = sides_of(owner, job.sides, built)
         plans = {name: built[name]._plan for name in (MAIN, *sides)}
-        bases = {name: below(plan) for name, plan in plans.items()}
+        bases = {name: chain_of(plan) for name, plan in plans.items()}
         for name, (base, _) in bases.items():
             if base is not bases[MAIN][0]:
                 raise ConfigError(
@@ -158,21 +171,21 @@ def spread_of(job: Settings, ds: Dataset, build: Build, built: Any) -> Spread:
             raise no_sides(owner, job.sides)
     else:
         raise no_dataset(owner, built)
-    nodes = list(_nodes(plan))
+    nodes = list(walk(plan))
     for node in nodes:
-        under = list(_nodes(node)) if isinstance(node, Limit) else []
+        under = list(walk(node)) if isinstance(node, Limit) else []
         if _given_in(under, ds) and not any(isinstance(one, MOVES) for one in under):
             raise ConfigError(
                 f"{owner}: {_told(node)} of the rows of the job's input, all of which would be looked at for it; "
                 "limit what an exchange gives, such as sort or random_shuffle, or give the job less: --limit, --sample"
             )
     plan = uncounted(plan)
-    nodes = list(_nodes(plan))
+    nodes = list(walk(plan))
     if not _given_in(nodes, ds):
         raise ConfigError(
             f"{owner} gave what is not made of its input; expected what becomes of the dataset it is given"
         )
-    steps_of_all = [step_of(node) for node in nodes if isinstance(node, Apply | Marked)]
+    steps_of_all = [operator_of(node) for node in nodes if isinstance(node, Apply | Marked)]
     refuse_idle_pool(job, [*steps_of_all, *(step for tail in tails.values() for step in tail)])
     return Spread(job, build, plan, tails, sides)
 
@@ -183,37 +196,9 @@ def _given_in(nodes: Sequence[Plan], ds: Dataset) -> bool:
     return any(node is ds._plan or node == own for node in nodes)
 
 
-def _nodes(plan: Plan) -> Iterator[Plan]:
-    """Yields the nodes of a plan, from the last one on."""
-    yield plan
-    match plan:
-        case Apply(input, _) | Checkpoint(input, _) | Limit(input, _):
-            yield from _nodes(input)
-        case Marked(input, _, marks):
-            yield from _nodes(input)
-            yield from _nodes(marks)
-        case Union(inputs) | Zip(inputs) | Exchanged(inputs, _):
-            for one in inputs:
-                yield from _nodes(one)
-
-
-def below(plan: Plan) -> tuple[Plan, list[Apply | Marked]]:
-    """Returns what a chain of operators begins with, and the chain, in the order in which rows go through it."""
-    steps: list[Apply | Marked] = []
-    while isinstance(plan, Apply | Marked):
-        steps.append(plan)
-        plan = plan.input
-    return plan, steps[::-1]
-
-
-def step_of(node: Apply | Marked) -> Operator:
-    """Returns what a node of a chain does."""
-    return node.operator if isinstance(node, Apply) else node.step
-
-
 def _sides_of_steps(plan: Plan) -> set[str]:
     """Returns the extra outputs that steps behind the last exchange have of their own."""
-    return {name for one in below(plan)[1] for name in getattr(step_of(one), "sides", ())}
+    return {name for one in chain_of(plan)[1] for name in getattr(operator_of(one), "sides", ())}
 
 
 def _told(plan: Plan) -> str:
@@ -231,25 +216,15 @@ def _told(plan: Plan) -> str:
 
 def _one_output(plan: Plan, *, keep: bool = False) -> Plan:
     """Returns a plan whose steps give one output each, but for the last one if `keep`."""
-    match plan:
-        case Apply(input, operator):
-            below = _one_output(input)
-            if isinstance(operator, Process) and operator.sides and not keep:
-                operator = replace(operator, sides=())
-            return Apply(below, operator)
-        case Checkpoint(input, path):
-            return Checkpoint(_one_output(input), path)
-        case Marked(input, step, marks):
-            return Marked(_one_output(input), step, _one_output(marks))
-        case Exchanged(inputs, how):
-            return Exchanged(tuple(map(_one_output, inputs)), how)
-        case Union(inputs):
-            return Union(tuple(map(_one_output, inputs)))
-        case Zip(inputs):
-            return Zip(tuple(map(_one_output, inputs)))
-        case Limit(input, rows):
-            return Limit(_one_output(input), rows)
-    return plan
+
+    def single(node: Plan) -> Plan:
+        if isinstance(node, Apply) and isinstance(node.operator, Process) and node.operator.sides:
+            return replace(node, operator=replace(node.operator, sides=()))
+        return node
+
+    if keep and isinstance(plan, Apply):
+        return replace(plan, input=_one_output(plan.input))
+    return transform(plan, single)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from curate.operators.sample import RandomSample
 from curate.pipeline.step import task_cpus
 from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip
 from curate.plan.pushdown import fuse
-from curate.plan.rewrites import first_of, within
+from curate.plan.rewrites import chain_of, first_of, within
 from curate.sources.files import Files
 from curate.stage.fusion import FusedScan
 
@@ -31,7 +31,7 @@ def durable(plan: Plan, *, named: bool, sampled: bool = False) -> Plan:
     match plan:
         case Apply(input, operator):
             drawn = isinstance(operator, RandomSample)
-            if drawn and isinstance(base := _base(input), Union) and not _one_stage(base, named):
+            if drawn and isinstance(base := chain_of(input)[0], Union) and not _one_stage(base, named):
                 # Of each part where it is read: there a row's place is the one that it is consumed from.
                 return Exchanged((plan,), Materialize(called="union"))
             return Apply(durable(input, named=named, sampled=sampled or drawn), operator)
@@ -51,16 +51,11 @@ def durable(plan: Plan, *, named: bool, sampled: bool = False) -> Plan:
     return plan
 
 
-def _base(plan: Plan) -> Plan:
-    return _base(plan.input) if isinstance(plan, Apply) else plan
-
-
 def through_files(plan: Plan) -> Plan | None:
     """Returns how a plan is written, if that is through an exchange and its rows are consumed without one; else None.
     Raises ConfigError for parts of a union without an identity."""
-    written = base = durable(plan, named=True)
-    while isinstance(base, Apply):
-        base = base.input
+    written = durable(plan, named=True)
+    base, _ = chain_of(written)
     return written if isinstance(base, Exchanged) and isinstance(base.how, Materialize | Zipped) else None
 
 

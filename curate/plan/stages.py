@@ -26,17 +26,7 @@ from curate.pipeline.pipeline import Pipeline
 from curate.pipeline.step import read_rows, task_cpus
 from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Union, schema_of, sources_of
 from curate.plan.physical import Tasks, alike, durable, fusions, lower
-from curate.plan.rewrites import (
-    base_of,
-    lacks_seed,
-    map_bytes,
-    marked_in,
-    operators_in,
-    pinned,
-    seeded,
-    size_of,
-    unmarked,
-)
+from curate.plan.rewrites import chain_of, lacks_seed, map_bytes, operators_in, over, pinned, seeded, size_of, unmarked
 from curate.runtime.protocol import Resources
 from curate.sources.files import Files
 from curate.sources.protocol import FileListing, Projection, Source
@@ -126,9 +116,9 @@ def stage_of(
     suffix(format, codec)
     plan = durable(plan, named=format is not OutputFormat.RUN)
     # As they were asked for: how they are rewritten changes no byte, and may change with the next version of curate.
-    asked = tuple(operators_in(plan))
-    base = base_of(plan)
-    marked = marked_in(plan)
+    asked = operators_in(plan)
+    base, nodes = chain_of(plan)
+    marked = [node for node in nodes if isinstance(node, Marked)]
     if isinstance(base, Limit):
         return _limited(base, asked, format, codec)
     read = _Read(operators=asked)
@@ -319,10 +309,10 @@ def with_memory(spec: StageSpec) -> StageSpec:
 
 def _branches(plan: Plan) -> list[Plan]:
     """Returns a plan as parts that are stages, in order: those of a union whose parts are read or done differently."""
-    base = base_of(plan)
+    base, nodes = chain_of(plan)
     if not isinstance(base, Union) or alike(base):
         return [plan]
-    return [found for one in base.inputs for found in _branches(_rebased(plan, one))]
+    return [found for one in base.inputs for found in _branches(over(one, nodes))]
 
 
 def _apart(plan: Plan, number: int) -> Plan:
@@ -330,16 +320,6 @@ def _apart(plan: Plan, number: int) -> Plan:
     if isinstance(plan, Apply) and isinstance(plan.operator, Bucketed):
         return Apply(plan.input, replace(plan.operator, part=number))
     return plan
-
-
-def _rebased(plan: Plan, base: Plan) -> Plan:
-    """Returns the operators of a plan over another base."""
-    match plan:
-        case Apply(input, operator):
-            return Apply(_rebased(input, base), operator)
-        case Marked(input, step, marks):
-            return Marked(_rebased(input, base), step, marks)
-    return base
 
 
 def _sliceable(plan: Exchanged) -> FusedScan | None:
