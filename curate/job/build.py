@@ -44,7 +44,6 @@ from curate.plan.stages import stage_of
 from curate.runtime.protocol import Resources
 from curate.stage import operator as stage
 from curate.stage.spec import RunRequest, StageSpec, Upstream
-from curate.storage.protocol import Object
 
 MOVES = Exchanged | Marked | Union | Zip
 """What moves rows between shards."""
@@ -96,15 +95,8 @@ class Spread:
 
     def _ended(self, made: StageSpec, spec: StageSpec) -> StageSpec:
         """Returns the stage that the plan ends in as that of the job."""
-        chain, bind, with_seed = made.operator, made.bind, made.seeded
+        chain, with_seed = made.operator, made.seeded
         assert isinstance(chain, Pipeline)
-
-        def bound(ready: StageSpec, stages: Sequence[Sequence[Object]]) -> StageSpec:
-            assert bind is not None
-            # It may give steps what they go by, and knows of no others than the plan has.
-            ready = bind(replace(ready, operator=chain), stages)
-            return replace(ready, operator=self._operator(cast(Pipeline, ready.operator)))
-
         return replace(
             made,
             identity=spec.identity,
@@ -113,7 +105,6 @@ class Spread:
             sides=spec.sides,
             resources=self._resources(chain),
             origin=spec.origin,
-            bind=None if bind is None else bound,
             seeded=None if with_seed is None else lambda seed: self._ended(with_seed(seed), spec),
         )
 

@@ -135,31 +135,14 @@ class ZipRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """What a plan's rows become that are written below a path first, by a run of their own, and read from there."""
+class FromStages:
+    """Operators behind what stages of their own write first: a checkpoint, run files of an exchange, or marks."""
 
-    plan: Plan
-    path: str
+    plan: Checkpoint | Exchanged | Marked
     operators: tuple[Operator, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """What the rows of an exchange become: its inputs are written to run files first, and read from there."""
-
-    plan: Exchanged
-    operators: tuple[Operator, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """A plan whose marks are written to run files first, and what follows it."""
-
-    plan: Marked
-    operators: tuple[Operator, ...]
-
-
-Physical = Tasks | First | Local | Joined | ZipRows | Kept | Spread | Told
+Physical = Tasks | First | Local | Joined | ZipRows | FromStages
 
 
 def lower(plan: Plan, operators: tuple[Operator, ...] = ()) -> Physical:
@@ -175,12 +158,8 @@ def lower(plan: Plan, operators: tuple[Operator, ...] = ()) -> Physical:
             input = within(input, rows) or input
             first = First(_limited(lower(input), rows), rows)
             return Local(first, operators) if operators else first
-        case Checkpoint(input, path):
-            return Kept(input, path, operators)
-        case Exchanged():
-            return Spread(plan, operators)
-        case Marked():
-            return Told(plan, operators)
+        case Checkpoint() | Exchanged() | Marked():
+            return FromStages(plan, operators)
         case Zip(inputs):
             zipped = ZipRows(tuple(lower(one) for one in inputs), inputs)
             return Local(zipped, operators) if operators else zipped
@@ -228,7 +207,7 @@ def placed(plan: Limit | Zip) -> Plan:
 
 def _limited(input: Physical, rows: int) -> Physical:
     match input:
-        case Kept() | Spread() | Told():
+        case FromStages():
             return input
         case Tasks(fusions):
             return Tasks(tuple(at_most(one, rows) for one in fusions))
