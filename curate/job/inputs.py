@@ -65,6 +65,26 @@ class JobFiles(FileShards):
         return tables if len(self.schemas) == 1 else (conform(table, self.found, piece.uri) for table in tables)
 
 
+@dataclass(frozen=True, slots=True)
+class NotListed:
+    """The rows of a job's inputs, whatever they will be: the source that `build` is given before a run lists them."""
+
+    found: pa.Schema | None
+    name: str = "input"
+    num_cpus: float | None = None
+
+    def bare(self) -> NotListed:
+        return self
+
+    def count(self) -> int | None:
+        return None
+
+    def _not_yet(self, *_: Any, **__: Any) -> Any:
+        raise ConfigError("build() says what is to be done; the rows are there when the job runs: return the dataset")
+
+    pieces = bundles = read = label = shard = size = generation = identity = _not_yet
+
+
 def _refuse_namesakes(listing: pa.Table) -> None:
     """Raises ConfigError if two files have one name: it is by these that rows are told apart, wherever they lie."""
     seen: dict[str, str] = {}

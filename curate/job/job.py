@@ -282,9 +282,8 @@ class Job:
             "codec": codec,
         }
         made = self._made(columns)
-        last = made.last
         declared = settings["sides"] if isinstance(settings["sides"], Mapping) else {}
-        sides = {name: declared.get(name) for name in last.sides}
+        sides = {name: declared.get(name) for name in made.sides}
         if sides:
             # Another output is another job: what is finished without it is not finished with it.
             identity["sides"] = {name: _schema_text(schema) for name, schema in sides.items()}
@@ -294,7 +293,7 @@ class Job:
             # Without a version the digest is the identity, and there is nothing left to guard.
             code_digest=digest if self.version is not None else "",
             parameters=parameters,
-            operator=last.operator,
+            operator=made.operator,
             columns=columns,
             required=required,
             output_schema=schema,
@@ -303,7 +302,7 @@ class Job:
             shard_bytes=self.shard_bytes,
             format=output_format,
             codec=codec,
-            resources=last.resources,
+            resources=made.resources,
             memory_budget=self.memory_budget,
             max_tasks=self.max_tasks,
             max_bad_rows=None if self.max_bad_rows is None else str(self.max_bad_rows),

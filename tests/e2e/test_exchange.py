@@ -356,11 +356,11 @@ class TestSignals:
         """While the outputs are planned."""
         code = (
             "import os, signal, sys, runpy, time\n"
-            "from curate.graph import graph\n"
+            "from curate.graph import upstream\n"
             "def outputs(*_):\n"
             f"    os.kill(os.getpid(), signal.{number.name})\n"
             "    time.sleep(60)\n"
-            "graph._outputs = outputs\n"
+            "upstream.outputs_of = outputs\n"
             f"sys.argv = {bench.argv('out')!r}\n"
             "runpy.run_path(sys.argv[0], run_name='__main__')\n"
         )

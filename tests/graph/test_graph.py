@@ -30,7 +30,7 @@ from curate.errors import ConfigError, CurateError, StorageError
 from curate.exchange import ranges, run_file
 from curate.exchange.run_file import RunWriter
 from curate.formats.record import OutputFormat
-from curate.graph import graph, start
+from curate.graph import graph, start, upstream
 from curate.graph.entry import dry_run, run
 from curate.ledger import stages as places
 from curate.ledger.compression import decompress
@@ -346,7 +346,7 @@ class TestDamaged:
 
     def test_a_stage_that_vanishes_before_it_is_read(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         """Is made again: no job is complete that has no rows for want of them."""
-        read, left = graph._outputs, [1]
+        read, left = upstream.outputs_of, [1]
 
         def vanished(spec: Any, output: str) -> Any:
             if left.pop() if left else 0:
@@ -354,7 +354,7 @@ class TestDamaged:
                     bench.store.delete(item.uri)
             return read(spec, output)
 
-        monkeypatch.setattr(graph, "_outputs", vanished)
+        monkeypatch.setattr(upstream, "outputs_of", vanished)
         complete(bench.write())
         assert len(maps) == 2 * (MAPS + 1)
         bench.check()
@@ -399,14 +399,14 @@ class TestDamaged:
         on."""
         spoil = DAMAGES[what]
         with monkeypatch.context() as patch:
-            original = graph._outputs
+            original = upstream.outputs_of
 
             def lying(spec: Any, output: str) -> Any:
                 uri = original(spec, output)[0].uri
                 bench.rewrite(uri, spoil(bench.store.read(uri)))
                 return original(spec, output)
 
-            patch.setattr(graph, "_outputs", lying)
+            patch.setattr(upstream, "outputs_of", lying)
             if what == "a page":
                 assert bench.write().state is RunState.FAILED
             else:
