@@ -18,7 +18,7 @@ from curate.driver.history import look_back, stale_outputs
 from curate.driver.identity import accepted_code, job_of
 from curate.driver.options import RunOptions, resolve_output
 from curate.driver.removal import drop, left_behind, overwritten, refuse_links, refuse_undeletable
-from curate.driver.schemas import input_schemas
+from curate.driver.schemas import with_input_schemas
 from curate.driver.state import EXAMPLES, OutputSnapshot, PendingWrites, Prepared, Stores
 from curate.errors import ConfigError
 from curate.ledger import layout
@@ -30,7 +30,7 @@ from curate.ledger.side_outputs import sides_of_shards
 from curate.ledger.summary import missing_text
 from curate.log import get_logger
 from curate.observe.failures import failed_now
-from curate.sources.listing import Inputs, list_inputs
+from curate.sources.listing import Inputs
 from curate.sources.patterns import parse_input, refuse_overlap
 from curate.sources.planning import Sharding, plan_new, replan_changed
 from curate.sources.same_bytes import unchanged
@@ -48,7 +48,7 @@ def prepare(
 
     Raises ConfigError for every reason not to run that can be seen before.
     """
-    if not options.inputs and spec.rows is None and not spec.bind:
+    if not options.inputs and spec.rows.grows and not spec.bind:
         raise ConfigError("no input was given; add --input PATH_OR_GLOB (it can be repeated)")
     if options.limit is not None and options.limit < 1:
         raise ConfigError(f"--limit {options.limit} leaves nothing to do; it is a number of shards, at least 1")
@@ -62,7 +62,7 @@ def prepare(
     stores = seen.stores if seen else Stores(f"{output}/{layout.TMP}{run_id}")
     owned = FencedStore(stores.of(output), output, clock or SystemClock())
     ledger = Ledger(owned, output)
-    inputs = list_inputs(patterns, stores.of) if spec.rows is None else Inputs(spec.rows.inputs())
+    inputs = spec.rows.inputs(patterns, stores.of)
     before, listing = (seen.moment, seen.listing) if seen else (owned.moment(), ledger.list())
     owned.claim(listing.job_generation or None, before)
     run_ids = frozenset(listing.run_ids) - {run_id}
@@ -104,7 +104,7 @@ def prepare(
         todo.part = same if todo.part is None else pa.concat_tables([same, todo.part])
     if spec.limit is not None and not len(plan) and todo.part is not None:
         limit = job["limit"]
-        todo.part = _up_to(todo.part, limit["shard"] if spec.rows is None else spec.rows.holder(limit["rank"]))
+        todo.part = _up_to(todo.part, spec.rows.holder(limit["shard"], limit["rank"]))
     if todo.part is not None:
         plan = plan.plus(todo.part)
         growth, matched = diff_inputs(plan, inputs.table), match_outputs(plan, listing, spec.suffix)
@@ -118,7 +118,8 @@ def prepare(
     refuse_undeletable(ledger.store, todo.foreign, "making outputs of another identity again")
     todo.accepted = accepted_code(spec, options, ledger, listing, job, finished=matched.count == len(plan))
     undone = plan.table["uri"].take(scope[~matched.done[scope]]).to_pylist()
-    schemas = input_schemas(spec, ledger if listing.has_job else None, inputs, undone, stores)
+    if undone:
+        spec = with_input_schemas(spec, ledger if listing.has_job else None, inputs, undone, stores)
     prepared = Prepared(
         spec=spec,
         output=output,
@@ -132,7 +133,6 @@ def prepare(
         growth=growth,
         history=history,
         scope=scope,
-        schemas=schemas,
         owned=owned,
         run_ids=run_ids,
         uncommitted=todo,
@@ -168,13 +168,7 @@ def _grow(
     spec: StageSpec, plan: ShardPlan, inputs: Inputs, growth: InputDiff, matched: OutputMatch, stores: Stores
 ) -> Any:
     """Returns the rows to append to the plan, None if there are none: new inputs, and those replaced while undone."""
-    rule = Sharding(
-        job=spec.name,
-        suffix=spec.suffix,
-        shard_bytes=spec.shard_bytes,
-        how=spec.how,
-        undivided=spec.operator.reads_files or spec.rows is not None,
-    )
+    rule = Sharding(job=spec.name, suffix=spec.suffix, shard_bytes=spec.shard_bytes, encoding=spec.rows.encoding)
     rows = [plan_new(rule, plan, inputs, growth, stores.of)] if growth.new else []
     if len(plan):
         changed = replan_changed(plan, inputs, growth, matched.done)

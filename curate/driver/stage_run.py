@@ -219,7 +219,7 @@ class _Run:
 
     def _program(self) -> StageProgram:
         prepared = self.prepared
-        return prepared.spec.program(prepared.run_id, prepared.output, prepared.schemas, prepared.stores.scratch)
+        return prepared.spec.program(prepared.run_id, prepared.output, prepared.stores.scratch)
 
     def _dispatch(self, backend: Backend) -> RunState:
         plan, account, interrupts = self.prepared.plan, self.account, self.signals.interrupts
@@ -252,7 +252,7 @@ class _Run:
 
         def payload(launch: Launch) -> TaskInput:
             shards = tuple(zip(launch.shards, plan.shards(launch.shards), strict=True))
-            given = () if rows is None else tuple(rows.given(shard.uri) for _, shard in shards)
+            given = tuple(rows.given(shard.uri) for _, shard in shards)
             own = self._replaced_by(shards, schemas.sides) if over else {}
             return TaskInput(
                 shards,

@@ -109,6 +109,7 @@ class Prepared:
     """A run that may start: what is there and what is left to do."""
 
     spec: StageSpec
+    """The stage; what it reads has its schemas, if there is something to do."""
     output: str
     run_id: str
     stores: Stores
@@ -121,8 +122,6 @@ class Prepared:
     history: History
     scope: Any
     """Ranks of the shards that this run was asked for, in plan order."""
-    schemas: dict[str, Any]
-    """Schema of the rows, by input format; empty if there is nothing to read."""
     owned: FencedStore
     """The store of the ledger."""
     run_ids: frozenset[str]

@@ -303,10 +303,11 @@ def _refuse_other_shards(spec: StageSpec, job: StagedJob) -> None:
     """Raises ConfigError if the last stage has other outputs than its plan says: outputs of both would be mixed."""
     if not len(job.plan):
         return
-    if spec.rows is None:
+    if spec.rows.grows:
         _refuse_other_files(spec, job)
         return
-    now, then = set(spec.rows.inputs()["name"].to_pylist()), set(job.plan.ids.to_pylist())
+    there = spec.rows.inputs((), job.stores.of).table
+    now, then = set(there["name"].to_pylist()), set(job.plan.ids.to_pylist())
     if now != then:
         raise ConfigError(
             f"{job.ledger.root} was planned as {len(then):,} outputs, and this curate makes other ones of the same "
@@ -445,6 +446,3 @@ def as_run(spec: StageSpec, options: RunOptions, key: str, clock: Clock) -> Stag
     except DamagedRun as error:
         raise ConfigError(f"what that shard reads is damaged: {error.uri}: {error.problem}; {again}") from error
     return ready.spec if isinstance(ready, _Reached) else ready
-
-
-# The beginning of the job

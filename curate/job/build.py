@@ -29,6 +29,8 @@ from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan,
 from curate.plan.rewrites import pinned, uncounted
 from curate.plan.stages import stage_of
 from curate.runtime.protocol import Resources
+from curate.sources.inputs import FileRows
+from curate.sources.protocol import Piece
 from curate.stage import operator as stage
 from curate.stage.spec import RunRequest, StageSpec, Upstream
 from curate.storage.protocol import Object
@@ -322,29 +324,17 @@ class Given:
     name: str = "input"
     num_cpus: float | None = None
 
-    def pieces(self) -> Iterator[Any]:
+    def pieces(self) -> Iterator[Piece]:
         raise self._not_yet()
 
     def read(self, *_: Any) -> Iterator[Any]:
         raise self._not_yet()
 
-    def label(self, piece: Any) -> str:
-        del piece
+    def bundles(self) -> Iterator[tuple[Piece, ...]]:
         raise self._not_yet()
 
-    def shard(self, piece: Any) -> str:
-        del piece
-        raise self._not_yet()
-
-    def bundles(self) -> Iterator[tuple[Any, ...]]:
-        raise self._not_yet()
-
-    def size(self, piece: Any) -> int:
-        del piece
-        raise self._not_yet()
-
-    def generation(self, piece: Any) -> str:
-        del piece
+    def generation(self, data: Any) -> str:
+        del data
         raise self._not_yet()
 
     def identity(self) -> Any:
@@ -553,7 +543,7 @@ def _reading(spec: StageSpec, kept: Upstream | None) -> StageSpec:
     if kept is None:
         return spec
     identity = {**spec.identity, "upstream": kept.spec.fingerprint}
-    return replace(spec, identity=identity, columns=None, required=frozenset(), before=(kept,))
+    return replace(spec, identity=identity, rows=FileRows(), before=(kept,))
 
 
 def _path(owner: str, start: Plan, plan: Plan) -> list[Apply | Checkpoint]:

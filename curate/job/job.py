@@ -24,6 +24,8 @@ from curate.ledger.summary import Summary
 from curate.observe.progress import Display
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import ActorPool
+from curate.sources.inputs import FileRows
+from curate.sources.protocol import RowSource
 from curate.stage.spec import StageSpec
 from curate.storage.open import open_store
 from curate.units import MIB
@@ -340,8 +342,7 @@ class Job:
             code_digest=digest if self.version is not None else "",
             parameters=parameters,
             operator=last.operator,
-            columns=columns,
-            required=required,
+            rows=self._rows(columns, required),
             output_schema=schema,
             sides=sides,
             batch_rows=self.batch_size,
@@ -361,6 +362,10 @@ class Job:
     def _made(self, columns: Mapping[str, Any] | None) -> Made:
         """Returns what happens to rows, from one durable place to the next."""
         return made_of(settings_of(self), inputs_of(columns), self.build)
+
+    def _rows(self, columns: Mapping[str, Any] | None, required: frozenset[str]) -> RowSource:
+        """Returns what is read of the inputs."""
+        return FileRows(columns, required)
 
     def _resolved(self) -> dict[str, Any]:
         """Returns the parameters as the ledger records them. An attribute set after the job was made counts."""

@@ -17,7 +17,7 @@ from curate.exchange.protocol import Exchange
 from curate.exchange.ranges import COPIES, LEAST_BYTES, MOST_BYTES, ranges_of, target_of
 from curate.exchange.run_file import CHUNK_BYTES, RunSettings, open_all
 from curate.exchange.side_input import FileMarks
-from curate.formats.encoding import Format, ReadAs
+from curate.formats.encoding import Format
 from curate.formats.record import OutputFormat
 from curate.formats.write.writer import DEFAULT_CODEC, suffix
 from curate.operators.protocol import Operator
@@ -39,6 +39,7 @@ from curate.plan.rewrites import (
 )
 from curate.runtime.protocol import Resources
 from curate.sources.files import Files
+from curate.sources.inputs import FileRows
 from curate.sources.protocol import FileListing, Projection, Source
 from curate.sources.shards import SourceRows
 from curate.sources.slices import sliced
@@ -154,7 +155,8 @@ def stage_of(
         identity["exchange"] = [base.how.identity(), of]
     else:
         read = _reading(unmarked(plan), runs=format is OutputFormat.RUN, named=not marked)
-        identity |= {"read": read.how.identity()} if read.how else {"rows": [one.identity() for one in read.sources]}
+        how = read.rows.how if isinstance(read.rows, FileRows) else None
+        identity |= {"read": how.identity()} if how else {"rows": [one.identity() for one in read.sources]}
     if marked:
         told = [_marks_stages(one, owner, len(read.before)) for one in marked]
         read.marks = tuple(len(specs) for specs in told)
@@ -164,12 +166,9 @@ def stage_of(
     spec = replace(
         _written(asked, read, format, codec, identity) if owner is None else owner.spec(read.operators, identity),
         operator=Pipeline(read.operators),
-        columns=None if read.columns is None else dict.fromkeys(read.columns),
-        required=frozenset(),
         format=format,
         codec=codec,
-        how=read.how,
-        rows=read.rows,
+        rows=read.rows or FileRows(),
         before=read.before,
         bind=partial(_bound, read.exchange, read.sides, read.marks) if isinstance(base, Exchanged) or marked else None,
         seeded=partial(_seeded, plan, format, codec, owner) if lacks_seed(plan) else None,
@@ -198,8 +197,6 @@ def _written(
         code_digest="",
         parameters={"operators": [operator.name for operator in asked]},
         operator=Pipeline(read.operators),
-        columns=None,
-        required=frozenset(),
         output_schema=None,
         batch_rows=read_rows(read.operators),
         shard_bytes=SHARD_BYTES,
@@ -215,9 +212,7 @@ class _Read:
 
     operators: tuple[Operator, ...]
     paths: Sequence[str] = ()
-    columns: Sequence[str] | None = None
-    how: ReadAs | None = None
-    rows: SourceRows | None = None
+    rows: SourceRows | FileRows | None = None
     sources: Sequence[Source] = ()
     num_cpus: float | None = None
     before: tuple[Upstream, ...] = ()
@@ -249,7 +244,8 @@ def _reading(plan: Plan, *, runs: bool, named: bool) -> _Read:
         read.rows = SourceRows(cut, [one.view for one in of], size)
     elif named and all(isinstance(source, Files) for source in sources):
         first, read.paths = cast(Files, sources[0]), [path for one in sources for path in one.paths]
-        read.columns, read.how = of[0].view.columns, first.reading(of[0].view)
+        view = of[0].view
+        read.rows = FileRows(None if view.columns is None else dict.fromkeys(view.columns), how=first.reading(view))
     else:
         read.rows = SourceRows(sources, [one.view for one in of])
     return read
@@ -445,6 +441,6 @@ def _limited(
         resources=Resources(task_cpus((*of[0].operators, *after))),
         # With a limit that is not decided yet: what pools there are is known from it.
         operator=Pipeline((*of[0].operators, *after)),
-        limit=FirstRows(base.rows, of, after, by_rank=inner.rows is not None),
+        limit=FirstRows(base.rows, of, after, by_rank=not inner.rows.grows),
     )
     return spec, paths

@@ -424,7 +424,9 @@ class Replacing:
 
 def program(out: Path) -> tuple[Any, Shard]:
     """Returns what a worker of the job runs, and its shard s1."""
-    made = Halves().spec().program("run-1", str(out), {Format.JSONL: pa.schema([("n", pa.int64())])}, f"{out}/tmp")
+    spec = Halves().spec()
+    spec = replace(spec, rows=spec.rows.holding({Format.JSONL: pa.schema([("n", pa.int64())])}))
+    made = spec.program("run-1", str(out), f"{out}/tmp")
     found = read_failures(str(out))
     return made, found.shard("s1")[1]
 

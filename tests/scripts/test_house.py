@@ -44,7 +44,6 @@ SHRINKING = {
     "driver/run_recorder.py",
     "job/build.py",
     "pipeline/sandbox.py",
-    "stage/program.py",
 }
 
 

@@ -27,10 +27,12 @@ from curate.log import get_logger
 from curate.pipeline.pipeline import Pipeline
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition, Compute
+from curate.sources.inputs import FileRows
 from curate.sources.split import whole
 from curate.stage.messages import Probe, Probed, TaskInput
 from curate.stage.outputs import books_of
-from curate.stage.program import PROBED_BATCHES, StageProgram
+from curate.stage.probe import PROBED_BATCHES
+from curate.stage.program import StageProgram
 from curate.storage.memory import clear
 from curate.storage.open import open_store
 from curate.tasks.failure import FailureKind, ShardRecord
@@ -118,7 +120,7 @@ def program(operator: Doubling | None = None, **settings: Any) -> StageProgram:
         "codec": "zstd",
         "batch_rows": 2,
         "max_bad_rows": None,
-        "input_schemas": {Format.JSONL: IN},
+        "rows": FileRows(held={Format.JSONL: IN}),
         "scratch": "/nowhere",
     }
     return StageProgram(**values | settings)
@@ -446,7 +448,7 @@ class TestFailures:
         ],
     )
     def test_broken_input_is_corrupt(self, name: str, data: bytes, error: str) -> None:
-        made = program(input_schemas={Format.JSONL: IN, Format.PARQUET: IN})
+        made = program(rows=FileRows(held={Format.JSONL: IN, Format.PARQUET: IN}))
         record = run(made, put(name, data))[0]
         assert record.failure is not None
         assert record.failure.kind is FailureKind.CORRUPT
