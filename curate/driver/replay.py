@@ -88,7 +88,7 @@ def replay(
             scratch = f"{output}/{layout.TMP}{run_id}"
         # Nobody waits for a debugger's user: no time limit here.
         tried = replace(spec, operator=operator, task_timeout_s=None, rows=_with_schema(found, spec.rows, shard))
-        program = tried.program(run_id, output, scratch)
+        program = StageProgram(tried, run_id, output, scratch)
         given = spec.rows.given(shard.uri)
         schemas = _output_schemas(found, spec, program, Probe(shard, given=given), publish=publish)
         attempt = LATE_ATTEMPT if publish else 1

@@ -21,9 +21,8 @@ from curate.errors import (
     SchemaMismatch,
     SetupFailed,
 )
-from curate.exchange.run_file import CHUNK_BYTES, PAGE_BYTES, PAGES, RunSettings, RunWriter
-from curate.formats.record import OutputFormat
-from curate.formats.write.writer import OutputWriter, make_writer, suffix
+from curate.exchange.run_file import CHUNK_BYTES, PAGE_BYTES, PAGES, RunWriter
+from curate.formats.write.writer import OutputWriter, make_writer
 from curate.ledger import layout
 from curate.ledger.side_outputs import MAIN, side_name
 from curate.pipeline.classify import ForeignOutputError
@@ -35,12 +34,12 @@ from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import SideTable
 from curate.runtime.process_guard import ProcessGuard, ProcessSpoiltError, SavedProcess, leave_if_copy, spoilt
 from curate.runtime.protocol import Pool, PoolSpec
-from curate.sources.protocol import RowSource
 from curate.stage.existing import ExistingOutputs
 from curate.stage.messages import Probe, TaskInput
-from curate.stage.operator import StageOperator, meters_of, stage_tables
+from curate.stage.operator import meters_of, stage_tables
 from curate.stage.outputs import NameConflict, Outputs
 from curate.stage.probe import answer_to
+from curate.stage.spec import StageSpec
 from curate.stage.worker_log import WorkerLog
 from curate.storage.open import open_store
 from curate.storage.protocol import Calls, Outcome, Store
@@ -56,24 +55,12 @@ MOST_RUNS = 3
 class StageProgram:
     """The program of a stage: picklable, shipped once to every worker."""
 
+    spec: StageSpec
+    """The stage; what it reads has its schemas."""
     key: str
-    job: str
-    operator: StageOperator
+    """That of the run."""
     output: str
-    fingerprint: str
-    format: OutputFormat
-    codec: str
-    batch_rows: int
-    max_bad_rows: str | None
-    rows: RowSource
-    """What is read, with its schemas."""
     scratch: str
-    quarantine_errors: bool = False
-    """Whether, at a shard's last try, a row that alone makes the operator raise is quarantined."""
-    task_timeout_s: float | None = None
-    """Seconds after which a shard is cancelled: shortly before, its log says where it is."""
-    runs: RunSettings | None = None
-    """How outputs are sorted that are run files."""
     budget_bytes: int | None = None
     """Bytes of batches that a task may have sent to a pool and not heard of."""
     clock: Clock = field(default_factory=SystemClock)
@@ -95,7 +82,8 @@ class StageProgram:
 
     def __getstate__(self) -> dict[str, Any]:
         own = {"_said", "_ready", "_refused", "_setup_s", "_stores", "_unsaid", "_kept", "_guard"}
-        return {name: value for name, value in self.__dict__.items() if name not in own}
+        shipped = {name: value for name, value in self.__dict__.items() if name not in own}
+        return {**shipped, "spec": self.spec.in_worker()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -104,16 +92,16 @@ class StageProgram:
     @property
     def pools(self) -> tuple[PoolSpec, ...]:
         """The pools of actors that the operator calls."""
-        return self.operator.pools
+        return self.spec.operator.pools
 
     def connect(self, pools: Sequence[Pool]) -> None:
         """Takes those pools."""
-        self.operator.connect(pools)
+        self.spec.operator.connect(pools)
 
     @property
     def _word_s(self) -> float:
         """How often a shard that waits says so: well within its time limit."""
-        return WORD_S if self.task_timeout_s is None else min(WORD_S, self.task_timeout_s / 4)
+        return WORD_S if self.spec.task_timeout_s is None else min(WORD_S, self.spec.task_timeout_s / 4)
 
     def run(self, payload: TaskInput | Probe) -> Iterator[Any]:
         """Yields a `ShardRecord` for each shard, and a `ShardWaits` now and then while one waits; or a `Probed`; before
@@ -156,7 +144,7 @@ class StageProgram:
             with (
                 self._guarded(shard.id),
                 log.bound(run=self.key, shard=shard.id, attempt=piece.attempt),
-                self._log().shard(shard.id, piece.attempt, self.task_timeout_s),
+                self._log().shard(shard.id, piece.attempt, self.spec.task_timeout_s),
             ):
                 record = yield from self._run_shard(index, shard, given, piece)
         except Exception as error:  # noqa: BLE001 - whatever user code raises becomes a failure of this shard alone
@@ -171,9 +159,9 @@ class StageProgram:
     def _run_shard(
         self, index: int, shard: Shard, given: Any, piece: TaskInput
     ) -> Generator[ShardWaits, None, ShardRecord]:
-        uri = f"{self.output}/{shard.id}{suffix(self.format, self.codec)}"
+        uri = f"{self.output}/{shard.id}{self.spec.suffix}"
         out = self._store(self.output)
-        there = ExistingOutputs(out, self.output, self.fingerprint, self.format, self.codec, piece.over)
+        there = ExistingOutputs(out, self.output, self.spec.fingerprint, self.spec.format, self.spec.codec, piece.over)
         if piece.attempt > 1 and (done := there.record(index, uri)) is not None:
             return done
         self._setup()
@@ -200,8 +188,8 @@ class StageProgram:
 
         Returns None, without the main output, if others are to be replaced first, which are in `replaced` then.
         """
-        tally, meters = ShardBooks(BadRowBudget(self.max_bad_rows)), meters_of(self.operator)
-        isolate = piece.last and self.quarantine_errors
+        tally, meters = ShardBooks(BadRowBudget(self.spec.max_bad_rows)), meters_of(self.spec.operator)
+        isolate = piece.last and self.spec.quarantine_errors
         how = ShardContext("", index, errors=isolate, budget_bytes=self.budget_bytes)
         tables = self._tables(shard, given, tally, how, meters, asks=piece.asks)
         if piece.schema is None:
@@ -214,7 +202,7 @@ class StageProgram:
         uris = {MAIN: uri} | {side: f"{self.output}/{side_name(side, name)}" for side in piece.sides}
         schemas = {MAIN: piece.schema, **piece.sides}
         # What an exchange reads is checked then, and made again where it is not what it was.
-        with Outputs(there.store, uris, schemas, self._writer, durable=self.runs is None) as outputs:
+        with Outputs(there.store, uris, schemas, self._writer, durable=self.spec.runs is None) as outputs:
             for table in tables:
                 if isinstance(table, ShardWaits):
                     yield table
@@ -226,8 +214,8 @@ class StageProgram:
             with timed(meters.write):
                 folded = tally.books.rows_out - outputs.settle(tally.books.rows_out)
             tally.books.rows_out -= folded
-            if self.runs is not None:
-                tally.drop(folded, self.runs.reason)
+            if self.spec.runs is not None:
+                tally.drop(folded, self.spec.runs.reason)
             tally.close()
             outputs.count(tally.books)
             self._guard.check()
@@ -249,12 +237,12 @@ class StageProgram:
         )
 
     def _writer(self, sink: Any, schema: Any) -> OutputWriter:
-        if self.runs is not None:
-            runs, sizes = self.runs, {}
+        if self.spec.runs is not None:
+            runs, sizes = self.spec.runs, {}
             if runs.chunk_bytes > CHUNK_BYTES:
                 sizes = {"chunk_bytes": runs.chunk_bytes, "page_bytes": max(PAGE_BYTES, runs.chunk_bytes // PAGES)}
             return RunWriter(sink, schema, runs.order, runs.fold, keys_begin_pages=runs.keys_begin_pages, **sizes)
-        return make_writer(sink, schema, self.format, self.codec)
+        return make_writer(sink, schema, self.spec.format, self.spec.codec)
 
     def _tables(
         self,
@@ -268,7 +256,7 @@ class StageProgram:
     ) -> Iterator[Any]:
         """Yields what a shard becomes, and `ShardWaits` while it waits for what is not there now. `numbers` has one for
         each batch that may be read; None: all may. `waiting` is as for `wait_between`."""
-        parts = self.rows.parts(shard, how.rank, given, self.batch_rows, tally, self._store)
+        parts = self.spec.rows.parts(shard, how.rank, given, self.spec.batch_rows, tally, self._store)
         contexts = (
             # The number first: what is not asked for any more is not read.
             (
@@ -277,20 +265,20 @@ class StageProgram:
             )
             for name, rank, some in parts
         )
-        made = stage_tables(self.operator, contexts, tally, meters)
+        made = stage_tables(self.spec.operator, contexts, tally, meters)
         made = wait_between(made, tally, self.clock, how.rank, word_s=self._word_s, **waiting)
         # Extra outputs are those of the stage that ends the job.
-        return made if self.runs is None else (one for one in made if not isinstance(one, SideTable))
+        return made if self.spec.runs is None else (one for one in made if not isinstance(one, SideTable))
 
     def _probed_tables(self, probe: Probe, tally: ShardBooks, numbers: Iterator[int]) -> Iterator[Any] | None:
         """Yields what becomes of the first batches of a shard, or of an empty table; None if there is none, such as
         after a stage out of which neither rows came nor their columns."""
         self._setup()
         if probe.shard is None:
-            blank = self.rows.blank()
-            return None if blank is None else self.operator.apply(blank, tally)
-        how = ShardContext("", errors=self.quarantine_errors, hold=False, budget_bytes=self.budget_bytes)
-        return self._tables(probe.shard, probe.given, tally, how, meters_of(self.operator), numbers, stays=False)
+            blank = self.spec.rows.blank()
+            return None if blank is None else self.spec.operator.apply(blank, tally)
+        how = ShardContext("", errors=self.spec.quarantine_errors, hold=False, budget_bytes=self.budget_bytes)
+        return self._tables(probe.shard, probe.given, tally, how, meters_of(self.spec.operator), numbers, stays=False)
 
     def _record(self, shard: Shard, tally: ShardBooks, out: Store) -> dict[str, Any]:
         """Publishes the quarantine, which the record names, and returns the record: deterministic fields only."""
@@ -300,9 +288,9 @@ class StageProgram:
             quarantine = f"{layout.QUARANTINE}{digest}.jsonl.zst"
             out.publish(f"{self.output}/{quarantine}", data.read())
         return {
-            "job": self.job,
+            "job": self.spec.name,
             "shard": shard.id,
-            "fingerprint": self.fingerprint,
+            "fingerprint": self.spec.fingerprint,
             "rows": tally.books.rows(),
             "counters": tally.books.sorted_counters(),
             "quarantine": quarantine,
@@ -319,7 +307,7 @@ class StageProgram:
         if not self._ready:
             started = time.perf_counter()
             try:
-                self.operator.setup()
+                self.spec.operator.setup()
             except ConfigError as error:
                 # The next shard would load the same model to learn the same.
                 self._refused = str(error)
@@ -353,7 +341,7 @@ class StageProgram:
                 self.output,
                 self.key,
                 SystemClock(),
-                self.operator.hide,
+                self.spec.operator.hide,
             )
         return self._said
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
@@ -17,7 +17,6 @@ from curate.runtime.protocol import Resources
 from curate.sources.inputs import FileRows
 from curate.sources.protocol import RowSource
 from curate.stage.operator import StageOperator
-from curate.stage.program import StageProgram
 from curate.storage.protocol import Object
 from curate.tasks.books import UpstreamBooks
 from curate.units import MIB
@@ -124,23 +123,20 @@ class StageSpec:
         canonical = orjson.dumps(dict(self.identity), option=orjson.OPT_SORT_KEYS)
         return hashlib.sha256(canonical).hexdigest()[:16]
 
-    def program(self, run_id: str, output: str, scratch: str) -> StageProgram:
-        """Returns what workers run of this stage, with outputs under `output`, as part of a run."""
-        return StageProgram(
-            key=run_id,
-            job=self.name,
-            operator=self.operator,
-            output=output,
-            fingerprint=self.fingerprint,
-            format=self.format,
-            codec=self.codec,
-            batch_rows=self.batch_rows,
-            max_bad_rows=self.max_bad_rows,
-            quarantine_errors=self.quarantine_errors,
-            task_timeout_s=self.task_timeout_s,
-            rows=self.rows,
-            scratch=scratch,
-            runs=self.runs,
+    def in_worker(self) -> StageSpec:
+        """Returns what workers are given of it: nothing of other stages, nor of what is only written down."""
+        return replace(
+            self,
+            parameters={},
+            origin={},
+            limit=None,
+            before=(),
+            bind=None,
+            seeded=None,
+            earlier=None,
+            reports=(),
+            holes=(),
+            from_inputs=None,
         )
 
     @property
