@@ -23,6 +23,8 @@ from curate.job.settings import TUNABLE, check_setting, column_text, parse_colum
 from curate.ledger.summary import Summary
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import ActorPool
+from curate.sources.inputs import FileRows
+from curate.sources.protocol import RowSource
 from curate.stage.spec import StageSpec
 from curate.storage.open import open_store
 from curate.units import MIB
@@ -294,8 +296,7 @@ class Job:
             code_digest=digest if self.version is not None else "",
             parameters=parameters,
             operator=made.operator,
-            columns=columns,
-            required=required,
+            rows=self._rows(columns, required),
             output_schema=schema,
             sides=sides,
             batch_rows=self.batch_size,
@@ -315,6 +316,10 @@ class Job:
     def _made(self, columns: Mapping[str, Any] | None) -> Made:
         """Returns what happens to rows, from one durable place to the next."""
         return made_of(settings_of(self), inputs_of(columns), self.build)
+
+    def _rows(self, columns: Mapping[str, Any] | None, required: frozenset[str]) -> RowSource:
+        """Returns what is read of the inputs."""
+        return FileRows(columns, required)
 
     def _resolved(self) -> dict[str, Any]:
         """Returns the parameters as the ledger records them. An attribute set after the job was made counts."""
