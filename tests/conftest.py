@@ -17,6 +17,7 @@ import pytest
 import structlog
 
 from tests.support.fakes import FakeClock
+from tests.support.ray_head import for_workers, ray_head
 
 # Ray notes the address of a cluster there, and whoever has no other address joins it. Short: it holds sockets.
 os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
@@ -81,6 +82,23 @@ def _ray_as_it_was() -> Iterator[None]:
     yield
     if (session := sys.modules.get("curate.runtime.ray.session")) is not None:
         session.leave_if_unused()
+
+
+@pytest.fixture(scope="session")
+def _ray_head() -> Iterator[str]:
+    with ray_head() as address:
+        yield address
+
+
+@pytest.fixture
+def on_ray(_ray_head: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of a Ray that is there for all tests: what runs on Ray in this process, or in one that is started
+    here, joins it. Its workers have the environment that this process has now. For tests that do nothing to Ray itself.
+    """
+    monkeypatch.setenv("RAY_ADDRESS", _ray_head)
+    for name, value in for_workers(os.environ).items():
+        monkeypatch.setenv(name, value)
+    return _ray_head
 
 
 @pytest.fixture

@@ -921,22 +921,22 @@ PIECES = 3
 ROWS = PIECES << 20
 
 
+@pytest.fixture(scope="class")
+def _one_cpu() -> Iterator[None]:
+    import ray
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+        ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
 @pytest.mark.slow
 @pytest.mark.serial
 class TestOnRay:
-    @pytest.fixture(autouse=True)
-    def _alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("RAY_ADDRESS", "local")
-        monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-
-    @pytest.fixture
-    def _one_cpu(self) -> Iterator[None]:
-        import ray
-
-        ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False)
-        yield
-        ray.shutdown()
-
+    @pytest.mark.usefixtures("on_ray")
     def test_connected_by_the_consumer(self, capfd: pytest.CaptureFixture[str]) -> None:
         """Not by the thread that works ahead, where Ray would say that it cannot hear signals."""
         found = curate.range(ROWS).using(backend="ray")

@@ -330,10 +330,9 @@ def test_a_pickle_of_what_ran_is_empty() -> None:
 
 @pytest.mark.slow
 @pytest.mark.serial
-def test_stats_on_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("on_ray")
+def test_stats_on_ray() -> None:
     """Of tasks and actors in other processes: every row, their times and memory."""
-    monkeypatch.setenv("RAY_ADDRESS", "local")
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     ds = (
         curate.range(3 << 20)
         .map_batches(same)

@@ -494,10 +494,11 @@ REASONS = ["seventeen", "the parser's process died: SIGSEGV", "took longer than 
 
 @pytest.mark.parametrize("backend", ["inline", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.serial])])
 def test_rows_that_end_the_parser_are_in_quarantine(
-    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    backend: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """All others are in the output; the run is complete, and nothing is left of it."""
-    monkeypatch.setenv("RAY_ADDRESS", "local")
+    if backend == "ray":
+        request.getfixturevalue("on_ray")
     ds = curate.range(50).map(square, isolate=True, timeout_s=TIMEOUT_S)
     summary = ds.write_parquet(tmp_path / "out", backend=backend)
     assert (summary.state, summary.books.rows_out, summary.books.quarantined) == ("complete", 47, 3)

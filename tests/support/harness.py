@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from tests.support.fakes import NEVER_S
 from tests.support.gcs_emulator import GcsEmulator
+from tests.support.ray_head import for_workers
 
 ROOT = Path(__file__).parents[2]
 CURATION = "tests/e2e/jobs/curation.py"
@@ -312,10 +313,11 @@ class Driver:
         # Children inherit it, whatever session they are in.
         self.mark = f"CURATE_TEST_DRIVER={uuid.uuid4().hex}"
         errors = subprocess.PIPE if self.errors is None else self.errors.open("w")
+        environ = os.environ | dict(self.env) | dict([self.mark.split("=")])
         self.process = subprocess.Popen(
             [sys.executable, *self.argv],
             cwd=self.cwd,
-            env=os.environ | dict(self.env) | dict([self.mark.split("=")]),
+            env=environ | for_workers(environ),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
