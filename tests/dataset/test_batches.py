@@ -41,6 +41,7 @@ from curate.plan.physical import lower
 from curate.runtime.inline import InlineBackend
 from curate.streaming import prefetch
 from curate.streaming.prefetch import Prefetcher, Stopped, prefetched
+from tests.support.examples import examples
 
 PATIENCE_S = 5.0
 """After which a thread that should have done something is taken not to do it."""
@@ -230,7 +231,7 @@ class Source:
 
 class TestAhead:
     @given(st.integers(0, 12), st.integers(1, 4))
-    @settings(max_examples=30)
+    @settings(max_examples=examples(30))
     def test_no_more_than_was_asked_for(self, items: int, ahead: int) -> None:
         """While the consumer has item k, items to k + `ahead` are made without it, and no other is begun."""
         asked = 0
@@ -546,7 +547,7 @@ def rows_of_share(share: DataIterator) -> list[int]:
 
 class TestStreamingSplit:
     @given(CUTS, st.integers(1, 4), st.booleans())
-    @settings(max_examples=40)
+    @settings(max_examples=examples(40))
     def test_who_gets_what(self, cuts: list[int], n: int, equal: bool) -> None:
         """Block k goes to number k mod n; or all get the same number of rows, and less than n are left out."""
         found = consumed(of(cuts).streaming_split(n, equal=equal), rows_of_share)

@@ -28,6 +28,7 @@ from curate.streaming.engine import stream_blocks
 from curate.streaming.stream_metrics import StreamMetrics
 from curate.testing.clock import FakeClock
 from tests.streaming.test_engine import Scripted
+from tests.support.examples import examples
 
 
 class Model:
@@ -218,7 +219,7 @@ def test_in_words() -> None:
 
 
 @given(st.integers(0, 2**32), st.integers(1, 4), st.integers(0, 3), st.integers(0, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_piece_that_runs_again_counts_once(seed: int, width: int, deaths: int, losses: int) -> None:
     """Whatever dies, and whichever block is lost: in the end, rows are those that there are."""
 

@@ -23,6 +23,7 @@ from curate.pipeline.remote_error import RemoteError
 from curate.pipeline.sandbox import Sandboxed
 from curate.units import MIB
 from tests.job.inline import quarantined
+from tests.support.examples import examples
 from tests.support.fakes import NEVER_S
 
 ROOT = Path(__file__).parents[2]
@@ -164,7 +165,7 @@ BAD = {
 }
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(["well", "well", "well", *BAD]), max_size=40))
 def test_any_pattern_of_bad_rows_gives_exactly_the_other_results(
     shared: Sandboxed, tmp_path_factory: pytest.TempPathFactory, pattern: list[str]

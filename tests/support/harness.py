@@ -15,7 +15,7 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -147,24 +147,6 @@ class Zygote:
         ended = self.run(*argv, trace=str(trace))
         assert ended.code == 0, ended.err
         return trace.read_text().splitlines()
-
-
-_CHANGES = re.compile(r"(os|posix|nt|shutil)\.|_Client\.answer (POST|PUT|PATCH|DELETE)")
-
-
-def kill_points(operations: Sequence[str]) -> list[int]:
-    """Returns the numbers of the operations to kill a run before: the first and the last of each kind that changes what
-    is stored, and the last of all.
-
-    Before one that only reads, what is stored is what it is before the next change; and after a change, too. Those of a
-    kind between the first and the last one are like them: `--nightly` takes each.
-    """
-    found: dict[str, list[int]] = {}
-    for number, kind in enumerate(operations):
-        if _CHANGES.match(kind):
-            found.setdefault(kind, []).append(number)
-    ends = {numbers[at] for numbers in found.values() for at in (0, -1)}
-    return sorted(ends | {len(operations) - 1})
 
 
 @dataclass(frozen=True)
