@@ -35,7 +35,7 @@ def key_of(spec: StageSpec) -> str:
 def _reads(spec: StageSpec) -> Any:
     if spec.before:
         return [key_of(one.spec) if one.path is None else _checkpoint(one) for one in spec.before]
-    return spec.rows.manifest() if spec.rows is not None else None
+    return spec.rows.manifest()
 
 
 def _checkpoint(before: Upstream) -> Any:
@@ -70,7 +70,7 @@ def planned(spec: StageSpec) -> tuple[StageReport, ...]:
 
 
 def _feeding(spec: StageSpec) -> tuple[str, ...]:
-    return tuple(key_of(before.spec) for before in spec.before if before.path is None and before.feeds)
+    return tuple(key_of(before.spec) for before in spec.before if before.path is None and before.marks is None)
 
 
 def reports_of(stages: Sequence[StageReport], root: str) -> tuple[StageReport, ...]:
@@ -104,6 +104,4 @@ def manifest_of(spec: StageSpec) -> Any:
         tables.append(manifest_of(before.spec))
         if before.listing is not None:
             tables.append(before.listing.cast(MANIFEST))
-    if spec.rows is not None:
-        tables.append(spec.rows.listing())
-    return pa.concat_tables(tables)
+    return pa.concat_tables([*tables, spec.rows.listing()])

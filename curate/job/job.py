@@ -23,6 +23,8 @@ from curate.job.settings import TUNABLE, check_setting, column_text, parse_colum
 from curate.ledger.summary import Summary
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import ActorPool
+from curate.sources.inputs import FileRows
+from curate.sources.protocol import RowSource
 from curate.stage.spec import StageSpec
 from curate.storage.open import open_store
 from curate.units import MIB
@@ -282,9 +284,8 @@ class Job:
             "codec": codec,
         }
         made = self._made(columns)
-        last = made.last
         declared = settings["sides"] if isinstance(settings["sides"], Mapping) else {}
-        sides = {name: declared.get(name) for name in last.sides}
+        sides = {name: declared.get(name) for name in made.sides}
         if sides:
             # Another output is another job: what is finished without it is not finished with it.
             identity["sides"] = {name: _schema_text(schema) for name, schema in sides.items()}
@@ -294,16 +295,15 @@ class Job:
             # Without a version the digest is the identity, and there is nothing left to guard.
             code_digest=digest if self.version is not None else "",
             parameters=parameters,
-            operator=last.operator,
-            columns=columns,
-            required=required,
+            operator=made.operator,
+            rows=self._rows(columns, required),
             output_schema=schema,
             sides=sides,
             batch_rows=self.batch_size,
             shard_bytes=self.shard_bytes,
             format=output_format,
             codec=codec,
-            resources=last.resources,
+            resources=made.resources,
             memory_budget=self.memory_budget,
             max_tasks=self.max_tasks,
             max_bad_rows=None if self.max_bad_rows is None else str(self.max_bad_rows),
@@ -316,6 +316,10 @@ class Job:
     def _made(self, columns: Mapping[str, Any] | None) -> Made:
         """Returns what happens to rows, from one durable place to the next."""
         return made_of(settings_of(self), inputs_of(columns), self.build)
+
+    def _rows(self, columns: Mapping[str, Any] | None, required: frozenset[str]) -> RowSource:
+        """Returns what is read of the inputs."""
+        return FileRows(columns, required)
 
     def _resolved(self) -> dict[str, Any]:
         """Returns the parameters as the ledger records them. An attribute set after the job was made counts."""

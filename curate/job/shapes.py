@@ -7,11 +7,12 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from curate.job.build import Made, Part, Parts
+from curate.job.build import Made
 from curate.job.job import Job, settings_of
 from curate.job.operator import ProcessFile
 from curate.job.params import param
-from curate.stage.operator import InputFile
+from curate.sources.inputs import InputFile, InputFiles
+from curate.sources.protocol import RowSource
 
 
 class FileJob(Job):
@@ -30,9 +31,13 @@ class FileJob(Job):
         """
         raise NotImplementedError
 
+    def _rows(self, columns: Mapping[str, Any] | None, required: frozenset[str]) -> RowSource:
+        del columns, required
+        return InputFiles()
+
     def _made(self, columns: Mapping[str, Any] | None) -> Made:
         del columns
-        return Parts((Part(ProcessFile(self, self._hidden), settings_of(self).held),))
+        return Made(ProcessFile(self, self._hidden), settings_of(self).held)
 
 
 class TextJob(Job):

@@ -23,6 +23,7 @@ from curate.pipeline.remote_error import RemoteError
 from curate.pipeline.sandbox import Sandboxed
 from curate.units import MIB
 from tests.job.inline import quarantined
+from tests.support.examples import examples
 from tests.support.fakes import NEVER_S
 
 ROOT = Path(__file__).parents[2]
@@ -172,7 +173,7 @@ BAD = {
 }
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(["well", "well", "well", *BAD]), max_size=40))
 def test_any_pattern_of_bad_rows_gives_exactly_the_other_results(
     shared: Sandboxed, tmp_path_factory: pytest.TempPathFactory, pattern: list[str]
@@ -490,10 +491,11 @@ REASONS = ["seventeen", "the parser's process died: SIGSEGV", "took longer than 
 
 @pytest.mark.parametrize("backend", ["inline", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.serial])])
 def test_rows_that_end_the_parser_are_in_quarantine(
-    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    backend: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """All others are in the output; the run is complete, and nothing is left of it."""
-    monkeypatch.setenv("RAY_ADDRESS", "local")
+    if backend == "ray":
+        request.getfixturevalue("on_ray")
     ds = curate.range(50).map(square, isolate=True, timeout_s=TIMEOUT_S)
     summary = ds.write_parquet(tmp_path / "out", backend=backend)
     assert (summary.state, summary.books.rows_out, summary.books.quarantined) == ("complete", 47, 3)
