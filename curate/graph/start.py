@@ -309,14 +309,10 @@ class PlannedShards:
     def refuse_keys(self, what: str, columns: Sequence[str]) -> None:
         """Nothing is read any more."""
 
-    def given(self, uri: str) -> Any:
-        raise AssertionError(f"nothing is left to do, nothing for {uri}")
-
-    def parts(self, *_: Any) -> Iterator[Any]:
+    def _read(self, *_: Any, **__: Any) -> Any:
         raise AssertionError("nothing is left to do")
 
-    def holder(self, rank: int) -> str:
-        raise AssertionError(f"nothing is left to do, nothing for part {rank}")
+    given = parts = holder = _read
 
     def manifest(self) -> Any:
         return None

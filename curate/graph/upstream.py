@@ -97,7 +97,7 @@ def _stage_options(options: RunOptions, output: str) -> RunOptions:
 def checkpoint_options(options: RunOptions, before: Upstream) -> RunOptions:
     """Returns how to run the stage whose output is a checkpoint: it outlives what reads it, and is reused."""
     assert before.path is not None
-    inputs = before.inputs or options.inputs
+    inputs = before.spec.inputs or options.inputs
     return replace(options, inputs=inputs, output=before.path, overwrite=False, retry_failed=False)
 
 
