@@ -1,4 +1,9 @@
-"""A plan as a stage over files: it is planned, run, resumed and looked at like any job."""
+"""A plan as a stage over files: it is planned, run, resumed and looked at like any job.
+
+What a stage reads, and which stages come before that, is the same whoever takes its rows: files, run files, or a
+consumer, for whom nothing else of a stage is planned (`reader_of`). All of it is values: what only run files tell, once
+they are there, is found out as the stages run (see `curate.graph.reads`).
+"""
 
 from __future__ import annotations
 
