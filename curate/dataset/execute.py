@@ -200,7 +200,7 @@ def upstream_run(plan: Plan, operators: tuple[Operator, ...], root: str, how: Op
     assert ready is not None
     assert isinstance(ready.spec.operator, Pipeline)
     operators = (*cast(tuple[Operator, ...], ready.spec.operator.steps), *operators)
-    if ready.spec.rows is None:
+    if ready.spec.rows.grows:
         source = files("read_parquet", Format.PARQUET, list(ready.options.inputs))
         # Marks tell of rows by their places, among all rows.
         marked = isinstance(plan, Marked)

@@ -6,6 +6,7 @@ In an order in which a kill between any two calls leaves a ledger that the next 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import orjson
 import pyarrow as pa
@@ -50,8 +51,10 @@ def commit(prepared: Prepared, options: RunOptions) -> None:
         prepared.owned.claim(published.object.generation, before)
     if todo.accepted:
         ledger.store.publish(ledger.uri(layout.ACCEPTED + todo.accepted), b"")
-    for name, schema in prepared.schemas.items():
-        prepared.schemas[name] = ledger.create_schema(f"input-{name}", lambda schema=schema: schema)  # type: ignore[misc]
+    if len(prepared.todo):
+        rows = prepared.spec.rows
+        held = {name: _held(ledger, name, schema) for name, schema in rows.schemas.items()}
+        prepared.spec = replace(prepared.spec, rows=rows.holding(held))
     if prepared.listing.summary is not None and (todo.dropped is not None or not prepared.matched.done.all()):
         # It says "complete", which is untrue for a while.
         _take_away(ledger, prepared.listing.summary)
@@ -65,6 +68,11 @@ def commit(prepared: Prepared, options: RunOptions) -> None:
     for output in todo.foreign:
         get_logger(job=prepared.spec.name).warning("removing an output of another identity", output=output.uri)
         _take_away(ledger, output)
+
+
+def _held(ledger: Ledger, name: str, schema: pa.Schema) -> pa.Schema:
+    """Returns the schema of inputs that the job has: this one, unless another driver was faster."""
+    return ledger.create_schema(f"input-{name}", lambda: schema)
 
 
 def _drop(prepared: Prepared) -> None:

@@ -18,23 +18,22 @@ from curate.driver.history import look_back, stale_outputs
 from curate.driver.identity import accepted_code, job_of
 from curate.driver.options import RunOptions, resolve_output
 from curate.driver.removal import drop, left_behind, overwritten, refuse_links, refuse_undeletable
-from curate.driver.schemas import input_schemas
+from curate.driver.schemas import with_input_schemas
 from curate.driver.state import EXAMPLES, OutputSnapshot, PendingWrites, Prepared, Stores
 from curate.errors import ConfigError
 from curate.ledger import layout
 from curate.ledger.fencing import FencedStore
 from curate.ledger.ledger import Ledger
-from curate.ledger.listing import OutputListing, OutputMatch, match_outputs
-from curate.ledger.manifest import InputDiff, ShardPlan, diff_inputs
+from curate.ledger.manifest import ShardPlan
 from curate.ledger.side_outputs import sides_of_shards
 from curate.ledger.summary import missing_text
 from curate.log import get_logger
 from curate.observe.failures import failed_now
-from curate.sources.listing import Inputs, list_inputs
+from curate.sources.listing import Inputs
 from curate.sources.patterns import parse_input, refuse_overlap
 from curate.sources.planning import Sharding, plan_new, replan_changed
 from curate.sources.same_bytes import unchanged
-from curate.sources.upstream import Hole, holes_in, refuse_holes, warn_of_holes
+from curate.sources.upstream import holes_in, refuse_holes, warn_of_holes
 from curate.stage.spec import StageSpec
 from curate.storage.uris import is_local
 from curate.tasks.shard import SliceKind
@@ -48,7 +47,7 @@ def prepare(
 
     Raises ConfigError for every reason not to run that can be seen before.
     """
-    if not options.inputs and spec.rows is None:
+    if not options.inputs and spec.rows.grows:
         raise ConfigError("no input was given; add --input PATH_OR_GLOB (it can be repeated)")
     if options.limit is not None and options.limit < 1:
         raise ConfigError(f"--limit {options.limit} leaves nothing to do; it is a number of shards, at least 1")
@@ -56,13 +55,22 @@ def prepare(
         raise ConfigError(
             "--overwrite removes all there is, and --retry-failed would then find nothing that failed; give one of them"
         )
+    prepared = _look(spec, options, run_id, clock or SystemClock(), seen)
+    _plan_work(prepared, options)
+    _check(prepared, options)
+    _warn(prepared, options)
+    return prepared
+
+
+def _look(spec: StageSpec, options: RunOptions, run_id: str, clock: Clock, seen: OutputSnapshot | None) -> Prepared:
+    """Returns what is there: inputs, outputs, the job and its plan, without what is to be removed of them."""
     output = resolve_output(options.output)
     patterns = [parse_input(text) for text in options.inputs]
     refuse_overlap(patterns, output)
     stores = seen.stores if seen else Stores(f"{output}/{layout.TMP}{run_id}")
-    owned = FencedStore(stores.of(output), output, clock or SystemClock())
+    owned = FencedStore(stores.of(output), output, clock)
     ledger = Ledger(owned, output)
-    inputs = list_inputs(patterns, stores.of) if spec.rows is None else Inputs(spec.rows.inputs())
+    inputs = spec.rows.inputs(patterns, stores.of)
     before, listing = (seen.moment, seen.listing) if seen else (owned.moment(), ledger.list())
     owned.claim(listing.job_generation or None, before)
     run_ids = frozenset(listing.run_ids) - {run_id}
@@ -84,64 +92,55 @@ def prepare(
     if spec.limit is not None:
         spec = replace(spec, operator=spec.limit.operator(job["limit"]))
         inputs = _within(plan, inputs)
-    growth = diff_inputs(plan, inputs.table)
-    holes: list[Hole] = []
-    dropping = options.drop_removed and bool(growth.missing.any())
-    if growth.new or listing.summary is None or dropping:
+    return Prepared(spec, output, run_id, stores, ledger, listing, inputs, plan, job, owned, run_ids, todo)
+
+
+def _plan_work(prepared: Prepared, options: RunOptions) -> None:
+    """Decides which shards there are, and which of them are to be run. Raises ConfigError for inputs that are not all
+    there, and for what cannot be taken out or replaced."""
+    spec, stores, inputs, todo = prepared.spec, prepared.stores, prepared.inputs, prepared.uncommitted
+    dropping = options.drop_removed and bool(prepared.growth.missing.any())
+    if prepared.growth.new or prepared.listing.summary is None or dropping:
         # Free for a job that is complete, and whose inputs are those that it was complete with. What is missing of
         # another job's output by mistake was not removed.
-        holes = holes_in(patterns, inputs, stores.of, None if dropping else plan.table["uri"])
+        known = None if dropping else prepared.plan.table["uri"]
+        prepared.holes = holes_in([parse_input(text) for text in options.inputs], inputs, stores.of, known)
     if not options.allow_incomplete_input:
-        refuse_holes(holes, stores.of)
+        refuse_holes(prepared.holes, stores.of)
     if dropping:
-        found = drop(spec, options, ledger, listing, plan, growth)
-        plan, listing, todo.dropped, todo.dropped_outputs = found.plan, found.listing, found.part, found.objects
-        growth = diff_inputs(plan, inputs.table)
-    matched = match_outputs(plan, listing, spec.suffix)
-    same = unchanged(plan, inputs.table, growth, stores.of) if patterns else None
-    todo.part = _grow(spec, plan, inputs, growth, matched, stores)
-    if same is not None:
-        todo.part = same if todo.part is None else pa.concat_tables([same, todo.part])
-    if spec.limit is not None and not len(plan) and todo.part is not None:
-        limit = job["limit"]
-        todo.part = _up_to(todo.part, limit["shard"] if spec.rows is None else spec.rows.holder(limit["rank"]))
-    if todo.part is not None:
-        plan = plan.plus(todo.part)
-        growth, matched = diff_inputs(plan, inputs.table), match_outputs(plan, listing, spec.suffix)
-    scope = _scope(plan, options, _failed(ledger, listing, plan, matched) if options.retry_failed else None)
+        found = drop(spec, options, prepared.ledger, prepared.listing, prepared.plan, prepared.growth)
+        prepared.listing, todo.dropped, todo.dropped_outputs = found.listing, found.part, found.objects
+        prepared.planned(found.plan)
+    first = not len(prepared.plan)
+    same = unchanged(prepared.plan, inputs.table, prepared.growth, stores.of) if spec.rows.grows else None
+    parts = [one for one in (same, _grow(prepared)) if one is not None]
+    if parts:
+        todo.part = pa.concat_tables(parts)
+        if spec.limit is not None and first:
+            limit = prepared.job["limit"]
+            todo.part = _up_to(todo.part, spec.rows.holder(limit["shard"], limit["rank"]))
+        prepared.planned(prepared.plan.plus(todo.part))
+    prepared.scope = _scope(prepared.plan, options, _failed(prepared) if options.retry_failed else None)
     if options.redo_stale:
-        plan = _redo_stale(spec, ledger, listing, plan, inputs, growth, matched, scope, todo)
-        growth = diff_inputs(plan, inputs.table)
-    history = look_back(spec, ledger, listing, plan, matched)
-    matched.done[list(history.foreign)] = False
-    todo.foreign = list(history.foreign.values())
+        _redo_stale(prepared)
+
+
+def _check(prepared: Prepared, options: RunOptions) -> None:
+    """Looks at what earlier runs have done, and into the inputs of what is left to do, for reasons not to run."""
+    spec, ledger, listing, todo = prepared.spec, prepared.ledger, prepared.listing, prepared.uncommitted
+    plan, matched = prepared.plan, prepared.matched
+    prepared.history = look_back(spec, ledger, listing, plan, matched)
+    matched.done[list(prepared.history.foreign)] = False
+    todo.foreign = list(prepared.history.foreign.values())
     refuse_undeletable(ledger.store, todo.foreign, "making outputs of another identity again")
-    todo.accepted = accepted_code(spec, options, ledger, listing, job, finished=matched.count == len(plan))
-    undone = plan.table["uri"].take(scope[~matched.done[scope]]).to_pylist()
-    schemas = input_schemas(spec, ledger if listing.has_job else None, inputs, undone, stores)
-    prepared = Prepared(
-        spec=spec,
-        output=output,
-        run_id=run_id,
-        stores=stores,
-        ledger=ledger,
-        listing=listing,
-        inputs=inputs,
-        plan=plan,
-        matched=matched,
-        growth=growth,
-        history=history,
-        scope=scope,
-        schemas=schemas,
-        owned=owned,
-        run_ids=run_ids,
-        uncommitted=todo,
-        holes=holes,
-    )
-    if is_local(output) and (len(prepared.todo) or todo):
+    finished = matched.count == len(plan)
+    todo.accepted = accepted_code(spec, options, ledger, listing, prepared.job, finished=finished)
+    if len(prepared.todo):
+        undone = plan.table["uri"].take(prepared.todo).to_pylist()
+        known = ledger if listing.has_job else None
+        prepared.spec = with_input_schemas(spec, known, prepared.inputs, undone, prepared.stores)
+    if is_local(prepared.output) and (len(prepared.todo) or todo):
         _refuse_links(prepared)
-    _warn(prepared, options)
-    return prepared
 
 
 def _refuse_links(prepared: Prepared) -> None:
@@ -164,66 +163,50 @@ def _up_to(part: Any, shard: str) -> Any:
     return part.slice(0, max(0, pc.index(part["id"], shard).as_py()) + 1)
 
 
-def _grow(
-    spec: StageSpec, plan: ShardPlan, inputs: Inputs, growth: InputDiff, matched: OutputMatch, stores: Stores
-) -> Any:
+def _grow(prepared: Prepared) -> Any:
     """Returns the rows to append to the plan, None if there are none: new inputs, and those replaced while undone."""
-    rule = Sharding(
-        job=spec.name,
-        suffix=spec.suffix,
-        shard_bytes=spec.shard_bytes,
-        how=spec.how,
-        undivided=spec.operator.reads_files or spec.rows is not None,
-    )
-    rows = [plan_new(rule, plan, inputs, growth, stores.of)] if growth.new else []
+    spec, plan, inputs, growth = prepared.spec, prepared.plan, prepared.inputs, prepared.growth
+    rule = Sharding(job=spec.name, suffix=spec.suffix, shard_bytes=spec.shard_bytes, encoding=spec.rows.encoding)
+    rows = [plan_new(rule, plan, inputs, growth, prepared.stores.of)] if growth.new else []
     if len(plan):
-        changed = replan_changed(plan, inputs, growth, matched.done)
+        changed = replan_changed(plan, inputs, growth, prepared.matched.done)
         rows += [changed] if changed is not None else []
         if growth.new:
             get_logger(job=spec.name).info("the plan grows", new_shards=len(rows[0]), planned_before=len(plan))
     return pa.concat_tables(rows) if rows else None
 
 
-def _redo_stale(
-    spec: StageSpec,
-    ledger: Ledger,
-    listing: OutputListing,
-    plan: ShardPlan,
-    inputs: Inputs,
-    growth: InputDiff,
-    matched: OutputMatch,
-    scope: Any,
-    todo: PendingWrites,
-) -> ShardPlan:
-    """Has the shards of stale outputs within the scope done again; returns the plan with their inputs as they are now.
-    What is there stays until what is new takes its place.
+def _redo_stale(prepared: Prepared) -> None:
+    """Has the shards of stale outputs within the scope done again, with their inputs as they are now. What is there
+    stays until what is new takes its place.
 
     Not those of shards that are parts of an input: how that is split was decided from the old one.
     """
+    plan, listing, todo, done = prepared.plan, prepared.listing, prepared.uncommitted, prepared.matched.done
     chosen = np.zeros(len(plan), dtype=bool)
-    chosen[scope] = True
+    chosen[prepared.scope] = True
     whole = pc.equal(plan.table["kind"], SliceKind.WHOLE.value).to_numpy()
-    ranks = np.flatnonzero(chosen & whole & growth.changed & matched.done)
+    ranks = np.flatnonzero(chosen & whole & prepared.growth.changed & done)
     if not len(ranks):
-        return plan
-    todo.stale = stale_outputs(spec, ledger, listing, matched, ranks)
-    sides = sides_of_shards(listing, plan, spec.suffix, ranks)
-    todo.stale_sides = [listing.object(ledger.root, row) for row in sides.tolist()]
-    refuse_undeletable(ledger.store, [*todo.stale, *todo.stale_sides], "--redo-stale")
-    matched.done[ranks] = False
+        return
+    todo.stale = stale_outputs(prepared.spec, prepared.ledger, listing, prepared.matched, ranks)
+    sides = sides_of_shards(listing, plan, prepared.spec.suffix, ranks)
+    todo.stale_sides = [listing.object(prepared.ledger.root, row) for row in sides.tolist()]
+    refuse_undeletable(prepared.ledger.store, [*todo.stale, *todo.stale_sides], "--redo-stale")
     others = np.ones(len(plan), dtype=bool)
     others[ranks] = False
-    todo.renewed = replan_changed(plan, inputs, growth, others)
-    return plan.plus(todo.renewed)
+    todo.renewed = replan_changed(plan, prepared.inputs, prepared.growth, others)
+    prepared.planned(plan.plus(todo.renewed))
+    prepared.matched.done[ranks] = False
 
 
-def _failed(ledger: Ledger, listing: OutputListing, plan: ShardPlan, matched: OutputMatch) -> Any:
+def _failed(prepared: Prepared) -> Any:
     """Returns one boolean a shard: it failed when it was last run, and has no output."""
-    if not listing.has_job:
+    if not prepared.listing.has_job:
         raise ConfigError(
-            f"--retry-failed: {ledger.root} holds no job, so nothing has failed there; run the job without it first"
+            f"--retry-failed: {prepared.output} holds no job, so nothing has failed there; run the job without it first"
         )
-    return failed_now(ledger, listing, plan, matched)
+    return failed_now(prepared.ledger, prepared.listing, prepared.plan, prepared.matched)
 
 
 def _scope(plan: ShardPlan, options: RunOptions, among: Any) -> Any:

@@ -167,7 +167,7 @@ def drop(
     written by curate; and where one may not be deleted.
     """
     gone = growth.missing
-    if spec.limit is not None or spec.rows is not None:
+    if spec.limit is not None or not spec.rows.grows:
         raise ConfigError(
             f"--drop-removed: what {ledger.root} is made of was decided from all of its inputs, the removed ones among "
             "them; make it anew with --overwrite"

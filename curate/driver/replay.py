@@ -9,11 +9,11 @@ from __future__ import annotations
 import itertools
 import tempfile
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, cast
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -22,7 +22,6 @@ from curate.clock import Clock
 from curate.driver.identity import refuse_other_job
 from curate.driver.schemas import Schemas
 from curate.errors import ConfigError, ObjectNotFound
-from curate.formats.encoding import detect
 from curate.ledger import layout
 from curate.ledger.run_log import new_run_id
 from curate.ledger.side_outputs import schema_name
@@ -34,8 +33,9 @@ from curate.pipeline.pipeline import ShardContext
 from curate.pipeline.retry_later import Busy
 from curate.pipeline.shard_books import ShardBooks
 from curate.runtime.protocol import Pool, PoolSpec
+from curate.sources.protocol import RowSource
 from curate.stage.messages import Probe, TaskInput
-from curate.stage.operator import FileOperator, InputFile, RowOperator, StageOperator
+from curate.stage.operator import StageOperator
 from curate.stage.program import StageProgram
 from curate.stage.spec import StageSpec
 from curate.storage.open import open_store
@@ -73,7 +73,7 @@ def replay(
     """
     rank, shard = found.shard(shard_id)
     # What a stage reads that comes after another one is there as it was planned, or not at all.
-    shard, notes = _as_it_is_now(shard) if spec.rows is None else (shard, [])
+    shard, notes = _as_it_is_now(shard) if spec.rows.grows else (shard, [])
     if publish:
         _refuse_to_publish(found, spec, shard_id, notes)
     elif found.job["fingerprint"] != spec.fingerprint:
@@ -87,9 +87,9 @@ def replay(
             output = cleanup.enter_context(tempfile.TemporaryDirectory(prefix="curate-replay-"))
             scratch = f"{output}/{layout.TMP}{run_id}"
         # Nobody waits for a debugger's user: no time limit here.
-        tried = replace(spec, operator=operator, task_timeout_s=None)
-        program = tried.program(run_id, output, _input_schemas(found, spec, shard), scratch)
-        given = None if spec.rows is None else spec.rows.given(shard.uri)
+        tried = replace(spec, operator=operator, task_timeout_s=None, rows=_with_schema(found, spec.rows, shard))
+        program = StageProgram(tried, run_id, output, scratch)
+        given = spec.rows.given(shard.uri)
         schemas = _output_schemas(found, spec, program, Probe(shard, given=given), publish=publish)
         attempt = LATE_ATTEMPT if publish else 1
         piece = TaskInput(((rank, shard),), attempt, schemas.main, last=whole, sides=schemas.sides, given=(given,))
@@ -128,17 +128,19 @@ def _refuse_to_publish(found: JobFailures, spec: StageSpec, shard_id: str, notes
         )
 
 
-def _input_schemas(found: JobFailures, spec: StageSpec, shard: Shard) -> Mapping[str, Any]:
-    if spec.operator.reads_files or spec.rows is not None:
-        return {}
-    format = detect(shard.uri).format
-    schema = found.ledger.read_schema(f"input-{format.value}")
+def _with_schema(found: JobFailures, rows: RowSource, shard: Shard) -> RowSource:
+    """Returns what is read with the schema that the ledger has for a shard."""
+    encoding = rows.encoding(shard.uri)
+    if encoding is None:
+        return rows
+    format = encoding.format.value
+    schema = found.ledger.read_schema(f"input-{format}")
     if schema is None:
         raise ConfigError(
-            f"{found.ledger.root} holds no schema for {format.value} inputs: no run of the job has come to them; "
+            f"{found.ledger.root} holds no schema for {format} inputs: no run of the job has come to them; "
             "run the job first"
         )
-    return {format.value: schema}
+    return rows.holding({format: schema})
 
 
 def _output_schemas(
@@ -184,7 +186,6 @@ class _Watched:
 
     def __init__(self, inner: StageOperator) -> None:
         self._inner = inner
-        self.reads_files = inner.reads_files
         self.metered = inner.metered
         # What runs in a pool's actors runs here.
         self.pools: tuple[PoolSpec, ...] = ()
@@ -205,23 +206,19 @@ class _Watched:
 
     def apply(self, batch: Any, tally: ShardBooks) -> Iterator[Any]:
         """Yields what the operator makes of an empty table."""
-        yield from self._watched(cast(RowOperator, self._inner).apply(batch, tally))
+        yield from self._watched(self._inner.apply(batch, tally))
 
     def stream(
         self, batches: Iterator[Any], tally: ShardBooks, how: ShardContext, meters: Sequence[Meter] = ()
     ) -> Iterator[Any]:
         """Yields what the operator makes of batches."""
-        yield from self._watched(cast(RowOperator, self._inner).stream(self._read(batches), tally, how, meters))
-
-    def apply_file(self, file: InputFile, tally: ShardBooks) -> Iterator[Any]:
-        """Yields what the operator makes of a file."""
-        yield from self._watched(cast(FileOperator, self._inner).apply_file(file, tally))
+        yield from self._watched(self._inner.stream(self._read(batches), tally, how, meters))
 
     def hide(self, text: str) -> str:
         """Returns text without the operator's secrets."""
         return self._inner.hide(text)
 
-    def _watched(self, tables: Iterable[Any]) -> Iterator[Any]:
+    def _watched(self, tables: Iterator[Any]) -> Iterator[Any]:
         try:
             for table in tables:
                 if isinstance(table, Busy):

@@ -8,7 +8,7 @@ in the order of the plan, whichever comes first. Only where there is no row at a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -16,68 +16,33 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.arrow.unknown import all_nullable
 from curate.clock import Clock
 from curate.driver.state import Prepared, Stores
-from curate.errors import CorruptInput, CurateError
-from curate.formats.encoding import Format, detect
-from curate.formats.rows import SAMPLED_FILES, sample_schema
+from curate.errors import CurateError
 from curate.ledger.ledger import Ledger
 from curate.ledger.side_outputs import schema_name
-from curate.log import get_logger
+from curate.log import bound, get_logger
 from curate.pipeline.pipeline import Pipeline
 from curate.runtime.protocol import Backend, Message, Started, TaskEnd, TaskFinished
 from curate.sources.listing import Inputs
 from curate.stage.messages import TYPE_PROBES, Probe, Probed
 from curate.stage.spec import StageSpec
-from curate.storage.protocol import Object
 from curate.tasks.dispatcher import POLL_S, Interrupts
 from curate.tasks.policy import LONGEST_BACKOFF_S
 from curate.tasks.setup import SetUp, SetupWatch
 
 
-def input_schemas(
-    spec: StageSpec, ledger: Ledger | None, inputs: Inputs, undone: list[str], stores: Stores
-) -> dict[str, Any]:
-    """Returns the schema of the rows of each format in `undone`: as stored, else sampled from the first such inputs.
+def with_input_schemas(
+    spec: StageSpec, ledger: Ledger | None, inputs: Inputs, undone: Sequence[str], stores: Stores
+) -> StageSpec:
+    """Returns a stage whose source has the schemas of the inputs `undone`: as the ledger has them, else sampled from
+    the first such inputs. Raises ConfigError for a missing column."""
 
-    Raises ConfigError for a missing column.
-    """
-    if spec.operator.reads_files or not undone:
-        return {}
-    if spec.rows is not None:
-        return {"rows": spec.rows.schema}
-    # A planned input may be gone, and be the last of its format: its shard has to fail for that and nothing else.
-    by_format: dict[Format, list[int]] = {detect(uri, spec.how).format: [] for uri in undone}
-    for row, (uri, size) in enumerate(zip(*(inputs.table[name].to_pylist() for name in ("uri", "size")), strict=True)):
-        rows = by_format.get(detect(uri, spec.how).format)
-        if rows is not None and size and len(rows) < SAMPLED_FILES:
-            rows.append(row)
-    schemas: dict[str, Any] = {}
-    for format, rows in by_format.items():
-        schema = None if ledger is None else ledger.read_schema(f"input-{format.value}")
-        schemas[format.value] = _sample(spec, inputs, stores, rows) if schema is None else schema
-    return schemas
+    def stored(name: str) -> Any:
+        return None if ledger is None else ledger.read_schema(f"input-{name}")
 
-
-def _sample(spec: StageSpec, inputs: Inputs, stores: Stores, rows: list[int]) -> Any:
-    """Returns the schema of the first of these inputs that has rows and can be read."""
-    problem: CorruptInput | None = None
-    schema = pa.schema([(name, type or pa.string()) for name, type in (spec.columns or {}).items()])
-    for row in rows:
-        uri, size, generation = (inputs.table[name][row].as_py() for name in ("uri", "size", "generation"))
-        try:
-            found = sample_schema(stores.of(uri), Object(uri, size, generation), detect(uri, spec.how), spec.columns)
-        except CorruptInput as error:
-            problem = error
-            continue
-        if len(found):
-            schema = found
-            break
-    else:
-        if problem is not None:
-            get_logger(job=spec.name).warning("the first inputs cannot be read", error=str(problem))
-    return pa.schema([field.with_nullable(field.name not in spec.required) for field in schema])
+    with bound(job=spec.name):
+        return replace(spec, rows=spec.rows.sampled(inputs, undone, stores.of, stored))
 
 
 PROBES = 32
@@ -170,7 +135,7 @@ class _Walk:
         self._unknown = unknown
         self._log = log
         spec = prepared.spec
-        declared = planned_schemas(spec, prepared.schemas) if spec.output_schema is None else spec.output_schema
+        declared = planned_schema(spec) if spec.output_schema is None else spec.output_schema
         self._known = Probed(declared, sides=dict.fromkeys(unknown))
         self._vacant = Probed(sides=dict.fromkeys(unknown))
         """What tables without rows say."""
@@ -220,8 +185,7 @@ class _Walk:
 
     def _probe(self, number: int, *, whole: bool = False) -> Probe:
         spec, shard = self._prepared.spec, self._prepared.plan.shard(number)
-        given = None if spec.rows is None else spec.rows.given(shard.uri)
-        return Probe(shard, self._unknown, given, whole)
+        return Probe(shard, self._unknown, spec.rows.given(shard.uri), whole)
 
     def _one(self, probe: Probe) -> Probed:
         with closing(self._asking.answers([probe])) as answers:
@@ -237,12 +201,12 @@ class _Walk:
             self._ended.add(number)
 
 
-def planned_schemas(spec: StageSpec, schemas: Mapping[str, Any]) -> Any:
-    """Returns the schema of a stage's rows where its steps know what they make of rows of the inputs' `schemas`, which
-    are by format; None where only user functions tell."""
-    if not isinstance(spec.operator, Pipeline) or not schemas:
+def planned_schema(spec: StageSpec) -> Any:
+    """Returns the schema of a stage's rows where its steps know what they make of those that it reads; None where only
+    user functions tell."""
+    found = spec.rows.row_schemas
+    if not isinstance(spec.operator, Pipeline) or not found:
         return None
-    found = [schema if spec.rows is not None else all_nullable(schema) for schema in schemas.values()]
     for step in spec.operator.steps:
         tell: Callable[[Any], Any] = getattr(step, "schema", lambda _: None)
         try:

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from curate.clock import Clock
+from curate.clock import Clock, SystemClock
 from curate.driver.commit import LostRaceError, commit, renew
 from curate.driver.finish import final_check, late_outputs, publish_summary, standing, sweep_quarantine
 from curate.driver.options import RunOptions
@@ -217,42 +217,39 @@ class _Run:
                 sync_directories(self.prepared.output)
             remove_scratch(self.prepared.stores.scratch)
 
-    def _program(self) -> StageProgram:
-        prepared = self.prepared
-        return prepared.spec.program(prepared.run_id, prepared.output, prepared.schemas, prepared.stores.scratch)
-
     def _dispatch(self, backend: Backend) -> RunState:
-        plan, account, interrupts = self.prepared.plan, self.account, self.signals.interrupts
-        if backend.name == "inline" and self.prepared.spec.task_timeout_s is not None:
+        prepared, account, interrupts = self.prepared, self.account, self.signals.interrupts
+        spec, plan = prepared.spec, prepared.plan
+        inline = backend.name == "inline"
+        if inline and spec.task_timeout_s is not None:
             account.log.warning(
                 "task_timeout_s ends no shard here: the inline backend is this very process and cannot cancel itself",
                 next="where a shard is that takes longer, its log says: curate logs",
             )
-        program, rows = self._program(), self.prepared.spec.rows
-        if backend.name == "inline":
-            # Elsewhere the clock is that of the worker.
-            program.clock = self.clock
-        program.budget_bytes = (self.prepared.spec.memory_budget or MEMORY_BUDGET) // max(1, backend.slots())
+        # Elsewhere the clock is that of the worker.
+        clock = self.clock if inline else SystemClock()
+        budget_bytes = (spec.memory_budget or MEMORY_BUDGET) // max(1, backend.slots())
+        program = StageProgram(spec, prepared.run_id, prepared.output, prepared.stores.scratch, budget_bytes, clock)
 
         def stopped() -> bool:
             account.wait(backend)
             return bool(interrupts.interrupts or interrupts.terminated)
 
         backend.load(program, program.pools, stopped=stopped)
-        setup = SetupWatch(self.clock, self.prepared.spec.task_timeout_s)
-        schemas = output_schemas(self.prepared, backend, interrupts, self.clock, lambda: account.wait(backend), setup)
-        if (runs := self.prepared.spec.runs) is not None and schemas.main is not None and len(schemas.main):
+        setup = SetupWatch(self.clock, spec.task_timeout_s)
+        schemas = output_schemas(prepared, backend, interrupts, self.clock, lambda: account.wait(backend), setup)
+        if (runs := spec.runs) is not None and schemas.main is not None and len(schemas.main):
             # What user functions give is known only now; not if they gave no row.
-            runs.order.check(self.prepared.spec.name, schemas.main)
+            runs.order.check(spec.name, schemas.main)
         for schema in (schemas.main, *schemas.sides.values()):
             if schema is not None:
-                refuse_unwritable(schema, self.prepared.spec.format, self.prepared.spec.codec)
+                refuse_unwritable(schema, spec.format, spec.codec)
 
-        over = self.prepared.over
+        over = prepared.over
 
         def payload(launch: Launch) -> TaskInput:
             shards = tuple(zip(launch.shards, plan.shards(launch.shards), strict=True))
-            given = () if rows is None else tuple(rows.given(shard.uri) for _, shard in shards)
+            given = tuple(spec.rows.given(shard.uri) for _, shard in shards)
             own = self._replaced_by(shards, schemas.sides) if over else {}
             return TaskInput(
                 shards,
@@ -270,10 +267,9 @@ class _Run:
             return int(plan.sizes[rank])
 
         def has_output(rank: int) -> bool:
-            ledger = self.prepared.ledger
-            uri = ledger.uri(plan.shard_id(rank) + self.prepared.spec.suffix)
+            uri = prepared.ledger.uri(plan.shard_id(rank) + spec.suffix)
             try:
-                return ledger.store.stat(uri).generation != over.get(uri)
+                return prepared.ledger.store.stat(uri).generation != over.get(uri)
             except ObjectNotFound:
                 return False
 
@@ -283,7 +279,7 @@ class _Run:
         account.begin(backend)
         ended = dispatcher.run()
         self._look_for_late_outputs()
-        renew(self.prepared, lambda rank: bool(account.generations[rank]))
+        renew(prepared, lambda rank: bool(account.generations[rank]))
         self._look_at_what_stands()
         if ended:
             return RunState.FAILED if account.totals.failed else RunState.COMPLETE

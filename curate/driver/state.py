@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from curate.driver.history import History
 from curate.ledger.fencing import FencedStore
 from curate.ledger.ledger import Ledger
-from curate.ledger.listing import OutputListing, OutputMatch
-from curate.ledger.manifest import InputDiff, ShardPlan
+from curate.ledger.listing import OutputListing, OutputMatch, match_outputs
+from curate.ledger.manifest import InputDiff, ShardPlan, diff_inputs
 from curate.sources.listing import Inputs
 from curate.sources.upstream import Hole
 from curate.stage.spec import StageSpec
@@ -109,6 +109,7 @@ class Prepared:
     """A run that may start: what is there and what is left to do."""
 
     spec: StageSpec
+    """The stage; what it reads has its schemas, if there is something to do."""
     output: str
     run_id: str
     stores: Stores
@@ -116,20 +117,29 @@ class Prepared:
     listing: OutputListing
     inputs: Inputs
     plan: ShardPlan
-    matched: OutputMatch
-    growth: InputDiff
-    history: History
-    scope: Any
-    """Ranks of the shards that this run was asked for, in plan order."""
-    schemas: dict[str, Any]
-    """Schema of the rows, by input format; empty if there is nothing to read."""
+    job: dict[str, Any]
+    """`job.json`, as it is or is to be."""
     owned: FencedStore
     """The store of the ledger."""
     run_ids: frozenset[str]
     """Runs that the output knew before this one."""
-    uncommitted: PendingWrites = field(default_factory=PendingWrites)
+    uncommitted: PendingWrites
+    matched: OutputMatch = field(init=False)
+    growth: InputDiff = field(init=False)
+    history: History = field(default_factory=History)
+    scope: Any = None
+    """Ranks of the shards that this run was asked for, in plan order."""
     holes: Sequence[Hole] = ()
     """What was missing of the inputs, which may be incomplete."""
+
+    def __post_init__(self) -> None:
+        self.planned(self.plan)
+
+    def planned(self, plan: ShardPlan) -> None:
+        """Takes a plan in the place of the one that there is, and compares it with the inputs and the outputs."""
+        self.plan = plan
+        self.growth = diff_inputs(plan, self.inputs.table)
+        self.matched = match_outputs(plan, self.listing, self.spec.suffix)
 
     @cached_property
     def over(self) -> dict[str, str]:

@@ -26,7 +26,7 @@ from curate.exchange.protocol import Exchange, ReducePart, unequal
 from curate.exchange.run_file import RunFile, Segment, open_all, opened, remove_damaged
 from curate.exchange.skew import heaviest, refusal
 from curate.pipeline.shard_books import LIMIT, BadRowBudget, ShardBooks
-from curate.sources.protocol import Projection
+from curate.sources.protocol import Piece, Projection
 from curate.storage.protocol import Object
 from curate.units import GIB, MIB
 
@@ -90,27 +90,20 @@ class Ranges:
     def found(self) -> pa.Schema:
         return self.schema
 
-    def pieces(self) -> Iterator[OutputRange]:
-        yield from self.made
-
-    def bundles(self) -> Iterator[tuple[OutputRange, ...]]:
+    def pieces(self) -> Iterator[Piece]:
         for one in self.made:
+            label = f"output {one.number} of {self.how.name}"
+            yield Piece(f"part-{one.number:05d}-of-{self.of:05d}", label, one.size, one)
+
+    def bundles(self) -> Iterator[tuple[Piece, ...]]:
+        for one in self.pieces():
             yield (one,)
 
     def bare(self) -> Self:
         return replace(self, made=())
 
-    def shard(self, piece: OutputRange) -> str:
-        return f"part-{piece.number:05d}-of-{self.of:05d}"
-
-    def label(self, piece: OutputRange) -> str:
-        return f"output {piece.number} of {self.how.name}"
-
-    def size(self, piece: OutputRange) -> int:
-        return piece.size
-
-    def generation(self, piece: OutputRange) -> str:
-        del piece
+    def generation(self, data: OutputRange) -> str:
+        del data
         return ""
 
     def identity(self) -> Any:
@@ -119,10 +112,10 @@ class Ranges:
     def count(self) -> int | None:
         return None
 
-    def read(self, piece: OutputRange, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
+    def read(self, data: OutputRange, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
         del view
         # Each by itself: rows that are lists of groups are many bytes together, and come in tables of what is meant.
-        for table in self._rows(piece, tally):
+        for table in self._rows(data, tally):
             for batch in rechunk([table.replace_schema_metadata(None)], batch_rows):
                 yield restore_types(batch, self.schema if len(self.schema) else self.given_schema)
 

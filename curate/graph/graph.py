@@ -256,10 +256,11 @@ def _refuse_other_shards(spec: StageSpec, job: StagedJob) -> None:
     """Raises ConfigError if the last stage has other outputs than its plan says: outputs of both would be mixed."""
     if not len(job.plan):
         return
-    if spec.rows is None:
+    if spec.rows.grows:
         _refuse_other_files(job)
         return
-    now, then = set(spec.rows.inputs()["name"].to_pylist()), set(job.plan.ids.to_pylist())
+    there = spec.rows.inputs((), job.stores.of).table
+    now, then = set(there["name"].to_pylist()), set(job.plan.ids.to_pylist())
     if now != then:
         raise ConfigError(
             f"{job.ledger.root} was planned as {len(then):,} outputs, and this curate makes other ones of the same "

@@ -35,7 +35,7 @@ def key_of(spec: StageSpec) -> str:
 def _reads(spec: StageSpec) -> Any:
     if spec.before:
         return [key_of(one.spec) if one.path is None else _checkpoint(one) for one in spec.before]
-    return spec.rows.manifest() if spec.rows is not None else None
+    return spec.rows.manifest()
 
 
 def _checkpoint(before: Upstream) -> Any:
@@ -105,6 +105,4 @@ def manifest_of(spec: StageSpec) -> Any:
         tables.append(manifest_of(before.spec))
         if before.listing is not None:
             tables.append(before.listing.cast(MANIFEST))
-    if spec.rows is not None:
-        tables.append(spec.rows.listing())
-    return pa.concat_tables(tables)
+    return pa.concat_tables([*tables, spec.rows.listing()])

@@ -43,7 +43,7 @@ Outputs = Sequence[tuple[Upstream, Sequence[Object]]]
 
 def merges(spec: StageSpec, outputs: Outputs) -> list[Upstream]:
     """Returns the stages that merge run files before `spec` reads them, one for each side of which that is needed."""
-    if spec.exchange is None or spec.rows is not None:
+    if spec.exchange is None or not spec.rows.grows:
         return []
     how = spec.exchange.how
     found = [merge_stage(spec, how, side, _of_side(outputs, side)) for side in range(len(how.orders))]
@@ -86,7 +86,7 @@ def merge_stage(spec: StageSpec, how: Exchange, side: int, files: Sequence[Objec
 
 def opened(spec: StageSpec, outputs: Outputs) -> StageSpec:
     """Returns a stage that reads what the stages before it wrote; there are none before it any more."""
-    if spec.exchange is not None and spec.rows is None:
+    if spec.exchange is not None and spec.rows.grows:
         how = spec.exchange.how
         files = [_of_side(outputs, side) for side in range(len(how.orders))]
         source = ranges_of(how, spec.exchange.schema, files, spec.memory_budget or MOST_MEMORY)

@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any
 
 import orjson
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curate.clock import Clock
@@ -28,7 +27,7 @@ from curate.driver.rivals import refuse_rivals
 from curate.driver.state import EXAMPLES, OutputSnapshot, Stores
 from curate.errors import ConfigError, GenerationMismatch, ObjectNotFound
 from curate.exchange.run_file import opened
-from curate.graph.keys import MANIFEST, key_of, listed, manifest_of, planned, reports_of, stages_of
+from curate.graph.keys import key_of, listed, manifest_of, planned, reports_of, stages_of
 from curate.graph.upstream_books import upstream_books_of
 from curate.ledger import layout
 from curate.ledger.fencing import FencedStore
@@ -36,6 +35,9 @@ from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, match_outputs, refuse_special
 from curate.ledger.manifest import ShardPlan
 from curate.ledger.stages import StageReport, may_be_scratch, remove_stages, scratch_of, stages_root, stages_roots
+from curate.sources.listing import Inputs
+from curate.sources.patterns import InputPattern
+from curate.sources.protocol import RowSource, StoreOf
 from curate.sources.same_bytes import Change, same_bytes
 from curate.stage.spec import StageSpec
 from curate.storage.protocol import Outcome, Special, Store
@@ -155,7 +157,7 @@ def refuse_mixed_keys(job: StagedJob) -> None:
     """Raises ConfigError if a key has other types in some of the files that a job is about to begin with."""
     if job.job is None:
         for stage in stages_of(job.spec):
-            if stage.rows is not None and stage.runs is not None:
+            if stage.runs is not None:
                 stage.rows.refuse_keys(stage.name, [key.column for key in stage.runs.order.keys])
 
 
@@ -291,34 +293,16 @@ def sweep(store: Store, output: str, known: set[str] | None = None) -> None:
 # A job of which nothing is left to do
 
 
-class PlannedShards:
-    """The shards of a job as its plan has them: that of a job of which nothing is left to do."""
-
-    schema = pa.schema([])
+class PlannedShards(RowSource):
+    """The shards of a job as its plan has them: that of a job of which nothing is left to do, and nothing read."""
 
     def __init__(self, plan: ShardPlan) -> None:
         self._plan = plan
 
-    def inputs(self) -> Any:
-        table = self._plan.table
-        return pa.table(
-            [table["uri"], table["id"], table["object_bytes"], table["generation"]],
-            names=["uri", "name", "size", "generation"],
-        )
-
-    def refuse_keys(self, what: str, columns: Sequence[str]) -> None:
-        """Nothing is read any more."""
-
-    def _read(self, *_: Any, **__: Any) -> Any:
-        raise AssertionError("nothing is left to do")
-
-    given = parts = holder = _read
-
-    def manifest(self) -> Any:
-        return None
-
-    def listing(self) -> Any:
-        return MANIFEST.empty_table()
+    def inputs(self, patterns: Sequence[InputPattern], store_of: StoreOf) -> Inputs:
+        del patterns, store_of
+        names = {"uri": "uri", "id": "name", "object_bytes": "size", "generation": "generation"}
+        return Inputs(self._plan.table.select(list(names)).rename_columns(list(names.values())))
 
 
 def as_planned(job: StagedJob) -> StageSpec:

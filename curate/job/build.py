@@ -44,6 +44,7 @@ from curate.plan.nodes import (
 from curate.plan.rewrites import chain_of, operator_of, pinned, uncounted
 from curate.plan.stages import stage_of
 from curate.runtime.protocol import Resources
+from curate.sources.inputs import FileRows
 from curate.stage.operator import StageOperator
 from curate.stage.spec import RunRequest, StageSpec, Upstream
 
@@ -167,7 +168,7 @@ def _reading(spec: StageSpec, kept: Upstream | None) -> StageSpec:
     if kept is None:
         return spec
     identity = {**spec.identity, "upstream": kept.spec.fingerprint}
-    return replace(spec, identity=identity, columns=None, required=frozenset(), before=(kept,))
+    return replace(spec, identity=identity, rows=FileRows(), before=(kept,))
 
 
 def _built(job: Settings, ds: Dataset, build: Build) -> Built:

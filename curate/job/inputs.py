@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from curate.arrow.schema import conform, describe
+from curate.arrow.schema import conform, format_schema
 from curate.driver.options import resolve_output
-from curate.driver.schemas import input_schemas
+from curate.driver.schemas import with_input_schemas
 from curate.driver.state import Stores
 from curate.errors import ConfigError
 from curate.formats.encoding import Encoding, detect, stem
-from curate.formats.rows import read
-from curate.pipeline.shard_books import ShardBooks, counted
+from curate.pipeline.shard_books import ShardBooks
 from curate.sources.files import FileShards
-from curate.sources.listing import list_inputs
 from curate.sources.patterns import parse_input, refuse_overlap
-from curate.sources.protocol import Projection
+from curate.sources.protocol import Projection, RowSource
 from curate.sources.upstream import holes_in, refuse_holes
 from curate.stage.spec import RunRequest, StageSpec
 from curate.storage.open import open_store
-from curate.storage.protocol import Object
 from curate.tasks.shard import Shard
 
 
@@ -31,8 +28,8 @@ from curate.tasks.shard import Shard
 class JobFiles(FileShards):
     """The rows of a job's inputs: files whose suffixes say how they are read, in the order of their listing."""
 
-    schemas: Mapping[str, pa.Schema]
-    """By format; a null in a field that is not nullable makes a bad row."""
+    rows: RowSource
+    """What says how they are read."""
     num_cpus: float | None = None
     name = "input"
     fills = False
@@ -40,7 +37,7 @@ class JobFiles(FileShards):
     @property
     def found(self) -> pa.Schema:
         """The schema of the rows, whichever format they come from."""
-        first = next(iter(self.schemas.values()), pa.schema([]))
+        first = next(iter(self.rows.schemas.values()), pa.schema([]))
         return pa.schema([one.with_nullable(True) for one in first])
 
     def encoding(self, uri: str) -> Encoding:
@@ -55,14 +52,11 @@ class JobFiles(FileShards):
         """Returns None: files have to be looked at."""
         return None
 
-    def read(self, piece: Shard, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
+    def read(self, data: Shard, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
         """Yields a piece's rows, which are booked as they are taken; those that do not fit are bad."""
         del view
-        object, encoding = Object(piece.uri, piece.object_bytes, piece.generation), detect(piece.uri)
-        schema = self.schemas[encoding.format.value]
-        where = (open_store(piece.uri), object, encoding, piece.kind, piece.start, piece.stop)
-        tables = counted(read(*where, schema, batch_rows, tally.bad_row), tally)
-        return tables if len(self.schemas) == 1 else (conform(table, self.found, piece.uri) for table in tables)
+        ((_, _, tables),) = self.rows.parts(data, 0, None, batch_rows, tally, open_store)
+        return tables if len(self.rows.schemas) == 1 else (conform(table, self.found, data.uri) for table in tables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +76,7 @@ class NotListed:
     def _not_yet(self, *_: Any, **__: Any) -> Any:
         raise ConfigError("build() says what is to be done; the rows are there when the job runs: return the dataset")
 
-    pieces = bundles = read = label = shard = size = generation = identity = _not_yet
+    pieces = bundles = read = generation = identity = _not_yet
 
 
 def _refuse_namesakes(listing: pa.Table) -> None:
@@ -107,19 +101,19 @@ def list_for(spec: StageSpec, asked: RunRequest) -> JobFiles:
     patterns = [parse_input(text) for text in asked.inputs]
     refuse_overlap(patterns, resolve_output(asked.output))
     stores = Stores("")
-    inputs = list_inputs(patterns, stores.of)
+    inputs = spec.rows.inputs(patterns, stores.of)
     holes = holes_in(patterns, inputs, stores.of)
     if not asked.allow_incomplete_input:
         refuse_holes(holes, stores.of)
     _refuse_namesakes(inputs.table)
-    schemas = input_schemas(spec, None, inputs, inputs.table["uri"].to_pylist(), stores)
-    found = JobFiles(schemas, listing=inputs.table, shard_bytes=spec.shard_bytes, holes=tuple(holes))
-    for format, schema in schemas.items():
+    rows = with_input_schemas(spec, None, inputs, inputs.table["uri"].to_pylist(), stores).rows
+    found = JobFiles(rows, listing=inputs.table, shard_bytes=spec.shard_bytes, holes=tuple(holes))
+    for format, schema in rows.schemas.items():
         plain = pa.schema([one.with_nullable(True) for one in schema])
         if sorted(map(str, plain)) != sorted(map(str, found.found)):
             raise ConfigError(
-                f"inputs of several formats come to one exchange, and their columns differ: of {next(iter(schemas))} "
-                f"({describe(found.found)}), of {format} ({describe(plain)}); name the columns, with their types, in "
-                "`columns`, or give files of one format"
+                "inputs of several formats come to one exchange, and their columns differ: of "
+                f"{next(iter(rows.schemas))} ({format_schema(found.found)}), of {format} ({format_schema(plain)}); "
+                "name the columns, with their types, in `columns`, or give files of one format"
             )
     return found

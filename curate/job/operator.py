@@ -12,15 +12,25 @@ import pyarrow as pa
 
 from curate import log
 from curate.arrow.values import rounded
-from curate.errors import ConfigError, CorruptInput, GenerationMismatch, ObjectNotFound, SchemaMismatch, did_you_mean
+from curate.errors import (
+    BadRow,
+    ConfigError,
+    CorruptInput,
+    GenerationMismatch,
+    ObjectNotFound,
+    SchemaMismatch,
+    did_you_mean,
+)
 from curate.job.secrets import Secrets
 from curate.ledger.side_outputs import MAIN
 from curate.operators.convert import rows_to_table
 from curate.pipeline.bad_rows import row_text
+from curate.pipeline.meters import Meter, reading
+from curate.pipeline.pipeline import ShardContext
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition, Compute, SideTable
 from curate.runtime.protocol import Pool, PoolSpec
-from curate.stage.operator import InputFile
+from curate.sources.inputs import InputFile
 
 
 def check_name(text: Any, call: str) -> str:
@@ -145,7 +155,6 @@ class Process:
 class ProcessFile:
     """A job's `process_file` as the operator of a stage."""
 
-    reads_files = True
     pools: tuple[PoolSpec, ...] = ()
 
     def __init__(self, job: FileHooks, secrets: Secrets) -> None:
@@ -165,8 +174,20 @@ class ProcessFile:
         """Calls the setup of a copy of the job: what it loads stays out of the one that the user made."""
         self._job = set_up(self._job, self._secrets)
 
-    def apply_file(self, file: InputFile, tally: ShardBooks) -> Iterator[Any]:
+    def stream(
+        self, batches: Iterator[InputFile], tally: ShardBooks, how: ShardContext, meters: Sequence[Meter] = ()
+    ) -> Iterator[Any]:
         """Yields the tables that `process_file` makes of a file, its dictionaries gathered to tables."""
+        del how
+        for file in batches:
+            yield from reading(self._applied(file, tally), meters[0])
+
+    def apply(self, batch: Any, tally: ShardBooks) -> Iterator[Any]:
+        """Yields nothing: what a file becomes, only a file tells."""
+        del batch, tally
+        return iter(())
+
+    def _applied(self, file: InputFile, tally: ShardBooks) -> Iterator[Any]:
         self._job._tally = tally
         with self._secrets.hidden():
             try:
@@ -174,6 +195,14 @@ class ProcessFile:
             except (ObjectNotFound, GenerationMismatch) as error:
                 # A store may find that out only when it is read from.
                 raise CorruptInput(f"{file.uri}: gone, or replaced, since the plan was made: {error}") from error
+            except SchemaMismatch as error:
+                error.returned = True
+                raise
+            except BadRow as error:
+                raise ConfigError(
+                    f"BadRow({error.reason!r}) was raised about a file, which has no rows that curate could set aside; "
+                    "call self.quarantine(row, reason) and go on, or raise CorruptInput to give the file up"
+                ) from error
 
     def hide(self, text: str) -> str:
         """Returns text without the values of the job's secrets."""

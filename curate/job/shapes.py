@@ -11,7 +11,8 @@ from curate.job.build import Made
 from curate.job.job import Job, settings_of
 from curate.job.operator import ProcessFile
 from curate.job.params import param
-from curate.stage.operator import InputFile
+from curate.sources.inputs import InputFile, InputFiles
+from curate.sources.protocol import RowSource
 
 
 class FileJob(Job):
@@ -29,6 +30,10 @@ class FileJob(Job):
         Dictionaries are gathered to tables. Without an `output_schema` all those of a file have the same keys.
         """
         raise NotImplementedError
+
+    def _rows(self, columns: Mapping[str, Any] | None, required: frozenset[str]) -> RowSource:
+        del columns, required
+        return InputFiles()
 
     def _made(self, columns: Mapping[str, Any] | None) -> Made:
         del columns

@@ -39,7 +39,6 @@ class Branching:
     main: Pipeline
     sides: Mapping[str, Pipeline]
     """By name of the extra output."""
-    reads_files = False
 
     @property
     def _pipelines(self) -> tuple[Pipeline, ...]:

@@ -138,7 +138,8 @@ def reading(batches: Iterator[Any], meter: Meter) -> Iterator[Any]:
             batch = next(batches, None)
         if batch is None:
             return
-        record_output(meter, batch)
+        if isinstance(batch, pa.Table):  # and no file, which is read by whoever is given it
+            record_output(meter, batch)
         yield batch
 
 

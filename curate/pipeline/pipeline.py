@@ -66,7 +66,6 @@ class Pipeline:
     """Steps, one after the other: the operator of a stage over rows, and of a stream."""
 
     steps: tuple[Step, ...]
-    reads_files = False
     _pools: Sequence[Pool] = ()
     _opened: tuple[Step, ...] = ()
     """The steps as they run in this process."""

@@ -17,7 +17,7 @@ from curate.exchange.kinds.base import Repartitioned
 from curate.exchange.kinds.shuffle import Bucketed
 from curate.exchange.ranges import COPIES
 from curate.exchange.run_file import CHUNK_BYTES, RunSettings
-from curate.formats.encoding import Format, ReadAs
+from curate.formats.encoding import Format
 from curate.formats.record import OutputFormat
 from curate.formats.write.writer import DEFAULT_CODEC, suffix
 from curate.operators.protocol import Operator
@@ -29,6 +29,7 @@ from curate.plan.physical import Tasks, alike, durable, fusions, lower
 from curate.plan.rewrites import chain_of, lacks_seed, map_bytes, operators_in, over, pinned, seeded, size_of, unmarked
 from curate.runtime.protocol import Resources
 from curate.sources.files import Files
+from curate.sources.inputs import FileRows
 from curate.sources.protocol import FileListing
 from curate.sources.shards import SourceRows
 from curate.sources.slices import sliced
@@ -98,8 +99,6 @@ class DatasetStages:
             code_digest="",
             parameters={"operators": [operator.name for operator in asked]},
             operator=Pipeline(tuple(operators)),
-            columns=None,
-            required=frozenset(),
             output_schema=None,
             batch_rows=read_rows(operators),
             shard_bytes=SHARD_BYTES,
@@ -131,12 +130,9 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None, owner: Owner =
     spec = replace(
         owner.spec(asked, read.operators, read.num_cpus, identity),
         operator=Pipeline(read.operators),
-        columns=None if read.columns is None else dict.fromkeys(read.columns),
-        required=frozenset(),
         format=format,
         codec=codec,
-        how=read.how,
-        rows=read.rows,
+        rows=read.rows or FileRows(),
         inputs=tuple(read.paths),
         before=read.before,
         exchange=read.exchange,
@@ -153,7 +149,7 @@ def reader_of(plan: Plan) -> StageSpec:
     of it than what it reads, and what it does with that. All shuffles have a seed."""
     read = _read(plan, DATASET, runs=False)
     spec = DATASET.spec((), read.operators, read.num_cpus, {"format": OutputFormat.RUN.value, "codec": NOT_RUN})
-    return replace(spec, rows=read.rows, before=read.before, exchange=read.exchange)
+    return replace(spec, rows=read.rows or FileRows(), before=read.before, exchange=read.exchange)
 
 
 def _read(plan: Plan, owner: Owner, *, runs: bool) -> _Read:
@@ -198,9 +194,7 @@ class _Read:
     operators: tuple[Operator, ...]
     identity: dict[str, Any] = field(default_factory=dict)
     paths: Sequence[str] = ()
-    columns: Sequence[str] | None = None
-    how: ReadAs | None = None
-    rows: SourceRows | None = None
+    rows: SourceRows | FileRows | None = None
     num_cpus: float | None = None
     before: tuple[Upstream, ...] = ()
     exchange: ExchangeRead | None = None
@@ -227,8 +221,9 @@ def _read_sources(read: _Read, plan: Plan, *, runs: bool, named: bool) -> None:
         read.rows = SourceRows(cut, [one.view for one in of], size)
     elif named and all(isinstance(source, Files) for source in sources):
         first, read.paths = cast(Files, sources[0]), [path for one in sources for path in one.paths]
-        read.columns, read.how = of[0].view.columns, first.reading(of[0].view)
-        read.identity["read"] = read.how.identity()
+        view, how = of[0].view, first.reading(of[0].view)
+        read.rows = FileRows(None if view.columns is None else dict.fromkeys(view.columns), how=how)
+        read.identity["read"] = how.identity()
         return
     else:
         read.rows = SourceRows(sources, [one.view for one in of])
@@ -354,5 +349,5 @@ def _limited(base: Limit, after: tuple[Operator, ...], format: OutputFormat, cod
         resources=Resources(task_cpus((*of[0].operators, *after))),
         # With a limit that is not decided yet: what pools there are is known from it.
         operator=Pipeline((*of[0].operators, *after)),
-        limit=FirstRows(base.rows, of, after, by_rank=inner.rows is not None),
+        limit=FirstRows(base.rows, of, after, by_rank=not inner.rows.grows),
     )

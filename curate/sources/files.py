@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
@@ -19,30 +19,26 @@ import pyarrow.parquet as pq
 
 from curate.arrow.schema import plain, widens
 from curate.errors import ConfigError, CorruptInput, SchemaMismatch
-from curate.formats.bad_line import OnBadRow, RejectedRow
+from curate.formats.bad_line import OnBadRow
 from curate.formats.encoding import Encoding, Format, ReadAs, detect
 from curate.formats.file_schema import refuse_mismatch
 from curate.formats.read.json_array import stored_as_array
 from curate.formats.read.parquet import row_groups
-from curate.formats.rows import SAMPLED_FILES, check_declared, known_schema, read, sample_schema
+from curate.formats.rows import SAMPLED_FILES, check_declared, known_schema, read
 from curate.ledger.row_buffer import BLOCK_ROWS
 from curate.pipeline.shard_books import ShardBooks, counted
 from curate.prefetch import ahead
+from curate.sources.inputs import first_schema
 from curate.sources.key_types import refuse_other_types
 from curate.sources.listing import SCHEMA, list_inputs
 from curate.sources.patterns import parse_input
-from curate.sources.protocol import FileListing, Projection
+from curate.sources.protocol import FileListing, Piece, Projection
 from curate.sources.split import bundled, shards_of
 from curate.sources.upstream import holes_in, refuse_holes, warn_of_holes
 from curate.storage.open import open_store
 from curate.storage.protocol import Object, Store
 from curate.tasks.shard import Shard, SliceKind
 from curate.units import format_bytes
-
-if TYPE_CHECKING:
-    from curate.sources.memory import Range, Tables
-    from curate.sources.protocol import Source
-
 
 READERS = 8
 """Footers that are read at once."""
@@ -64,36 +60,22 @@ class FileShards(FileListing):
         """Returns how a file is read."""
         raise NotImplementedError
 
-    def pieces(self) -> Iterator[Shard]:
+    def pieces(self) -> Iterator[Piece]:
         """Yields the shards of the files, in order."""
         for _, shards in ahead(self._shards, self._named(), READERS, when=self._may_be_cut):
-            yield from shards
+            yield from (Piece(one.id, label(one), one.size_bytes, one) for one in shards)
 
-    def bundles(self) -> Iterator[tuple[Shard, ...]]:
+    def bundles(self) -> Iterator[tuple[Piece, ...]]:
         """Yields shards that one task reads."""
-        return bundled(self.pieces(), lambda shard: shard.size_bytes)
+        return bundled(self.pieces(), lambda piece: piece.size)
 
     def bare(self) -> Self:
         """Returns it without its listing."""
         return replace(self, listing=SCHEMA.empty_table())
 
-    def shard(self, piece: Shard) -> str:
-        """Returns a piece's id."""
-        return piece.id
-
-    def label(self, piece: Shard) -> str:
-        """Returns what a piece is called in errors."""
-        if piece.kind is SliceKind.WHOLE:
-            return piece.uri
-        return f"{piece.uri}, {piece.kind.value.replace('_', ' ')} {piece.start:,} to {piece.stop:,},"
-
-    def size(self, piece: Shard) -> int:
-        """Returns the stored bytes of a piece."""
-        return piece.size_bytes
-
-    def generation(self, piece: Shard) -> str:
-        """Returns the generation of its file."""
-        return piece.generation
+    def generation(self, data: Shard) -> str:
+        """Returns the generation of a piece's file."""
+        return data.generation
 
     def refuse_keys(self, what: str, columns: Sequence[str]) -> None:
         """Raises ConfigError if one of these columns cannot be read, in some Parquet files, as the type that it has in
@@ -151,21 +133,21 @@ class Files(FileShards):
     def identity(self) -> Any:
         return ["files", self.how.identity()]
 
-    def read(self, piece: Shard, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
-        return counted(self._read(piece, view, batch_rows, tally.bad_row), tally)
+    def read(self, data: Shard, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
+        return counted(self._read(data, view, batch_rows, tally.bad_row), tally)
 
-    def _read(self, piece: Shard, view: Projection, batch_rows: int, on_bad_row: OnBadRow) -> Iterator[pa.Table]:
-        store = open_store(piece.uri)
-        object = Object(piece.uri, piece.object_bytes, piece.generation)
-        encoding = detect(piece.uri, self.reading(view))
+    def _read(self, shard: Shard, view: Projection, batch_rows: int, on_bad_row: OnBadRow) -> Iterator[pa.Table]:
+        store = open_store(shard.uri)
+        object = Object(shard.uri, shard.object_bytes, shard.generation)
+        encoding = detect(shard.uri, self.reading(view))
         schema = self.schema if view.columns is None else pa.schema([self.schema.field(one) for one in view.columns])
         rest = (schema, batch_rows, on_bad_row)
         if view.predicate is None:
-            yield from read(store, object, encoding, piece.kind, piece.start, piece.stop, *rest)
+            yield from read(store, object, encoding, shard.kind, shard.start, shard.stop, *rest)
             return
         groups = _matching_row_groups(store, object, view.predicate, self.schema)
-        if piece.kind is not SliceKind.WHOLE:
-            groups = [group for group in groups if piece.start <= group < piece.stop]
+        if shard.kind is not SliceKind.WHOLE:
+            groups = [group for group in groups if shard.start <= group < shard.stop]
         for start, stop in _ranges(groups):
             yield from read(store, object, encoding, SliceKind.ROW_GROUPS, start, stop, *rest)
 
@@ -260,20 +242,11 @@ def _sampled(source: Files) -> tuple[pa.Schema, str]:
     known = known_schema(how)
     if known is not None and how.format is not Format.PARQUET:
         return known, ""
-    problem: CorruptInput | None = None
-    schema, first = pa.schema([]), ""
     listing = source.listing
     filled = listing.filter(pc.greater(listing["size"], 0)).slice(0, SAMPLED_FILES)
-    for block in (filled if len(filled) else listing.slice(0, 1)).to_pylist():
-        one = Object(block["uri"], block["size"], block["generation"])
-        try:
-            schema = sample_schema(open_store(one.uri), one, detect(one.uri, replace(how, schema=None)))
-        except CorruptInput as error:
-            problem = problem or error
-            continue
-        first = one.uri
-        if len(schema):
-            break
+    schema, first, problem = first_schema(
+        filled if len(filled) else listing.slice(0, 1), lambda uri: detect(uri, replace(how, schema=None)), open_store
+    )
     if known is not None:
         if first:
             try:
@@ -284,6 +257,13 @@ def _sampled(source: Files) -> tuple[pa.Schema, str]:
     if problem is not None and not len(schema):
         raise problem
     return schema.remove_metadata(), first
+
+
+def label(shard: Shard) -> str:
+    """Returns what a shard is called in errors."""
+    if shard.kind is SliceKind.WHOLE:
+        return shard.uri
+    return f"{shard.uri}, {shard.kind.value.replace('_', ' ')} {shard.start:,} to {shard.stop:,},"
 
 
 def _groups_of(item: Object) -> list[int] | None:
@@ -346,6 +326,3 @@ def _counted(number: int, what: str) -> str:
     ('1 file', '2,000 files')
     """
     return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-__all__ = ["Files", "Projection", "Range", "RejectedRow", "Source", "Tables", "files"]

@@ -20,21 +20,9 @@ from curate.errors import ConfigError, ObjectNotFound, PermissionDenied, did_you
 from curate.ledger import layout
 from curate.ledger.row_buffer import RowBuffer
 from curate.log import get_logger
-from curate.sources.patterns import InputPattern, PatternKind, could_match, parse_input, refuse_overlap
+from curate.sources.patterns import InputPattern, PatternKind, could_match
 from curate.storage.protocol import LIST_PAGE, Object, Special, Store
 from curate.storage.uris import is_local
-
-__all__ = [
-    "SCHEMA",
-    "InputPattern",
-    "Inputs",
-    "Search",
-    "enclosing_ledgers",
-    "list_inputs",
-    "parse_input",
-    "refuse_overlap",
-]
-
 
 SCHEMA = pa.schema([("uri", pa.string()), ("name", pa.string()), ("size", pa.int64()), ("generation", pa.string())])
 

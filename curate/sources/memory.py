@@ -13,7 +13,7 @@ import pyarrow as pa
 from curate.arrow.batches import rechunk
 from curate.arrow.unknown import empty
 from curate.pipeline.shard_books import ShardBooks, counted
-from curate.sources.protocol import Projection
+from curate.sources.protocol import Piece, Projection
 from curate.sources.split import bundled
 from curate.units import MIB
 
@@ -44,8 +44,8 @@ class Tables:
     def found(self) -> pa.Schema:
         return self.schema
 
-    def pieces(self) -> Iterator[tuple[int, pa.Table, int]]:
-        """Yields tables, or parts of large ones, with their number and how many there are."""
+    def pieces(self) -> Iterator[Piece]:
+        """Yields tables, or parts of large ones."""
         some = [table for table in self.tables if len(table)]
         cuts = [(table, range(0, len(table), _piece_rows(table))) for table in some]
         if not cuts and len(self.schema):
@@ -56,36 +56,26 @@ class Tables:
         for table, starts in cuts:
             for start in starts:
                 # A slice would take all of its table to another process.
-                piece = table if len(starts) == 1 else _copied(table.slice(start, starts.step))
-                yield number, piece, total
+                part = table if len(starts) == 1 else _copied(table.slice(start, starts.step))
+                label = f"{self.method} table {number}"
+                yield Piece(f"part-{number:05d}-of-{total:05d}", label, int(part.nbytes), part)
                 number += 1
 
-    def bundles(self) -> Iterator[tuple[tuple[int, pa.Table, int], ...]]:
-        return bundled(self.pieces(), lambda piece: int(piece[1].nbytes))
+    def bundles(self) -> Iterator[tuple[Piece, ...]]:
+        return bundled(self.pieces(), lambda piece: piece.size)
 
     def bare(self) -> Self:
         return replace(self, tables=())
 
-    def shard(self, piece: tuple[int, pa.Table, int]) -> str:
-        return f"part-{piece[0]:05d}-of-{piece[2]:05d}"
-
-    def label(self, piece: tuple[int, pa.Table, int]) -> str:
-        return f"{self.method} table {piece[0]}"
-
-    def size(self, piece: tuple[int, pa.Table, int]) -> int:
-        return int(piece[1].nbytes)
-
-    def generation(self, piece: tuple[int, pa.Table, int]) -> str:
-        return _digest(piece[1])
+    def generation(self, data: pa.Table) -> str:
+        return _digest(data)
 
     def identity(self) -> Any:
         return ["tables", [_digest(table) for table in self.tables]]
 
-    def read(
-        self, piece: tuple[int, pa.Table, int], view: Projection, batch_rows: int, tally: ShardBooks
-    ) -> Iterator[pa.Table]:
+    def read(self, data: pa.Table, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
         del view
-        return counted(rechunk(iter([piece[1]]), batch_rows), tally)
+        return counted(rechunk(iter([data]), batch_rows), tally)
 
     def count(self) -> int | None:
         return sum(map(len, self.tables))
@@ -106,40 +96,34 @@ class Range:
     def found(self) -> pa.Schema:
         return pa.schema([("id", pa.int64())])
 
-    def pieces(self) -> Iterator[tuple[int, int]]:
-        for start in range(0, self.rows, RANGE_ROWS):
-            yield start, min(start + RANGE_ROWS, self.rows)
+    def pieces(self) -> Iterator[Piece]:
+        starts = range(0, self.rows, RANGE_ROWS)
+        for number, start in enumerate(starts):
+            stop = min(start + RANGE_ROWS, self.rows)
+            name = f"part-{number:05d}-of-{len(starts):05d}"
+            yield Piece(name, f"range {start}-{stop}", (stop - start) * NUMBER_BYTES, (start, stop))
 
-    def bundles(self) -> Iterator[tuple[tuple[int, int], ...]]:
+    def bundles(self) -> Iterator[tuple[Piece, ...]]:
         for piece in self.pieces():
             yield (piece,)
 
     def bare(self) -> Self:
         return self
 
-    def shard(self, piece: tuple[int, int]) -> str:
-        return f"part-{piece[0] // RANGE_ROWS:05d}-of-{-(-self.rows // RANGE_ROWS):05d}"
-
-    def label(self, piece: tuple[int, int]) -> str:
-        return f"range {piece[0]}-{piece[1]}"
-
-    def size(self, piece: tuple[int, int]) -> int:
-        return (piece[1] - piece[0]) * NUMBER_BYTES
-
-    def generation(self, piece: tuple[int, int]) -> str:
-        del piece
+    def generation(self, data: tuple[int, int]) -> str:
+        del data
         return ""
 
     def identity(self) -> Any:
         return ["range", self.rows]
 
-    def read(self, piece: tuple[int, int], view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
+    def read(self, data: tuple[int, int], view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
         del view
-        return counted(self._read(piece, batch_rows), tally)
+        return counted(self._read(*data, batch_rows), tally)
 
-    def _read(self, piece: tuple[int, int], batch_rows: int) -> Iterator[pa.Table]:
-        for start in range(*piece, batch_rows):
-            stop = min(start + batch_rows, piece[1])
+    def _read(self, first: int, end: int, batch_rows: int) -> Iterator[pa.Table]:
+        for start in range(first, end, batch_rows):
+            stop = min(start + batch_rows, end)
             yield pa.table({"id": np.arange(start, stop, dtype=np.int64)})
 
     def count(self) -> int | None:

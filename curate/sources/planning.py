@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.errors import ConfigError, CorruptInput
-from curate.formats.encoding import ReadAs, detect
+from curate.formats.encoding import Encoding
 from curate.formats.read.json_array import stored_as_array
 from curate.formats.read.parquet import row_groups
 from curate.ledger import layout, validation
@@ -38,10 +38,9 @@ class Sharding:
     suffix: str
     """That of its outputs, which are named after the shards."""
     shard_bytes: int
-    how: ReadAs | None
-    """How inputs are read; None: as their suffixes say."""
-    undivided: bool
-    """Whether each input is one shard, however large it is, and gives the whole of its name to the output."""
+    encoding: Callable[[str], Encoding | None]
+    """How an input is read, by its URI; None: it is one shard, however large it is, and gives the whole of its name to
+    the output."""
 
 
 def plan_new(
@@ -54,9 +53,6 @@ def plan_new(
     table = inputs.table.take(growth.new) if len(plan) else inputs.table
 
     def split(item: Object, name: str) -> list[Shard]:
-        if rule.undivided:
-            # The whole name is the output's, for `a.pdf` and `a.tar` may lie together.
-            return [whole(name, item.uri, item.size, item.generation)]
         return list(_split(rule, item, name, store_of))
 
     rows = RowBuffer(SCHEMA)
@@ -76,17 +72,19 @@ def plan_new(
     refuse_escaping(part)
     if _may_collide(plan, part, rule.suffix):
         refuse_collisions(plan, ShardPlan(part).shards(range(len(part))), rule.suffix)
-    if not rule.undivided:
-        _warn_of_large(rule, large)
+    _warn_of_large(rule, large)
     _warn_of_hidden(rule, part)
     return part
 
 
 def _split(rule: Sharding, item: Object, name: str, store_of: Callable[[str], Store]) -> Iterator[Shard]:
     try:
-        encoding = detect(item.uri, rule.how)
+        encoding = rule.encoding(item.uri)
     except ConfigError as error:
         raise ConfigError(f"{error}; rename it, or leave it out with a glob such as --input 'data/*.jsonl'") from error
+    if encoding is None:
+        # The whole name is the output's, for `a.pdf` and `a.tar` may lie together.
+        return iter([whole(name, item.uri, item.size, item.generation)])
 
     def groups_of(item: Object) -> list[int] | None:
         try:
@@ -104,7 +102,7 @@ def _split(rule: Sharding, item: Object, name: str, store_of: Callable[[str], St
 
 def _warn_of_large(rule: Sharding, large: Sequence[Object]) -> None:
     """Says once, however many they are, that some inputs are one shard each although they are larger than that."""
-    unsplit = [item for item in large if not detect(item.uri, rule.how).divisible]
+    unsplit = [item for item in large if (read := rule.encoding(item.uri)) is not None and not read.divisible]
     if unsplit:
         largest = max(unsplit, key=lambda item: item.size)
         get_logger(job=rule.job).warning(

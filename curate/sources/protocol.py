@@ -1,55 +1,122 @@
-"""What a source of rows is asked: its schema, its pieces, and the rows of one."""
+"""What a stage reads, and what a source of rows is asked: its schema, its pieces, and the rows of one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
 
 import pyarrow as pa
 
+from curate.arrow.unknown import empty
+from curate.formats.encoding import Encoding
 from curate.pipeline.shard_books import ShardBooks
+from curate.sources.listing import SCHEMA, Inputs
+from curate.sources.patterns import InputPattern
 from curate.sources.split import SHARD_BYTES
 from curate.sources.upstream import Hole
+from curate.storage.protocol import Store
+from curate.tasks.shard import Shard
+
+StoreOf = Callable[[str], Store]
+"""Returns the store that a URI lives in."""
+
+LISTED = pa.schema([SCHEMA.field(name) for name in ("uri", "size", "generation")])
 
 
-class RowSource(Protocol):
-    """Rows of shards that are not slices of files: made, or several files together."""
+class RowSource(ABC):
+    """What a stage reads, as shards. What is said here is so of shards that are fixed, and not slices of files."""
+
+    grows = False
+    """Whether it is the files that a run names, after which outputs are named: the next run may name more, and replaced
+    ones are read as they are then. Else what it consists of is decided once, before the stage is planned."""
 
     @property
-    def schema(self) -> Any:
-        """The schema of its rows."""
-        ...
+    def schemas(self) -> Mapping[str, pa.Schema]:
+        """The schemas of its rows, by the names under which a job's ledger holds them; those that are not nullable, a
+        null in which makes a bad row, are so here."""
+        return {}
 
-    def inputs(self) -> Any:
-        """Returns its shards as a listing of files would: a table of uri, name, size and generation."""
-        ...
+    @property
+    def row_schemas(self) -> Sequence[pa.Schema]:
+        """The schemas that its rows have."""
+        return list(self.schemas.values())
 
-    def holder(self, rank: int) -> str:
-        """Returns the shard that a part is read for, by its number among all parts; empty if there is none."""
-        ...
+    def blank(self) -> pa.Table | None:
+        """Returns a table as of its rows, without any; None where nothing is known of their columns."""
+        return next((empty(schema) for schema in self.schemas.values() if len(schema)), None)
+
+    @abstractmethod
+    def inputs(self, patterns: Sequence[InputPattern], store_of: StoreOf) -> Inputs:
+        """Returns what its shards are made of, as a listing of files: the files that match, or what it has of itself.
+
+        Raises ConfigError naming a pattern that matches nothing.
+        """
+
+    def sampled(
+        self, inputs: Inputs, undone: Sequence[str], store_of: StoreOf, stored: Callable[[str], pa.Schema | None]
+    ) -> RowSource:
+        """Returns it with the schemas of what is to be read, the URIs `undone`: as they are `stored` by name, else as
+        the first inputs tell. Raises ConfigError for a column that is missing."""
+        del inputs, undone, store_of, stored
+        return self
+
+    def holding(self, schemas: Mapping[str, pa.Schema]) -> RowSource:
+        """Returns it with these `schemas`."""
+        del schemas
+        return self
+
+    def encoding(self, uri: str) -> Encoding | None:
+        """Returns how an input is read, which says how it is split; None: it is one shard, however large, and gives the
+        whole of its name to the output. Raises ConfigError for a file of which nobody knows how to read it."""
+        del uri
+        return None
+
+    def holder(self, shard: str, rank: int) -> str:
+        """Returns the shard that the one called so is read for, or the part of that number among all parts; empty if
+        there is none."""
+        del shard, rank
+        return ""
 
     def manifest(self) -> Any:
         """Returns what is read, as JSON values; None if the identity of the stage says that."""
-        ...
+        return None
 
-    def listing(self) -> Any:
-        """Returns the files that are read, as a table of uri, size and generation."""
-        ...
+    def listing(self) -> pa.Table:
+        """Returns the files that it consists of, as a table of uri, size and generation."""
+        return LISTED.empty_table()
 
     def refuse_keys(self, what: str, columns: Sequence[str]) -> None:
-        """Raises ConfigError if one of these columns, which rows are put in order by, is not of one type in all files;
-        looks at some of them."""
-        ...
+        """Raises ConfigError if one of these columns, which rows are put in order by, is not of one type in all files
+        that it consists of; looks at some of them."""
+        del what, columns
 
     def given(self, uri: str) -> Any:
-        """Returns what a task is given of one of them: nothing of the others travels with it."""
-        ...
+        """Returns what a task is given of a shard beside itself: nothing of the others travels with it."""
+        del uri
 
-    def parts(self, given: Any, batch_rows: int, tally: ShardBooks) -> Iterator[tuple[str, int, Iterator[Any]]]:
-        """Yields what one of them is read from, one after the other: its id, its number among those of all shards, and
-        its rows in tables of `batch_rows` rows at most, none empty, which are booked as read as they are taken."""
-        ...
+    def parts(
+        self, shard: Shard, rank: int, given: Any, batch_rows: int, tally: ShardBooks, store_of: StoreOf
+    ) -> Iterator[tuple[str, int, Iterator[Any]]]:
+        """Yields what a shard, `rank` in the plan, is read from, one after the other: its id, its number among those of
+        all shards, and its rows in tables of `batch_rows` rows at most, none empty, which are booked as read as they
+        are taken."""
+        raise NotImplementedError(f"{type(self).__name__} is planned, and not read")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What a source reads as a unit; no batch has rows of two."""
+
+    id: str
+    """That of its output where it is written."""
+    label: str
+    """What it is called in errors."""
+    size: int
+    """Bytes: stored ones of a file, in memory of what is there."""
+    data: Any = field(repr=False)
+    """What its source reads it by."""
 
 
 class Source(Protocol):
@@ -70,11 +137,11 @@ class Source(Protocol):
         """CPUs that tasks hold that read it; None: as many as what follows asks for."""
         ...
 
-    def pieces(self) -> Iterator[Any]:
-        """Yields what `read` takes, in the order of the rows: shards, and no batch has rows of two of them."""
+    def pieces(self) -> Iterator[Piece]:
+        """Yields its pieces, in the order of the rows."""
         ...
 
-    def bundles(self) -> Iterator[tuple[Any, ...]]:
+    def bundles(self) -> Iterator[tuple[Piece, ...]]:
         """Yields the pieces that one task reads, one after the other."""
         ...
 
@@ -82,19 +149,7 @@ class Source(Protocol):
         """Returns it without what only `pieces` needs: as tasks are given it."""
         ...
 
-    def shard(self, piece: Any) -> str:
-        """Returns a piece's id, which is that of its output where it is written."""
-        ...
-
-    def label(self, piece: Any) -> str:
-        """Returns what a piece is called in errors."""
-        ...
-
-    def size(self, piece: Any) -> int:
-        """Returns the bytes of a piece: stored ones of a file, in memory of what is there."""
-        ...
-
-    def generation(self, piece: Any) -> str:
+    def generation(self, data: Any) -> str:
         """Returns what changes whenever the rows of a piece do; empty where its id or the source says it all."""
         ...
 
@@ -102,9 +157,9 @@ class Source(Protocol):
         """Returns what decides the rows, as JSON values; of files, how they are read."""
         ...
 
-    def read(self, piece: Any, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
-        """Yields the piece's rows in batches of at most `batch_rows` rows, none empty; books them as read as they are
-        taken, and those that are bad."""
+    def read(self, data: Any, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
+        """Yields the rows of a piece, given its `data`, in batches of at most `batch_rows` rows, none empty; books them
+        as read as they are taken, and those that are bad."""
         ...
 
     def count(self) -> int | None:

@@ -20,7 +20,7 @@ from curate.arrow.batches import rechunk
 from curate.errors import CorruptInput
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks, counted
 from curate.sources.files import READERS, Files
-from curate.sources.protocol import FileListing, Projection
+from curate.sources.protocol import FileListing, Piece, Projection
 from curate.storage.open import open_store
 from curate.storage.protocol import Object
 from curate.tasks.shard import Shard, SliceKind
@@ -61,12 +61,17 @@ class Sliced(FileListing):
     def found(self) -> pa.Schema:
         return self.files.schema
 
-    def pieces(self) -> Iterator[OutputSlices]:
+    def pieces(self) -> Iterator[Piece]:
         if not self._made:
             self._made.extend(outputs(self.files, self.count_))
-        return iter(self._made)
+        for one in self._made:
+            name, label = (
+                f"part-{one.number:05d}-of-{self.count_:05d}",
+                f"output {one.number} of repartition({self.count_})",
+            )
+            yield Piece(name, label, sum(part.shard.size_bytes for part in one.slices), one)
 
-    def bundles(self) -> Iterator[tuple[OutputSlices, ...]]:
+    def bundles(self) -> Iterator[tuple[Piece, ...]]:
         for one in self.pieces():
             yield (one,)
 
@@ -74,17 +79,8 @@ class Sliced(FileListing):
         bare = self.files.bare()
         return replace(self, files=bare, listing=bare.listing, _made=[])
 
-    def shard(self, piece: OutputSlices) -> str:
-        return f"part-{piece.number:05d}-of-{self.count_:05d}"
-
-    def label(self, piece: OutputSlices) -> str:
-        return f"output {piece.number} of repartition({self.count_})"
-
-    def size(self, piece: OutputSlices) -> int:
-        return sum(one.shard.size_bytes for one in piece.slices)
-
-    def generation(self, piece: OutputSlices) -> str:
-        del piece
+    def generation(self, data: OutputSlices) -> str:
+        del data
         return ""
 
     def identity(self) -> Any:
@@ -93,13 +89,13 @@ class Sliced(FileListing):
     def count(self) -> int | None:
         return self.files.count()
 
-    def read(self, piece: OutputSlices, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
-        return counted(rechunk(self._rows(piece, view, batch_rows), batch_rows), tally)
+    def read(self, data: OutputSlices, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
+        return counted(rechunk(self._rows(data, view, batch_rows), batch_rows), tally)
 
-    def _rows(self, piece: OutputSlices, view: Projection, batch_rows: int) -> Iterator[pa.Table]:
+    def _rows(self, output: OutputSlices, view: Projection, batch_rows: int) -> Iterator[pa.Table]:
         # Rows that a filter would leave out have their place, too.
         whole = replace(view, predicate=None)
-        for one in piece.slices:
+        for one in output.slices:
             left, skip = one.take, one.skip
             for table in self.files.read(one.shard, whole, batch_rows, ShardBooks(BadRowBudget())):
                 own = table.slice(skip, left)

@@ -1,45 +1,22 @@
-"""What a stage does to the rows of a shard: the protocols."""
+"""What a stage does to the rows of a shard: the protocol, and the one generator of what comes of it.
+
+Who writes a shard, streams or counts a piece, or asks for a schema, says which batches there are, how they are
+processed, and how long to wait (`wait_between`); where tables go is his business. Replay runs the program that writes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Protocol
+from typing import Any, Protocol
 
-from curate.errors import CorruptInput, GenerationMismatch, ObjectNotFound
-from curate.pipeline.meters import Meter
+from curate.pipeline.meters import Meter, Meters, reading
 from curate.pipeline.pipeline import ShardContext
 from curate.pipeline.shard_books import ShardBooks
 from curate.runtime.protocol import Pool, PoolSpec
-from curate.storage.protocol import Object, Store
-
-
-@dataclass(frozen=True, slots=True)
-class InputFile:
-    """One input object as `process_file` sees it."""
-
-    uri: str
-    size: int
-    """Stored bytes."""
-    generation: str
-    _store: Store = field(repr=False)
-
-    def open(self) -> BinaryIO:
-        """Returns a seekable, buffered stream over the stored bytes; nothing is read before it is asked for.
-
-        Raises CorruptInput if the object is gone or was replaced after the plan was made.
-        """
-        try:
-            return self._store.open(Object(self.uri, self.size, self.generation))
-        except (ObjectNotFound, GenerationMismatch) as error:
-            raise CorruptInput(str(error)) from error
 
 
 class StageOperator(Protocol):
     """What happens to a shard between reading and writing."""
-
-    reads_files: bool
-    """Whether it is a `FileOperator`, which takes the file itself, or a `RowOperator`."""
 
     @property
     def metered(self) -> tuple[tuple[str, bool], ...]:
@@ -63,14 +40,11 @@ class StageOperator(Protocol):
         """Returns text without what must not be written down."""
         ...
 
-
-class RowOperator(StageOperator, Protocol):
-    """An operator over the rows of a shard."""
-
     def stream(
         self, batches: Iterator[Any], tally: ShardBooks, how: ShardContext, meters: Sequence[Meter] = ()
     ) -> Iterator[Any]:
-        """Yields the tables that the batches of a shard become, in order; each of an extra output as a `SideTable`."""
+        """Yields the tables that the batches of a shard become, in order; each of an extra output as a `SideTable`. The
+        batches are what the stage reads: tables, or files."""
         ...
 
     def apply(self, batch: Any, tally: ShardBooks) -> Iterator[Any]:
@@ -78,9 +52,14 @@ class RowOperator(StageOperator, Protocol):
         ...
 
 
-class FileOperator(StageOperator, Protocol):
-    """An operator over whole files."""
+def stage_tables(
+    operator: StageOperator, parts: Iterable[tuple[ShardContext, Iterator[Any]]], tally: ShardBooks, meters: Meters
+) -> Iterator[Any]:
+    """Yields what the batches of the parts of a shard become, one part after the other; the operator is set up."""
+    for how, batches in parts:
+        yield from operator.stream(reading(batches, meters.read), tally, how, meters.steps)
 
-    def apply_file(self, file: InputFile, tally: ShardBooks) -> Iterable[Any]:
-        """Yields the tables that a file becomes; it has no extra outputs."""
-        ...
+
+def meters_of(operator: StageOperator) -> Meters:
+    """Returns new meters for a shard."""
+    return Meters([pooled for _, pooled in operator.metered])

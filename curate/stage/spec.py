@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
 from curate.exchange.protocol import Exchange
 from curate.exchange.run_file import RunSettings
-from curate.formats.encoding import ReadAs
 from curate.formats.record import OutputFormat
 from curate.formats.write.writer import suffix
 from curate.ledger.stages import StageReport
 from curate.runtime.protocol import Resources
+from curate.sources.inputs import FileRows
 from curate.sources.protocol import RowSource
 from curate.stage.operator import StageOperator
-from curate.stage.program import StageProgram
 from curate.tasks.books import UpstreamBooks
 from curate.units import MIB
 
@@ -85,10 +84,6 @@ class StageSpec:
     parameters: Mapping[str, Any]
     """All parameters as they were given, for the reader of the ledger; secrets by name."""
     operator: StageOperator
-    columns: Mapping[str, Any] | None
-    """Names of the columns to read, with an Arrow type or None (inferred); None: all columns."""
-    required: frozenset[str]
-    """Columns in which a null makes a bad row."""
     output_schema: Any
     """The schema of the outputs; None: derived from the first rows."""
     batch_rows: int
@@ -105,12 +100,10 @@ class StageSpec:
     origin: Mapping[str, Any] = field(default_factory=dict)
     """Where the job comes from, for who makes it again: script, class, settings that were given."""
 
-    how: ReadAs | None = None
-    """How the inputs are read; None: as their suffixes say."""
     memory_budget: int | None = None
     """Bytes of batches that all tasks have on their way to and from pools, about; None: `MEMORY_BUDGET`."""
-    rows: RowSource | None = None
-    """Where the rows come from, if not from files; then a run is given no inputs."""
+    rows: RowSource = field(default_factory=FileRows)
+    """What is read: the files that a run is given, or what it consists of itself; then a run is given none."""
     sides: Mapping[str, Any] = field(default_factory=dict)
     """Schemas of the extra outputs by name, which are part of the identity; None: derived from the first rows."""
     limit: FirstRows | None = None
@@ -147,25 +140,20 @@ class StageSpec:
         goes by marks."""
         return self.exchange is not None or any(one.marks is not None for one in self.before)
 
-    def program(self, run_id: str, output: str, input_schemas: Mapping[str, Any], scratch: str) -> StageProgram:
-        """Returns what workers run of this stage, with outputs under `output`, as part of a run."""
-        return StageProgram(
-            key=run_id,
-            job=self.name,
-            operator=self.operator,
-            output=output,
-            fingerprint=self.fingerprint,
-            format=self.format,
-            codec=self.codec,
-            batch_rows=self.batch_rows,
-            max_bad_rows=self.max_bad_rows,
-            quarantine_errors=self.quarantine_errors,
-            task_timeout_s=self.task_timeout_s,
-            input_schemas=input_schemas,
-            scratch=scratch,
-            how=self.how,
-            rows=self.rows,
-            runs=self.runs,
+    def in_worker(self) -> StageSpec:
+        """Returns what workers are given of it: nothing of other stages, nor of what is only written down."""
+        return replace(
+            self,
+            parameters={},
+            origin={},
+            limit=None,
+            before=(),
+            exchange=None,
+            seeded=None,
+            earlier=None,
+            reports=(),
+            holes=(),
+            from_inputs=None,
         )
 
     @property

@@ -15,7 +15,8 @@ from curate.pipeline.step import task_cpus
 from curate.plan.physical import at_most
 from curate.runtime.backends import make_backend
 from curate.runtime.protocol import Pool, PoolSpec, Resources
-from curate.stage.fusion import FirstRows, FusedScan
+from curate.sources.shards import NumberedPiece
+from curate.stage.fusion import FirstRows
 from curate.stage.spec import MEMORY_BUDGET
 from curate.streaming.engine import stream_blocks
 from curate.streaming.program import StreamProgram, ranked_pieces
@@ -41,30 +42,23 @@ def decide(limit: FirstRows, backend: str) -> Mapping[str, Any]:
 def _counted(limit: FirstRows, name: str) -> Iterator[tuple[str, int]]:
     """Yields shards in order with how many rows they give, of which no more are counted than the limit."""
     limited = tuple(at_most(one, limit.rows) for one in limit.fusions)
-    program = _Counting(StreamProgram(limited, COUNTED_BYTES), limit.fusions, limit.rows)
+    program = _Counting(StreamProgram(limited, COUNTED_BYTES), limit.rows)
+    pieces = ((one,) for bundle in ranked_pieces(limit.fusions) for one in bundle)
     backend = make_backend(name)
     try:
         backend.start(Resources(task_cpus(limit.fusions[0].operators)), program.pools)
-        for table in stream_blocks(program, _pieces(limit.fusions), backend, budget_bytes=MEMORY_BUDGET):
+        for table in stream_blocks(program, pieces, backend, budget_bytes=MEMORY_BUDGET):
             yield table["shard"][0].as_py(), table["rows"][0].as_py()
     finally:
         backend.close()
 
 
-def _pieces(fusions: Sequence[FusedScan]) -> Iterator[tuple[int, int, tuple[Any, ...], tuple[str, ...]]]:
-    """Yields pieces as `StreamProgram` takes them, each by itself."""
-    for number, rank, bundle, names in ranked_pieces(fusions):
-        for at, (piece, name) in enumerate(zip(bundle, names, strict=True)):
-            yield number, rank + at, (piece,), (name,)
-
-
 class _Counting:
     """Counts the rows that a shard gives, up to some number."""
 
-    def __init__(self, reading: StreamProgram, fusions: Sequence[FusedScan], most: int) -> None:
+    def __init__(self, reading: StreamProgram, most: int) -> None:
         self.key = f"count-{uuid.uuid4().hex}"
         self._reading = reading
-        self._sources = [one.source.bare() for one in fusions]
         self._most = most
 
     @property
@@ -74,12 +68,11 @@ class _Counting:
     def connect(self, pools: Sequence[Pool]) -> None:
         self._reading.connect(pools)
 
-    def run(self, payload: tuple[int, int, tuple[Any, ...], tuple[str, ...]]) -> Iterator[pa.Table]:
-        number, _, (piece,), _ = payload
+    def run(self, payload: tuple[NumberedPiece]) -> Iterator[pa.Table]:
         rows = 0
         for block in self._reading.run(payload):
             if isinstance(block, pa.Table):
                 rows += block.num_rows
                 if rows >= self._most:
                     break
-        yield pa.table({"shard": [self._sources[number].shard(piece)], "rows": [rows]})
+        yield pa.table({"shard": [payload[0].piece.id], "rows": [rows]})

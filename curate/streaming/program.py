@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,14 +14,15 @@ from curate.arrow.batches import first_rows, paced, sized
 from curate.clock import SystemClock
 from curate.errors import SetupFailed
 from curate.log import get_logger
-from curate.pipeline.meters import MeterReport, Meters, reading
+from curate.pipeline.meters import MeterReport, Meters
 from curate.pipeline.pipeline import Pipeline, ShardContext
 from curate.pipeline.retry_later import wait_between
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import SideTable, read_rows
 from curate.runtime.protocol import Pool, PoolSpec
-from curate.sources.shards import Names
+from curate.sources.shards import NumberedPiece, numbered
 from curate.stage.fusion import FusedScan
+from curate.stage.operator import meters_of, stage_tables
 from curate.streaming.settling import EmptyTables, declared_schema, with_piece
 from curate.tasks.failure import ShardWaits
 from curate.tasks.setup import ENDED
@@ -68,13 +69,10 @@ class StreamProgram:
         """Returns the name of each source, and what follows it."""
         return list(zip(self._names, self._pipelines, strict=True))
 
-    def run(self, payload: tuple[int, int, tuple[Any, ...], tuple[str, ...]]) -> Iterator[pa.Table | MeterReport]:
-        """Yields the blocks of a bundle of pieces, and word of what was measured: now and then, and at the end.
-
-        The payload is the number of their source, that of the first piece among those of all sources, the bundle, and
-        what its pieces are called.
-        """
-        number, rank, bundle, names = payload
+    def run(self, payload: tuple[NumberedPiece, ...]) -> Iterator[pa.Table | MeterReport]:
+        """Yields the blocks of a bundle of pieces of one source, and word of what was measured: now and then, and at
+        the end."""
+        number = payload[0].source
         if number not in self._ready:
             try:
                 self._pipelines[number].setup()
@@ -82,8 +80,8 @@ class StreamProgram:
                 raise SetupFailed(f"{ENDED}: SystemExit: {error}") from error
             self._ready.add(number)
         fusion, pipeline = self._fusions[number], self._pipelines[number]
-        meters = Meters([pooled for _, pooled in pipeline.metered])
-        tables = self._tables(fusion, pipeline, rank, zip(bundle, names, strict=True), meters, self._told[number])
+        meters = meters_of(pipeline)
+        tables = self._tables(fusion, pipeline, payload, meters, self._told[number])
         vacant = EmptyTables()
         blocks = sized(first_rows(vacant.seen(tables), fusion.give_most), self._block_bytes)
         for block in blocks if self._told[number] else vacant.after(blocks):
@@ -100,54 +98,40 @@ class StreamProgram:
         yield MeterReport(number, meters.packed(write=False))
 
     def _tables(
-        self,
-        fusion: FusedScan,
-        pipeline: Pipeline,
-        rank: int,
-        each: Iterable[tuple[Any, str]],
-        meters: Meters,
-        told: bool,
+        self, fusion: FusedScan, pipeline: Pipeline, bundle: Sequence[NumberedPiece], meters: Meters, told: bool
     ) -> Iterator[pa.Table]:
         given = 0
-        for number, (piece, name) in enumerate(each):
+        for one in bundle:
             step = None if fusion.read_step is None else max(1, fusion.read_step - given)
-            applying = ShardContext(name, rank + number, budget_bytes=self.budget_bytes, ahead=step is None)
-            for table in self._of_piece(fusion, pipeline, piece, applying, step, meters):
+            for table in self._of_piece(fusion, pipeline, one, step, meters):
                 # Extra outputs are for who writes.
-                if not isinstance(table, SideTable):
+                if not isinstance(table, SideTable | ShardWaits):
                     given += table.num_rows
-                    yield table if told else with_piece(table, fusion.source.label(piece))
+                    yield table if told else with_piece(table, one.piece.label)
 
     def _of_piece(
-        self, fusion: FusedScan, pipeline: Pipeline, piece: Any, how: ShardContext, step: int | None, meters: Meters
+        self, fusion: FusedScan, pipeline: Pipeline, one: NumberedPiece, step: int | None, meters: Meters
     ) -> Iterator[Any]:
-        source, tally = fusion.source, ShardBooks(BadRowBudget())
-        batches = source.read(piece, fusion.view, read_rows(fusion.operators), tally)
+        tally, label = ShardBooks(BadRowBudget()), one.piece.label
+        how = ShardContext(one.name, one.rank, budget_bytes=self.budget_bytes, ahead=step is None)
+        batches = fusion.source.read(one.piece.data, fusion.view, read_rows(fusion.operators), tally)
         try:
-            read = reading(paced(batches, step), meters.read)
-            made = wait_between(pipeline.stream(read, tally, how, meters.steps), tally, SystemClock())
-            yield from (one for one in made if not isinstance(one, ShardWaits))
+            made = stage_tables(pipeline, [(how, paced(batches, step))], tally, meters)
+            yield from wait_between(made, tally, SystemClock())
             tally.close()
         except Exception as error:
-            error.add_note(f"while {source.label(piece)} was read")
+            error.add_note(f"while {label} was read")
             raise
         if tally.quarantine is not None:
             get_logger().warning(
                 "bad rows are left out",
-                input=source.label(piece),
+                input=label,
                 rows=tally.books.quarantined,
                 reasons=tally.reasons(),
                 next="a job, or write_parquet, keeps them in its quarantine",
             )
 
 
-def ranked_pieces(fusions: Sequence[FusedScan]) -> Iterator[tuple[int, int, tuple[Any, ...], tuple[str, ...]]]:
-    """Yields bundles of pieces, each with the number of its source, how many pieces there are before, and what they
-    are called."""
-    rank, names, part = 0, Names(), 0
-    for number, one in enumerate(fusions):
-        if one.part != part:
-            names, part = Names(), one.part
-        for bundle in one.source.bundles():
-            yield number, rank, bundle, tuple(names.of(one.source.shard(piece)) for piece in bundle)
-            rank += len(bundle)
+def ranked_pieces(fusions: Sequence[FusedScan]) -> Iterator[tuple[NumberedPiece, ...]]:
+    """Yields the pieces of what is read, in bundles that one task reads."""
+    return numbered([one.source for one in fusions], [one.part for one in fusions])

@@ -587,9 +587,9 @@ class TestAsAProcess:
         del source
         hangs = SCRIPT.replace(
             'if __name__ == "__main__":',
-            "import curate.driver.prepare as prepare\n"
+            "import curate.sources.inputs as inputs\n"
             "def hang(*_):\n    print('listing', flush=True)\n    sys.stdin.read()\n"
-            "prepare.list_inputs = hang\n"
+            "inputs.list_inputs = hang\n"
             'if __name__ == "__main__":',
         )
         (tmp_path / "hangs.py").write_text(hangs)

@@ -15,6 +15,7 @@ from curate.job.asset import Asset
 from curate.job.job import Job
 from curate.job.params import param
 from curate.job.shapes import FileJob, TextJob
+from curate.sources.inputs import FileRows
 from tests.job.inline import refusing
 
 
@@ -229,9 +230,10 @@ class TestSettings:
         ],
     )
     def test_columns_are_names_types_or_fields(self, columns: Any, types: Any, required: set[str]) -> None:
-        spec = define(process=lambda self, batch: batch, columns=columns)().spec()
-        assert spec.columns == (types or {"a": pa.int8(), "b": pa.int8()})
-        assert spec.required == required
+        rows = define(process=lambda self, batch: batch, columns=columns)().spec().rows
+        assert isinstance(rows, FileRows)
+        assert rows.columns == (types or {"a": pa.int8(), "b": pa.int8()})
+        assert rows.required == required
 
     @pytest.mark.parametrize(
         ("name", "job"),

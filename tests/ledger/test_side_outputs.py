@@ -38,6 +38,7 @@ from curate.pipeline.pipeline import Pipeline, ShardContext
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import ActorPool, BatchPosition, Compute, SideTable
 from curate.stage.messages import TaskInput
+from curate.stage.program import StageProgram
 from curate.storage.memory import clear
 from curate.storage.open import open_store
 from curate.tasks.shard import Shard
@@ -333,7 +334,7 @@ class TestResuming:
         (tmp_path / "out/s1.parquet").unlink()
         side = tmp_path / "out/_side/odd/s1.parquet"
         replacing = Replacing(side)
-        made.operator = replacing.around(made.operator)
+        replacing.around(made.spec.operator)
         (source / "s1.jsonl").write_text('{"n": 7}\n{"n": 8}\n')
         [record] = made.run(piece(now(shard), attempt=1))
         assert record.failure is None
@@ -424,7 +425,9 @@ class Replacing:
 
 def program(out: Path) -> tuple[Any, Shard]:
     """Returns what a worker of the job runs, and its shard s1."""
-    made = Halves().spec().program("run-1", str(out), {Format.JSONL: pa.schema([("n", pa.int64())])}, f"{out}/tmp")
+    spec = Halves().spec()
+    spec = replace(spec, rows=spec.rows.holding({Format.JSONL: pa.schema([("n", pa.int64())])}))
+    made = StageProgram(spec, "run-1", str(out), f"{out}/tmp")
     found = read_failures(str(out))
     return made, found.shard("s1")[1]
 

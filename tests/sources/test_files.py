@@ -107,7 +107,7 @@ class TestSplit:
             parts = in_parts(found, shard_bytes)
             assert parts.take_all() == expected
         assert found.take_all() == expected
-        shards = list(source_of(parts).pieces())
+        shards = [piece.data for piece in source_of(parts).pieces()]
         assert (len(shards) > 3) == splits
         assert {shard.kind for shard in shards} >= {SliceKind.WHOLE} or splits
 
@@ -123,7 +123,7 @@ class TestSplit:
         plan = pa.concat_tables(
             [pq.read_table(part) for part in sorted((tmp_path / "out/_curate/plan").glob("*.parquet"))]
         ).to_pylist()
-        shards = list(source_of(in_parts(read(tmp_path / "in"), 1500)).pieces())
+        shards = [piece.data for piece in source_of(in_parts(read(tmp_path / "in"), 1500)).pieces()]
         assert [(one.id, one.uri, one.kind, one.start, one.stop, one.size_bytes) for one in shards] == [
             (row["id"], row["uri"], row["kind"], row["start"], row["stop"], row["size_bytes"]) for row in plan
         ]
@@ -144,8 +144,8 @@ class TestSplit:
             found = in_parts(curate.read_parquet(tmp_path), shard_bytes)
             source = source_of(found)
             sizes = [
-                sum(len(table) for table in source.read(shard, Projection(), 7, ShardBooks(BadRowBudget())))
-                for shard in source.pieces()
+                sum(len(table) for table in source.read(piece.data, Projection(), 7, ShardBooks(BadRowBudget())))
+                for piece in source.pieces()
             ]
             seen: list[int] = []
             rows = found.map_batches(lambda batch, seen=seen: seen.append(len(batch)) or batch, batch_size=7).take_all()
@@ -224,9 +224,9 @@ class TestMemory:
         plan = found._plan
         assert isinstance(plan, Scan)
         pieces = list(plan.source.pieces())
-        assert [len(piece[1]) for piece in pieces] == [1000] * 5 + [3]
+        assert [len(piece.data) for piece in pieces] == [1000] * 5 + [3]
         assert max(len(pickle.dumps(piece)) for piece in pieces) < 10_000
-        assert [plan.source.bare().shard(piece) for piece in pieces[:2]] == [
+        assert [piece.id for piece in pieces[:2]] == [
             "part-00000-of-00006",
             "part-00001-of-00006",
         ]
@@ -239,10 +239,10 @@ class TestMemory:
 
 def test_a_shard_is_named_in_errors(tmp_path: Path) -> None:
     """By its file, and by its part of it."""
-    source = source_of(curate.read_json(made_one(tmp_path)))
-    assert source.label(whole("a", "/x/a.jsonl", 1, "")) == "/x/a.jsonl"
+    [piece] = source_of(curate.read_json(made_one(tmp_path))).pieces()
+    assert piece.label == str(tmp_path / "a.jsonl")
     part = Shard("a.part-00000-of-00002", "/x/a.jsonl", SliceKind.BYTES, 0, 5000, 5000, 10_000, "")
-    assert source.label(part) == "/x/a.jsonl, bytes 0 to 5,000,"
+    assert files.label(part) == "/x/a.jsonl, bytes 0 to 5,000,"
 
 
 def made_one(folder: Path) -> Path:

@@ -1,0 +1,169 @@
+"""The files that a run is given, as what a stage reads: their rows, or the files themselves.
+
+Outputs are named after them. A job that takes files has them as its batches: its operator is called with each, as
+others are with tables. So what it loads, hides and measures is an operator's as ever, and nothing but this file knows
+that there are no rows to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+
+from curate.arrow.unknown import all_nullable, empty
+from curate.errors import CorruptInput, GenerationMismatch, ObjectNotFound
+from curate.formats.encoding import Encoding, Format, ReadAs, detect
+from curate.formats.rows import SAMPLED_FILES, read, sample_schema
+from curate.log import get_logger
+from curate.pipeline.shard_books import ShardBooks, counted
+from curate.sources.listing import Inputs, list_inputs
+from curate.sources.patterns import InputPattern
+from curate.sources.protocol import RowSource, StoreOf
+from curate.storage.protocol import Object, Store
+from curate.tasks.shard import Shard
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """One input object as `process_file` sees it."""
+
+    uri: str
+    size: int
+    """Stored bytes."""
+    generation: str
+    _store: Store = field(repr=False)
+
+    def open(self) -> BinaryIO:
+        """Returns a seekable, buffered stream over the stored bytes; nothing is read before it is asked for.
+
+        Raises CorruptInput if the object is gone or was replaced after the plan was made.
+        """
+        try:
+            return self._store.open(Object(self.uri, self.size, self.generation))
+        except (ObjectNotFound, GenerationMismatch) as error:
+            raise CorruptInput(str(error)) from error
+
+
+class InputFiles(RowSource):
+    """The files themselves, whatever is in them: each is one shard, and one batch, an `InputFile`."""
+
+    grows = True
+
+    def inputs(self, patterns: Sequence[InputPattern], store_of: StoreOf) -> Inputs:
+        return list_inputs(patterns, store_of)
+
+    def holder(self, shard: str, rank: int) -> str:
+        del rank
+        return shard
+
+    def parts(
+        self, shard: Shard, rank: int, given: Any, batch_rows: int, tally: ShardBooks, store_of: StoreOf
+    ) -> Iterator[tuple[str, int, Iterator[Any]]]:
+        del given, batch_rows, tally
+        file = InputFile(shard.uri, shard.object_bytes, shard.generation, store_of(shard.uri))
+        yield shard.id, rank, iter([file])
+
+
+@dataclass(frozen=True)
+class FileRows(InputFiles):
+    """The rows of the files."""
+
+    columns: Mapping[str, Any] | None = None
+    """Names of the columns to read, with an Arrow type or None (inferred); None: all columns."""
+    required: frozenset[str] = frozenset()
+    """Columns in which a null makes a bad row."""
+    how: ReadAs | None = None
+    """How files are read; None: as their suffixes say."""
+    held: Mapping[str, pa.Schema] = field(default_factory=dict)
+    """The schemas of what is to be read, by format, once they are known."""
+
+    @property
+    def schemas(self) -> Mapping[str, pa.Schema]:
+        return self.held
+
+    @property
+    def row_schemas(self) -> Sequence[pa.Schema]:
+        return list(map(all_nullable, self.held.values()))
+
+    def blank(self) -> pa.Table | None:
+        return empty(next(iter(self.held.values())))
+
+    def holding(self, schemas: Mapping[str, pa.Schema]) -> FileRows:
+        return replace(self, held=schemas)
+
+    def encoding(self, uri: str) -> Encoding:
+        return detect(uri, self.how)
+
+    def sampled(
+        self, inputs: Inputs, undone: Sequence[str], store_of: StoreOf, stored: Callable[[str], pa.Schema | None]
+    ) -> FileRows:
+        # A planned input may be gone, and be the last of its format: its shard has to fail for that and nothing else.
+        by_format: dict[Format, list[int]] = {self.encoding(uri).format: [] for uri in undone}
+        uris, sizes = (inputs.table[name].to_pylist() for name in ("uri", "size"))
+        for row, (uri, size) in enumerate(zip(uris, sizes, strict=True)):
+            rows = by_format.get(self.encoding(uri).format)
+            if rows is not None and size and len(rows) < SAMPLED_FILES:
+                rows.append(row)
+        schemas: dict[str, pa.Schema] = {}
+        for format, rows in by_format.items():
+            schema = stored(format.value)
+            schemas[format.value] = self._sample(inputs, rows, store_of) if schema is None else schema
+        return self.holding(schemas)
+
+    def _sample(self, inputs: Inputs, rows: Sequence[int], store_of: StoreOf) -> pa.Schema:
+        """Returns the schema of the first of these inputs that has rows and can be read."""
+        schema, _, problem = first_schema(
+            inputs.table.take(pa.array(rows, pa.int64())), self.encoding, store_of, self.columns
+        )
+        if not len(schema):
+            if problem is not None:
+                get_logger().warning("the first inputs cannot be read", error=str(problem))
+            schema = pa.schema([(name, type or pa.string()) for name, type in (self.columns or {}).items()])
+        return pa.schema([one.with_nullable(one.name not in self.required) for one in schema])
+
+    def parts(
+        self, shard: Shard, rank: int, given: Any, batch_rows: int, tally: ShardBooks, store_of: StoreOf
+    ) -> Iterator[tuple[str, int, Iterator[Any]]]:
+        del given
+        yield shard.id, rank, self.rows(shard, batch_rows, tally, store_of)
+
+    def rows(self, shard: Shard, batch_rows: int, tally: ShardBooks, store_of: StoreOf) -> Iterator[pa.Table]:
+        """Yields the rows of a shard, which are booked as they are taken; those that do not fit are bad."""
+        encoding = self.encoding(shard.uri)
+        tables = read(
+            store_of(shard.uri),
+            Object(shard.uri, shard.object_bytes, shard.generation),
+            encoding,
+            shard.kind,
+            shard.start,
+            shard.stop,
+            schema=self.held[encoding.format.value],
+            batch_rows=batch_rows,
+            on_bad_row=tally.bad_row,
+        )
+        return counted(tables, tally)
+
+
+def first_schema(
+    files: pa.Table,
+    encoding: Callable[[str], Encoding],
+    store_of: StoreOf,
+    columns: Mapping[str, Any] | None = None,
+) -> tuple[pa.Schema, str, CorruptInput | None]:
+    """Returns the schema of the first of some listed files that can be read and has columns, of these `columns`; the
+    URI of the last one that could be read; and what the first one said that could not."""
+    schema, first, problem = pa.schema([]), "", None
+    for one in files.to_pylist():
+        item = Object(one["uri"], one["size"], one["generation"])
+        try:
+            schema = sample_schema(store_of(item.uri), item, encoding(item.uri), columns)
+        except CorruptInput as error:
+            problem = problem or error
+            continue
+        first = item.uri
+        if len(schema):
+            break
+    return schema, first, problem

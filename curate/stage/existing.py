@@ -1,0 +1,119 @@
+"""Outputs that are there already, as a worker finds them: its own job's count, foreign ones give way, or it does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from curate import log
+from curate.errors import ConfigError, CorruptInput, GenerationMismatch, ObjectNotFound
+from curate.formats.record import OutputFormat, read_record
+from curate.ledger.ledger import Ledger
+from curate.pipeline.classify import ForeignOutputError
+from curate.stage.outputs import NameConflict, books_of
+from curate.storage.protocol import Object, Store
+from curate.tasks.failure import ShardRecord
+
+
+@dataclass(frozen=True, slots=True)
+class ExistingOutputs:
+    """What is there below the output prefix of a job, whose identity is `fingerprint`.
+
+    `over` are the generations of outputs that are out of date, by URI: such a one is none.
+    """
+
+    store: Store
+    root: str
+    fingerprint: str
+    format: OutputFormat
+    codec: str
+    over: Mapping[str, str]
+
+    def record(self, index: int, uri: str) -> ShardRecord | None:
+        """Returns the record of a shard's output if there is one; a foreign one is removed first, and there is none."""
+        try:
+            found = self.store.stat(uri)
+        except ObjectNotFound:
+            return None
+        if self.over.get(uri) == found.generation:
+            return None
+        try:
+            books = books_of(self.store, found, self.format, self.codec, self.fingerprint)
+        except ForeignOutputError as error:
+            self._remove_foreign(found, error)
+            return None
+        except CorruptInput as error:
+            if isinstance(error.__cause__, ObjectNotFound):
+                return None  # since it was looked at
+            raise
+        return ShardRecord(index, 0.0, books=books, generation=found.generation, bytes_out=found.size, existed=True)
+
+    def winner(self, index: int, uri: str) -> ShardRecord:
+        """Returns the record of an output that was in the way of one of other bytes.
+
+        Another attempt won with different bytes: its output counts, and the difference is reported."""
+        done = self.record(index, uri)
+        if done is None:
+            raise ForeignOutputError(
+                f"{uri} held other bytes when it was published and is free now: an output of another identity was "
+                "removed; the shard runs again"
+            )
+        return ShardRecord(index, 0.0, None, done.books, done.generation, done.bytes_out, existed=True, different=True)
+
+    def in_the_way(self, index: int, uri: str, taken: NameConflict, replaced: dict[str, str]) -> ShardRecord | None:
+        """Returns the record of the main output if there is one; else None, with the extra ones in `replaced`.
+
+        Raises ConfigError if one was not written by curate, or the output is another job's now.
+        """
+        done = self.record(index, uri)
+        if done is not None:
+            return replace(done, different=True)
+        # The same order tells here as below: whoever overwrote the job did so before it published anything.
+        self._refuse_if_overwritten()
+        for found in taken.objects:
+            try:
+                record = read_record(self.store, found, self.format, self.codec)
+            except CorruptInput:
+                record = None
+            if record is None:
+                raise ConfigError(
+                    f"{found.uri} was not written by curate, but it has the name of an extra output; move it, or use "
+                    "another --output"
+                )
+            replaced[found.uri] = found.generation
+            log.get_logger().warning(
+                "an extra output without its main one has other bytes; the shard runs again to replace it",
+                output=found.uri,
+            )
+        return None
+
+    def _remove_foreign(self, found: Object, error: ForeignOutputError) -> None:
+        """Removes what a zombie of a job that was overwritten had published, and nothing else.
+
+        It might be the other way round: this worker may be the zombie. The order tells. A job takes a prefix over
+        before it publishes outputs. So `job.json`, read after an output was seen, names a later job than this one if
+        the output belongs to a later job. And what is removed is the generation that was seen.
+
+        Raises ConfigError if the output is another job's now; ForeignOutputError if someone else was there first.
+        """
+        self._refuse_if_overwritten()
+        try:
+            self.store.delete(found.uri, found.generation)
+        except GenerationMismatch:
+            raise ForeignOutputError(
+                f"{error}; it was replaced while it was looked at; the shard runs again"
+            ) from error
+        log.get_logger().warning("an output of another identity was removed", output=found.uri, error=str(error))
+
+    def _refuse_if_overwritten(self) -> None:
+        """Raises ConfigError if the output is another job's now."""
+        try:
+            owner = Ledger(self.store, self.root).read_job()["fingerprint"]
+        except ObjectNotFound:
+            owner = "none: job.json is gone"
+        if owner != self.fingerprint:
+            raise ConfigError(
+                f"{self.root} is the output of another job by now (identity {owner}, this worker's is "
+                f"{self.fingerprint}): it was overwritten while this run went on; nothing was changed. Let the other "
+                "run end, or use another --output"
+            )
