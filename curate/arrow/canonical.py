@@ -9,16 +9,15 @@ is null.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from curate.arrow.recast import Misfit, decoded, recast
 from curate.arrow.schema import conform
 from curate.arrow.sizes import per_schema
-from curate.arrow.values import Misfit, recast
+from curate.arrow.types import contains, is_list_view, plain_type
 from curate.errors import ConfigError
 
 
@@ -49,7 +48,7 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
     stored = pa.schema([_plain_field(field) for field in schema])
     for field in stored:
         try:
-            if _has(field.type, _is_unmovable):
+            if contains(field.type, _is_unmovable):
                 raise pa.ArrowNotImplementedError("its rows have no size of their own")
             pc.take(pa.nulls(0, field.type), pa.array([], pa.uint64()))
         except pa.ArrowNotImplementedError as error:
@@ -75,7 +74,7 @@ def restore_types(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Returns a table, its columns that were stored plain in the way of `schema` again."""
     for at, field in enumerate(table.schema):
         to = schema.field(field.name) if field.name in schema.names else field
-        if not to.type.equals(field.type) and _plain(to.type).equals(field.type):
+        if not to.type.equals(field.type) and plain_type(to.type).equals(field.type):
             try:
                 chunks = [recast(chunk, to.type) for chunk in table.column(at).chunks]
             except (Misfit, pa.ArrowException):  # more values than the indexes of a dictionary can count
@@ -85,27 +84,7 @@ def restore_types(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _plain_field(field: pa.Field) -> pa.Field:
-    return pa.field(field.name, _plain(field.type), field.nullable)
-
-
-def _plain(type: pa.DataType) -> pa.DataType:
-    if pt.is_dictionary(type) or pt.is_run_end_encoded(type):
-        return _plain(type.value_type)
-    if pt.is_string_view(type):
-        return pa.string()
-    if pt.is_binary_view(type):
-        return pa.binary()
-    if pt.is_struct(type):
-        return pa.struct([_plain_field(field) for field in type.fields])
-    if pt.is_map(type):
-        return pa.map_(_plain_field(type.key_field), _plain_field(type.item_field), keys_sorted=type.keys_sorted)
-    if pt.is_fixed_size_list(type):
-        return pa.list_(_plain_field(type.value_field), type.list_size)
-    if pt.is_list(type):
-        return pa.list_(_plain_field(type.value_field))
-    if pt.is_large_list(type):
-        return pa.large_list(_plain_field(type.value_field))
-    return type
+    return pa.field(field.name, plain_type(field.type), field.nullable)
 
 
 def conform_plain(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -118,31 +97,19 @@ def conform_plain(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _made_plain(column: pa.ChunkedArray, plain: pa.DataType) -> pa.ChunkedArray:
-    if pt.is_dictionary(column.type):
-        # Arrow casts no dictionary of nested values.
-        chunks = [chunk.dictionary_decode() for chunk in column.chunks]
-        column = pa.chunked_array(chunks, column.type.value_type)
-    elif pt.is_run_end_encoded(column.type):
-        column = pc.run_end_decode(column)
+    column = decoded(column)  # Arrow casts no dictionary of nested values
     return column if column.type.equals(plain) else column.cast(plain)
 
 
 @per_schema
 def _with_structs(schema: pa.Schema) -> list[int]:
     """Returns the numbers of the columns in which a struct may be null."""
-    return [at for at, field in enumerate(schema) if _has(field.type, pt.is_struct)]
-
-
-def _has(type: pa.DataType, is_wanted: Callable[[pa.DataType], bool]) -> bool:
-    """Returns whether it, or a type in it, is one of those."""
-    if isinstance(type, pa.BaseExtensionType):
-        return _has(type.storage_type, is_wanted)
-    return is_wanted(type) or any(_has(type.field(at).type, is_wanted) for at in range(type.num_fields))
+    return [at for at, field in enumerate(schema) if contains(field.type, pt.is_struct)]
 
 
 def _is_unmovable(type: pa.DataType) -> bool:
     # Arrow takes rows of a view of lists with all values, and casts views that have nulls to broken lists.
-    return bool(pt.is_union(type) or pt.is_list_view(type) or pt.is_large_list_view(type))
+    return bool(pt.is_union(type) or is_list_view(type))
 
 
 def zero_nulls(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -156,7 +123,7 @@ def zero_nulls(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def _emptied(array: pa.Array) -> pa.Array:
     """Returns the values, in whose structs fields are null where the struct is."""
     type = array.type
-    if not _has(type, pt.is_struct):
+    if not contains(type, pt.is_struct):
         return array
     if isinstance(type, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(type, _emptied(array.storage))

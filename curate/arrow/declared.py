@@ -8,7 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from curate.arrow.schema import cast, schema_text, widens
+from curate.arrow.recast import recast
+from curate.arrow.schema import cast, format_schema, widens
+from curate.arrow.types import is_binary, is_encoded, is_list, is_list_view, is_text
 from curate.errors import ConfigError, SchemaMismatch, did_you_mean
 
 
@@ -50,8 +52,8 @@ def as_declared(table: pa.Table, schema: pa.Schema, where: str, rows: str) -> pa
     missing += [f"{name!r} is not declared" for name in names if name not in schema.names]
     if missing:
         raise SchemaMismatch(
-            f"{where} gave columns ({schema_text(table.schema)}) of {rows}, and declared are ({schema_text(schema)}): "
-            f"{'; '.join(missing)}; change what it returns, or output_schema"
+            f"{where} gave columns ({format_schema(table.schema)}) of {rows}, and declared are "
+            f"({format_schema(schema)}): {'; '.join(missing)}; change what it returns, or output_schema"
         )
     columns = []
     for field in schema:
@@ -85,6 +87,10 @@ def cast_exactly(column: pa.ChunkedArray, type: pa.DataType) -> pa.ChunkedArray:
         return pa.chunked_array([pa.ExtensionArray.from_storage(type, chunk) for chunk in storage.chunks], type)
     if not _alike(column.type, type):
         raise _LossError("a value of the one is none of the other")
+    if is_list_view(column.type):
+        return cast_exactly(_stored_as(column, pa.large_list(column.type.value_field)), type)
+    if is_list_view(type):
+        return _stored_as(cast_exactly(column, pa.large_list(type.value_field)), type)
     try:
         if widens(column.type, type):
             return cast("", column, pa.field("", type))
@@ -94,6 +100,10 @@ def cast_exactly(column: pa.ChunkedArray, type: pa.DataType) -> pa.ChunkedArray:
     except (pa.ArrowException, SchemaMismatch) as error:
         raise _LossError(str(error)) from error
     raise _LossError("values would not be what they were")
+
+
+def _stored_as(column: pa.ChunkedArray, type: pa.DataType) -> pa.ChunkedArray:
+    return pa.chunked_array([recast(chunk, type) for chunk in column.chunks], type)
 
 
 def _cast(column: pa.ChunkedArray, type: pa.DataType) -> pa.ChunkedArray:
@@ -118,35 +128,26 @@ def _same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
 _KINDS = (
     ("boolean", pt.is_boolean),
     ("number", lambda type: pt.is_integer(type) or pt.is_floating(type) or pt.is_decimal(type)),
-    ("text", lambda type: pt.is_string(type) or pt.is_large_string(type) or pt.is_string_view(type)),
-    (
-        "bytes",
-        lambda type: (
-            pt.is_binary(type) or pt.is_large_binary(type) or pt.is_binary_view(type) or pt.is_fixed_size_binary(type)
-        ),
-    ),
+    ("text", is_text),
+    ("bytes", is_binary),
     ("date", pt.is_date),
     ("time", pt.is_time),
     ("moment", lambda type: pt.is_timestamp(type) and type.tz is not None),
     ("timestamp", pt.is_timestamp),
     ("duration", pt.is_duration),
-    ("list", lambda type: pt.is_list(type) or pt.is_large_list(type) or pt.is_fixed_size_list(type) or _is_view(type)),
+    ("list", is_list),
     ("struct", pt.is_struct),
     ("map", pt.is_map),
 )
-
-
-def _is_view(type: pa.DataType) -> bool:
-    return bool(pt.is_list_view(type) or pt.is_large_list_view(type))
 
 
 def _alike(found: pa.DataType, declared: pa.DataType) -> bool:
     """Returns whether values of two types are of one kind, at every depth."""
     if pt.is_null(found) or found.equals(declared):
         return True
-    if pt.is_dictionary(found) or pt.is_run_end_encoded(found):
+    if is_encoded(found):
         return _alike(found.value_type, declared)
-    if pt.is_dictionary(declared) or pt.is_run_end_encoded(declared):
+    if is_encoded(declared):
         return _alike(found, declared.value_type)
     kinds = [next((name for name, is_one in _KINDS if is_one(type)), None) for type in (found, declared)]
     if kinds[0] is None or kinds[0] != kinds[1]:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from curate.arrow.order import rows_where
-from curate.arrow.schema import describe
+from curate.arrow.schema import format_schema
 from curate.arrow.unknown import empty
 from curate.errors import ConfigError, did_you_mean
 
@@ -66,7 +66,7 @@ def type_of(expression: Any, schema: pa.Schema, where: str) -> pa.DataType:
 def _problem(error: Exception, schema: pa.Schema) -> str:
     found = _NO_MATCH.match(str(error))
     if found is None:
-        return f"{error}; the rows have {describe(schema)}"
+        return f"{error}; the rows have {format_schema(schema)}"
     return unknown_column(found[1] or found[2], schema.names)
 
 

@@ -16,6 +16,7 @@ import pyarrow.types as pt
 
 from curate.arrow.offsets import one_array
 from curate.arrow.order import Order
+from curate.arrow.types import is_text_or_binary
 from curate.errors import SumOverflow
 
 Numbers = np.ndarray[Any, Any]
@@ -168,17 +169,13 @@ def _numbered(values: pa.Array) -> Groups | None:
             there = np.zeros(int(most) - int(least) + 1, bool)
             there[places] = True
             return Groups((np.cumsum(there) - 1).take(places), int(there.sum()))
-    elif not (pt.is_primitive(type) or pt.is_null(type) or _is_bytes(type)) or pt.is_float16(type):
+    elif not (pt.is_primitive(type) or pt.is_null(type) or is_text_or_binary(type)) or pt.is_float16(type):
         return None
     try:
         found = values.dictionary_encode("encode")
     except pa.ArrowNotImplementedError:
         return None
     return Groups(found.indices.to_numpy().astype(np.int64), len(found.dictionary))
-
-
-def _is_bytes(type: pa.DataType) -> bool:
-    return any(is_one(type) for is_one in (pt.is_string, pt.is_large_string, pt.is_binary, pt.is_large_binary))
 
 
 def _valid(values: pa.Array) -> Numbers:

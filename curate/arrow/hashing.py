@@ -36,6 +36,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from curate.arrow.types import is_list, is_text, is_text_or_binary
 from curate.errors import ConfigError
 
 VERSION = 1
@@ -243,8 +244,8 @@ def _present(array: pa.Array, how: _Hash) -> list[Words]:
         return how.words("integer", _numbers(array.cast(pa.int64())).view(np.uint64))
     if types.is_floating(type):
         return how.words("floating", _doubles(array))
-    if _is_text(type) or _is_binary(type):
-        return how.bytes("text" if _is_text(type) else "bytes", array)
+    if is_text_or_binary(type):
+        return how.bytes("text" if is_text(type) else "bytes", array)
     if types.is_decimal(type):
         return how.bytes("decimal", _digits(array))
     if types.is_date(type):
@@ -259,7 +260,7 @@ def _present(array: pa.Array, how: _Hash) -> list[Words]:
     if types.is_map(type):
         pair = pa.struct([pa.field("key", type.key_type, nullable=False), pa.field("value", type.item_type)])
         return _lists(array.cast(pa.list_(pair)), how)
-    if _is_list(type):
+    if is_list(type):
         return _lists(array, how)
     raise _NoEncoding(f"{type}, which has no canonical encoding; leave it out, or make texts or numbers of it")
 
@@ -294,26 +295,12 @@ def _lists(array: pa.Array, how: _Hash) -> list[Words]:
     return how.bytes("list", pa.Array.from_buffers(pa.large_binary(), len(array), buffers))
 
 
-def _is_list(type: pa.DataType) -> bool:
-    plain = pa.types.is_list(type) or pa.types.is_large_list(type) or pa.types.is_fixed_size_list(type)
-    return bool(plain or pa.types.is_list_view(type) or pa.types.is_large_list_view(type))
-
-
-def _is_text(type: pa.DataType) -> bool:
-    return bool(pa.types.is_string(type) or pa.types.is_large_string(type) or pa.types.is_string_view(type))
-
-
-def _is_binary(type: pa.DataType) -> bool:
-    plain = pa.types.is_binary(type) or pa.types.is_large_binary(type) or pa.types.is_binary_view(type)
-    return bool(plain or pa.types.is_fixed_size_binary(type))
-
-
 def _bytes(values: pa.Array) -> Any:
     """Returns texts or binary values as bytes, empty ones for nulls."""
     if not len(values):
         return ()
     if not pa.types.is_large_binary(values.type):
         # By way of large types: texts of views and of fixed size have no other cast that takes them all.
-        values = values.cast(pa.large_string() if _is_text(values.type) else pa.large_binary())
+        values = values.cast(pa.large_string() if is_text(values.type) else pa.large_binary())
         values = values.cast(pa.large_binary())
     return (values.fill_null(b"") if values.null_count else values).to_numpy(zero_copy_only=False)

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
+from curate.arrow.types import with_children
 from curate.errors import ShardError
 from curate.units import format_bytes
 
@@ -37,20 +38,8 @@ def wide_type(type: pa.DataType) -> pa.DataType:
         return pa.large_string()
     if pt.is_binary(type):
         return pa.large_binary()
-    if pt.is_list(type) or pt.is_large_list(type):
-        return pa.large_list(_wide_field(type.value_field))
-    if pt.is_fixed_size_list(type):
-        return pa.list_(_wide_field(type.value_field), type.list_size)
-    if pt.is_struct(type):
-        return pa.struct(list(map(_wide_field, type.fields)))
-    if pt.is_map(type):
-        # Its entries are counted by 32 bits, and are not bytes.
-        return pa.map_(_wide_field(type.key_field), _wide_field(type.item_field), keys_sorted=type.keys_sorted)
-    return type
-
-
-def _wide_field(field: pa.Field) -> pa.Field:
-    return field.with_type(wide_type(field.type))
+    wide = with_children(type, wide_type)
+    return pa.large_list(wide.value_field) if pt.is_list(type) else wide
 
 
 def take_column(column: pa.ChunkedArray, rows: pa.Array) -> pa.ChunkedArray:

@@ -19,7 +19,9 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from curate.arrow.offsets import take_column
+from curate.arrow.recast import decoded
 from curate.arrow.sorting import arrow_is_faster, changes, keys_of, sorted_rows
+from curate.arrow.types import is_encoded, is_text_or_binary
 from curate.arrow.values import fitted
 from curate.errors import ConfigError, did_you_mean
 
@@ -165,7 +167,7 @@ def rows_where(table: pa.Table, chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> 
 
 def _ordered(type: pa.DataType) -> bool:
     """Whether values of this type have an order."""
-    if pt.is_dictionary(type) or pt.is_run_end_encoded(type):
+    if is_encoded(type):
         return _ordered(type.value_type)
     return (
         pt.is_null(type)
@@ -174,34 +176,22 @@ def _ordered(type: pa.DataType) -> bool:
         or pt.is_floating(type)
         or pt.is_decimal(type)
         or (pt.is_temporal(type) and not pt.is_interval(type))
-        or _is_bytes(type)
+        or is_text_or_binary(type)
         or isinstance(type, pa.UuidType)
-    )
-
-
-def _is_bytes(type: pa.DataType) -> bool:
-    return bool(
-        pt.is_string(type)
-        or pt.is_large_string(type)
-        or pt.is_string_view(type)
-        or pt.is_binary(type)
-        or pt.is_large_binary(type)
-        or pt.is_binary_view(type)
-        or pt.is_fixed_size_binary(type)
     )
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Returns `column` in a type that Arrow sorts and compares, of the same order."""
     type = column.type
-    if pt.is_dictionary(type):
-        return _plain(column.cast(type.value_type))
-    if pt.is_run_end_encoded(type):
-        return _plain(pa.chunked_array([pc.run_end_decode(chunk) for chunk in column.chunks], type.value_type))
+    if is_encoded(type):
+        return _plain(decoded(column))
     if isinstance(type, pa.UuidType):
         return column.cast(type.storage_type)
     if pt.is_float16(type):
         return column.cast(pa.float32())
+    if pt.is_decimal(type) and type.scale < 0:
+        return column.cast(pa.decimal256(min(76, type.precision - type.scale), 0))
     if pt.is_decimal32(type) or pt.is_decimal64(type):
         return column.cast(pa.decimal128(type.precision, type.scale))
     if pt.is_string_view(type):
@@ -240,7 +230,7 @@ def _comparable(scalar: pa.Scalar, nulls: str) -> tuple[int, Any]:
     type = scalar.type
     if pt.is_temporal(type):
         return 0, scalar.value
-    if _is_bytes(type):
+    if is_text_or_binary(type):
         return 0, scalar.as_buffer().to_pybytes()
     value = scalar.as_py()
     if pt.is_floating(type) and value != value:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.types as pt
 
+from curate.arrow.types import is_binary, is_list, is_list_view, is_text, with_children
 from curate.errors import ConfigError, SchemaMismatch, did_you_mean
 
 NEXT = "bring them to one type first, such as by with_column(name, pc.field(name).cast(type)), or rename one"
@@ -32,17 +33,17 @@ def unify_schemas(what: str, schemas: Sequence[pa.Schema]) -> pa.Schema:
     types: dict[str, pa.DataType] = {}
     for field in (field for one in schemas for field in one):
         before = types.get(field.name, field.type)
-        both = _wider(before, field.type)
+        both = widen(before, field.type)
         if both is None:
             raise ConfigError(
                 f"{what}: the column {field.name!r} is {before} and {field.type}; the parts have "
-                f"{' and '.join(dict.fromkeys(f'({schema_text(one)})' for one in schemas))}: {NEXT}"
+                f"{' and '.join(dict.fromkeys(f'({format_schema(one)})' for one in schemas))}: {NEXT}"
             )
         types[field.name] = both
     return pa.schema(list(types.items()))
 
 
-def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+def widen(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """Returns the type that holds the values of both; None if there is none."""
     if one.equals(other):
         return one
@@ -69,17 +70,17 @@ def agreed(name: str, before: pa.Schema | None, found: pa.Schema) -> pa.Schema:
         except (pa.ArrowInvalid, pa.ArrowTypeError):
             pass
     error = SchemaMismatch(
-        f"{name} gave a batch with ({describe(found)}) after batches with ({describe(before)}); every batch must have "
-        "the same columns, of one type"
+        f"{name} gave a batch with ({format_schema(found)}) after batches with ({format_schema(before)}); every batch "
+        "must have the same columns, of one type"
     )
     error.returned = True
     raise error
 
 
-def describe(schema: pa.Schema) -> str:
+def format_schema(schema: pa.Schema) -> str:
     """Returns a schema in one line.
 
-    >>> describe(pa.schema([("id", pa.int64()), ("text", pa.string())]))
+    >>> format_schema(pa.schema([("id", pa.int64()), ("text", pa.string())]))
     'id: int64, text: string'
     """
     return ", ".join(f"{field.name}: {field.type}" for field in schema) or "no columns"
@@ -102,13 +103,7 @@ def plain_within(type: pa.DataType) -> pa.DataType:
     >>> plain_within(pa.struct([("word", pa.dictionary(pa.int32(), pa.string()))]))
     StructType(struct<word: string>)
     """
-    type = plain(type)
-    if pt.is_struct(type):
-        return pa.struct([field.with_type(plain_within(field.type)) for field in type.fields])
-    if pt.is_list(type) or pt.is_large_list(type):
-        make = pa.list_ if pt.is_list(type) else pa.large_list
-        return make(type.value_field.with_type(plain_within(type.value_type)))
-    return type
+    return with_children(plain(type), plain_within)
 
 
 def widens(found: pa.DataType, held: pa.DataType) -> bool:
@@ -117,10 +112,10 @@ def widens(found: pa.DataType, held: pa.DataType) -> bool:
         return True
     if pt.is_dictionary(found):
         return widens(found.value_type, held)
-    if _is_text(found):
-        return _is_text(held)
-    if _is_bytes(found):
-        return _is_bytes(held)
+    if is_text(found):
+        return is_text(held)
+    if is_binary(found):
+        return is_binary(held) and not pt.is_fixed_size_binary(held)
     if pt.is_integer(found):
         return _widens_integer(found, held)
     if pt.is_floating(found):
@@ -130,8 +125,9 @@ def widens(found: pa.DataType, held: pa.DataType) -> bool:
         return bool(whole and held.scale >= found.scale)
     if pt.is_timestamp(found) and pt.is_timestamp(held):
         return found.tz == held.tz and _UNITS.index(held.unit) >= _UNITS.index(found.unit)
-    if _is_list(found) and _is_list(held):
-        return widens(found.value_type, held.value_type)
+    if is_list(found) and is_list(held) and not is_list_view(found) and not is_list_view(held):
+        sized = pt.is_fixed_size_list(held) and not (pt.is_fixed_size_list(found) and found.list_size == held.list_size)
+        return not sized and widens(found.value_type, held.value_type)
     if pt.is_struct(found) and pt.is_struct(held):
         return [f.name for f in found] == [f.name for f in held] and all(
             widens(f.type, h.type) for f, h in zip(found, held, strict=True)
@@ -155,15 +151,7 @@ def in_parquet(type: pa.DataType) -> pa.DataType:
         return pa.time32("ms")
     if pt.is_date64(type):
         return pa.date32()
-    if pt.is_struct(type):
-        return pa.struct([field.with_type(in_parquet(field.type)) for field in type])
-    if pt.is_map(type):
-        return pa.map_(in_parquet(type.key_type), in_parquet(type.item_type))
-    if pt.is_fixed_size_list(type):
-        return pa.list_(in_parquet(type.value_type), type.list_size)
-    if pt.is_list(type):
-        return pa.list_(in_parquet(type.value_type))
-    return pa.large_list(in_parquet(type.value_type)) if pt.is_large_list(type) else type
+    return with_children(type, in_parquet)
 
 
 def readable(found: pa.DataType, held: pa.DataType) -> bool:
@@ -182,18 +170,6 @@ def _widens_integer(found: pa.DataType, held: pa.DataType) -> bool:
     return bool(pt.is_signed_integer(held) and held.bit_width > found.bit_width)
 
 
-def _is_text(type: pa.DataType) -> bool:
-    return bool(pt.is_string(type) or pt.is_large_string(type) or pt.is_string_view(type))
-
-
-def _is_bytes(type: pa.DataType) -> bool:
-    return bool(pt.is_binary(type) or pt.is_large_binary(type) or pt.is_binary_view(type))
-
-
-def _is_list(type: pa.DataType) -> bool:
-    return bool(pt.is_list(type) or pt.is_large_list(type))
-
-
 def cast(what: str, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     """Returns the column as the field's type. Raises SchemaMismatch if that is no widening, or not exact."""
     if column.type.equals(field.type):
@@ -210,11 +186,6 @@ def cast(what: str, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray
         raise SchemaMismatch(
             f"{what}: column {field.name!r} is {column.type}, expected {field.type}: {error}"
         ) from error
-
-
-def schema_text(schema: pa.Schema) -> str:
-    """Returns a schema as people are told."""
-    return ", ".join(f"{field.name}: {field.type}" for field in schema) or "no columns"
 
 
 def conform(table: pa.Table, schema: pa.Schema, what: str = "the output") -> pa.Table:

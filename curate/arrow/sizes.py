@@ -11,6 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from curate.arrow.types import is_list, is_text_or_binary
+
 
 def row_bytes(table: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Returns the bytes of each row, from its values alone: null or not, in whatever buffers they lie."""
@@ -40,16 +42,20 @@ def _sizes(array: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
         for child in array.flatten():  # with the struct's own nulls, so that what lies under them does not count
             total += _sizes(child)
         return total
-    if pt.is_list(type) or pt.is_large_list(type) or pt.is_map(type):
+    if is_list(type) or pt.is_map(type):
         lengths = pc.list_value_length(array) if not pt.is_map(type) else _map_lengths(array)
         counts = pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False).astype(np.int64)
         values = array.flatten() if not pt.is_map(type) else _map_values(array)
         ends = np.concatenate([[0], np.cumsum(_sizes(values))])
         stops = np.cumsum(counts)
         return np.asarray(ends[stops] - ends[stops - counts] + 4, np.int64)
-    if pt.is_string(type) or pt.is_binary(type) or pt.is_large_string(type) or pt.is_large_binary(type):
+    if pt.is_string_view(type) or pt.is_binary_view(type):
+        return _sizes(array.cast(pa.large_binary()))
+    if is_text_or_binary(type) and not pt.is_fixed_size_binary(type):
         lengths = pc.fill_null(pc.binary_length(array), 0).to_numpy(zero_copy_only=False)
         return np.asarray(lengths.astype(np.int64) + 4, np.int64)
+    if pt.is_run_end_encoded(type):
+        return _sizes(pc.run_end_decode(array))
     try:
         width = type.bit_width // 8
     except ValueError:

@@ -15,6 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from curate.arrow.types import is_text_or_binary
+
 Numbers = np.ndarray[Any, Any]
 
 Key = Callable[[Numbers], Numbers]
@@ -124,7 +126,7 @@ def _values(column: pa.ChunkedArray, absent: Numbers | None) -> Iterator[Key]:
         column = column.cast(pa.uint8())
     elif pt.is_temporal(type):
         column = column.cast(pa.int32() if type.bit_width == 32 else pa.int64())
-    elif _is_text(type):
+    elif is_text_or_binary(type):
         yield from _text(column)
         return
     elif not (pt.is_integer(type) or pt.is_floating(type)):
@@ -134,16 +136,6 @@ def _values(column: pa.ChunkedArray, absent: Numbers | None) -> Iterator[Key]:
     if absent is not None and pt.is_floating(type):
         values = np.where(absent, values.dtype.type(0), values)
     yield values.__getitem__
-
-
-def _is_text(type: pa.DataType) -> bool:
-    return bool(
-        pt.is_string(type)
-        or pt.is_large_string(type)
-        or pt.is_binary(type)
-        or pt.is_large_binary(type)
-        or pt.is_fixed_size_binary(type)
-    )
 
 
 def _text(column: pa.ChunkedArray) -> Iterator[Key]:

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from curate.arrow.sizes import per_schema
+from curate.arrow.types import is_list, with_children
 
 
 def find_nulls(columns: Iterable[pa.Array | pa.ChunkedArray], schema: pa.Schema, misfits: dict[int, str]) -> None:
@@ -63,8 +64,6 @@ def filled(type: pa.DataType, other: pa.DataType) -> pa.DataType:
         types = {other.field(k).name: other.field(k).type for k in range(other.num_fields)}
         fields = [type.field(k) for k in range(type.num_fields)]
         return pa.struct([one.with_type(filled(one.type, types.get(one.name, one.type))) for one in fields])
-    if pt.is_list(type):
-        return pa.list_(type.value_field.with_type(filled(type.value_type, other.value_type)))
-    if pt.is_large_list(type):
-        return pa.large_list(type.value_field.with_type(filled(type.value_type, other.value_type)))
+    if is_list(type):
+        return with_children(type, lambda one: filled(one, other.value_type))
     return type

@@ -20,34 +20,17 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from itertools import chain
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from curate.arrow.recast import Misfit, list_array, recast, tensor_shape
+from curate.arrow.types import contains, is_binary, is_encoded, is_list, is_text, with_children
+
 Values = Sequence[Any] | np.ndarray[Any, Any]
-
-
-def is_text(type: pa.DataType) -> bool:
-    """Returns whether values are text."""
-    return bool(pt.is_string(type) or pt.is_large_string(type) or pt.is_string_view(type))
-
-
-def is_bytes(type: pa.DataType) -> bool:
-    """Returns whether values are bytes, of any number."""
-    return bool(pt.is_binary(type) or pt.is_large_binary(type) or pt.is_binary_view(type))
-
-
-def is_list(type: pa.DataType) -> bool:
-    """Returns whether values are lists."""
-    views = pt.is_list_view(type) or pt.is_large_list_view(type)
-    return bool(views or pt.is_list(type) or pt.is_large_list(type) or pt.is_fixed_size_list(type))
-
-
-class Misfit(Exception):
-    """Values do not fit a type, or have none in common; the message is the reason."""
 
 
 _REFUSED = (pa.ArrowException, OverflowError, TypeError, ValueError, AttributeError)
@@ -75,7 +58,7 @@ def rounded(values: Values, type: pa.DataType) -> pa.Array | None:
     ([0.10000000149011612, 1.0], None, None)
     """
     array = fitted(values, type)
-    if array is not None or not has_type(type, pt.is_floating):
+    if array is not None or not contains(type, pt.is_floating):
         return array
     wide = fitted(values, _with_doubles(type))
     if wide is None:
@@ -87,26 +70,8 @@ def rounded(values: Values, type: pa.DataType) -> pa.Array | None:
     return made if _infinite(made) == _infinite(wide) else None
 
 
-def has_type(type: pa.DataType, is_wanted: Callable[[pa.DataType], bool]) -> bool:
-    """Returns whether it, or a type in it, is one of those; of an extension, only itself."""
-    if pt.is_dictionary(type) or pt.is_run_end_encoded(type):
-        return has_type(type.value_type, is_wanted)
-    return is_wanted(type) or any(has_type(type.field(at).type, is_wanted) for at in range(type.num_fields))
-
-
 def _with_doubles(type: pa.DataType) -> pa.DataType:
-    if pt.is_floating(type):
-        return pa.float64()
-    if pt.is_struct(type):
-        return pa.struct([field.with_type(_with_doubles(field.type)) for field in type.fields])
-    if pt.is_fixed_size_list(type):
-        return pa.list_(type.value_field.with_type(_with_doubles(type.value_type)), type.list_size)
-    if pt.is_list(type) or pt.is_large_list(type):
-        made = pa.list_ if pt.is_list(type) else pa.large_list
-        return made(type.value_field.with_type(_with_doubles(type.value_type)))
-    if pt.is_map(type):
-        return pa.map_(type.key_field, type.item_field.with_type(_with_doubles(type.item_type)))
-    return type
+    return pa.float64() if pt.is_floating(type) else with_children(type, _with_doubles)
 
 
 def _infinite(array: pa.Array) -> int:
@@ -279,7 +244,7 @@ def _of_type(values: list[Any], families: set[str], type: pa.DataType) -> pa.Arr
     """Returns an array of a type; raises Misfit, or what Arrow raises, if it does not hold the values exactly."""
     if isinstance(type, pa.BaseExtensionType):
         return _extension(values, families, type)
-    if pt.is_dictionary(type) or pt.is_run_end_encoded(type):
+    if is_encoded(type):
         return recast(_of_type(values, families, type.value_type), type)
     if pt.is_union(type):
         return _union(values, type)
@@ -317,8 +282,7 @@ _HELD: tuple[tuple[Callable[[pa.DataType], bool], set[str]], ...] = (
     (pt.is_floating, {"float", "int"}),
     (pt.is_decimal, {"decimal", "int"}),
     (is_text, {"str"}),
-    (is_bytes, {"bytes"}),
-    (pt.is_fixed_size_binary, {"bytes"}),
+    (is_binary, {"bytes"}),
     (pt.is_date, {"date"}),
     (pt.is_time, {"time"}),
     (pt.is_timestamp, {"datetime", "time64"}),
@@ -368,21 +332,7 @@ def _lists(values: list[Any], type: pa.DataType | None) -> pa.Array:
     element = _array(flat, None if type is None else type.value_type)
     if type is None:
         type = pa.list_(element.type) if len(element) < 1 << 31 else pa.large_list(element.type)
-    return _list_array(element, lengths, pa.array([value is None for value in values], pa.bool_()), type)
-
-
-def _list_array(element: pa.Array, lengths: np.ndarray[Any, Any], mask: pa.Array, type: pa.DataType) -> pa.Array:
-    if pt.is_fixed_size_list(type):
-        return pa.FixedSizeListArray.from_arrays(element, type=type, mask=mask)
-    ends = np.cumsum(lengths)
-    offset_type = pa.int64() if pt.is_large_list(type) or pt.is_large_list_view(type) else pa.int32()
-    if pt.is_list_view(type) or pt.is_large_list_view(type):
-        view = pa.ListViewArray if pt.is_list_view(type) else pa.LargeListViewArray
-        offsets, sizes = pa.array(ends - lengths, offset_type), pa.array(lengths, offset_type)
-        return view.from_arrays(offsets, sizes, element, type=type, mask=mask)
-    offsets = pa.array(np.concatenate([[0], ends]), offset_type)
-    made = pa.LargeListArray if pt.is_large_list(type) else pa.ListArray
-    return made.from_arrays(offsets, element, type=type, mask=mask)
+    return list_array(element, lengths, pa.array([value is None for value in values], pa.bool_()), type)
 
 
 def _flat(values: list[Any]) -> Values:
@@ -462,12 +412,6 @@ def _tensors(values: list[Any], type: pa.FixedShapeTensorType) -> list[Any]:
     return stored
 
 
-def tensor_shape(type: pa.FixedShapeTensorType) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Returns the shape of tensors as they are meant, and the order of their dimensions as they are stored."""
-    order = tuple(type.permutation or range(len(type.shape)))
-    return tuple(type.shape[axis] for axis in order), order
-
-
 def _union(values: list[Any], type: pa.DataType) -> pa.Array:
     """Returns values each as the first type of a union that holds it."""
     children: list[list[Any]] = [[] for _ in range(type.num_fields)]
@@ -489,100 +433,6 @@ def _union(values: list[Any], type: pa.DataType) -> pa.Array:
         array = pa.UnionArray.from_sparse(codes, made, names, type.type_codes)
     else:
         array = pa.UnionArray.from_dense(codes, pa.array(at, pa.int32()), made, names, type.type_codes)
-    return array if array.type.equals(type) else _misfit(f"{array.type} is not {type}")
-
-
-def _misfit(reason: str) -> NoReturn:
-    raise Misfit(reason)
-
-
-# Arrays of a type as another one
-
-
-def recast(array: pa.Array, type: pa.DataType | None) -> pa.Array:
-    """Returns an array as a type which the same values are stored as in another way; raises Misfit for any other type.
-
-    The same: text of any offsets, bytes of any, dictionaries, run-end encodings and extensions of them, instants of a
-    time zone that came without it (as numpy has them), days that came as milliseconds, lists of these.
-    """
-    if type is None or array.type.equals(type):
-        return array
-    if isinstance(array, pa.ExtensionArray):
-        array = array.storage
-    if pt.is_dictionary(array.type):
-        return recast(array.dictionary_decode(), type)
-    if isinstance(type, pa.BaseExtensionType):
-        return _extended(array, type)
-    if pt.is_dictionary(type):
-        encoded = recast(array, type.value_type).dictionary_encode()
-        return pa.DictionaryArray.from_arrays(
-            encoded.indices.cast(type.index_type), encoded.dictionary, ordered=type.ordered
-        )
-    if pt.is_run_end_encoded(type):
-        return pc.run_end_encode(recast(array, type.value_type), run_end_type=type.run_end_type)
-    if pt.is_null(array.type):
-        return pa.nulls(len(array), type)
-    if is_list(array.type) and is_list(type):
-        return _recast_lists(array, type)
-    if pt.is_struct(array.type) and pt.is_struct(type) and array.type.names == type.names:
-        fields = [recast(field, to.type) for field, to in zip(array.flatten(), type.fields, strict=True)]
-        return pa.StructArray.from_arrays(fields, fields=type.fields, mask=array.is_null())
-    if pt.is_map(array.type) and pt.is_map(type):
-        return _recast_map(array, type)
-    same = (
-        (is_text(array.type) and is_text(type))
-        or (is_bytes(array.type) and (is_bytes(type) or pt.is_fixed_size_binary(type)))
-        or (pt.is_timestamp(array.type) and pt.is_timestamp(type) and array.type == pa.timestamp(type.unit))
-        or (pt.is_timestamp(array.type) and pt.is_timestamp(type) and array.type == pa.timestamp("ns", type.tz))
-    )
-    if same:
-        return array.cast(type)
-    if pt.is_date64(type) and array.type == pa.timestamp("ms"):
-        days = array.cast(type)
-        return days if days.cast(array.type).equals(array) else _misfit("not whole days")
-    raise Misfit(f"{array.type} is not {type}")
-
-
-def _encoded(array: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Returns values by their places among others."""
-    try:
-        encoded = array.dictionary_encode()
-    except pa.ArrowNotImplementedError:  # lists, and what else Arrow cannot compare
-        return pa.array(np.arange(len(array)), mask=array.is_null().to_numpy(zero_copy_only=False)), array
-    return encoded.indices, encoded.dictionary
-
-
-def _recast_lists(array: pa.Array, type: pa.DataType) -> pa.Array:
-    lengths_of = array.value_lengths()
-    if pt.is_fixed_size_list(type) and (array.null_count or (lengths_of.to_numpy() != type.list_size).any()):
-        raise Misfit(f"a list is not of {type.list_size}")
-    lengths = lengths_of.fill_null(0).to_numpy(zero_copy_only=False)
-    return _list_array(recast(array.flatten(), type.value_type), lengths, array.is_null(), type)
-
-
-def _recast_map(array: pa.Array, type: pa.DataType) -> pa.Array:
-    start, stop = array.offsets[0].as_py(), array.offsets[-1].as_py()
-    keys = recast(array.keys.slice(start, stop - start), type.key_type)
-    items = recast(array.items.slice(start, stop - start), type.item_type)
-    return pa.MapArray.from_arrays(pc.subtract(array.offsets, start), keys, items, type=type, mask=array.is_null())
-
-
-def _extended(array: pa.Array, type: pa.DataType) -> pa.Array:
-    match type:
-        case pa.FixedShapeTensorType():
-            shape, order = tensor_shape(type)
-            stack, flat = [], array
-            while pt.is_list(flat.type) and not flat.null_count:
-                lengths = np.unique(flat.value_lengths().to_numpy())
-                stack.append(int(lengths[0]) if len(lengths) == 1 else -1)
-                flat = flat.flatten()
-            if tuple(stack) != shape or not flat.type.equals(type.value_type):
-                raise Misfit(f"{array.type} of {stack} is not {type}")
-            back = np.argsort(order) + 1
-            numbers = flat.to_numpy(zero_copy_only=False).reshape(len(array), *shape).transpose(0, *back).reshape(-1)
-            stored = pa.FixedSizeListArray.from_arrays(pa.array(numbers, type.value_type), type=type.storage_type)
-        case pa.Bool8Type() if pt.is_boolean(array.type):
-            stored = array.cast(pa.int8())
-        case _:
-            stored = recast(array, type.storage_type)
-    return pa.ExtensionArray.from_storage(type, stored)
+    if not array.type.equals(type):
+        raise Misfit(f"{array.type} is not {type}")
+    return array

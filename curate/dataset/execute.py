@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import cast
 
 import pyarrow as pa
 
@@ -19,25 +19,26 @@ from curate.errors import CheckpointFailed, ConfigError, ExchangeFailed
 from curate.exchange.kinds.zip import zipped_names
 from curate.exchange.protocol import unequal
 from curate.formats.encoding import Format
-from curate.formats.record import OutputFormat
-from curate.graph.graph import run_before
+from curate.graph.upstream import checkpoint_options, run_upstream
 from curate.ledger.stages import scratch_root
-from curate.ledger.summary import RunState, Summary
+from curate.ledger.summary import RunState
 from curate.observe.progress import NoDisplay
+from curate.operators.protocol import Operator
 from curate.pipeline.pipeline import Pipeline, ShardContext, in_order
 from curate.pipeline.retry_later import wait_between
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
-from curate.plan.nodes import Plan, known_row_count, may_be_incomplete
-from curate.plan.physical import First, Joined, Kept, Local, Physical, Spread, Tasks, Told, ZipRows, are_alike, cpus_of
+from curate.plan.nodes import Checkpoint, Marked, Plan, known_row_count, may_be_incomplete
+from curate.plan.physical import First, FromStages, Joined, Local, Physical, Tasks, ZipRows, are_alike, cpus_of
 from curate.plan.pushdown import fuse
-from curate.plan.stages import stage_of
+from curate.plan.rewrites import seeded
+from curate.plan.stages import reader_of
 from curate.runtime.backends import BACKENDS, make_backend
 from curate.runtime.protocol import Resources
 from curate.sources.files import files
 from curate.sources.protocol import Projection
 from curate.sources.shards import SourceRows
 from curate.stage.fusion import FusedScan
-from curate.stage.spec import MEMORY_BUDGET, StageSpec
+from curate.stage.spec import MEMORY_BUDGET, StageSpec, Upstream
 from curate.streaming.engine import STREAM_POLICY, stream_blocks
 from curate.streaming.prefetch import Stopped, never_stopped
 from curate.streaming.program import StreamProgram, ranked_pieces
@@ -122,20 +123,13 @@ def blocks(
             for one in inputs:
                 if not stopped():
                     yield from blocks(one, how, stopped, share, run)
-        case Kept(plan, path, operators):
-            write_checkpoint(plan, path, how, run)
-            source = files("read_parquet", Format.PARQUET, [path])
-            yield from blocks(Tasks((fuse(source, operators),)), how, stopped, share, run)
-        case Spread(exchanged, operators):
-            with connection(how, run), TemporaryDirectory(prefix="curate-", dir=scratch_root()) as root:
-                rows, _ = stages_run(exchanged, root, how, run)
-                yield from blocks(Tasks((fuse(rows.sources[0], operators),)), how, stopped, share, run)
-        case Told(marked, operators):
-            with connection(how, run), TemporaryDirectory(prefix="curate-", dir=scratch_root()) as root:
-                rows, steps = stages_run(marked, root, how, run)
-                pairs = zip(rows.sources, rows.views, strict=True)
-                fused = tuple(FusedScan(source, view, (*steps, *operators)) for source, view in pairs)
-                yield from blocks(Tasks(fused), how, stopped, share, run)
+        case FromStages(plan, operators):
+            with ExitStack() as held:
+                root = ""
+                if not isinstance(plan, Checkpoint):
+                    held.enter_context(connection(how, run))
+                    root = held.enter_context(TemporaryDirectory(prefix="curate-", dir=scratch_root()))
+                yield from blocks(upstream_run(plan, operators, root, how, run), how, stopped, share, run)
         case ZipRows(inputs, plans):
             streams = [blocks(one, how, stopped, share * len(inputs), run) for one in inputs]
             with connection(how, run), ExitStack() as stack:
@@ -174,58 +168,46 @@ def connection(how: Options, run: RunStats | LastRun) -> Iterator[None]:
         backend.close()
 
 
-def write_checkpoint(plan: Plan, path: str, how: Options, run: RunStats) -> None:
-    """Writes a plan's rows below `path`, what is not there yet. Raises CheckpointFailed if shards fail."""
-    from curate.graph import entry
-
-    spec, inputs = stage_of(plan, OutputFormat.PARQUET, None)
-    display = run.write(NoDisplay())
-    options = RunOptions(
-        inputs=tuple(inputs),
-        output=path,
-        backend=how.backend or "inline",
-        allow_incomplete_input=may_be_incomplete(plan),
-        display=display,
-    )
-    ended = entry.run(spec, options)
-    if ended.state is not RunState.COMPLETE:
-        raise CheckpointFailed(
-            f"the checkpoint {path} is {ended.state.value}: {ended.failed:,} of {ended.total:,} shards failed; see: "
-            f"curate failures {path}"
-        )
-
-
-def stages_run(plan: Plan, root: str, how: Options, run: RunStats) -> tuple[SourceRows, tuple[Any, ...]]:
-    """Runs what comes before a plan's last stage, below `root`. Returns what that reads, and its steps.
-
-    Raises ExchangeFailed.
+def upstream_run(plan: Plan, operators: tuple[Operator, ...], root: str, how: Options, run: RunStats) -> Tasks:
+    """Runs the stages that a plan begins with, below `root` and at paths of checkpoints. Returns what reads what they
+    wrote, with what the plan and then `operators` do with that. Raises CheckpointFailed and ExchangeFailed.
     """
     from curate.graph import entry
 
-    spec, _ = stage_of(plan, OutputFormat.PARQUET, None)
-    if spec.seeded is not None:
-        spec = spec.seeded(secrets.randbits(63))
-    spec = replace(spec, memory_budget=how.memory_budget)
+    def write(stage: StageSpec, options: RunOptions) -> None:
+        ended = entry.run(stage, replace(options, display=run.write(NoDisplay(), stage.name)))
+        if ended.state is not RunState.COMPLETE:
+            failed = "; ".join(group.error for group in ended.failures)
+            raise ExchangeFailed(
+                f"{ended.job} is {ended.state.value}: {ended.failed:,} of {ended.total:,} shards failed: {failed}"
+            )
 
-    def write(stage: StageSpec, options: RunOptions) -> Summary | None:
-        ended = entry.run_with_checkpoints(stage, replace(options, display=run.write(NoDisplay(), stage.name)))
-        return None if ended.state is RunState.COMPLETE else ended
+    def write_checkpoint(before: Upstream, reader: StageSpec, options: RunOptions) -> None:
+        del reader
+        ended = entry.run(before.spec, replace(checkpoint_options(options, before), display=run.write(NoDisplay())))
+        if ended.state is not RunState.COMPLETE:
+            raise CheckpointFailed(
+                f"the checkpoint {before.path} is {ended.state.value}: {ended.failed:,} of {ended.total:,} shards "
+                f"failed; see: curate failures {before.path}"
+            )
 
+    spec = replace(reader_of(seeded(plan, secrets.randbits(63))), memory_budget=how.memory_budget)
     options = RunOptions(
         inputs=(), output=root, backend=how.backend or "inline", allow_incomplete_input=may_be_incomplete(plan)
     )
-    ready = run_before(spec, root, options, write)
-    if not isinstance(ready, StageSpec):
-        failed = "; ".join(group.error for group in ready.failures)
-        raise ExchangeFailed(
-            f"{ready.job} is {ready.state.value}: {ready.failed:,} of {ready.total:,} shards failed: {failed}"
-        )
-    assert isinstance(ready.operator, Pipeline)
-    if paths := [before.path for before in ready.before if before.path is not None]:
-        # The stages that make the marks have read the checkpoint, so that it is there.
-        return SourceRows([files("read_parquet", Format.PARQUET, paths)], [Projection()]), ready.operator.steps
-    assert isinstance(ready.rows, SourceRows)
-    return ready.rows, ready.operator.steps
+    ready = run_upstream(spec, root, options, write, write_checkpoint)
+    # What is not done raises, so that nothing is said about it.
+    assert ready is not None
+    assert isinstance(ready.spec.operator, Pipeline)
+    operators = (*cast(tuple[Operator, ...], ready.spec.operator.steps), *operators)
+    if ready.spec.rows.grows:
+        source = files("read_parquet", Format.PARQUET, list(ready.options.inputs))
+        # Marks tell of rows by their places, among all rows.
+        marked = isinstance(plan, Marked)
+        return Tasks((FusedScan(source, Projection(), operators) if marked else fuse(source, operators),))
+    assert isinstance(ready.spec.rows, SourceRows)
+    pairs = zip(ready.spec.rows.sources, ready.spec.rows.views, strict=True)
+    return Tasks(tuple(FusedScan(source, view, operators) for source, view in pairs))
 
 
 def side_by_side(streams: Sequence[Iterator[pa.Table]], rows: Callable[[int], int | None]) -> Iterator[pa.Table]:

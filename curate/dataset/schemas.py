@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
 
 import pyarrow as pa
 
@@ -23,6 +22,7 @@ from curate.pipeline.pipeline import Pipeline
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip, schema_of
 from curate.plan.physical import Joined, Local, Physical, ZipRows, alike
+from curate.plan.rewrites import chain_of, operator_of
 from curate.stage.fusion import FusedScan
 
 # Unions
@@ -94,8 +94,8 @@ def _blank(plan: Plan) -> pa.Table:
         return empty(known)
     match plan:
         case Apply() | Marked():
-            base, steps = _chain(plan)
-            return _asked(_blank(base).schema, steps)
+            base, nodes = chain_of(plan)
+            return _asked(_blank(base).schema, [operator_of(node) for node in nodes])
         case Limit(input, _) | Checkpoint(input, _):
             return _blank(input)
         case Union(inputs):
@@ -108,11 +108,3 @@ def _blank(plan: Plan) -> pa.Table:
             return pa.table({}) if made is None else empty(made)
         case Scan():
             return pa.table({})
-
-
-def _chain(plan: Plan) -> tuple[Plan, list[Operator]]:
-    steps: list[Any] = []
-    while isinstance(plan, Apply | Marked):
-        steps.insert(0, plan.operator if isinstance(plan, Apply) else plan.step)
-        plan = plan.input
-    return plan, steps

@@ -24,6 +24,7 @@ from curate.arrow import hashing
 from curate.arrow.expressions import unknown_column
 from curate.arrow.hashing import Words, digest_rows
 from curate.arrow.order import Order, SortKey, rows_where
+from curate.arrow.types import is_text
 from curate.arrow.unknown import empty
 from curate.dedup import normalise
 from curate.errors import ConfigError, did_you_mean
@@ -97,7 +98,7 @@ class ExactDedup:
         for at, name in enumerate(batch.column_names):
             if name in self.columns and pa.types.is_dictionary(batch[name].type):
                 batch = batch.set_column(at, name, batch[name].cast(batch[name].type.value_type))
-            if name in self.columns and _is_text(batch[name].type):
+            if name in self.columns and is_text(batch[name].type):
                 batch = batch.set_column(at, name, normalise.normalised(batch[name]))
         return batch
 
@@ -105,10 +106,6 @@ class ExactDedup:
         """Returns what decides which rows are kept, as JSON values."""
         versions = [hashing.VERSION, normalise.VERSION if self.normalised else None]
         return [list(self.columns), self.normalised, self.keep, self.priority, self.id_column, versions]
-
-
-def _is_text(type: pa.DataType) -> bool:
-    return bool(pa.types.is_string(type) or pa.types.is_large_string(type))
 
 
 @dataclass(frozen=True, slots=True)

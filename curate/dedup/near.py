@@ -28,6 +28,7 @@ from curate.arrow import hashing
 from curate.arrow.expressions import unknown_column
 from curate.arrow.hashing import check_seed, hash_words
 from curate.arrow.order import Order, SortKey, rows_where, take_rows
+from curate.arrow.types import is_text, value_type
 from curate.dedup import minhash, shingles
 from curate.dedup.components import Ints, components
 from curate.dedup.exact import DUPLICATE, DUPLICATES, KEPT, KEPT_ID, duplicates
@@ -102,8 +103,7 @@ class NearDedup:
             if name not in found.names:
                 raise ConfigError(f"dedup_minhash: {unknown_column(name, found.names)}")
         type = found.field(self.column).type
-        plain = type.value_type if pa.types.is_dictionary(type) else type
-        if not (pa.types.is_string(plain) or pa.types.is_large_string(plain) or pa.types.is_string_view(plain)):
+        if not is_text(value_type(type)):
             told = f"dedup_minhash: column {self.column!r} is {type}, expected texts"
             raise ConfigError(f"{told}; rows of equal values are found by dedup_exact")
 

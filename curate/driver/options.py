@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
+from typing import Any, Required, TypedDict, Unpack
 
 from curate.errors import ConfigError, did_you_mean
 from curate.observe.progress import Display, NoDisplay
@@ -27,110 +28,36 @@ def resolve_output(text: str, environ: Mapping[str, str] = os.environ) -> str:
     return normalise(text).rstrip("/")
 
 
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """How to run a stage this time: nothing here changes a byte of any output."""
-
-    inputs: tuple[str, ...]
-    output: str
-    backend: str = "ray"
-    limit: int | None = None
-    """Only the first N shards of the plan."""
-    sample: float | None = None
-    """Only this fraction of the shards, chosen by a hash of their ids; at least one."""
-    overwrite: bool = False
-    """First remove this job's own outputs and ledger."""
-    confirm: Callable[[str], bool] = lambda _: False
-    """Asked before anything is removed."""
-    accept_code_change: bool = False
-    allow_incomplete_input: bool = False
-    target_task_s: float = 120.0
-    allow_concurrent: bool = False
-    """Run although another driver is alive: both help, to the same bytes."""
-    retry_failed: bool = False
-    """Only the shards that failed in earlier runs and have no output."""
-    redo_stale: bool = False
-    """Replace outputs whose input changed since they were made."""
-    drop_removed: bool = False
-    """Take shards out of the job, with all that was made of them, whose input is not among the inputs any more."""
-    keep_stages: bool = False
-    """Keep what the stages before the last one made, once the job is complete."""
-    max_failed_shards: str | None = None
-    max_in_flight: int | None = None
-    display: Display = field(default_factory=NoDisplay)
-    handle_signals: bool = False
-    """Whether SIGINT and SIGTERM end the run in order; only a program's main thread may."""
-
-
 PathText = str | os.PathLike[str]
 
 
-def parse_run_options(
-    *,
-    input: PathText | Sequence[PathText],
-    output: PathText,
-    backend: str = "ray",
-    limit: int | None = None,
-    sample: str | None = None,
-    overwrite: bool = False,
-    confirm: Callable[[str], bool] | None = None,
-    accept_code_change: bool = False,
-    allow_incomplete_input: bool = False,
-    allow_concurrent: bool = False,
-    retry_failed: bool = False,
-    redo_stale: bool = False,
-    drop_removed: bool = False,
-    keep_stages: bool = False,
-    target_task_seconds: float = 120.0,
-    max_failed_shards: str | int | None = None,
-    max_in_flight: int | None = None,
-    display: Display | None = None,
-    handle_signals: bool = False,
-) -> RunOptions:
-    """Returns the options of a run. Raises ConfigError for one that makes no sense, before anything is looked at."""
-    inputs = [input] if isinstance(input, str | os.PathLike) else list(input)
+@dataclass(frozen=True, slots=True)
+class RunOption:
+    """How an option of a run is given, and what it may be."""
+
+    help: str
+    metavar: str | None = None
+    name: str = ""
+    """What it is called where it is given; by default as the field."""
+    short: str = ""
+    default_text: str = ""
+    """What None means, for an option of which it can be said."""
+    check: Callable[[Any], Any] = lambda value: value
+    """Returns a value that was given as the field holds it. Raises ConfigError for one that makes no sense."""
+    below_one: str = ""
+    """What is wrong with a number below 1."""
+    choices: tuple[str, ...] = ()
+
+
+def _option(help: str, *, default: Any = MISSING, **how: Any) -> Any:
+    return field(default=default, metadata={"option": RunOption(help, **how)})
+
+
+def _inputs(given: PathText | Sequence[PathText]) -> tuple[str, ...]:
+    inputs = [given] if isinstance(given, str | os.PathLike) else list(given)
     if not inputs:
         raise ConfigError("no input was given; add --input PATH_OR_GLOB (it can be repeated)")
-    if not math.isfinite(target_task_seconds) or target_task_seconds <= 0:
-        raise ConfigError(f"--target-task-seconds {target_task_seconds:g} is not a time above 0")
-    if max_in_flight is not None and max_in_flight < 1:
-        raise ConfigError(f"--max-in-flight {max_in_flight} would run nothing; it is a number of tasks, at least 1")
-    if limit is not None and limit < 1:
-        raise ConfigError(f"--limit {limit} leaves nothing to do; it is a number of shards, at least 1")
-    if backend not in BACKENDS:
-        raise ConfigError(f"no backend {backend!r}{did_you_mean(backend, BACKENDS)}; there are: {', '.join(BACKENDS)}")
-    if max_failed_shards is not None:
-        parse_max_failed_shards(str(max_failed_shards), 1)
-    return RunOptions(
-        inputs=tuple(_path(one) for one in inputs),
-        output=_path(output),
-        backend=backend,
-        limit=limit,
-        sample=None if sample is None else _fraction(sample),
-        overwrite=overwrite,
-        confirm=confirm or (lambda _: False),
-        accept_code_change=accept_code_change,
-        allow_incomplete_input=allow_incomplete_input,
-        allow_concurrent=allow_concurrent,
-        retry_failed=retry_failed,
-        redo_stale=redo_stale,
-        drop_removed=drop_removed,
-        keep_stages=keep_stages,
-        target_task_s=target_task_seconds,
-        max_failed_shards=None if max_failed_shards is None else str(max_failed_shards),
-        max_in_flight=max_in_flight,
-        display=display or NoDisplay(),
-        handle_signals=handle_signals,
-    )
-
-
-def _fraction(text: str) -> float:
-    if not isinstance(text, str):
-        raise ConfigError(f"sample is {text!r}, expected a percentage as text, such as '1%'")
-    try:
-        return parse_percent(text)
-    except ConfigError as error:
-        raise ConfigError(f"--sample: {error}") from error
+    return tuple(_path(one) for one in inputs)
 
 
 def _path(given: PathText) -> str:
@@ -145,3 +72,139 @@ def _path(given: PathText) -> str:
         return f"{path.expanduser()}{slash}"
     except RuntimeError as error:
         raise ConfigError(f"{text!r} names the home of a user that does not exist ({error})") from error
+
+
+def _backend(name: str) -> str:
+    if name not in BACKENDS:
+        raise ConfigError(f"no backend {name!r}{did_you_mean(name, BACKENDS)}; there are: {', '.join(BACKENDS)}")
+    return name
+
+
+def _fraction(text: str | None) -> float | None:
+    if text is not None and not isinstance(text, str):
+        raise ConfigError(f"sample is {text!r}, expected a percentage as text, such as '1%'")
+    try:
+        return None if text is None else parse_percent(text)
+    except ConfigError as error:
+        raise ConfigError(f"--sample: {error}") from error
+
+
+def _seconds(value: float) -> float:
+    if not math.isfinite(value) or value <= 0:
+        raise ConfigError(f"--target-task-seconds {value:g} is not a time above 0")
+    return value
+
+
+def _failed_shards(value: str | int | None) -> str | None:
+    if value is not None:
+        parse_max_failed_shards(str(value), 1)
+    return None if value is None else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How to run a stage this time: nothing here changes a byte of any output.
+
+    The one list of these options: the command line of a job, `Job.run` and the checks read it.
+    """
+
+    inputs: tuple[str, ...] = _option(
+        "file, directory or quoted glob, local or gs://; can be repeated",
+        **{"name": "input", "short": "-i", "metavar": "PATH", "check": _inputs},
+    )
+    output: str = _option("prefix that the outputs and the ledger go under", short="-o", metavar="PATH", check=_path)
+    backend: str = _option("where tasks run", default="ray", choices=BACKENDS, check=_backend)
+    limit: int | None = _option(
+        "only the first N shards",
+        default=None,
+        metavar="N",
+        below_one="leaves nothing to do; it is a number of shards",
+    )
+    sample: float | None = _option(
+        "only this part of the shards, at least one; the same ones each time",
+        default=None,
+        metavar="P%",
+        check=_fraction,
+    )
+    """A fraction; the shards are chosen by a hash of their ids."""
+    overwrite: bool = _option("first remove this job's own outputs and ledger, after asking", default=False)
+    accept_code_change: bool = _option("go on although the code changed under the same version", default=False)
+    allow_incomplete_input: bool = _option(
+        "read the output of a job that is not complete, or lacks outputs", default=False
+    )
+    allow_concurrent: bool = _option(
+        "run although another driver is at work on this output, and help it", default=False
+    )
+    retry_failed: bool = _option("run only the shards that failed before", default=False)
+    """Those that have no output."""
+    redo_stale: bool = _option("do shards again whose input changed since their output was made", default=False)
+    drop_removed: bool = _option("remove shards whose input was removed, and all that was made of them", default=False)
+    keep_stages: bool = _option(
+        "keep what exchanges read, once the job is complete; the next run removes it", default=False
+    )
+    target_task_s: float = _option(
+        "seconds of work to bundle into one task",
+        default=120.0,
+        name="target_task_seconds",
+        metavar="S",
+        check=_seconds,
+    )
+    max_failed_shards: str | None = _option(
+        "stop, with exit code 3, when more shards have failed", default=None, metavar="N|P%", check=_failed_shards
+    )
+    max_in_flight: int | None = _option(
+        "tasks launched at once",
+        default=None,
+        metavar="N",
+        default_text="max(16, 2 x slots)",
+        below_one="would run nothing; it is a number of tasks",
+    )
+    confirm: Callable[[str], bool] = lambda _: False
+    """Asked before anything is removed."""
+    display: Display = field(default_factory=NoDisplay)
+    handle_signals: bool = False
+    """Whether SIGINT and SIGTERM end the run in order; only a program's main thread may."""
+
+
+OPTIONS = {one.metadata["option"].name or one.name: one for one in fields(RunOptions) if "option" in one.metadata}
+"""The fields that are options of the command line, by the name that they are given by."""
+
+
+class RunArguments(TypedDict, total=False):
+    """What a run can be given, for type checkers: see `RunOptions`."""
+
+    input: Required[PathText | Sequence[PathText]]
+    output: Required[PathText]
+    backend: str
+    limit: int | None
+    sample: str | None
+    overwrite: bool
+    accept_code_change: bool
+    allow_incomplete_input: bool
+    allow_concurrent: bool
+    retry_failed: bool
+    redo_stale: bool
+    drop_removed: bool
+    keep_stages: bool
+    target_task_seconds: float
+    max_failed_shards: str | int | None
+    max_in_flight: int | None
+    yes: bool
+    """Answers `confirm`."""
+    confirm: Callable[[str], bool] | None
+    display: Display | None
+    handle_signals: bool
+
+
+def parse_run_options(**given: Unpack[RunArguments]) -> RunOptions:
+    """Returns the options of a run. Raises ConfigError for one that makes no sense, before anything is looked at."""
+    values: dict[str, Any] = dict(given)
+    for name in [name for name in OPTIONS if name in values]:
+        option: RunOption = OPTIONS[name].metadata["option"]
+        value = values.pop(name)
+        if option.below_one and value is not None and value < 1:
+            raise ConfigError(f"--{name.replace('_', '-')} {value} {option.below_one}, at least 1")
+        values[OPTIONS[name].name] = option.check(value)
+    if values.pop("yes", False):
+        values["confirm"] = lambda _: True
+    return RunOptions(**{name: value for name, value in values.items() if value is not None})

@@ -47,7 +47,7 @@ def prepare(
 
     Raises ConfigError for every reason not to run that can be seen before.
     """
-    if not options.inputs and spec.rows.grows and not spec.bind:
+    if not options.inputs and spec.rows.grows:
         raise ConfigError("no input was given; add --input PATH_OR_GLOB (it can be repeated)")
     if options.limit is not None and options.limit < 1:
         raise ConfigError(f"--limit {options.limit} leaves nothing to do; it is a number of shards, at least 1")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from curate.arrow.schema import readable, schema_text
+from curate.arrow.schema import format_schema, readable
 from curate.errors import SchemaMismatch, did_you_mean
 from curate.formats.encoding import Format, ReadAs
 
@@ -37,7 +37,7 @@ def refuse_mismatch(uri: str, found: pa.Schema, held: pa.Schema, how: ReadAs | N
     if problems:
         other = f"{how.first} has" if how.first else "declared is"
         raise SchemaMismatch(
-            f"{uri}: {'; '.join(problems)}. This file has ({schema_text(found)}), and {other} "
-            f"({schema_text(held)}); declare all "
+            f"{uri}: {'; '.join(problems)}. This file has ({format_schema(found)}), and {other} "
+            f"({format_schema(held)}); declare all "
             f"columns with schema={', or name those to keep with columns=' if how.format is Format.PARQUET else ''}"
         )

@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 
 from curate.arrow.batches import rechunk
-from curate.arrow.from_text import has_text
 from curate.arrow.schema import conform
 from curate.arrow.unknown import all_nullable
 from curate.errors import ConfigError
 from curate.formats.bad_line import OnBadRow, RejectedRow
 from curate.formats.encoding import Codec, Encoding, Format, ReadAs, detect, stem
+from curate.formats.from_text import has_text
 from curate.formats.quarantine import QuarantineWriter
 from curate.formats.read.binary import binary_schema, read_binary
 from curate.formats.read.csv import read_csv, sample_csv

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 from curate.clock import Clock, SystemClock
@@ -10,11 +9,11 @@ from curate.driver.options import RunOptions, resolve_output
 from curate.driver.prepare import describe, prepare
 from curate.driver.rivals import describe_rivals, running_drivers
 from curate.driver.signals import Signals
-from curate.driver.stage_progress import StageHandle
 from curate.driver.stage_run import run_stage
-from curate.driver.state import OutputSnapshot, Prepared
+from curate.driver.state import Prepared
 from curate.graph.graph import dry_staged, run_staged
 from curate.graph.keys import checkpoints_of
+from curate.graph.upstream import Ready, checkpoint_options, run_upstream
 from curate.ledger.ledger import open_ledger
 from curate.ledger.listing import match_outputs
 from curate.ledger.run_log import new_run_id
@@ -31,22 +30,27 @@ def dry_run(spec: StageSpec, options: RunOptions) -> tuple[Prepared, str]:
     """
     if spec.from_inputs is not None:
         spec = spec.from_inputs(options)
-    if spec.bind is not None:
-        return dry_staged(spec, options, SystemClock(), _dry_stage)
-    return _dry_stage(spec, options)
+    if spec.needs_all_inputs:
+        return dry_staged(spec, options, SystemClock(), _dry_stage, _dry_checkpoint)
+    ready = run_upstream(spec, "", options, _no_stage, _dry_checkpoint)
+    return _dry_stage(ready.spec, ready.options) if isinstance(ready, Ready) else ready
 
 
 def _dry_stage(spec: StageSpec, options: RunOptions) -> tuple[Prepared, str]:
     clock = SystemClock()
-    for before in spec.before if spec.bind is None else ():
-        assert before.path is not None
-        prepared, text = dry_run(before.spec, _of_upstream(options, before))
-        if len(prepared.todo):
-            return prepared, f"{text}\nthen     {spec.name} over this checkpoint, into {options.output}"
-        options = _after_upstream(options, before.path)
     prepared = prepare(spec, options, new_run_id(clock.now()), clock)
     rivals = running_drivers(prepared.ledger, prepared.run_ids, clock, wait=False) if prepared.has_work else []
     return prepared, describe(prepared, describe_rivals(rivals))
+
+
+def _dry_checkpoint(before: Upstream, reader: StageSpec, options: RunOptions) -> tuple[Prepared, str] | None:
+    prepared, text = dry_run(before.spec, checkpoint_options(options, before))
+    then = f"{text}\nthen     {reader.name} over this checkpoint, into {options.output}"
+    return (prepared, then) if len(prepared.todo) else None
+
+
+def _no_stage(spec: StageSpec, options: RunOptions) -> None:
+    raise AssertionError(f"{spec.name} is before a stage that only checkpoints are before, for {options.output}")
 
 
 def run(spec: StageSpec, options: RunOptions, *, clock: Clock | None = None, backend: Backend | None = None) -> Summary:
@@ -64,20 +68,26 @@ def run(spec: StageSpec, options: RunOptions, *, clock: Clock | None = None, bac
 
 
 def _run(spec: StageSpec, options: RunOptions, clock: Clock, backend: Backend | None, signals: Signals) -> Summary:
-    run_one = partial(run_with_checkpoints, clock=clock, backend=backend, signals=signals)
-    if spec.bind is None:
-        return run_one(spec, options)
-    ended = run_staged(spec, options, clock, run_one, signals, backend)
+    run_one = partial(run_stage, clock=clock, backend=backend, signals=signals)
+
+    def run_checkpoint(before: Upstream, reader: StageSpec, how: RunOptions) -> Summary | None:
+        del reader
+        ended = _run(before.spec, checkpoint_options(how, before), clock, backend, signals)
+        if ended.state is not RunState.COMPLETE:
+            return ended
+        if signals.interrupts.interrupts or signals.interrupts.terminated:
+            raise KeyboardInterrupt
+        return None
+
+    if not spec.needs_all_inputs:
+        ready = run_upstream(spec, "", options, _no_stage, run_checkpoint)
+        return run_one(ready.spec, ready.options) if isinstance(ready, Ready) else ready
+    ended = run_staged(spec, options, clock, run_one, run_checkpoint, signals, backend)
     if ended.state is RunState.COMPLETE and not ended.dispatched:
         # Nothing was left to do, so that no checkpoint was looked at; others may read it.
         for before in checkpoints_of(spec):
-            if not _lacks_outputs(before):
-                continue
-            made = _run(before.spec, _of_upstream(options, before), clock, backend, signals)
-            if made.state is not RunState.COMPLETE:
+            if _lacks_outputs(before) and (made := run_checkpoint(before, spec, options)) is not None:
                 return made
-            if signals.interrupts.interrupts or signals.interrupts.terminated:
-                raise KeyboardInterrupt
     return ended
 
 
@@ -90,47 +100,3 @@ def _lacks_outputs(before: Upstream) -> bool:
     if not listing.has_job or ledger.read_job()["fingerprint"] != before.spec.fingerprint:
         return False
     return not match_outputs(ledger.read_plan(listing), listing, before.spec.suffix).done.all()
-
-
-def run_with_checkpoints(
-    spec: StageSpec,
-    options: RunOptions,
-    *,
-    clock: Clock | None = None,
-    backend: Backend | None = None,
-    signals: Signals | None = None,
-    seen: OutputSnapshot | None = None,
-    at: StageHandle | None = None,
-) -> Summary:
-    """Runs one stage as `run_stage` does, after the checkpoints that it reads as files are read.
-
-    Returns the summary of the first that does not end well, or of the stage. `signals` is what a run of several stages
-    hears of them.
-    """
-    clock = clock or SystemClock()
-    if signals is None:
-        with Signals(options.handle_signals, get_logger(job=spec.name)) as signals:
-            return run_with_checkpoints(spec, options, clock=clock, backend=backend, signals=signals, seen=seen, at=at)
-    for before in spec.before if spec.bind is None else ():
-        assert before.path is not None
-        ended = _run(before.spec, _of_upstream(options, before), clock, backend, signals)
-        if ended.state is not RunState.COMPLETE:
-            return ended
-        if signals.interrupts.interrupts or signals.interrupts.terminated:
-            raise KeyboardInterrupt
-        options = _after_upstream(options, before.path)
-    return run_stage(spec, options, clock, backend, signals, seen=seen, at=at)
-
-
-def _of_upstream(options: RunOptions, before: Upstream) -> RunOptions:
-    """Returns how to run the stage whose output is a checkpoint: it outlives what reads it, and is reused."""
-    assert before.path is not None
-    inputs = before.inputs or options.inputs
-    return replace(options, inputs=inputs, output=before.path, overwrite=False, retry_failed=False)
-
-
-def _after_upstream(options: RunOptions, path: str) -> RunOptions:
-    """Returns how to run what reads a checkpoint, of which there is as much as was asked for."""
-    part = options.limit is not None or options.sample is not None
-    incomplete = options.allow_incomplete_input or part
-    return replace(options, inputs=(path,), limit=None, sample=None, allow_incomplete_input=incomplete)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -44,6 +44,7 @@ from curate.graph.start import (
     sweep,
     with_seed,
 )
+from curate.graph.upstream import Ready, RunCheckpoint, run_upstream
 from curate.graph.upstream_books import upstream_books_of
 from curate.ledger.ledger import open_ledger
 from curate.ledger.listing import match_outputs
@@ -64,9 +65,8 @@ from curate.runtime.backends import make_backend
 from curate.runtime.protocol import Backend, Resources
 from curate.sources.listing import list_inputs
 from curate.sources.patterns import parse_input
-from curate.stage.spec import StageSpec
+from curate.stage.spec import StageSpec, Upstream
 from curate.storage.local import remove_scratch
-from curate.storage.protocol import Object
 from curate.storage.uris import is_local
 from curate.units import format_bytes
 
@@ -74,14 +74,8 @@ MOST_MENDED = 3
 """How often a run makes a file again that a later stage found damaged or gone."""
 
 
-A = TypeVar("A")
-
-RunStage = Callable[[StageSpec, RunOptions], A | None]
-"""Does a stage; returns None if all of it is done then, else what is to be said about that."""
-
-
 class Runner(Protocol):
-    """Runs one stage to its end, after the checkpoints that it reads as files are read."""
+    """Runs one stage to its end, of which all that it reads is there."""
 
     def __call__(
         self, spec: StageSpec, options: RunOptions, *, seen: OutputSnapshot | None = None, at: StageHandle | None = None
@@ -91,78 +85,12 @@ class Runner(Protocol):
         ...
 
 
-# Running them
-
-
-def run_before(spec: StageSpec, root: str, options: RunOptions, run_stage: RunStage[A]) -> StageSpec | A:
-    """Runs the stages before this one, each in a folder of its own below `root`; what is there is not made again.
-
-    Returns the stage as it reads them; or what is said about the first of them that is not done then. Raises DamagedRun
-    if the end of a run file is damaged, which is removed.
-    """
-    found: list[Sequence[Object]] = []
-    kept = tuple(before for before in spec.before if before.path is not None)
-    for before in spec.before:
-        if before.path is not None:
-            continue
-        own = f"{root}/{key_of(before.spec)}"
-        bound = before.spec.bind is not None
-        ready = run_before(before.spec, root, options, run_stage) if bound else before.spec
-        if not isinstance(ready, StageSpec):
-            return ready
-        ended = run_stage(ready, _of_stage(options, own))
-        if ended is not None:
-            return ended
-        found.append(_outputs(ready, own))
-    assert spec.bind is not None
-    ready = spec.bind(spec, found)
-    if ready.bind is not None and ready.before is not spec.before:
-        # What there is tells that there is one more stage to come before: run files are to be merged.
-        merged = run_before(ready, root, options, run_stage)
-        if not isinstance(merged, StageSpec):
-            return merged
-        ready = merged
-    # A checkpoint is left to who runs the stage, which reads it as files are read.
-    return replace(ready, before=kept, bind=None) if kept else ready
-
-
-def _of_stage(options: RunOptions, output: str) -> RunOptions:
-    """Returns how to run one of the stages before the last: whole, whatever part of that was asked for."""
-    return replace(
-        options,
-        inputs=(),
-        output=output,
-        overwrite=False,
-        retry_failed=False,
-        redo_stale=False,
-        drop_removed=False,
-        limit=None,
-        sample=None,
-    )
-
-
-def _outputs(spec: StageSpec, output: str) -> list[Object]:
-    """Returns the outputs of a stage, in the order of its plan. Raises DamagedRun if one is gone, or all of it."""
-    ledger = open_ledger(output)
-    listing = ledger.list()
-    if not listing.has_job:
-        raise DamagedRun(output, "it is gone")
-    plan = ledger.read_plan(listing)
-    matched = match_outputs(plan, listing, spec.suffix)
-    for rank in (~matched.done).nonzero()[0][:1].tolist():
-        raise DamagedRun(ledger.uri(plan.shard_id(rank) + spec.suffix), "it is gone")
-    names, sizes, generations = (
-        column.take(pa.array(matched.position)).to_pylist()
-        for column in (listing.names, listing.sizes, listing.generations)
-    )
-    return [Object(ledger.uri(name), size, own) for name, size, own in zip(names, sizes, generations, strict=True)]
-
-
 def run_staged(
     spec: StageSpec,
     options: RunOptions,
     clock: Clock,
     run_stage: Runner,
+    run_checkpoint: RunCheckpoint[Summary],
     signals: Signals,
     backend: Backend | None = None,
 ) -> Summary:
@@ -196,7 +124,8 @@ def run_staged(
                 job.spec, options, job.ledger, clock, planned(job.spec), lambda: job.stores.calls
             ) as course:
                 course.start_s = start_s
-                ended = _all(job.spec, replace(options, display=course.display), root, run_stage, signals, job, course)
+                options = replace(options, display=course.display)
+                ended = _all(job.spec, options, root, run_stage, run_checkpoint, signals, job, course)
                 ended = course.summary(ended)
     finally:
         if is_local(output):
@@ -211,6 +140,7 @@ def _all(
     options: RunOptions,
     root: str,
     run_stage: Runner,
+    run_checkpoint: RunCheckpoint[Summary],
     signals: Signals,
     job: StagedJob,
     course: JobProgress,
@@ -237,18 +167,18 @@ def _all(
 
         try:
             try:
-                ready = run_before(spec, root, options, run)
-                if isinstance(ready, StageSpec):
-                    _refuse_other_shards(ready, job)
+                ready = run_upstream(spec, root, options, run, run_checkpoint)
+                if isinstance(ready, Ready):
+                    _refuse_other_shards(ready.spec, job)
                     earlier = upstream_books_of(spec, partial(place_of, root), job.ledger)
-                    ready = replace(ready, earlier=earlier, reports=reports_of(course.stages, root))
+                    last = replace(ready.spec, earlier=earlier, reports=reports_of(course.stages, root))
             except CurateError:
                 # Unless the driver beside this one has completed the job, and removed its stages: then whatever.
                 if not complete_now(job):
                     raise
                 return run_stage(as_planned(job), options, seen=job.seen)
-            if isinstance(ready, StageSpec):
-                ended = run_stage(ready, options, at=course.stage(LAST, spec.name))
+            if isinstance(ready, Ready):
+                ended = run_stage(last, ready.options, at=course.stage(LAST, spec.name))
                 course.ended(LAST, ended)
                 rounds.append(ended)
             else:
@@ -304,7 +234,7 @@ def _refuse_other_shards(spec: StageSpec, job: StagedJob) -> None:
     if not len(job.plan):
         return
     if spec.rows.grows:
-        _refuse_other_files(spec, job)
+        _refuse_other_files(job)
         return
     there = spec.rows.inputs((), job.stores.of).table
     now, then = set(there["name"].to_pylist()), set(job.plan.ids.to_pylist())
@@ -315,16 +245,16 @@ def _refuse_other_shards(spec: StageSpec, job: StagedJob) -> None:
         )
 
 
-def _refuse_other_files(spec: StageSpec, job: StagedJob) -> None:
+def _refuse_other_files(job: StagedJob) -> None:
     """Raises ConfigError if the checkpoint that the last stage reads has files that its plan does not know: the stages
     before have not seen their rows, or have seen more rows than the outputs that are there."""
-    paths = [parse_input(before.path) for before in spec.before if before.path is not None]
+    paths = [parse_input(before.path) for before in job.spec.before if before.path is not None]
     then = set(job.plan.table["uri"].to_pylist())
     if new := [uri for uri in list_inputs(paths, job.stores.of).table["uri"].to_pylist() if uri not in then]:
         raise ConfigError(
-            f"the checkpoint {spec.before[0].path} has files that {job.ledger.root} did not begin with ({len(new):,}, "
-            f"such as {new[0]}): another job has added to it. Give this job a checkpoint of its own, or start over "
-            "with --overwrite"
+            f"the checkpoint {job.spec.before[0].path} has files that {job.ledger.root} did not begin with "
+            f"({len(new):,}, such as {new[0]}): another job has added to it. Give this job a checkpoint of its own, or "
+            "start over with --overwrite"
         )
 
 
@@ -373,7 +303,11 @@ def _connected(name: str, given: Backend | None, signals: Signals) -> Iterator[t
 
 
 def dry_staged(
-    spec: StageSpec, options: RunOptions, clock: Clock, look: Callable[[StageSpec, RunOptions], tuple[Prepared, str]]
+    spec: StageSpec,
+    options: RunOptions,
+    clock: Clock,
+    look: Callable[[StageSpec, RunOptions], tuple[Prepared, str]],
+    look_at_checkpoint: RunCheckpoint[tuple[Prepared, str]],
 ) -> tuple[Prepared, str]:
     """Returns what a run would begin with, and in words what it would do. Writes nothing."""
     output = resolve_output(options.output)
@@ -394,12 +328,19 @@ def dry_staged(
         told = _stage_text(spec, stage, how)
         return prepared, text
 
+    def lacking(before: Upstream, stage: StageSpec, how: RunOptions) -> tuple[Prepared, str] | None:
+        nonlocal told
+        found = look_at_checkpoint(before, stage, how)
+        if found is not None:
+            told = _stage_text(spec, stage, how)
+        return found
+
     # Where a run would have them it knows once it is connected; here, where they are.
     try:
-        ready = run_before(spec, stages_root(output, alone=has_scratch(output)), options, unfinished)
+        ready = run_upstream(spec, stages_root(output, alone=has_scratch(output)), options, unfinished, lacking)
     except DamagedRun as error:
         raise ConfigError(f"{error}: run this without --dry-run") from error
-    prepared, text = look(ready, options) if isinstance(ready, StageSpec) else ready
+    prepared, text = look(ready.spec, ready.options) if isinstance(ready, Ready) else ready
     return prepared, f"{told}\n{text}"
 
 
@@ -442,7 +383,7 @@ def as_run(spec: StageSpec, options: RunOptions, key: str, clock: Clock) -> Stag
     # Where they are is known to those who run the job alone; here, where the first of them is.
     roots = [*stages_roots(output, job.listing.stages), stages_root(output, alone=False)]
     try:
-        ready = run_before(job.spec, roots[0], options, reached)
+        ready = run_upstream(job.spec, roots[0], options, reached, lambda *_: None)
     except DamagedRun as error:
         raise ConfigError(f"what that shard reads is damaged: {error.uri}: {error.problem}; {again}") from error
-    return ready.spec if isinstance(ready, _Reached) else ready
+    return ready.spec

@@ -70,7 +70,7 @@ def planned(spec: StageSpec) -> tuple[StageReport, ...]:
 
 
 def _feeding(spec: StageSpec) -> tuple[str, ...]:
-    return tuple(key_of(before.spec) for before in spec.before if before.path is None and before.feeds)
+    return tuple(key_of(before.spec) for before in spec.before if before.path is None and before.marks is None)
 
 
 def reports_of(stages: Sequence[StageReport], root: str) -> tuple[StageReport, ...]:

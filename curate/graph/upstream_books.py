@@ -18,7 +18,7 @@ def upstream_books_of(spec: StageSpec, place_of: Callable[[StageSpec], str], led
 
     `place_of` returns the output prefix of a stage. Checkpoints have books of their own.
     """
-    stages = [before.spec for before in spec.before if before.path is None and before.feeds]
+    stages = [before.spec for before in spec.before if before.path is None and before.marks is None]
     if not stages:
         return None
     books = Books()

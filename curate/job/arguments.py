@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import MISSING, Field
 from typing import Any
 
 import click
 
+from curate.driver.options import OPTIONS, RunOption
 from curate.errors import ConfigError
 from curate.formats.record import OFFERED
 from curate.job.asset import Asset
 from curate.job.params import Param
 from curate.job.settings import SETTINGS
-from curate.runtime.backends import BACKENDS
 from curate.units import format_bytes, parse_bytes
 
 _BYTES = ("shard_bytes", "memory", "memory_budget")
@@ -109,50 +110,36 @@ def setting_option(name: str, default: Any) -> click.Option:
 
 def click_run_options() -> list[click.Option]:
     """Returns the options that say how a job is run this time; the same for every job."""
+    listed = [_run_option(name, one) for name, one in OPTIONS.items()]
+    at = list(OPTIONS).index("overwrite")
     return [
-        click.Option(
-            ["-i", "--input", "input"],
-            multiple=True,
-            required=True,
-            metavar="PATH",
-            help="file, directory or quoted glob, local or gs://; can be repeated",
-        ),
-        click.Option(
-            ["-o", "--output"], required=True, metavar="PATH", help="prefix that the outputs and the ledger go under"
-        ),
-        click.Option(["--backend"], type=click.Choice(BACKENDS), default="ray", help="where tasks run"),
-        click.Option(["--limit"], type=click.IntRange(min=1), metavar="N", help="only the first N shards"),
-        click.Option(
-            ["--sample"], metavar="P%", help="only this part of the shards, at least one; the same ones each time"
-        ),
+        *listed[:at],
         _flag("--dry-run", "say what would run and what is skipped and why; run and write nothing"),
-        _flag("--overwrite", "first remove this job's own outputs and ledger, after asking"),
+        listed[at],
         _flag("--yes", "do not ask"),
-        _flag("--accept-code-change", "go on although the code changed under the same version"),
-        _flag("--allow-incomplete-input", "read the output of a job that is not complete, or lacks outputs"),
-        _flag("--allow-concurrent", "run although another driver is at work on this output, and help it"),
-        _flag("--retry-failed", "run only the shards that failed before"),
-        _flag("--redo-stale", "do shards again whose input changed since their output was made"),
-        _flag("--drop-removed", "remove shards whose input was removed, and all that was made of them"),
-        _flag("--keep-stages", "keep what exchanges read, once the job is complete; the next run removes it"),
-        click.Option(
-            ["--target-task-seconds"],
-            type=float,
-            metavar="S",
-            default=120.0,
-            help="seconds of work to bundle into one task",
-        ),
-        click.Option(
-            ["--max-failed-shards"], metavar="N|P%", help="stop, with exit code 3, when more shards have failed"
-        ),
-        click.Option(
-            ["--max-in-flight"],
-            type=click.IntRange(min=1),
-            metavar="N",
-            help="tasks launched at once  [default: max(16, 2 x slots)]",
-        ),
+        *listed[at + 1 :],
         click.Option(["--json", "as_json"], is_flag=True, help="print the result as one JSON object"),
     ]
+
+
+def _run_option(name: str, one: Field[Any]) -> click.Option:
+    option: RunOption = one.metadata["option"]
+    flag = "--" + name.replace("_", "-")
+    if one.default is False:
+        return _flag(flag, option.help)
+    kind: Any = click.Choice(option.choices) if option.choices else None
+    if option.below_one:
+        kind = click.IntRange(min=1)
+    # A default of None is one to click, which would then not ask for the option.
+    presence: dict[str, Any] = {"required": True} if one.default is MISSING else {"default": one.default}
+    return click.Option(
+        [option.short, flag, name] if option.short else [flag, name],
+        type=kind,
+        multiple=name == "input",
+        metavar=option.metavar,
+        help=option.help + (f"  [default: {option.default_text}]" if option.default_text else ""),
+        **presence,
+    )
 
 
 def _flag(name: str, help: str) -> click.Option:

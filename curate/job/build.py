@@ -1,39 +1,51 @@
-"""What a job's `build` returns, as the steps of a pipeline over the job's inputs.
+"""What a job's `build` returns, as the stages that make its outputs.
 
 Datasets of several outputs are compared by what they were made from: operators that all of them were derived through,
 each called once, run once a shard. What was called again for another output is another operator, even if it is alike.
 
-First jobs with exchanges, or several stages (`spread_of`); then those whose rows stay in their shards (`parts_of`).
+Where rows stay in their shards, the job reads its inputs itself, or its last checkpoint. With an exchange the stages
+are those of the plan, which is lowered once the inputs of a run are listed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import pyarrow as pa
 
 from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError
 from curate.formats.record import OutputFormat
-from curate.job.inputs import list_for
+from curate.job.inputs import NotListed, list_for
 from curate.job.operator import Process
 from curate.ledger.side_outputs import MAIN, check_side
 from curate.operators.protocol import Operator
 from curate.pipeline.branches import Branching
 from curate.pipeline.pipeline import Pipeline
 from curate.pipeline.step import ActorPool, Compute, task_cpus
-from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip, schema_of
-from curate.plan.rewrites import pinned, uncounted
+from curate.plan.nodes import (
+    Apply,
+    Checkpoint,
+    Exchanged,
+    Limit,
+    Marked,
+    Plan,
+    Scan,
+    Union,
+    Zip,
+    schema_of,
+    transform,
+    walk,
+)
+from curate.plan.rewrites import chain_of, operator_of, pinned, uncounted
 from curate.plan.stages import stage_of
 from curate.runtime.protocol import Resources
 from curate.sources.inputs import FileRows
-from curate.sources.protocol import Piece
-from curate.stage import operator as stage
+from curate.stage.operator import StageOperator
 from curate.stage.spec import RunRequest, StageSpec, Upstream
-from curate.storage.protocol import Object
 
 MOVES = Exchanged | Marked | Union | Zip
 """What moves rows between shards."""
@@ -41,16 +53,33 @@ MOVES = Exchanged | Marked | Union | Zip
 Build = Callable[[Dataset], Any]
 """A job's `build`."""
 
-
-def made_of(job: Settings, ds: Dataset, build: Build) -> Made:
-    """Returns what `build` makes of `ds`, the job's inputs. Raises ConfigError for what no job can be made of."""
-    built = build(ds)
-    return spread_of(job, ds, build, built) if has_exchange(built) else parts_of(job, ds, built)
+Chain = tuple[Operator, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """What `build` gave where there is an exchange in it."""
+class Made:
+    """What a job is made of."""
+
+    operator: StageOperator
+    """What makes its outputs, of what its last stage reads."""
+    resources: Resources
+    """What a task of that stage holds."""
+    sides: tuple[str, ...] = ()
+    """Names of the extra outputs."""
+    stages: Callable[[StageSpec], StageSpec] = lambda spec: spec
+    """Returns the stage that makes its outputs as it is after those that come before it."""
+
+
+def made_of(job: Settings, ds: Dataset, build: Build) -> Made:
+    """Returns what `build` makes of `ds`, the job's inputs. Raises ConfigError for what no job can be made of."""
+    built = _built(job, ds, build)
+    shared = Pipeline(tuple(map(operator_of, chain_of(built.plan)[1])))
+    return Made(built.operator(shared), built.resources(shared), built.sides, built.stages)
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What `build` returned, checked."""
 
     job: Settings
     build: Build
@@ -61,21 +90,27 @@ class Spread:
     sides: tuple[str, ...]
     """Names of the extra outputs: those of tails, and those that steps have of their own."""
 
-    @property
-    def last(self) -> Part:
-        """What makes its outputs, of what the last exchange gives."""
-        _, steps = below(self.plan)
-        chain = Pipeline(tuple(map(step_of, steps)))
-        return Part(self._operator(chain), self._resources(chain), None, self.sides)
+    def operator(self, shared: Pipeline) -> StageOperator:
+        """Returns what the last stage does, which begins with these steps."""
+        others = {name: Pipeline(tail) for name, tail in self.tails.items() if name != MAIN}
+        return Branching(shared, Pipeline(self.tails[MAIN]), others) if others else shared
+
+    def resources(self, shared: Pipeline) -> Resources:
+        """Returns what a task of the last stage holds, which begins with these steps."""
+        own = (step for tail in self.tails.values() for step in tail)
+        return resources_of(self.job, [*cast(Sequence[Operator], shared.steps), *own])
 
     def stages(self, spec: StageSpec) -> StageSpec:
-        """Returns the stage that makes its outputs. What it reads is known when a run has listed its inputs; then
-        `build` is called again, with these.
+        """Returns the stage that makes the outputs, of which all else is said, after those that come before it.
+
+        What it reads through an exchange is known when a run has listed its inputs: then `build` is called again, with
+        these.
         """
+        if not any(isinstance(node, MOVES) for node in walk(self.plan)):
+            return self._over_checkpoints(spec)
 
         def from_inputs(asked: RunRequest) -> StageSpec:
-            ds = Dataset(Scan(list_for(spec, asked)))
-            again = spread_of(self.job, ds, self.build, self.build(ds))
+            again = _built(self.job, Dataset(Scan(list_for(spec, asked))), self.build)
             # Keys that are not there, or have no order, are said now.
             schema_of(again.plan)
             made, _ = stage_of(again.plan, spec.format, spec.codec, Stages(self.job, spec))
@@ -85,67 +120,68 @@ class Spread:
 
     def _ended(self, made: StageSpec, spec: StageSpec) -> StageSpec:
         """Returns the stage that the plan ends in as that of the job."""
-        chain, bind, with_seed = made.operator, made.bind, made.seeded
+        chain, with_seed = made.operator, made.seeded
         assert isinstance(chain, Pipeline)
-
-        def bound(ready: StageSpec, stages: Sequence[Sequence[Object]]) -> StageSpec:
-            assert bind is not None
-            # It may give steps what they go by, and knows of no others than the plan has.
-            ready = bind(replace(ready, operator=chain), stages)
-            return replace(ready, operator=self._operator(cast(Pipeline, ready.operator)))
-
         return replace(
             made,
             identity=spec.identity,
-            operator=self._operator(chain),
+            operator=self.operator(chain),
             output_schema=spec.output_schema,
             sides=spec.sides,
-            resources=self._resources(chain),
+            resources=self.resources(chain),
             origin=spec.origin,
-            bind=None if bind is None else bound,
             seeded=None if with_seed is None else lambda seed: self._ended(with_seed(seed), spec),
         )
 
-    def _operator(self, shared: Pipeline) -> stage.StageOperator:
-        if not self.tails:
-            return shared
-        others = {name: Pipeline(tail) for name, tail in self.tails.items() if name != MAIN}
-        return Branching(shared, Pipeline(self.tails[MAIN]), others)
+    def _over_checkpoints(self, spec: StageSpec) -> StageSpec:
+        """Returns the stage after those that write the checkpoints on the way to it, one after another."""
+        checkpoints: list[Checkpoint] = []
+        base, _ = chain_of(self.plan)
+        while isinstance(base, Checkpoint):
+            checkpoints.append(base)
+            base, _ = chain_of(base.input)
+        # What becomes of the rows of a checkpoint afterwards is nothing to it.
+        identity = {name: value for name, value in spec.identity.items() if name != "sides"}
+        kept: Upstream | None = None
+        for number, checkpoint in enumerate(reversed(checkpoints)):
+            steps = tuple(map(operator_of, chain_of(checkpoint.input)[1]))
+            first = replace(
+                spec,
+                name=f"{spec.name}-checkpoint",
+                identity={**identity, "output_schema": None, **CHECKPOINT, "checkpoint": number},
+                operator=Pipeline(steps),
+                output_schema=None,
+                sides={},
+                format=OutputFormat(CHECKPOINT["format"]),
+                codec=CHECKPOINT["codec"],
+                resources=resources_of(self.job, steps),
+                # What makes the job again makes all of it.
+                origin={},
+            )
+            kept = Upstream(_reading(first, kept), checkpoint.path)
+        return _reading(spec, kept)
 
-    def _resources(self, shared: Pipeline) -> Resources:
-        own = (step for tail in self.tails.values() for step in tail)
-        return resources_of(self.job, [*cast(Sequence[Operator], shared.steps), *own])
+
+def _reading(spec: StageSpec, kept: Upstream | None) -> StageSpec:
+    """Returns the stage as one that reads a checkpoint."""
+    if kept is None:
+        return spec
+    identity = {**spec.identity, "upstream": kept.spec.fingerprint}
+    return replace(spec, identity=identity, rows=FileRows(), before=(kept,))
 
 
-def has_exchange(built: Any) -> bool:
-    """Returns whether there is an exchange in what `build` gave, or what is written as one."""
-    outputs = built.values() if isinstance(built, Mapping) else [built]
-    plans = [one._plan for one in outputs if isinstance(one, Dataset)]
-    return any(isinstance(node, MOVES | Limit) for plan in plans for node in _nodes(plan))
-
-
-def spread_of(job: Settings, ds: Dataset, build: Build, built: Any) -> Spread:
-    """Returns what `build` made of `ds`, `built`, through exchanges, as a plan and what follows where outputs part.
+def _built(job: Settings, ds: Dataset, build: Build) -> Built:
+    """Returns what `build` makes of `ds` as a plan, and what follows where outputs part.
 
     Raises ConfigError for a limit of the inputs themselves, rows that are not made of the inputs at all, and outputs
-    that are not made row by row of what one exchange gives.
+    that are not made row by row of the same rows.
     """
-    owner = f"{job.owner}.build"
+    owner, built = f"{job.owner}.build", build(ds)
     if isinstance(built, Mapping):
         sides = sides_of(owner, job.sides, built)
         plans = {name: built[name]._plan for name in (MAIN, *sides)}
-        bases = {name: below(plan) for name, plan in plans.items()}
-        for name, (base, _) in bases.items():
-            if base is not bases[MAIN][0]:
-                raise ConfigError(
-                    f"{owner}: the output {name!r} begins with {_told(base)}, and {MAIN!r} with "
-                    f"{_told(bases[MAIN][0])}: outputs are made of the rows of one exchange, row by row; derive them "
-                    "from the dataset that comes out of the last one"
-                )
-        shared = shared_by([steps for _, steps in bases.values()])
-        base, steps = bases[MAIN]
-        plan = _one_output(steps[shared - 1] if shared else base)
-        tails = {name: without_sides(tail_of(owner, name, own[shared:])) for name, (_, own) in bases.items()}
+        _refuse_other_rows(owner, ds, list(plans.values()))
+        plan, tails = _parted(owner, plans)
         own_sides = _sides_of_steps(plan)
         if taken := sorted(own_sides & set(sides)):
             raise ConfigError(
@@ -154,29 +190,67 @@ def spread_of(job: Settings, ds: Dataset, build: Build, built: Any) -> Spread:
             )
         sides = tuple(sorted({*sides, *own_sides}))
     elif isinstance(built, Dataset):
+        _refuse_other_rows(owner, ds, [built._plan])
         plan, tails = _one_output(built._plan, keep=True), {}
         sides = tuple(sorted(_sides_of_steps(plan)))
         if set(job.sides) - set(sides):
             raise no_sides(owner, job.sides)
     else:
         raise no_dataset(owner, built)
-    nodes = list(_nodes(plan))
-    for node in nodes:
-        under = list(_nodes(node)) if isinstance(node, Limit) else []
+    for node in walk(plan):
+        under = list(walk(node)) if isinstance(node, Limit) else []
         if _given_in(under, ds) and not any(isinstance(one, MOVES) for one in under):
             raise ConfigError(
                 f"{owner}: {_told(node)} of the rows of the job's input, all of which would be looked at for it; "
                 "limit what an exchange gives, such as sort or random_shuffle, or give the job less: --limit, --sample"
             )
     plan = uncounted(plan)
-    nodes = list(_nodes(plan))
+    nodes = list(walk(plan))
     if not _given_in(nodes, ds):
         raise ConfigError(
             f"{owner} gave what is not made of its input; expected what becomes of the dataset it is given"
         )
-    steps_of_all = [step_of(node) for node in nodes if isinstance(node, Apply | Marked)]
+    steps_of_all = [operator_of(node) for node in nodes if isinstance(node, Apply | Marked)]
     refuse_idle_pool(job, [*steps_of_all, *(step for tail in tails.values() for step in tail)])
-    return Spread(job, build, plan, tails, sides)
+    return Built(job, build, plan, tails, sides)
+
+
+def _parted(owner: str, plans: Mapping[str, Plan]) -> tuple[Plan, Mapping[str, Chain]]:
+    """Returns what several outputs have in common, by name, and the steps that each has for itself."""
+    paths = {name: _path(plan) for name, plan in plans.items()}
+    first, shared_path = paths[MAIN]
+    for name, (base, _) in paths.items():
+        if base is not first:
+            raise ConfigError(
+                f"{owner}: the output {name!r} begins with {_told(base)}, and {MAIN!r} with {_told(first)}: outputs "
+                "are made of the rows of one exchange, row by row; derive them from the dataset that comes out of the "
+                "last one"
+            )
+    shared = shared_by([nodes for _, nodes in paths.values()])
+    tails = {name: tail_of(owner, name, nodes[shared:]) for name, (_, nodes) in paths.items()}
+    return _one_output(shared_path[shared - 1] if shared else first), tails
+
+
+def _path(plan: Plan) -> tuple[Plan, list[Apply | Marked | Checkpoint]]:
+    """Returns what a plan begins with behind its last exchange, and its operators and checkpoints since then, in the
+    order in which rows come to them."""
+    nodes: list[Apply | Marked | Checkpoint] = []
+    while isinstance(plan, Apply | Marked | Checkpoint):
+        nodes.append(plan)
+        plan = plan.input
+    return plan, nodes[::-1]
+
+
+def _refuse_other_rows(owner: str, ds: Dataset, plans: Sequence[Plan]) -> None:
+    """Raises ConfigError where rows stay in their shards, and are not those of the job's inputs."""
+    if any(isinstance(node, MOVES | Limit) for plan in plans for node in walk(plan)):
+        return
+    for plan in plans:
+        base, _ = _path(plan)
+        if isinstance(base, Scan) and base is not ds._plan:
+            raise ConfigError(
+                f"{owner} gave {base.source.name}, expected what becomes of the dataset that it was given"
+            )
 
 
 def _given_in(nodes: Sequence[Plan], ds: Dataset) -> bool:
@@ -185,37 +259,9 @@ def _given_in(nodes: Sequence[Plan], ds: Dataset) -> bool:
     return any(node is ds._plan or node == own for node in nodes)
 
 
-def _nodes(plan: Plan) -> Iterator[Plan]:
-    """Yields the nodes of a plan, from the last one on."""
-    yield plan
-    match plan:
-        case Apply(input, _) | Checkpoint(input, _) | Limit(input, _):
-            yield from _nodes(input)
-        case Marked(input, _, marks):
-            yield from _nodes(input)
-            yield from _nodes(marks)
-        case Union(inputs) | Zip(inputs) | Exchanged(inputs, _):
-            for one in inputs:
-                yield from _nodes(one)
-
-
-def below(plan: Plan) -> tuple[Plan, list[Apply | Marked]]:
-    """Returns what a chain of operators begins with, and the chain, in the order in which rows go through it."""
-    steps: list[Apply | Marked] = []
-    while isinstance(plan, Apply | Marked):
-        steps.append(plan)
-        plan = plan.input
-    return plan, steps[::-1]
-
-
-def step_of(node: Apply | Marked) -> Operator:
-    """Returns what a node of a chain does."""
-    return node.operator if isinstance(node, Apply) else node.step
-
-
 def _sides_of_steps(plan: Plan) -> set[str]:
     """Returns the extra outputs that steps behind the last exchange have of their own."""
-    return {name for one in below(plan)[1] for name in getattr(step_of(one), "sides", ())}
+    return {name for one in chain_of(plan)[1] for name in getattr(operator_of(one), "sides", ())}
 
 
 def _told(plan: Plan) -> str:
@@ -233,25 +279,15 @@ def _told(plan: Plan) -> str:
 
 def _one_output(plan: Plan, *, keep: bool = False) -> Plan:
     """Returns a plan whose steps give one output each, but for the last one if `keep`."""
-    match plan:
-        case Apply(input, operator):
-            below = _one_output(input)
-            if isinstance(operator, Process) and operator.sides and not keep:
-                operator = replace(operator, sides=())
-            return Apply(below, operator)
-        case Checkpoint(input, path):
-            return Checkpoint(_one_output(input), path)
-        case Marked(input, step, marks):
-            return Marked(_one_output(input), step, _one_output(marks))
-        case Exchanged(inputs, how):
-            return Exchanged(tuple(map(_one_output, inputs)), how)
-        case Union(inputs):
-            return Union(tuple(map(_one_output, inputs)))
-        case Zip(inputs):
-            return Zip(tuple(map(_one_output, inputs)))
-        case Limit(input, rows):
-            return Limit(_one_output(input), rows)
-    return plan
+
+    def single(node: Plan) -> Plan:
+        if isinstance(node, Apply) and isinstance(node.operator, Process) and node.operator.sides:
+            return replace(node, operator=replace(node.operator, sides=()))
+        return node
+
+    if keep and isinstance(plan, Apply):
+        return replace(plan, input=_one_output(plan.input))
+    return transform(plan, single)
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,126 +352,6 @@ class Settings:
         return bool(self.compute or self.num_gpus or self.resources)
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """The rows of a job's inputs, whatever they will be."""
-
-    found: pa.Schema | None
-    name: str = "input"
-    num_cpus: float | None = None
-
-    def pieces(self) -> Iterator[Piece]:
-        raise self._not_yet()
-
-    def read(self, *_: Any) -> Iterator[Any]:
-        raise self._not_yet()
-
-    def bundles(self) -> Iterator[tuple[Piece, ...]]:
-        raise self._not_yet()
-
-    def generation(self, data: Any) -> str:
-        del data
-        raise self._not_yet()
-
-    def identity(self) -> Any:
-        raise self._not_yet()
-
-    def bare(self) -> Given:
-        return self
-
-    def count(self) -> int | None:
-        return None
-
-    def _not_yet(self) -> ConfigError:
-        return ConfigError("build() says what is to be done; the rows are there when the job runs: return the dataset")
-
-
-def inputs_of(columns: Mapping[str, Any] | None) -> Dataset:
-    """Returns the dataset that `build` is given; its schema is known where the job declares the type of all columns."""
-    types = None if columns is None else list(columns.items())
-    known = types is not None and all(type is not None for _, type in types)
-    return Dataset(Scan(Given(pa.schema(types) if known else None)))
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What happens to a shard between two durable places."""
-
-    operator: stage.StageOperator
-    resources: Resources
-    """What a task holds for it."""
-    path: str | None = None
-    """Where the checkpoint is that it writes; None: it writes the job's output."""
-    sides: tuple[str, ...] = ()
-    """Names of the extra outputs that it has."""
-
-
-Chain = tuple[Operator, ...]
-
-
-class Made(Protocol):
-    """What a job is made of."""
-
-    @property
-    def last(self) -> Part:
-        """What makes its outputs."""
-        ...
-
-    def stages(self, spec: StageSpec) -> StageSpec:
-        """Returns the stage that makes its outputs as it is after those that come before it."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What happens to a shard, one after the other; all but the last one are written to their checkpoints."""
-
-    parts: tuple[Part, ...]
-
-    @property
-    def last(self) -> Part:
-        return self.parts[-1]
-
-    def stages(self, spec: StageSpec) -> StageSpec:
-        return over_checkpoints(spec, self.parts[:-1])
-
-
-def parts_of(job: Settings, ds: Dataset, built: Any) -> Parts:
-    """Returns the parts of what `build` made of `ds`, in order: as many as it has checkpoints, and the last one.
-
-    Raises ConfigError for what is no chain of row-wise operators and checkpoints, or several of them, by output, that
-    have other steps of their own than row-wise ones in the tasks that read.
-    """
-    owner = f"{job.owner}.build"
-    if isinstance(built, Mapping):
-        sides = sides_of(owner, job.sides, built)
-        paths = {name: _path(owner, ds._plan, built[name]._plan) for name in (MAIN, *sides)}
-        shared = shared_by(list(paths.values()))
-        chains = _cut(paths[MAIN][:shared])
-        tails = {name: tail_of(owner, name, path[shared:]) for name, path in paths.items()}
-        chains = [(without_sides(chain), path) for chain, path in chains]
-        tails = {name: without_sides(tail) for name, tail in tails.items()}
-    elif isinstance(built, Dataset):
-        chains, tails, sides = _cut(_path(owner, ds._plan, built._plan)), {}, ()
-        *before, (last, _) = chains
-        if job.sides:
-            sides = job.sides
-            if not last or not isinstance(last[-1], Process):
-                raise no_sides(owner, sides)
-            chains = [*((without_sides(chain), path) for chain, path in before)]
-            chains.append(((*without_sides(last[:-1]), last[-1]), None))
-    else:
-        raise no_dataset(owner, built)
-    own = tuple(step for tail in tails.values() for step in tail)
-    refuse_idle_pool(job, [*(step for chain, _ in chains for step in chain), *own])
-    *before, (last, _) = chains
-    operator: stage.StageOperator = Pipeline(last)
-    if sides and tails:
-        operator = Branching(Pipeline(last), Pipeline(tails[MAIN]), {name: Pipeline(tails[name]) for name in sides})
-    kept = [Part(Pipeline(chain), resources_of(job, chain), path) for chain, path in before]
-    return Parts((*kept, Part(operator, resources_of(job, (*last, *own)), None, sides)))
-
-
 def no_sides(owner: str, sides: Sequence[str]) -> ConfigError:
     """Returns the error for extra outputs that nothing makes."""
     return ConfigError(
@@ -482,11 +398,6 @@ def sides_of(owner: str, declared: Sequence[str], built: Mapping[Any, Any]) -> t
     return sides
 
 
-def without_sides(chain: Iterable[Operator]) -> Chain:
-    """Returns steps of which none gives several outputs: what it gives goes on to the next."""
-    return tuple(replace(step, sides=()) if isinstance(step, Process) else step for step in chain)
-
-
 def shared_by(paths: Sequence[Sequence[Apply | Checkpoint | Marked]]) -> int:
     """Returns how many nodes of plans, from the start, are the same ones in all of them."""
     same = (all(node is nodes[0] for node in nodes) for nodes in zip(*paths, strict=False))
@@ -510,69 +421,16 @@ def tail_of(owner: str, name: str, path: Sequence[Apply | Checkpoint | Marked]) 
                 "all of them from the dataset that comes out of it"
             )
         assert isinstance(node, Apply)
-        steps.append(node.operator)
+        # What it gives goes on to the next step: of several outputs, the main one.
+        steps.append(replace(node.operator, sides=()) if isinstance(node.operator, Process) else node.operator)
     return tuple(steps)
 
 
-def over_checkpoints(spec: StageSpec, before: Sequence[Part]) -> StageSpec:
-    """Returns the stage as it is when these parts come before it, each a stage that is written to its checkpoint."""
-    kept: Upstream | None = None
-    # What becomes of the rows of a checkpoint afterwards is nothing to it.
-    identity = {name: value for name, value in spec.identity.items() if name != "sides"}
-    for number, part in enumerate(before):
-        assert part.path is not None
-        first = replace(
-            spec,
-            name=f"{spec.name}-checkpoint",
-            identity={**identity, "output_schema": None, **CHECKPOINT, "checkpoint": number},
-            operator=part.operator,
-            output_schema=None,
-            sides={},
-            format=OutputFormat(CHECKPOINT["format"]),
-            codec=CHECKPOINT["codec"],
-            resources=part.resources,
-            # What makes the job again makes all of it.
-            origin={},
-        )
-        kept = Upstream(_reading(first, kept), part.path)
-    return _reading(spec, kept)
-
-
-def _reading(spec: StageSpec, kept: Upstream | None) -> StageSpec:
-    """Returns the stage as one that reads a checkpoint."""
-    if kept is None:
-        return spec
-    identity = {**spec.identity, "upstream": kept.spec.fingerprint}
-    return replace(spec, identity=identity, rows=FileRows(), before=(kept,))
-
-
-def _path(owner: str, start: Plan, plan: Plan) -> list[Apply | Checkpoint]:
-    """Returns the operators and checkpoints from `start` to a plan, in the order in which rows come to them."""
-    nodes: list[Apply | Checkpoint] = []
-    while isinstance(plan, Apply | Checkpoint):
-        nodes.append(plan)
-        plan = plan.input
-    if plan is not start:
-        if isinstance(plan, Scan):
-            raise ConfigError(
-                f"{owner} gave {plan.source.name}, expected what becomes of the dataset that it was given"
-            )
-        what = type(plan).__name__.lower()
-        raise ConfigError(f"{owner}: a job has one output for each shard of its input, so it has no {what}")
-    return nodes[::-1]
-
-
-def _cut(path: Iterable[Apply | Checkpoint]) -> list[tuple[Chain, str | None]]:
-    """Returns the steps up to each checkpoint, with where that is, and those after the last one."""
-    chains: list[tuple[Chain, str | None]] = []
-    steps: list[Operator] = []
-    for node in path:
-        if isinstance(node, Checkpoint):
-            chains.append((tuple(steps), node.path))
-            steps = []
-        else:
-            steps.append(node.operator)
-    return [*chains, (tuple(steps), None)]
+def inputs_of(columns: Mapping[str, Any] | None) -> Dataset:
+    """Returns the dataset that `build` is given; its schema is known where the job declares the type of all columns."""
+    types = None if columns is None else list(columns.items())
+    known = types is not None and all(type is not None for _, type in types)
+    return Dataset(Scan(NotListed(pa.schema(types) if known else None)))
 
 
 def compute_of(job: Settings) -> Compute | None:

@@ -87,11 +87,9 @@ def _run(cls: JobClass, values: dict[str, Any]) -> int:
     """Runs the job with parsed options and returns the exit code."""
     as_json, dry = values.pop("as_json"), values.pop("dry_run")
     parameters = _parameters(cls, values)
-    yes = values.pop("yes")
 
     def make() -> tuple[Staged, RunOptions]:
-        confirm = (lambda _: True) if yes else _ask
-        options = parse_run_options(confirm=confirm, display=display(as_json), handle_signals=True, **values)
+        options = parse_run_options(confirm=_ask, display=display(as_json), handle_signals=True, **values)
         return cls(**parameters), options
 
     return execute(make, as_json=as_json, dry=dry)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.arrow.schema import conform, describe
+from curate.arrow.schema import conform, format_schema
 from curate.driver.options import resolve_output
 from curate.driver.schemas import with_input_schemas
 from curate.driver.state import Stores
@@ -59,6 +59,26 @@ class JobFiles(FileShards):
         return tables if len(self.rows.schemas) == 1 else (conform(table, self.found, data.uri) for table in tables)
 
 
+@dataclass(frozen=True, slots=True)
+class NotListed:
+    """The rows of a job's inputs, whatever they will be: the source that `build` is given before a run lists them."""
+
+    found: pa.Schema | None
+    name: str = "input"
+    num_cpus: float | None = None
+
+    def bare(self) -> NotListed:
+        return self
+
+    def count(self) -> int | None:
+        return None
+
+    def _not_yet(self, *_: Any, **__: Any) -> Any:
+        raise ConfigError("build() says what is to be done; the rows are there when the job runs: return the dataset")
+
+    pieces = bundles = read = generation = identity = _not_yet
+
+
 def _refuse_namesakes(listing: pa.Table) -> None:
     """Raises ConfigError if two files have one name: it is by these that rows are told apart, wherever they lie."""
     seen: dict[str, str] = {}
@@ -93,7 +113,7 @@ def list_for(spec: StageSpec, asked: RunRequest) -> JobFiles:
         if sorted(map(str, plain)) != sorted(map(str, found.found)):
             raise ConfigError(
                 "inputs of several formats come to one exchange, and their columns differ: of "
-                f"{next(iter(rows.schemas))} ({describe(found.found)}), of {format} ({describe(plain)}); "
+                f"{next(iter(rows.schemas))} ({format_schema(found.found)}), of {format} ({format_schema(plain)}); "
                 "name the columns, with their types, in `columns`, or give files of one format"
             )
     return found

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, Unpack
 
 from curate import log
 from curate.dataset.dataset import Dataset
-from curate.driver.options import PathText, parse_run_options
+from curate.driver.options import RunArguments, parse_run_options
 from curate.errors import ConfigError, did_you_mean
 from curate.formats.bad_line import RejectedRow
 from curate.formats.record import OutputFormat
@@ -21,7 +21,6 @@ from curate.job.params import Param
 from curate.job.secrets import Secrets, missing_secret, secret_value
 from curate.job.settings import TUNABLE, check_setting, column_text, parse_columns
 from curate.ledger.summary import Summary
-from curate.observe.progress import Display
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import ActorPool
 from curate.sources.inputs import FileRows
@@ -235,30 +234,7 @@ class Job:
 
     # Running it
 
-    def run(
-        self,
-        *,
-        input: PathText | Sequence[PathText],
-        output: PathText,
-        backend: str = "ray",
-        limit: int | None = None,
-        sample: str | None = None,
-        overwrite: bool = False,
-        yes: bool = False,
-        accept_code_change: bool = False,
-        allow_incomplete_input: bool = False,
-        allow_concurrent: bool = False,
-        retry_failed: bool = False,
-        redo_stale: bool = False,
-        drop_removed: bool = False,
-        keep_stages: bool = False,
-        target_task_seconds: float = 120.0,
-        max_failed_shards: str | int | None = None,
-        max_in_flight: int | None = None,
-        display: Display | None = None,
-        confirm: Callable[[str], bool] | None = None,
-        handle_signals: bool = False,
-    ) -> Summary:
+    def run(self, **options: Unpack[RunArguments]) -> Summary:
         """Runs the job over `input` (files, directories, globs) into the prefix `output` and returns the summary.
 
         Idempotent: shards whose output exists are skipped, so calling it again finishes what was left. Options are
@@ -268,28 +244,7 @@ class Job:
         from curate.graph.entry import run
 
         log.ensure_configured()
-        options = self.options(
-            input=input,
-            output=output,
-            backend=backend,
-            limit=limit,
-            sample=sample,
-            overwrite=overwrite,
-            confirm=(lambda _: True) if yes else confirm,
-            accept_code_change=accept_code_change,
-            allow_incomplete_input=allow_incomplete_input,
-            allow_concurrent=allow_concurrent,
-            retry_failed=retry_failed,
-            redo_stale=redo_stale,
-            drop_removed=drop_removed,
-            keep_stages=keep_stages,
-            target_task_seconds=target_task_seconds,
-            max_failed_shards=max_failed_shards,
-            max_in_flight=max_in_flight,
-            display=display,
-            handle_signals=handle_signals,
-        )
-        return run(self.spec(), options)
+        return run(self.spec(), parse_run_options(**options))
 
     options = staticmethod(parse_run_options)
     """Returns how to run, checked: what `run` takes, for those who call the driver themselves."""
@@ -329,9 +284,8 @@ class Job:
             "codec": codec,
         }
         made = self._made(columns)
-        last = made.last
         declared = settings["sides"] if isinstance(settings["sides"], Mapping) else {}
-        sides = {name: declared.get(name) for name in last.sides}
+        sides = {name: declared.get(name) for name in made.sides}
         if sides:
             # Another output is another job: what is finished without it is not finished with it.
             identity["sides"] = {name: _schema_text(schema) for name, schema in sides.items()}
@@ -341,7 +295,7 @@ class Job:
             # Without a version the digest is the identity, and there is nothing left to guard.
             code_digest=digest if self.version is not None else "",
             parameters=parameters,
-            operator=last.operator,
+            operator=made.operator,
             rows=self._rows(columns, required),
             output_schema=schema,
             sides=sides,
@@ -349,7 +303,7 @@ class Job:
             shard_bytes=self.shard_bytes,
             format=output_format,
             codec=codec,
-            resources=last.resources,
+            resources=made.resources,
             memory_budget=self.memory_budget,
             max_tasks=self.max_tasks,
             max_bad_rows=None if self.max_bad_rows is None else str(self.max_bad_rows),

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
+from curate.driver.options import OPTIONS
 from curate.errors import ConfigError, did_you_mean
 from curate.job.asset import Asset
 from curate.log import holds_secret
@@ -77,13 +78,7 @@ def recorded_scalar(value: Any) -> Any:
 
 MISSING: Any = object()
 
-RUN_OPTIONS = frozenset(
-    {
-        *("input", "inputs", "output", "limit", "sample", "dry_run", "overwrite", "yes", "accept_code_change"),
-        *("allow_incomplete_input", "target_task_seconds", "max_failed_shards", "max_in_flight", "backend", "json"),
-        *("as_json", "help"),
-    }
-)
+RUN_OPTIONS = frozenset({*OPTIONS, "inputs", "dry_run", "yes", "json", "as_json", "help"})
 """Names of the options that every job has, beside its settings."""
 
 _CLOSE = 0.85

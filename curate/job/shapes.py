@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from curate.job.build import Made, Part, Parts
+from curate.job.build import Made
 from curate.job.job import Job, settings_of
 from curate.job.operator import ProcessFile
 from curate.job.params import param
@@ -37,7 +37,7 @@ class FileJob(Job):
 
     def _made(self, columns: Mapping[str, Any] | None) -> Made:
         del columns
-        return Parts((Part(ProcessFile(self, self._hidden), settings_of(self).held),))
+        return Made(ProcessFile(self, self._hidden), settings_of(self).held)
 
 
 class TextJob(Job):

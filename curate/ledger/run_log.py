@@ -17,6 +17,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Mapping
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -43,6 +44,10 @@ LAST_SEGMENT_S = 60.0
 
 CLOSE_S = 150.0
 """How long the end of a run waits for the ledger: longer than a store goes on trying one call, then the run ends."""
+
+
+# Of what is installed: as it does not change, and reading it takes milliseconds, it is asked once.
+_version = cache(version)
 
 
 def new_run_id(now: float) -> str:
@@ -121,7 +126,7 @@ class RunLog:
             "versions": {
                 "curate": __version__,
                 "python": platform.python_version(),
-                **{name: version(name) for name in ("ray", "pyarrow")},
+                **{name: _version(name) for name in ("ray", "pyarrow")},
             },
             **about,
         }

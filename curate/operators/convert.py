@@ -26,20 +26,10 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from curate.arrow.groups import one_chunk
+from curate.arrow.recast import Misfit, decoded, recast, tensor_shape
+from curate.arrow.types import contains, is_encoded, is_list, is_list_view, is_text, is_text_or_binary
 from curate.arrow.unknown import filled, is_known
-from curate.arrow.values import (
-    Misfit,
-    clash,
-    fitted,
-    has_type,
-    inferred,
-    is_bytes,
-    is_list,
-    is_text,
-    recast,
-    rounded,
-    tensor_shape,
-)
+from curate.arrow.values import clash, fitted, inferred, rounded
 from curate.errors import ConfigError, SchemaMismatch, did_you_mean
 
 FORMATS = ("pyarrow", "numpy", "pandas")
@@ -111,7 +101,7 @@ def _objects(name: str, column: pa.Array | pa.ChunkedArray) -> list[Any]:
         if isinstance(column.type, pa.FixedShapeTensorType):
             return _tensors(column)
         values: list[Any] = column.to_pylist()
-        if has_type(column.type, _is_cut) and not one_chunk(column).equals(fitted(values, column.type)):
+        if contains(column.type, _is_cut) and not one_chunk(column).equals(fitted(values, column.type)):
             raise ValueError("some would be cut")
     except (ValueError, OverflowError, pa.ArrowException) as error:
         raise SchemaMismatch(
@@ -154,8 +144,8 @@ def to_numpy(table: pa.Table) -> dict[str, np.ndarray[Any, Any]]:
 
 def _numpy(name: str, column: pa.ChunkedArray) -> np.ndarray[Any, Any]:
     type = column.type
-    if _is_encoded(type):
-        return _numpy(name, _decoded(column))
+    if is_encoded(type):
+        return _numpy(name, decoded(column))
     nulls = column.null_count
     if isinstance(type, pa.FixedShapeTensorType) and not nulls:
         return _stacked(one_chunk(column))
@@ -178,16 +168,6 @@ def _numpy(name: str, column: pa.ChunkedArray) -> np.ndarray[Any, Any]:
     return found
 
 
-def _is_encoded(type: pa.DataType) -> bool:
-    return bool(pt.is_dictionary(type) or pt.is_run_end_encoded(type))
-
-
-def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Returns a column of a dictionary, or of runs, as its values."""
-    decode = pa.DictionaryArray.dictionary_decode if pt.is_dictionary(column.type) else pc.run_end_decode
-    return pa.chunked_array(map(decode, column.chunks), column.type.value_type)
-
-
 def _nulled(column: pa.ChunkedArray) -> np.ndarray[Any, Any]:
     """Returns floats, nulls as the NaN that stands for them."""
     numbers = np.array(column.to_numpy())
@@ -199,13 +179,13 @@ def _nulled(column: pa.ChunkedArray) -> np.ndarray[Any, Any]:
 def _is_plain(array: pa.Array) -> bool:
     """Returns whether Arrow makes arrays of lists that have all that there is."""
     while is_list(array.type):
-        if pt.is_list_view(array.type) or pt.is_large_list_view(array.type):
+        if is_list_view(array.type):
             return False  # of a slice, Arrow takes other values
         if pt.is_fixed_size_list(array.type) and array.null_count:
             return False  # what lies under its nulls would count
         array = array.flatten()
     type = array.type
-    if is_text(type) or is_bytes(type):
+    if is_text_or_binary(type):
         return True
     return not array.null_count and (
         pt.is_integer(type)
@@ -245,7 +225,7 @@ def to_pandas(table: pa.Table) -> Any:
         if is_object(field.type):
             plain = plain.set_column(at, field.name, pa.nulls(table.num_rows, pa.bool_()))
         elif pt.is_run_end_encoded(field.type):
-            plain = plain.set_column(at, field.name, _decoded(table.column(at)))
+            plain = plain.set_column(at, field.name, decoded(table.column(at)))
     frame = plain.to_pandas(types_mapper=dtype)
     for field in table.schema:
         if is_object(field.type):
@@ -407,7 +387,7 @@ def _of_floats(values: np.ndarray[Any, Any], before: pa.ChunkedArray | None) -> 
     if before is None:
         return array
     type = before.type
-    given = _decoded(before) if _is_encoded(type) else before
+    given = decoded(before)
     if pt.is_integer(given.type) and given.null_count and size == 8:
         try:
             # Raises for a fraction, NaN, and what is out of range.

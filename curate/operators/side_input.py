@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -19,6 +19,7 @@ class Marks(Protocol):
         ...
 
 
+@runtime_checkable
 class Marking(Protocol):
     """A step over rows that are read again, with marks: an operator of the plan, once it has them."""
 

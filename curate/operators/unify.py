@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.arrow.schema import conform_to_union, schema_text
+from curate.arrow.schema import conform_to_union, format_schema
 from curate.operators.protocol import OperatorDefaults
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition
@@ -23,7 +23,7 @@ class Unify(OperatorDefaults):
 
     @property
     def name(self) -> str:
-        return f"unify({schema_text(self.to)})"
+        return f"unify({format_schema(self.to)})"
 
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         del found

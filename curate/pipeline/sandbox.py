@@ -53,45 +53,21 @@ class Sandboxed:
     when the process that this object is in ends, however that ends. What it prints is printed here.
     """
 
-    def __init__(
-        self,
-        fn: Callable[[dict[str, Any]], Any],
-        timeout_s: float | None = None,
-        *,
-        memory_bytes: int | None = None,
-    ) -> None:
+    def __init__(self, fn: Callable[[dict[str, Any]], Any], timeout_s: float | None = None) -> None:
         """`timeout_s`: seconds that a row may take, where the process is there already; None: any time.
 
-        `memory_bytes`: what rows may ask for beyond what the process holds before the first, in bytes of address space,
-        on Linux only; None: any. An allocator keeps some of it for itself, up to 128 MiB after a row that was refused.
-        Raises ConfigError for limits that are not above 0, and where there are none.
+        Raises ConfigError for a time that is not above 0.
         """
         if timeout_s is not None and not timeout_s > 0:
             raise ConfigError(f"timeout_s={timeout_s!r}: expected seconds above 0, or None for any time")
-        if memory_bytes is not None and memory_bytes <= 0:
-            raise ConfigError(f"memory_bytes={memory_bytes!r}: expected bytes above 0, or None for any")
-        if memory_bytes is not None and sys.platform != "linux":
-            raise ConfigError(f"memory_bytes is kept to on Linux, and this is {sys.platform}; leave it out")
         self.children = 0
         """Processes that were started for rows."""
         self._fn = fn
         self._timeout_s = timeout_s
-        self._memory_bytes = memory_bytes
         self._keeper: _Keeper | None = None
         self._child: _Child | None = None
         self._user: object | None = None
         """Whose rows are at work."""
-
-    def apply_row(self, row: Mapping[str, Any]) -> Any:
-        """Returns what the function returns for a row.
-
-        Raises BadRow, with the reason, for a row that ends the process, or takes too long or too much memory; and what
-        the function raises, with its traceback as a note, or RemoteError where that cannot be sent.
-        """
-        (result,) = self.results([row])
-        if isinstance(result, BadRow):
-            raise result
-        return result
 
     def results(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Any | BadRow]:
         """Yields what the function returns for each row, in order; for a bad row, the BadRow that says why.
@@ -173,7 +149,7 @@ class Sandboxed:
         from curate.runtime.ray.pickling import pickle_value
 
         try:
-            return pickle_value((self._fn, self._memory_bytes))
+            return pickle_value(self._fn)
         except Exception as error:
             raise ConfigError(
                 f"{_name(self._fn)} cannot be sent to a process of its own: {error}; "

@@ -23,12 +23,10 @@ import sys
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, NoReturn
 
 from curate.errors import BadRow
 from curate.pipeline.remote_error import CapturedError
-from curate.units import format_bytes
 
 HEADER = struct.Struct("<cQ")
 """What comes before everything that is sent: its kind, and its length in bytes."""
@@ -58,7 +56,7 @@ def fork_server(number: int) -> None:
     reader = control.makefile("rb", buffering=0)
     _, size = HEADER.unpack(_exactly(reader, HEADER.size))
     try:
-        fn, memory_bytes = pickle.loads(_exactly(reader, size))
+        fn = pickle.loads(_exactly(reader, size))
     except Exception as error:  # noqa: BLE001 - user code is imported here; the worker tells what it raised
         _send(control, FAILED, pickle.dumps(CapturedError.of(error)))
         return
@@ -67,7 +65,7 @@ def fork_server(number: int) -> None:
     while True:
         command, sockets, *_ = socket.recv_fds(control, 1, 1)
         if command == START:
-            child = _forked(control, sockets[0], fn, memory_bytes)
+            child = _forked(control, sockets[0], fn)
             control.sendall(NUMBER.pack(child))
             continue
         if child:
@@ -86,7 +84,7 @@ def kill_group(child: int) -> None:
         os.killpg(child, signal.SIGKILL)
 
 
-def _forked(control: socket.socket, number: int, fn: Callable[[Any], Any], memory_bytes: int | None) -> int:
+def _forked(control: socket.socket, number: int, fn: Callable[[Any], Any]) -> int:
     # Or the child has it too.
     _flush()
     with warnings.catch_warnings():
@@ -94,7 +92,7 @@ def _forked(control: socket.socket, number: int, fn: Callable[[Any], Any], memor
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
-        _run(control, number, fn, memory_bytes)
+        _run(control, number, fn)
     # Here too: the worker may kill the group before the child has come to make it.
     with suppress(ProcessLookupError, PermissionError):
         os.setpgid(child, child)
@@ -102,7 +100,7 @@ def _forked(control: socket.socket, number: int, fn: Callable[[Any], Any], memor
     return child
 
 
-def _run(control: socket.socket, number: int, fn: Callable[[Any], Any], memory_bytes: int | None) -> NoReturn:
+def _run(control: socket.socket, number: int, fn: Callable[[Any], Any]) -> NoReturn:
     """Is the child. Never returns to what the keeper was doing."""
     status = 1
     try:
@@ -113,10 +111,7 @@ def _run(control: socket.socket, number: int, fn: Callable[[Any], Any], memory_b
         nothing = os.open(os.devnull, os.O_RDWR)
         os.register_at_fork(after_in_child=lambda: os.dup2(nothing, number))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        if memory_bytes is not None:
-            most = _address_space() + memory_bytes
-            resource.setrlimit(resource.RLIMIT_AS, (most, most))
-        _serve(link, fn, memory_bytes)
+        _serve(link, fn)
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
@@ -128,7 +123,7 @@ def _run(control: socket.socket, number: int, fn: Callable[[Any], Any], memory_b
         os._exit(status & 0xFF)
 
 
-def _serve(link: socket.socket, fn: Callable[[Any], Any], memory_bytes: int | None) -> None:
+def _serve(link: socket.socket, fn: Callable[[Any], Any]) -> None:
     reader = link.makefile("rb")
     skipping = False
     while len(header := reader.read(HEADER.size)) == HEADER.size:
@@ -137,7 +132,7 @@ def _serve(link: socket.socket, fn: Callable[[Any], Any], memory_bytes: int | No
         if kind == RESUME:
             skipping = False
         elif not skipping:
-            kind, answer = _answer(fn, data, memory_bytes)
+            kind, answer = _answer(fn, data)
             # Nobody wants the rows behind one that raised, and they may take long.
             skipping = kind == RAISED
             # What a row printed is there before its answer.
@@ -145,7 +140,7 @@ def _serve(link: socket.socket, fn: Callable[[Any], Any], memory_bytes: int | No
             _send(link, kind, answer)
 
 
-def _answer(fn: Callable[[Any], Any], data: bytes, memory_bytes: int | None) -> tuple[bytes, bytes]:
+def _answer(fn: Callable[[Any], Any], data: bytes) -> tuple[bytes, bytes]:
     try:
         result = fn(pickle.loads(data))
         try:
@@ -155,10 +150,6 @@ def _answer(fn: Callable[[Any], Any], data: bytes, memory_bytes: int | None) -> 
             raise TypeError(f"what was returned, {what}, cannot be sent to another process: {error}") from error
     except BadRow as error:
         return BAD, pickle.dumps(str(error.reason))
-    except MemoryError as error:
-        if memory_bytes is None:
-            return RAISED, pickle.dumps(CapturedError.of(error))
-        return BAD, pickle.dumps(f"needed more than {format_bytes(memory_bytes)} of memory")
     except Exception as error:  # noqa: BLE001 - whatever user code raises is the answer
         return RAISED, pickle.dumps(CapturedError.of(error))
 
@@ -167,10 +158,6 @@ def _flush() -> None:
     # Either may be None, if user code said so.
     for stream in (sys.stdout, sys.stderr):
         print(end="", file=stream, flush=True)
-
-
-def _address_space() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
 def _send(link: socket.socket, kind: bytes, data: bytes) -> None:

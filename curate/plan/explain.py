@@ -8,7 +8,7 @@ from itertools import groupby
 from curate.operators.protocol import Operator
 from curate.pipeline.step import Compute
 from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip
-from curate.plan.physical import First, Joined, Kept, Local, Physical, Spread, Tasks, Told, ZipRows, cpus_of, lower
+from curate.plan.physical import First, FromStages, Joined, Local, Physical, Tasks, ZipRows, cpus_of, lower
 from curate.sources.files import Files
 from curate.stage.fusion import FusedScan
 from curate.units import format_bytes
@@ -22,17 +22,17 @@ def explain_physical(physical: Physical, depth: int = 0, told: list[Plan] | None
         case First(input, rows):
             yield f"{indent}first {rows:,} rows, then stop"
             yield from explain_physical(input, depth + 1, told)
-        case Kept(plan, path, operators):
+        case FromStages(Checkpoint(plan, path), operators):
             yield f"{indent}reads {path}{f', then: {_chain(operators)}' if operators else ''}"
             yield f"{indent}  which is written first, and kept"
             yield from explain_physical(lower(plan), depth + 2, told)
-        case Told(marked, operators):
+        case FromStages(Marked() as marked, operators):
             yield f"{indent}{marked.step.name}{f', then: {_chain(operators)}' if operators else ''}"
             physical = lower(marked.marks)
             yield f"{indent}  by marks, which are written first, in order{_maps(physical)}"
             yield from explain_physical(physical, depth + 2, told)
             yield from explain_physical(lower(marked.input), depth + 1, told)
-        case Spread(exchanged, operators):
+        case FromStages(Exchanged() as exchanged, operators):
             yield f"{indent}{exchanged.how.name}: reads run files{f', then: {_chain(operators)}' if operators else ''}"
             if any(one is exchanged for one in told):
                 yield f"{indent}  which are those above: they are written once"

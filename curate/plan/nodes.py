@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import pyarrow as pa
@@ -84,6 +84,51 @@ class Marked:
 Plan = Scan | Apply | Limit | Union | Zip | Checkpoint | Exchanged | Marked
 
 
+def children(plan: Plan) -> tuple[Plan, ...]:
+    """Returns the plans that a node is made of, in order; of one that goes by marks, these last."""
+    match plan:
+        case Scan():
+            return ()
+        case Marked(input, _, marks):
+            return (input, marks)
+        case Union(inputs) | Zip(inputs) | Exchanged(inputs):
+            return inputs
+        case Apply(input) | Limit(input) | Checkpoint(input):
+            return (input,)
+
+
+def with_children(plan: Plan, below: Sequence[Plan]) -> Plan:
+    """Returns a node made of other plans, as many; the very node, if they are its own."""
+    if all(one is other for one, other in zip(below, children(plan), strict=True)):
+        return plan
+    match plan:
+        case Scan():
+            return plan
+        case Marked():
+            input, marks = below
+            return replace(plan, input=input, marks=marks)
+        case Union() | Zip() | Exchanged():
+            return replace(plan, inputs=tuple(below))
+        case Apply() | Limit() | Checkpoint():
+            return replace(plan, input=below[0])
+
+
+def walk(plan: Plan, until: tuple[type, ...] = ()) -> Iterator[Plan]:
+    """Yields the nodes of a plan, the last one first; of nodes `until`, not what they are made of."""
+    yield plan
+    if not isinstance(plan, until):
+        for one in children(plan):
+            yield from walk(one, until)
+
+
+def transform(plan: Plan, change: Callable[[Plan], Plan], until: tuple[type, ...] = ()) -> Plan:
+    """Returns a plan of which each node is what `change` makes of it, which is given the first ones first; what nodes
+    `until` are made of stays as it is."""
+    if not isinstance(plan, until):
+        plan = with_children(plan, [transform(one, change, until) for one in children(plan)])
+    return change(plan)
+
+
 def schema_of(plan: Plan) -> pa.Schema | None:
     """Returns the schema of a plan's rows; None if only running user code tells. Raises ConfigError."""
     match plan:
@@ -106,17 +151,7 @@ def schema_of(plan: Plan) -> pa.Schema | None:
 
 def sources_of(plan: Plan) -> Iterator[Source]:
     """Yields where the rows of a plan come from, in order."""
-    match plan:
-        case Scan(source):
-            yield source
-        case Apply(input, _) | Limit(input, _) | Checkpoint(input, _):
-            yield from sources_of(input)
-        case Marked(input, _, marks):
-            yield from sources_of(input)
-            yield from sources_of(marks)
-        case Union(inputs) | Zip(inputs) | Exchanged(inputs, _):
-            for one in inputs:
-                yield from sources_of(one)
+    return (node.source for node in walk(plan) if isinstance(node, Scan))
 
 
 def may_be_incomplete(plan: Plan) -> bool:

@@ -16,7 +16,7 @@ from curate.operators.sample import RandomSample
 from curate.pipeline.step import task_cpus
 from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip
 from curate.plan.pushdown import fuse
-from curate.plan.rewrites import first_of, within
+from curate.plan.rewrites import chain_of, first_of, within
 from curate.sources.files import Files
 from curate.stage.fusion import FusedScan
 
@@ -31,7 +31,7 @@ def durable(plan: Plan, *, named: bool, sampled: bool = False) -> Plan:
     match plan:
         case Apply(input, operator):
             drawn = isinstance(operator, RandomSample)
-            if drawn and isinstance(base := _base(input), Union) and not _one_stage(base, named):
+            if drawn and isinstance(base := chain_of(input)[0], Union) and not _one_stage(base, named):
                 # Of each part where it is read: there a row's place is the one that it is consumed from.
                 return Exchanged((plan,), Materialize(called="union"))
             return Apply(durable(input, named=named, sampled=sampled or drawn), operator)
@@ -51,16 +51,11 @@ def durable(plan: Plan, *, named: bool, sampled: bool = False) -> Plan:
     return plan
 
 
-def _base(plan: Plan) -> Plan:
-    return _base(plan.input) if isinstance(plan, Apply) else plan
-
-
 def through_files(plan: Plan) -> Plan | None:
     """Returns how a plan is written, if that is through an exchange and its rows are consumed without one; else None.
     Raises ConfigError for parts of a union without an identity."""
-    written = base = durable(plan, named=True)
-    while isinstance(base, Apply):
-        base = base.input
+    written = durable(plan, named=True)
+    base, _ = chain_of(written)
     return written if isinstance(base, Exchanged) and isinstance(base.how, Materialize | Zipped) else None
 
 
@@ -140,31 +135,14 @@ class ZipRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """What a plan's rows become that are written below a path first, by a run of their own, and read from there."""
+class FromStages:
+    """Operators behind what stages of their own write first: a checkpoint, run files of an exchange, or marks."""
 
-    plan: Plan
-    path: str
+    plan: Checkpoint | Exchanged | Marked
     operators: tuple[Operator, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """What the rows of an exchange become: its inputs are written to run files first, and read from there."""
-
-    plan: Exchanged
-    operators: tuple[Operator, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """A plan whose marks are written to run files first, and what follows it."""
-
-    plan: Marked
-    operators: tuple[Operator, ...]
-
-
-Physical = Tasks | First | Local | Joined | ZipRows | Kept | Spread | Told
+Physical = Tasks | First | Local | Joined | ZipRows | FromStages
 
 
 def lower(plan: Plan, operators: tuple[Operator, ...] = ()) -> Physical:
@@ -180,12 +158,8 @@ def lower(plan: Plan, operators: tuple[Operator, ...] = ()) -> Physical:
             input = within(input, rows) or input
             first = First(_limited(lower(input), rows), rows)
             return Local(first, operators) if operators else first
-        case Checkpoint(input, path):
-            return Kept(input, path, operators)
-        case Exchanged():
-            return Spread(plan, operators)
-        case Marked():
-            return Told(plan, operators)
+        case Checkpoint() | Exchanged() | Marked():
+            return FromStages(plan, operators)
         case Zip(inputs):
             zipped = ZipRows(tuple(lower(one) for one in inputs), inputs)
             return Local(zipped, operators) if operators else zipped
@@ -233,7 +207,7 @@ def placed(plan: Limit | Zip) -> Plan:
 
 def _limited(input: Physical, rows: int) -> Physical:
     match input:
-        case Kept() | Spread() | Told():
+        case FromStages():
             return input
         case Tasks(fusions):
             return Tasks(tuple(at_most(one, rows) for one in fusions))

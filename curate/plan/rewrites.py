@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import reduce
 
 from curate.arrow.schema import unify_schemas
 from curate.exchange.kinds.base import Limitable, Materialize
@@ -11,7 +12,20 @@ from curate.exchange.kinds.shuffle import Shuffled, buckets_for
 from curate.exchange.ranges import LEAST_BYTES, PARTS
 from curate.operators.protocol import Operator
 from curate.operators.unify import Unify
-from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip, schema_of
+from curate.plan.nodes import (
+    Apply,
+    Checkpoint,
+    Exchanged,
+    Limit,
+    Marked,
+    Plan,
+    Scan,
+    Union,
+    schema_of,
+    sources_of,
+    transform,
+    walk,
+)
 from curate.sources.memory import NUMBER_BYTES, Range, Tables
 from curate.sources.protocol import FileListing, Source
 from curate.units import GIB, MIB
@@ -19,22 +33,7 @@ from curate.units import GIB, MIB
 
 def uncounted(plan: Plan) -> Plan:
     """Returns a plan of the same rows of which nothing has to be counted before it is written: no limit is left."""
-    match plan:
-        case Apply(input, operator):
-            return Apply(uncounted(input), operator)
-        case Limit(input, rows):
-            return first_of(uncounted(input), rows)
-        case Checkpoint(input, path):
-            return Checkpoint(uncounted(input), path)
-        case Marked(input, step, marks):
-            return Marked(uncounted(input), step, uncounted(marks))
-        case Exchanged(inputs, how):
-            return Exchanged(tuple(map(uncounted, inputs)), how)
-        case Union(inputs):
-            return Union(tuple(map(uncounted, inputs)))
-        case Zip(inputs):
-            return Zip(tuple(map(uncounted, inputs)))
-    return plan
+    return transform(plan, lambda node: first_of(node.input, node.rows) if isinstance(node, Limit) else node)
 
 
 def first_of(plan: Plan, rows: int) -> Plan:
@@ -78,21 +77,28 @@ def map_bytes(total: int) -> int:
     return min(max(total // MAPS, LEAST_MAP_BYTES), MOST_MAP_BYTES)
 
 
-def marked_in(plan: Plan) -> list[Marked]:
-    """Returns what of a chain has marks, in the order in which rows come to it."""
-    if isinstance(plan, Marked):
-        return [*marked_in(plan.input), plan]
-    return marked_in(plan.input) if isinstance(plan, Apply) else []
+def chain_of(plan: Plan) -> tuple[Plan, list[Apply | Marked]]:
+    """Returns what a chain of operators begins with, and the chain, in the order in which rows go through it."""
+    nodes: list[Apply | Marked] = []
+    while isinstance(plan, Apply | Marked):
+        nodes.append(plan)
+        plan = plan.input
+    return plan, nodes[::-1]
+
+
+def over(base: Plan, nodes: Sequence[Apply | Marked]) -> Plan:
+    """Returns a chain of operators over what it is to begin with."""
+    return reduce(lambda plan, node: replace(node, input=plan), nodes, base)
+
+
+def operator_of(node: Apply | Marked) -> Operator:
+    """Returns what a node of a chain does."""
+    return node.operator if isinstance(node, Apply) else node.step
 
 
 def unmarked(plan: Plan) -> Plan:
-    """Returns a chain as it is once its steps have their marks."""
-    match plan:
-        case Apply(input, operator):
-            return Apply(unmarked(input), operator)
-        case Marked(input, step, _):
-            return Apply(unmarked(input), step)
-    return plan
+    """Returns a plan as it is once its steps have their marks."""
+    return transform(plan, lambda node: Apply(node.input, node.step) if isinstance(node, Marked) else node)
 
 
 def lacks_seed(plan: Plan) -> bool:
@@ -101,75 +107,31 @@ def lacks_seed(plan: Plan) -> bool:
 
 def exchanges_of(plan: Plan) -> Iterator[Exchanged]:
     """Yields the exchanges of a plan, the last one first; not those before a checkpoint, which is a job of its own."""
-    match plan:
-        case Exchanged(inputs, _):
-            yield plan
-            for one in inputs:
-                yield from exchanges_of(one)
-        case Apply(input, _) | Limit(input, _):
-            yield from exchanges_of(input)
-        case Marked(input, _, marks):
-            yield from exchanges_of(input)
-            yield from exchanges_of(marks)
-        case Union(inputs) | Zip(inputs):
-            for one in inputs:
-                yield from exchanges_of(one)
+    return (node for node in walk(plan, until=(Checkpoint,)) if isinstance(node, Exchanged))
 
 
 def seeded(plan: Plan, seed: int) -> Plan:
     """Returns a plan whose shuffles have a seed: those that had none, this one."""
-    match plan:
-        case Exchanged(inputs, how):
-            inputs = tuple(seeded(one, seed) for one in inputs)
-            if isinstance(how, Shuffled) and how.seed is None:
-                how = replace(how, seed=seed)
-            return Exchanged(inputs, how)
-        case Apply(input, operator):
-            return Apply(seeded(input, seed), operator)
-        case Marked(input, step, marks):
-            return Marked(seeded(input, seed), step, seeded(marks, seed))
-        case Limit(input, rows):
-            return Limit(seeded(input, seed), rows)
-        case Union(inputs):
-            return Union(tuple(seeded(one, seed) for one in inputs))
-        case Zip(inputs):
-            return Zip(tuple(seeded(one, seed) for one in inputs))
-        case Scan() | Checkpoint():
-            return plan
+
+    def with_seed(node: Plan) -> Plan:
+        if isinstance(node, Exchanged) and isinstance(node.how, Shuffled) and node.how.seed is None:
+            return replace(node, how=replace(node.how, seed=seed))
+        return node
+
+    return transform(plan, with_seed, until=(Checkpoint,))
 
 
 def shuffle_plan(input: Plan, seed: int | None, count: int | None) -> Plan:
     """Returns the rows of a plan in random order, thrown into as many buckets as suit the bytes that are read."""
-    outputs = count or min(PARTS, max(1, sum(map(size_of, _sources(input))) // LEAST_BYTES))
+    outputs = count or min(PARTS, max(1, sum(map(size_of, sources_of(unmarked(input)))) // LEAST_BYTES))
     return Exchanged((input,), Shuffled(seed, buckets_for(outputs), count))
 
 
-def _sources(plan: Plan) -> Iterator[Source]:
-    match plan:
-        case Scan(source):
-            yield source
-        case Apply(input, _) | Limit(input, _) | Checkpoint(input, _) | Marked(input, _, _):
-            yield from _sources(input)
-        case Union(inputs) | Zip(inputs) | Exchanged(inputs, _):
-            for one in inputs:
-                yield from _sources(one)
-
-
-def base_of(plan: Plan) -> Plan:
-    """Returns what a chain of operators begins with."""
-    return base_of(plan.input) if isinstance(plan, Apply | Marked) else plan
-
-
-def operators_in(plan: Plan) -> Iterator[Operator]:
-    """Yields the operators of a plan, in the order in which rows go through them; of a union's parts, the first's."""
-    if isinstance(plan, Apply):
-        yield from operators_in(plan.input)
-        yield plan.operator
-    elif isinstance(plan, Marked):
-        yield from operators_in(plan.input)
-        yield plan.step
-    elif isinstance(plan, Union):
-        yield from operators_in(plan.inputs[0])
+def operators_in(plan: Plan) -> tuple[Operator, ...]:
+    """Returns the operators of a plan, in the order in which rows go through them; of a union's parts, the first's."""
+    base, nodes = chain_of(plan)
+    first = operators_in(base.inputs[0]) if isinstance(base, Union) else ()
+    return (*first, *map(operator_of, nodes))
 
 
 def unified(plans: Sequence[Plan]) -> tuple[Plan, ...]:
@@ -188,19 +150,11 @@ def unified(plans: Sequence[Plan]) -> tuple[Plan, ...]:
 
 def pinned(plan: Plan) -> Plan:
     """Returns a plan whose files are cut into the same pieces whatever reads it."""
-    match plan:
-        case Scan(source):
-            return Scan(replace(source, pinned=True)) if isinstance(source, FileListing) else plan
-        case Apply(input, operator):
-            return Apply(pinned(input), operator)
-        case Marked(input, step, marks):
-            return Marked(pinned(input), step, marks)
-        case Limit(input, rows):
-            return Limit(pinned(input), rows)
-        case Union(inputs):
-            return Union(tuple(map(pinned, inputs)))
-        case Zip(inputs):
-            return Zip(tuple(map(pinned, inputs)))
-        case _:
-            # What an exchange gives, or a checkpoint, is cut by what is there alone.
-            return plan
+
+    def pin(node: Plan) -> Plan:
+        if isinstance(node, Scan) and isinstance(node.source, FileListing):
+            return Scan(replace(node.source, pinned=True))
+        return node
+
+    # What an exchange gives, or a checkpoint, is cut by what is there alone.
+    return transform(plan, pin, until=(Exchanged, Checkpoint))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
+from curate.exchange.protocol import Exchange
 from curate.exchange.run_file import RunSettings
 from curate.formats.record import OutputFormat
 from curate.formats.write.writer import suffix
@@ -17,7 +18,6 @@ from curate.runtime.protocol import Resources
 from curate.sources.inputs import FileRows
 from curate.sources.protocol import RowSource
 from curate.stage.operator import StageOperator
-from curate.storage.protocol import Object
 from curate.tasks.books import UpstreamBooks
 from curate.units import MIB
 
@@ -59,8 +59,20 @@ class Upstream:
     """The files that a checkpoint is made of, as they were named; empty: what the run is given, or `spec.rows`."""
     listing: Any = None
     """Those files once they were listed: uri, size and generation."""
-    feeds: bool = True
-    """Whether rows go on from it, and it does not only tell of rows that are read elsewhere."""
+    side: int = 0
+    """The input of the exchange that its rows are of: the first, the second, ..."""
+    marks: int | None = None
+    """The step that goes by what it tells of rows that are read elsewhere: the first that goes by marks, the second,
+    ...; None: its own rows go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeRead:
+    """An exchange as it is read: ranges of the run files that stages before have written."""
+
+    how: Exchange
+    schema: Any
+    """The schema of what comes out; None: only the rows tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +114,9 @@ class StageSpec:
     runs: RunSettings | None = None
     """How its outputs are sorted, if they are run files."""
     before: tuple[Upstream, ...] = ()
-    """The stages that are run first, and whose outputs this one reads."""
-    bind: Callable[[StageSpec, Sequence[Sequence[Object]]], StageSpec] | None = None
-    """Returns the stage as it is once their outputs, which it is given, are there: it reads ranges of them. None: it
-    reads them as files are read."""
+    """The stages that are run first, and whose outputs this one reads: run files, or those of a checkpoint as files."""
+    exchange: ExchangeRead | None = None
+    """The exchange that it reads; of one that moves no row, `rows` say where all of them are."""
     seeded: Callable[[int], StageSpec] | None = None
     """Returns the stage with a seed, where it has none of its own: one is chosen by its first run, and kept."""
     earlier: UpstreamBooks | None = None
@@ -123,6 +134,12 @@ class StageSpec:
         canonical = orjson.dumps(dict(self.identity), option=orjson.OPT_SORT_KEYS)
         return hashlib.sha256(canonical).hexdigest()[:16]
 
+    @property
+    def needs_all_inputs(self) -> bool:
+        """Whether each output may depend on all inputs, which are frozen when the job begins: it reads an exchange, or
+        goes by marks."""
+        return self.exchange is not None or any(one.marks is not None for one in self.before)
+
     def in_worker(self) -> StageSpec:
         """Returns what workers are given of it: nothing of other stages, nor of what is only written down."""
         return replace(
@@ -131,7 +148,7 @@ class StageSpec:
             origin={},
             limit=None,
             before=(),
-            bind=None,
+            exchange=None,
             seeded=None,
             earlier=None,
             reports=(),

@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 import orjson
 import pyarrow as pa
+import pyarrow.json as pa_json
 import pyarrow.parquet as pq
 
 from curate.arrow.unknown import empty
@@ -144,7 +145,7 @@ def _table(path: Path, schema: pa.Schema) -> pa.Table:
         data = stream.read()
     # Arrow's parser takes no file without rows.
     return (
-        pa.json.read_json(pa.BufferReader(data), parse_options=pa.json.ParseOptions(explicit_schema=schema))
+        pa_json.read_json(pa.BufferReader(data), parse_options=pa_json.ParseOptions(explicit_schema=schema))
         if data
         else empty(schema)
     )

@@ -154,3 +154,15 @@ def test_a_null_where_none_is_declared() -> None:
     assert curate.range(2).map(lambda row: {"x": row["id"]}, output_schema=schema).schema().equals(schema)
     with pytest.raises(SchemaMismatch, match="declared to have none"):
         curate.range(2).map(lambda _: {"x": None}, output_schema=schema).take_all()
+
+
+@pytest.mark.parametrize("found", [pa.list_view(pa.int32()), pa.large_list_view(pa.int32()), pa.list_(pa.int32(), 2)])
+@pytest.mark.parametrize("declared", [pa.list_(pa.int32()), pa.large_list(pa.int64()), pa.list_view(pa.int32())])
+def test_lists_are_the_same_in_any_way_of_storing(found: pa.DataType, declared: pa.DataType) -> None:
+    """Also where Arrow's own cast makes broken lists of views with nulls."""
+    values = [[1, 2], None, [3, 4], [5, 6]]
+    table = pa.table({"v": pa.chunked_array([pa.array(values, found).slice(1), pa.array(values, found)])})
+    made = as_declared(table, pa.schema([("v", declared)]), "f", "rows")
+    made.validate(full=True)
+    assert made["v"].type == declared
+    assert made["v"].to_pylist() == values[1:] + values

@@ -19,6 +19,7 @@ from curate.pipeline.bad_rows import applied
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import READ_ROWS, BatchPosition
 from tests.exchange.local import exchanged, sort_key
+from tests.support.examples import examples
 
 KEY = st.sampled_from([None, float("nan"), 0.0, -0.0, 1.0, -1.0])
 
@@ -54,7 +55,7 @@ def mapped(shards: list[pa.Table], fn: Any, batch_format: str = "pyarrow", **how
     return [table for group in made.tables for table in applied(_Placed(step), group, tally)], tally
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(rows=st.lists(st.lists(KEY, max_size=25), min_size=1, max_size=4).map(tables), seed=st.integers(0, 1000))
 def test_a_function_is_given_all_rows_of_each_key_once_in_their_order(rows: list[pa.Table], seed: int) -> None:
     seen: list[list[int]] = []

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from curate.arrow.groups import groups_of, groups_of_sorted
 from curate.arrow.order import Order, SortKey
 from tests.exchange.local import sort_key
+from tests.support.examples import examples
 
 WHOLE = {
     pa.int8(): st.integers(-128, 127),
@@ -22,7 +23,7 @@ WHOLE = {
 
 
 @pytest.mark.parametrize("type", WHOLE, ids=str)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(data=st.data())
 def test_rows_have_one_number_if_and_only_if_they_have_one_key(type: pa.DataType, data: st.DataObject) -> None:
     """Close together or far apart, with nulls and without; a second key divides the groups of the first."""

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from curate.arrow.order import Order, SortKey, take_rows
 from curate.errors import ConfigError
+from tests.support.examples import examples
 
 NAN = float("nan")
 LONG = "text that is the same over more bytes than are compared as numbers, which is what Arrow is there for: "
@@ -119,7 +120,7 @@ def compare(order: Order, left: tuple[Any, ...], right: tuple[Any, ...]) -> int:
     return 0
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(tables())
 def test_rows_come_in_the_order_that_is_documented(drawn: tuple[pa.Table, Order, list[Any]]) -> None:
     """By value, nulls where they are wanted with NaN on the inner side, rows of equal keys as they came."""
@@ -134,7 +135,7 @@ def test_rows_come_in_the_order_that_is_documented(drawn: tuple[pa.Table, Order,
     assert order.keys_of(found).column_names == [key.column for key in order.keys]
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(tables())
 def test_groups_and_places_agree_with_the_order(drawn: tuple[pa.Table, Order, list[Any]]) -> None:
     """A group is of rows that compare as equal; the place of a key is where its group starts, or ends."""
@@ -156,7 +157,7 @@ def test_groups_and_places_agree_with_the_order(drawn: tuple[pa.Table, Order, li
                 assert order.position(in_, key, after=True) == sum(compare(order, one, row) <= 0 for one in among)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     st.sampled_from([pa.int32(), pa.int64(), pa.uint32(), pa.uint64(), pa.float32(), pa.float64(), pa.timestamp("us")]),
     st.integers(1, 4),
@@ -175,7 +176,7 @@ def test_many_numbers_are_sorted_as_arrow_sorts_them(
     assert Order((SortKey("k", descending),), nulls).indices(table).equals(wanted)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     st.sampled_from(["{:x}", "user/{:d}", "{:030d}", "{0:d}{0:090d}"]),
     st.integers(1, 12),

@@ -41,6 +41,7 @@ from curate.plan.physical import lower
 from curate.runtime.inline import InlineBackend
 from curate.streaming import prefetch
 from curate.streaming.prefetch import Prefetcher, Stopped, prefetched
+from tests.support.examples import examples
 
 PATIENCE_S = 5.0
 """After which a thread that should have done something is taken not to do it."""
@@ -230,7 +231,7 @@ class Source:
 
 class TestAhead:
     @given(st.integers(0, 12), st.integers(1, 4))
-    @settings(max_examples=30)
+    @settings(max_examples=examples(30))
     def test_no_more_than_was_asked_for(self, items: int, ahead: int) -> None:
         """While the consumer has item k, items to k + `ahead` are made without it, and no other is begun."""
         asked = 0
@@ -546,7 +547,7 @@ def rows_of_share(share: DataIterator) -> list[int]:
 
 class TestStreamingSplit:
     @given(CUTS, st.integers(1, 4), st.booleans())
-    @settings(max_examples=40)
+    @settings(max_examples=examples(40))
     def test_who_gets_what(self, cuts: list[int], n: int, equal: bool) -> None:
         """Block k goes to number k mod n; or all get the same number of rows, and less than n are left out."""
         found = consumed(of(cuts).streaming_split(n, equal=equal), rows_of_share)
@@ -921,22 +922,22 @@ PIECES = 3
 ROWS = PIECES << 20
 
 
+@pytest.fixture(scope="class")
+def _one_cpu() -> Iterator[None]:
+    import ray
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+        ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
 @pytest.mark.slow
 @pytest.mark.serial
 class TestOnRay:
-    @pytest.fixture(autouse=True)
-    def _alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("RAY_ADDRESS", "local")
-        monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-
-    @pytest.fixture
-    def _one_cpu(self) -> Iterator[None]:
-        import ray
-
-        ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False)
-        yield
-        ray.shutdown()
-
+    @pytest.mark.usefixtures("on_ray")
     def test_connected_by_the_consumer(self, capfd: pytest.CaptureFixture[str]) -> None:
         """Not by the thread that works ahead, where Ray would say that it cannot hear signals."""
         found = curate.range(ROWS).using(backend="ray")

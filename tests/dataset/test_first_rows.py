@@ -79,8 +79,14 @@ CHAINS: dict[str, Make] = {
 }
 
 
-@pytest.mark.parametrize("where", [FIRST, LATE, LAST, NONE])
-@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize(
+    ("chain", "where"),
+    [
+        pytest.param(chain, where, marks=[] if at % 4 == number % 4 else [pytest.mark.slow])
+        for number, chain in enumerate(CHAINS)
+        for at, where in enumerate([FIRST, LATE, LAST, NONE])
+    ],
+)
 def test_consumed_is_written_whichever_shard_has_rows(chain: str, where: int, inputs: Path, tmp_path: Path) -> None:
     """In every sink: types and rows are those that are consumed; a rerun has nothing to do."""
 

@@ -28,6 +28,7 @@ from curate.streaming.engine import stream_blocks
 from curate.streaming.stream_metrics import StreamMetrics
 from curate.testing.clock import FakeClock
 from tests.streaming.test_engine import Scripted
+from tests.support.examples import examples
 
 
 class Model:
@@ -218,7 +219,7 @@ def test_in_words() -> None:
 
 
 @given(st.integers(0, 2**32), st.integers(1, 4), st.integers(0, 3), st.integers(0, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_piece_that_runs_again_counts_once(seed: int, width: int, deaths: int, losses: int) -> None:
     """Whatever dies, and whichever block is lost: in the end, rows are those that there are."""
 
@@ -330,10 +331,9 @@ def test_a_pickle_of_what_ran_is_empty() -> None:
 
 @pytest.mark.slow
 @pytest.mark.serial
-def test_stats_on_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("on_ray")
+def test_stats_on_ray() -> None:
     """Of tasks and actors in other processes: every row, their times and memory."""
-    monkeypatch.setenv("RAY_ADDRESS", "local")
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     ds = (
         curate.range(3 << 20)
         .map_batches(same)

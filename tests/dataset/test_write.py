@@ -91,6 +91,7 @@ class TestWrite:
 
     @pytest.mark.slow
     @pytest.mark.serial
+    @pytest.mark.usefixtures("on_ray")
     def test_the_same_bytes_on_ray(self, folder: Path, tmp_path: Path) -> None:
         """And the same rows when they are consumed there."""
         pipeline(folder).write_parquet(tmp_path / "here", backend="inline")

@@ -23,6 +23,7 @@ from curate.pipeline.step import BatchPosition
 from tests.dedup.corpus import corpus
 from tests.dedup.marked import read_again
 from tests.exchange.local import exchanged
+from tests.support.examples import examples
 
 NEAR = NearDedup("text", "id")
 
@@ -65,7 +66,7 @@ def components_of(nodes: Any, edges: Any) -> dict[Any, Any]:
 WORDS = st.lists(st.sampled_from("abcdef"), max_size=7).map(" ".join)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.lists(st.lists(st.none() | WORDS, max_size=6), min_size=1, max_size=4),
     st.sampled_from([0.3, 0.5, 1.0]),

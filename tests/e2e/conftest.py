@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.gcs_emulator import GcsEmulator
-from tests.support.harness import Place, kill_points, wait_for_agents
+from tests.support.harness import Place, wait_for_agents
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -26,25 +26,14 @@ def emulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsEmulator]:
         yield running
 
 
-Sweep = Callable[[Sequence[str], int], list[int]]
-
-
-@pytest.fixture
-def sweep(request: pytest.FixtureRequest) -> Sweep:
-    """Returns the numbers of the operations before which a run is killed: every so many of the kinds there are."""
-    if request.config.getoption("--nightly"):
-        return lambda operations, every: list(range(0, len(operations), every))
-    return lambda operations, every: kill_points(operations)[::every]
-
-
 @pytest.fixture
 def local(tmp_path: Path) -> Place:
     return Place(str(tmp_path / "data"))
 
 
-@pytest.fixture(params=["local", "gcs"])
+@pytest.fixture(params=["local", pytest.param("gcs", marks=pytest.mark.slow)])
 def place(request: pytest.FixtureRequest) -> Place:
-    """An empty place for inputs and outputs, one after the other in both kinds of storage."""
+    """An empty place for inputs and outputs: one after the other in both kinds of storage, but for the quick tests."""
     if request.param == "local":
         found: Place = request.getfixturevalue("local")
         return found

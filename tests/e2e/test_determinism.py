@@ -58,6 +58,7 @@ def test_nothing_about_a_run_shows_in_its_outputs(
 
 @pytest.mark.slow
 @pytest.mark.serial
+@pytest.mark.usefixtures("on_ray")
 def test_ray_makes_what_the_inline_backend_makes(local: Place, tmp_path: Path) -> None:
     """With shards bundled and alone, and with a worker that is killed on the way."""
     source = local.write("in", FILES)

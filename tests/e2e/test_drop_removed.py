@@ -9,18 +9,17 @@ import pytest
 
 from curate.errors import ConfigError
 from curate.observe.verify import verify
-from tests.e2e.conftest import Sweep
 from tests.e2e.test_two_drivers import Meanwhile, MovingClock, begin_elsewhere
 from tests.support.harness import CURATION, LENGTHS, Place, Zygote, corpus, job_summary, outputs, strangers, totals
+from tests.support.sweeps import Sweep
 from tests.support.workbench import Bench, NoBackend, complete
 
 FILES = corpus(sizes=(60, 3, 40, 0))
 REMOVED = ("2020/RC-00.jsonl.gz", "2021/RC-01.jsonl")
 
 
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("job", [CURATION, LENGTHS])
-def test_killed_at_every_operation(local: Place, sweep: Sweep, tmp_path: Path, every: int, job: str) -> None:
+@pytest.mark.parametrize("job", [LENGTHS, pytest.param(CURATION, marks=pytest.mark.slow)])
+def test_killed_at_every_operation(local: Place, sweep: Sweep, tmp_path: Path, job: str) -> None:
     """The next run ends complete, asked for the removal or not: with the shard and all that was made of it, if the kill
     hit before the plan says that it is out, or with nothing of it. Asked for it again, nothing of it is left, and all
     is as if the inputs had never been there; when they come back, as if they had never been gone."""
@@ -37,7 +36,7 @@ def test_killed_at_every_operation(local: Place, sweep: Sweep, tmp_path: Path, e
         shutil.copytree(root / "old", root / "count")
         operations = zygote.operations(*common, f"{root}/count", "--drop-removed")
         assert outputs(local.objects("count")) == outputs(expected)
-        for number in sweep(operations, every):
+        for number in sweep(operations, 4):
             out, where = root / f"killed-{number}", f"before operation {number}, {operations[number]}"
             shutil.copytree(root / "old", out)
             killed = zygote.run(*common, str(out), "--drop-removed", kill_operation=number, kill_when="before")
@@ -54,7 +53,7 @@ def test_killed_at_every_operation(local: Place, sweep: Sweep, tmp_path: Path, e
             assert job_summary(found) == job_summary(expected), where
             assert not strangers(found), where
             shutil.rmtree(out)
-        for number in sweep(operations, 4 * every):
+        for number in sweep(operations, 16):
             out, where = root / f"back-{number}", f"before operation {number}, {operations[number]}"
             shutil.copytree(root / "old", out)
             assert zygote.run(*common, str(out), "--drop-removed", kill_operation=number, kill_when="before").code == -9

@@ -23,7 +23,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.e2e.conftest import Sweep
 from tests.support.harness import (
     Driver,
     Ended,
@@ -38,6 +37,7 @@ from tests.support.harness import (
     wait_until,
     workers,
 )
+from tests.support.sweeps import Sweep
 
 SORTING = "tests/e2e/jobs/sorting.py"
 MAPS = 4
@@ -149,16 +149,9 @@ def undone(bench: Bench, name: str, parts: set[str]) -> dict[str, int]:
 # Killed at every operation
 
 
-@pytest.mark.parametrize(
-    ("every", "flags"),
-    [
-        (5, ()),
-        (7, ("--shuffle",)),
-        *(pytest.param(1, flags, marks=pytest.mark.slow) for flags in ((), ("--shuffle",))),
-    ],
-)
+@pytest.mark.parametrize("flags", [(), ("--shuffle",)])
 def test_killed_at_every_operation_and_run_again(
-    place: Place, sweep: Sweep, tmp_path: Path, every: int, flags: tuple[str, ...]
+    place: Place, sweep: Sweep, tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
     """Before each ledger object of the job and of its stage, in maps, between map and reduce, in reduces, in
     the sweep. The rerun ends complete with the same bytes, names and books; it looks at what has no output, and at
@@ -176,7 +169,7 @@ def test_killed_at_every_operation_and_run_again(
         assert looks(bench.trace("whole")) == {"map": MAPS + 1, "reduce": len(parts) + 1}
         operations = zygote.operations(*bench.argv("count"))
         assert len(operations) > 60
-        for at, number in enumerate(sweep(operations, every)):
+        for at, number in enumerate(sweep(operations, 4)):
             name, where = f"killed-{number}", f"before operation {number}, {operations[number]}"
             killed = zygote.run(*bench.argv(name), kill_operation=number, kill_when="before")
             assert killed.code == -9, f"{where}: {killed.code} {killed.err}"
@@ -210,8 +203,7 @@ def _sorted_rows(objects: dict[str, bytes]) -> list[Any]:
     return sorted(tuple(row.values()) for row in pa.concat_tables(tables).to_pylist())
 
 
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
-def test_killed_at_every_operation_of_an_overwrite(local: Place, sweep: Sweep, tmp_path: Path, every: int) -> None:
+def test_killed_at_every_operation_of_an_overwrite(local: Place, sweep: Sweep, tmp_path: Path) -> None:
     """Other rows come out of the same exchange: the maps that were done are not run again, wherever the kill hits, and
     the next overwrite, or run without it once the old job is gone, ends with the new outputs alone."""
     bench = Bench(local, tmp_path / "bench")
@@ -229,7 +221,7 @@ def test_killed_at_every_operation_of_an_overwrite(local: Place, sweep: Sweep, t
         prepared("count")
         operations = zygote.operations(*bench.argv("count", *again))
         assert looks(bench.trace("count"))["map"] == 0
-        for number in sweep(operations, every):
+        for number in sweep(operations, 4):
             name, where = f"killed-{number}", f"before operation {number}, {operations[number]}"
             prepared(name)
             killed = zygote.run(*bench.argv(name, *again), kill_operation=number, kill_when="before")
@@ -255,6 +247,8 @@ class TestSignals:
     @pytest.fixture(params=["inline", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.serial])])
     def backend(self, request: pytest.FixtureRequest) -> str:
         found: str = request.param
+        if found == "ray":
+            request.getfixturevalue("on_ray")
         return found
 
     @pytest.fixture
@@ -356,11 +350,11 @@ class TestSignals:
         """While the outputs are planned."""
         code = (
             "import os, signal, sys, runpy, time\n"
-            "from curate.graph import graph\n"
+            "from curate.graph import upstream\n"
             "def outputs(*_):\n"
             f"    os.kill(os.getpid(), signal.{number.name})\n"
             "    time.sleep(60)\n"
-            "graph._outputs = outputs\n"
+            "upstream.outputs_of = outputs\n"
             f"sys.argv = {bench.argv('out')!r}\n"
             "runpy.run_path(sys.argv[0], run_name='__main__')\n"
         )
@@ -412,7 +406,7 @@ def test_a_second_driver_stops(local: Place, tmp_path: Path, what: str) -> None:
 
 
 LARGE = {f"{number}.parquet": data for number, data in enumerate(files(8, 4000).values())}
-RAY = {"RAY_ADDRESS": "local", "SORTING_BYTES": str(64 << 10)}
+RAY = {"SORTING_BYTES": str(64 << 10)}
 
 
 @dataclass
@@ -432,13 +426,22 @@ class Large(Bench):
 @pytest.mark.slow
 @pytest.mark.serial
 @pytest.mark.parametrize(
-    ("place", "what", "shuffled"),
-    [("local", "map", False), ("local", "reduce", True), ("gcs", "map", True), ("gcs", "reduce", False)],
+    ("place", "what", "shuffled", "cluster"),
+    [
+        ("local", "map", False, "its own"),
+        ("local", "reduce", True, "joined"),
+        ("gcs", "map", True, "joined"),
+        ("gcs", "reduce", False, "joined"),
+    ],
     indirect=["place"],
 )
-def test_the_driver_is_killed(place: Place, tmp_path: Path, what: str, shuffled: bool) -> None:
+def test_the_driver_is_killed(
+    place: Place, tmp_path: Path, what: str, shuffled: bool, cluster: str, request: pytest.FixtureRequest
+) -> None:
     """In the middle of the maps, or of the outputs: nothing that was finished is run again, and the bytes are the
     same."""
+    if cluster == "joined":
+        request.getfixturevalue("on_ray")
     flags = ("--shuffle",) if shuffled else ()
     bench = Large(place, tmp_path / "bench", flags)
     hold = tmp_path / "hold"

@@ -14,7 +14,6 @@ import pytest
 
 from curate.clock import SystemClock
 from curate.observe.job import read_status
-from tests.e2e.conftest import Sweep
 from tests.support.harness import (
     CURATION,
     LENGTHS,
@@ -28,19 +27,14 @@ from tests.support.harness import (
     strangers,
     totals,
 )
+from tests.support.sweeps import Sweep
 
 SIZES = (120, 3, 0)
 ROWS = "tests/e2e/jobs/rows.py"
-every_kind = pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
 
 
-@pytest.mark.parametrize(
-    ("every", "job"),
-    [(4, CURATION), (5, LENGTHS), *(pytest.param(1, job, marks=pytest.mark.slow) for job in (CURATION, LENGTHS))],
-)
-def test_killed_at_every_operation_and_run_again(
-    place: Place, sweep: Sweep, tmp_path: Path, every: int, job: str
-) -> None:
+@pytest.mark.parametrize("job", [LENGTHS, pytest.param(CURATION, marks=pytest.mark.slow)])
+def test_killed_at_every_operation_and_run_again(place: Place, sweep: Sweep, tmp_path: Path, job: str) -> None:
     """Wherever the kill hits: the rerun ends complete with the same bytes, names and books; it attempts each shard that
     has no output once, and no other, and reads no other but for the schema, if that was not there; nothing lies under
     the output prefix but outputs and the ledger, at no time; and the run after that finds nothing to do. A shard that
@@ -62,7 +56,7 @@ def test_killed_at_every_operation_and_run_again(
         sides = ["_side/lengths/"] if job == LENGTHS else []
         assert set(outputs(expected)) >= {side + name for name in shards for side in sides}
 
-        for at, number in enumerate(sweep(operations, every)):
+        for at, number in enumerate(sweep(operations, 4)):
             name, trace = f"killed-{number}", tmp_path / f"trace-{number}"
             argv = (job, *common, "--output", f"{place.root}/{name}", "--trace", str(trace))
             where = f"before operation {number}, {operations[number]}"
@@ -91,11 +85,8 @@ def test_killed_at_every_operation_and_run_again(
                 assert (calls["list"], calls["put"], calls["delete"]) == (2, 0, 0), f"{where}: {calls}"
 
 
-@every_kind
-@pytest.mark.parametrize("job", [CURATION, LENGTHS])
-def test_killed_at_every_operation_of_an_overwrite(
-    local: Place, sweep: Sweep, tmp_path: Path, every: int, job: str
-) -> None:
+@pytest.mark.parametrize("job", [LENGTHS, pytest.param(CURATION, marks=pytest.mark.slow)])
+def test_killed_at_every_operation_of_an_overwrite(local: Place, sweep: Sweep, tmp_path: Path, job: str) -> None:
     """The next overwrite goes on where the kill hit, and ends with the new outputs alone, beside what is foreign. Run
     without it, the old job is made whole again, or refused because the new one has its place."""
     source = local.write("in", corpus(sizes=SIZES))
@@ -111,7 +102,7 @@ def test_killed_at_every_operation_of_an_overwrite(
         again = ("--short", "25", "--overwrite", "--yes")
         shutil.copytree(root / "old", root / "count")
         operations = zygote.operations(*common, f"{root}/count", *again)
-        for at, number in enumerate(sweep(operations, every)):
+        for at, number in enumerate(sweep(operations, 4)):
             out, where = root / f"killed-{number}", f"before operation {number}, {operations[number]}"
             shutil.copytree(root / "old", out)
             killed = zygote.run(*common, str(out), *again, kill_operation=number, kill_when="before")
@@ -134,8 +125,7 @@ def test_killed_at_every_operation_of_an_overwrite(
             shutil.rmtree(out)
 
 
-@every_kind
-def test_killed_at_every_operation_of_a_growth(local: Place, sweep: Sweep, tmp_path: Path, every: int) -> None:
+def test_killed_at_every_operation_of_a_growth(local: Place, sweep: Sweep, tmp_path: Path) -> None:
     """A finished job with a new input, an output that was deleted and one of another identity ends as if made at once,
     and its status says that it is complete then and not before."""
     files = corpus(sizes=(*SIZES, 40))
@@ -154,7 +144,7 @@ def test_killed_at_every_operation_of_a_growth(local: Place, sweep: Sweep, tmp_p
         shutil.copy(root / "other" / foreign, root / "old" / foreign)
         shutil.copytree(root / "old", root / "count")
         operations = zygote.operations(*common, f"{root}/count")
-        for number in sweep(operations, every):
+        for number in sweep(operations, 4):
             out, where = root / f"killed-{number}", f"before operation {number}, {operations[number]}"
             shutil.copytree(root / "old", out)
             killed = zygote.run(*common, str(out), kill_operation=number, kill_when="before")
@@ -170,10 +160,7 @@ def test_killed_at_every_operation_of_a_growth(local: Place, sweep: Sweep, tmp_p
             shutil.rmtree(out)
 
 
-@every_kind
-def test_killed_at_every_operation_between_the_tries_of_bad_rows(
-    local: Place, sweep: Sweep, tmp_path: Path, every: int
-) -> None:
+def test_killed_at_every_operation_between_the_tries_of_bad_rows(local: Place, sweep: Sweep, tmp_path: Path) -> None:
     """Which rows are set aside depends on the rows: not on which try was the last, nor on which run it was in. Drops
     and counters of a batch that raised half way are those of the rows that stayed."""
     texts = ("fine", "short", "aside", "bad here", "bad", "poison")
@@ -191,7 +178,7 @@ def test_killed_at_every_operation_between_the_tries_of_bad_rows(
         assert balanced(whole.json["rows"])
         assert whole.json["tasks"]["attempts"] == 2 + 4
         operations = zygote.operations(ROWS, source, f"{local.root}/count")
-        for number in sweep(operations, every):
+        for number in sweep(operations, 4):
             name, where = f"killed-{number}", f"before operation {number}, {operations[number]}"
             killed = zygote.run(ROWS, source, f"{local.root}/{name}", kill_operation=number, kill_when="before")
             assert killed.code == -9, f"{where}: {killed.code} {killed.err}"

@@ -64,6 +64,7 @@ def test_inline(place: Place, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.serial
+@pytest.mark.usefixtures("on_ray")
 def test_ray(place: Place, tmp_path: Path) -> None:
     """The same with workers that outlive their driver: each kill costs at most what was running in the slots."""
     slots = os.cpu_count() or 1

@@ -13,9 +13,11 @@ from tests.support.harness import CURATION, Place, corpus, outputs, run
 @pytest.mark.parametrize(("source", "target"), [("files", "bucket"), ("bucket", "files")])
 @pytest.mark.parametrize("backend", ["inline", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.serial])])
 def test_the_bytes_do_not_depend_on_where_they_come_from_or_go(
-    source: str, target: str, backend: str, emulator: GcsEmulator, tmp_path: Path
+    source: str, target: str, backend: str, emulator: GcsEmulator, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """The same outputs as where all is in one place; run again, nothing is left to do."""
+    if backend == "ray":
+        request.getfixturevalue("on_ray")
     places = {"files": Place(str(tmp_path / "data")), "bucket": Place("gs://bucket/data", emulator)}
     inputs = {name: place.write("in", corpus()) for name, place in places.items()}
     alone = run(CURATION, "--backend", "inline", "--input", inputs["files"], "--output", str(tmp_path / "data/alone"))

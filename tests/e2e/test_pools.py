@@ -105,6 +105,7 @@ def killing(trace: Path, times: int) -> Iterator[list[int]]:
 
 @pytest.mark.slow
 @pytest.mark.serial
+@pytest.mark.usefixtures("on_ray")
 def test_the_driver_is_killed(local: Place, tmp_path: Path) -> None:
     """Run again until it gets through: the same bytes and books, nothing foreign, no actor left behind."""
     rng = random.Random(3)
@@ -137,6 +138,7 @@ def _calls(trace: Path) -> int:
 
 @pytest.mark.slow
 @pytest.mark.serial
+@pytest.mark.usefixtures("on_ray")
 def test_actors_that_cannot_be_made(local: Place) -> None:
     """The run ends with the reason and its traceback, at once, exit 1; mended, it goes on."""
     source = local.write("in", FILES)

@@ -16,7 +16,6 @@ from curate.ledger.summary import RunState
 from curate.storage.faults import Fault
 from curate.storage.open import open_store
 from curate.testing.stores import faulty_stores
-from tests.e2e.conftest import Sweep
 from tests.e2e.jobs.curation import Curation
 from tests.e2e.test_two_drivers import Meanwhile
 from tests.support.harness import (
@@ -32,6 +31,7 @@ from tests.support.harness import (
     strangers,
     totals,
 )
+from tests.support.sweeps import Sweep
 from tests.support.workbench import Bench, NoBackend, complete
 
 FILES = corpus(sizes=(60, 3, 40, 0))
@@ -188,9 +188,8 @@ def test_parts_of_an_input_are_kept(local: Place, tmp_path: Path) -> None:
     assert "--overwrite" in warning["next"]
 
 
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("job", [CURATION, LENGTHS])
-def test_killed_at_every_operation(local: Place, sweep: Sweep, tmp_path: Path, every: int, job: str) -> None:
+@pytest.mark.parametrize("job", [LENGTHS, pytest.param(CURATION, marks=pytest.mark.slow)])
+def test_killed_at_every_operation(local: Place, sweep: Sweep, tmp_path: Path, job: str) -> None:
     """The next run, asked for it or not, ends complete. What was removed is done again, of the new input; what was not
     yet is kept as it was and said to be stale, until a run is asked to replace it."""
     root = Path(local.root)
@@ -204,7 +203,7 @@ def test_killed_at_every_operation(local: Place, sweep: Sweep, tmp_path: Path, e
         shutil.copytree(root / "old", root / "count")
         operations = zygote.operations(*common, f"{root}/count", "--redo-stale")
         assert outputs(local.objects("count")) == outputs(expected)
-        for number in sweep(operations, every):
+        for number in sweep(operations, 4):
             out, where = root / f"killed-{number}", f"before operation {number}, {operations[number]}"
             shutil.copytree(root / "old", out)
             killed = zygote.run(*common, str(out), "--redo-stale", kill_operation=number, kill_when="before")

@@ -33,6 +33,7 @@ def made(root: Path) -> int:
 
 @pytest.mark.slow
 @pytest.mark.serial
+@pytest.mark.usefixtures("on_ray")
 def test_ten_pairs_on_ray(local: Place) -> None:
     """Ten pairs, drawn from a seed. Each is written by a driver that is killed on its way, after a number of files that
     is drawn too, and finished by the next one: its bytes and its summary are those of an undisturbed write in one

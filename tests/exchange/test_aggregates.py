@@ -20,6 +20,7 @@ from curate.errors import ConfigError, SumOverflow
 from curate.exchange.kinds.aggregates import FUNCTIONS, make
 from curate.exchange.kinds.group import Grouped
 from tests.exchange.local import exchanged, same, sort_key
+from tests.support.examples import examples
 
 NAN = float("nan")
 KEYS = {
@@ -107,7 +108,7 @@ def check(shards: list[pa.Table], keys: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize("key", KEYS)
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(data=st.data(), seed=st.integers(0, 1000))
 def test_every_aggregate_of_ints_is_what_python_makes_of_the_values_of_each_key(
     key: str, data: st.DataObject, seed: int
@@ -115,7 +116,7 @@ def test_every_aggregate_of_ints_is_what_python_makes_of_the_values_of_each_key(
     check(data.draw(tables([key], INTS, pa.int64())), 1, seed)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(shards=tables(["int", "text", "float"], FLOATS, pa.float64()), seed=st.integers(0, 1000))
 def test_every_aggregate_of_floats_is_what_python_makes_of_the_values_of_several_keys(
     shards: list[pa.Table], seed: int
@@ -127,7 +128,7 @@ FOLDED = ("count", "sum", "min", "max", "mean", "std", "first")
 
 
 @pytest.mark.parametrize("key", KEYS)
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(data=st.data(), seed=st.integers(0, 1000))
 def test_what_is_folded_on_the_map_side_comes_to_the_same(key: str, data: st.DataObject, seed: int) -> None:
     shards = data.draw(tables([key, "small"], FLOATS, pa.float64()))

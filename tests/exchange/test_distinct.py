@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from curate.errors import ConfigError
 from curate.exchange.kinds.distinct import Distinct
 from tests.exchange.local import exchanged, same, sort_key
+from tests.support.examples import examples
 
 NAN = float("nan")
 TEXTS = st.sampled_from([None, "", "a", "é", "b"])
@@ -52,7 +53,7 @@ def by_hand(tables: list[pa.Table], keys: tuple[str, ...], keep: str, by: str | 
 @pytest.mark.parametrize("keep", ["first", "last"])
 @pytest.mark.parametrize("by", [None, "by"])
 @pytest.mark.parametrize("keys", [("a",), ("b",), ("b", "a")])
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(tables=ROWS, seed=st.integers(0, 1000))
 def test_one_row_of_each_key_is_kept_the_first_or_last_as_they_came_or_by_a_column(
     keys: tuple[str, ...], by: str | None, keep: str, tables: list[pa.Table], seed: int

@@ -20,6 +20,7 @@ from curate.exchange.kinds.merge_join import HOWS, take_or_null
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import BatchPosition
 from tests.exchange.local import exchanged, same, sort_key
+from tests.support.examples import examples
 
 NAN = float("nan")
 TEXTS = st.sampled_from([None, "", "a", "é", "b"])
@@ -74,7 +75,7 @@ def by_hand(left: list[pa.Table], right: list[pa.Table], on: list[str], right_on
 
 @pytest.mark.parametrize("slice_rows", [3, 16_384])
 @pytest.mark.parametrize("how", HOWS)
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(left=sides(("a", "b"), "n"), right=sides(("c", "b"), "m"), keys=st.integers(1, 3), seed=st.integers(0, 1000))
 def test_a_join_gives_what_nested_loops_give_in_order_of_keys_and_rows(
     how: str, slice_rows: int, left: list[pa.Table], right: list[pa.Table], keys: int, seed: int
@@ -102,7 +103,7 @@ def test_a_join_gives_what_nested_loops_give_in_order_of_keys_and_rows(
 
 
 @pytest.mark.parametrize("how", BROADCAST_HOWS)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(left=sides(("a", "b"), "n"), right=sides(("a", "b"), "m"), seed=st.integers(0, 1000))
 def test_a_broadcast_join_gives_the_rows_of_an_exchange_in_the_order_of_the_left_ones(
     how: str, left: list[pa.Table], right: list[pa.Table], seed: int
@@ -271,7 +272,7 @@ def test_keys_that_cannot_be_are_refused(on: Any, right_on: Any, message: str) -
 
 @pytest.mark.parametrize("chunks", [1, 7, 100])
 @given(data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_rows_are_gathered_as_take_does_it(chunks: int, data: st.DataObject) -> None:
     """Whatever the chunks, and however far apart the rows are; -1 is null."""
     rows = np.arange(100)

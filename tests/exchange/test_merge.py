@@ -10,7 +10,8 @@ import pytest
 
 import curate
 from curate.exchange import merge, ranges, run_file
-from curate.plan import rewrites, stages
+from curate.graph import reads
+from curate.plan import rewrites
 
 ROWS = 4000
 
@@ -18,7 +19,7 @@ ROWS = 4000
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes at which a few thousand rows have the shape of 100 TB: very small ranges of many run files."""
-    monkeypatch.setattr(stages, "FEWEST_SEGMENTS", 4)
+    monkeypatch.setattr(reads, "FEWEST_SEGMENTS", 4)
     monkeypatch.setattr(merge, "MERGED_BYTES", 20_000)
     monkeypatch.setattr(rewrites, "LEAST_MAP_BYTES", 1)
     monkeypatch.setattr(rewrites, "MAPS", 1 << 30)
@@ -67,7 +68,7 @@ def test_every_exchange_gives_the_same_with_it(
     }
     for name, ds in made.items():
         ds.write_parquet(tmp_path / f"with/{name}")
-    monkeypatch.setattr(stages, "FEWEST_SEGMENTS", 1 << 30)
+    monkeypatch.setattr(reads, "FEWEST_SEGMENTS", 1 << 30)
     for name, ds in made.items():
         ds.write_parquet(tmp_path / f"without/{name}")
         assert read(tmp_path / f"with/{name}").equals(read(tmp_path / f"without/{name}")), name

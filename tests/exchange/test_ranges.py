@@ -16,6 +16,7 @@ import curate
 from curate.errors import ConfigError
 from curate.sources.slices import outputs
 from curate.units import MIB
+from tests.support.examples import examples
 
 
 def written(folder: Path, tables: list[pa.Table], group_rows: int = 100) -> curate.Dataset:
@@ -76,7 +77,7 @@ def test_a_limit_before_an_exchange_is_of_the_input(limit: int, tmp_path: Path) 
 # Rows that need not move
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(lengths=st.lists(st.integers(0, 350), min_size=1, max_size=6), count=st.integers(1, 12))
 def test_slices_are_all_rows_in_order_in_even_parts(
     lengths: list[int], count: int, tmp_path_factory: pytest.TempPathFactory

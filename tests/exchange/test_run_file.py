@@ -25,6 +25,7 @@ from curate.formats.write.writer import make_writer, suffix
 from curate.storage.local import LocalStore
 from curate.storage.memory import MemoryStore
 from curate.storage.protocol import Object, Store
+from tests.support.examples import examples
 
 SCHEMA = pa.schema(
     [
@@ -263,7 +264,7 @@ def damage(data: bytes) -> st.SearchStrategy[bytes]:
     return (flips | cuts | doubled | zeroed | st.binary(max_size=200)).filter(lambda found: found != data)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(damage(SMALL), st.booleans())
 def test_damage_is_noticed_and_no_wrong_row_is_read(tmp_path_factory: Any, data: bytes, local: bool) -> None:
     """Bytes that are flipped, cut out, doubled, zeroed or others: opening or reading says so. What is read is right."""

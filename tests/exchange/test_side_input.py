@@ -23,6 +23,7 @@ from curate.exchange.side_input import FileMarks
 from curate.pipeline.step import BatchPosition
 from curate.storage.open import open_store
 from curate.storage.protocol import Object
+from tests.support.examples import examples
 
 ORDER = Order((SortKey(ROW_ID), SortKey("n")))
 SCHEMA = pa.schema([(ROW_ID, pa.int64()), ("n", pa.int64())])
@@ -43,7 +44,7 @@ FILES = st.lists(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(FILES, st.lists(st.tuples(st.integers(0, 4), st.integers(0, 10), st.integers(0, 10)), max_size=9), st.booleans())
 def test_any_range_is_that_of_all_marks(
     tmp_path_factory: pytest.TempPathFactory, files: list[list[tuple[int, int, int]]], asked: Any, whole: bool

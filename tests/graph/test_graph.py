@@ -30,7 +30,7 @@ from curate.errors import ConfigError, CurateError, StorageError
 from curate.exchange import ranges, run_file
 from curate.exchange.run_file import RunWriter
 from curate.formats.record import OutputFormat
-from curate.graph import graph, start
+from curate.graph import graph, start, upstream
 from curate.graph.entry import dry_run, run
 from curate.ledger import stages as places
 from curate.ledger.compression import decompress
@@ -46,6 +46,7 @@ from curate.testing.clock import FakeClock
 from curate.testing.stores import faulty_stores
 from tests.support.gcs_emulator import GcsEmulator
 from tests.support.harness import balanced, job_summary, outputs
+from tests.support.sweeps import Sweep, Trace
 from tests.support.workbench import NoBackend
 
 MAPS = 5
@@ -250,27 +251,27 @@ def expected_looks(bench: Bench, parts: int) -> tuple[int, int]:
 
 class TestKillPoints:
     @pytest.mark.parametrize("after", [False, True])
-    @pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.slow)])
-    def test_at_every_call(self, bench: Bench, after: bool, step: int) -> None:
+    def test_at_every_call(self, bench: Bench, sweep: Sweep, after: bool) -> None:
         """Of the stores, in the driver and in tasks: the next run ends with the same bytes, and runs the maps and the
         reduces that have no output, and no others."""
-        with faulty_stores(retry=None) as counted:
+        trace = Trace()
+        with faulty_stores(trace, retry=None):
             complete(bench.write(name="whole"))
-        calls = counted.calls.total()
-        assert calls > 60
+        calls = trace.kinds
+        assert len(calls) > 60
         whole = outputs(bench.objects("whole"))
         parts = len(bench.parts("whole"))
         assert parts > 2
         assert (len(maps), len(reduces)) == (MAPS + 1, parts + 1)
-        for nth in range(1, calls + 1, step):
+        for number in sweep(calls, 4):
             for item in list(bench.store.list(f"{bench.root}/out/")):
                 bench.store.delete(item.uri)
-            killed(bench, nth, after=after)
+            killed(bench, number + 1, after=after)
             assert set(outputs(bench.objects()).items()) <= set(whole.items())
             looks = expected_looks(bench, parts)
             forget()
             complete(bench.write())
-            assert (len(maps), len(reduces)) == looks, f"call {nth} of {calls}"
+            assert (len(maps), len(reduces)) == looks, f"call {number} of {len(calls)}: {calls[number]}"
             bench.check()
 
     def test_between_two_exchanges(self, bench: Bench) -> None:
@@ -346,7 +347,7 @@ class TestDamaged:
 
     def test_a_stage_that_vanishes_before_it_is_read(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         """Is made again: no job is complete that has no rows for want of them."""
-        read, left = graph._outputs, [1]
+        read, left = upstream.outputs_of, [1]
 
         def vanished(spec: Any, output: str) -> Any:
             if left.pop() if left else 0:
@@ -354,7 +355,7 @@ class TestDamaged:
                     bench.store.delete(item.uri)
             return read(spec, output)
 
-        monkeypatch.setattr(graph, "_outputs", vanished)
+        monkeypatch.setattr(upstream, "outputs_of", vanished)
         complete(bench.write())
         assert len(maps) == 2 * (MAPS + 1)
         bench.check()
@@ -399,14 +400,14 @@ class TestDamaged:
         on."""
         spoil = DAMAGES[what]
         with monkeypatch.context() as patch:
-            original = graph._outputs
+            original = upstream.outputs_of
 
             def lying(spec: Any, output: str) -> Any:
                 uri = original(spec, output)[0].uri
                 bench.rewrite(uri, spoil(bench.store.read(uri)))
                 return original(spec, output)
 
-            patch.setattr(graph, "_outputs", lying)
+            patch.setattr(upstream, "outputs_of", lying)
             if what == "a page":
                 assert bench.write().state is RunState.FAILED
             else:

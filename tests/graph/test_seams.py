@@ -38,6 +38,7 @@ from curate.storage.memory import MemoryStore
 from curate.testing.clock import FakeClock
 from curate.testing.stores import faulty_stores
 from tests.e2e.jobs.seams import SEAMS, SMALL_BYTES, chained, rows
+from tests.support.sweeps import Mode
 
 INPUTS = 2
 EVERY = 4
@@ -280,34 +281,34 @@ def check_verified(write: Write, whole: Stored) -> None:
         assert (report.state, {one.object for one in report.findings}) == ("damaged", set(strangers)), place
 
 
-PAIR = pytest.mark.parametrize(
-    ("number", "names"), [pytest.param(number, names, id="-".join(names)) for number, names in enumerate(PAIRS)]
+@pytest.mark.parametrize(
+    ("number", "names"),
+    [
+        pytest.param(number, names, id="-".join(names), marks=[pytest.mark.slow] if number % 5 else [])
+        for number, names in enumerate(PAIRS)
+    ],
 )
-
-
-@PAIR
-def test_killed_and_run_again(number: int, names: tuple[str, ...]) -> None:
+def test_killed_and_run_again(number: int, names: tuple[str, ...], mode: Mode) -> None:
     """Killed at one kind of operation, and with an output deleted: the rerun ends with the bytes of an undisturbed
-    write, and makes what is missing and nothing else. `verify` names what is missing and what is foreign, and nothing
-    that an undisturbed write makes."""
+    write, and makes what is missing and nothing else. `verify` names what is missing and what is foreign, an extra
+    output too, and nothing that an undisturbed write makes.
+
+    At many kinds of operation in CI, at all by the pairs that one is part of, and with each kind of output deleted.
+    """
     write, watch, whole = undisturbed(names)
     check_verified(write, whole)
     points, deleted = list(kinds(watch)), list(some_outputs(whole, number))
-    check_killed(write, watch, whole, points[number * 7 % len(points)])
-    check_deleted(write, whole, deleted[number % len(deleted)])
-
-
-@pytest.mark.slow
-@PAIR
-def test_killed_at_every_kind_of_operation(number: int, names: tuple[str, ...]) -> None:
-    """The same at many of them, at all by the pairs that one is part of; and with each kind of output deleted, an extra
-    one too, as `verify` says."""
-    write, watch, whole = undisturbed(names)
-    for point in list(kinds(watch))[number % EVERY :: EVERY]:
+    match mode:
+        case Mode.QUICK:
+            points, deleted = [points[number * 7 % len(points)]], [deleted[number % len(deleted)]]
+        case Mode.CI:
+            points = points[number % EVERY :: EVERY]
+    for point in points:
         check_killed(write, watch, whole, point)
-    for gone in some_outputs(whole, number):
+    for gone in deleted:
         check_deleted(write, whole, gone)
-    check_side_deleted(write, whole, number)
+    if mode is not Mode.QUICK:
+        check_side_deleted(write, whole, number)
 
 
 @pytest.mark.parametrize("names", PAIRS[::5], ids="-".join)

@@ -22,6 +22,7 @@ from curate.ledger.summary import RunState
 from curate.storage.open import open_store
 from curate.tasks.books import Books
 from tests.job.inline import failures, numbered, outputs, quarantined, run_job, write_jsonl
+from tests.support.examples import examples
 
 ACTIONS = ("keep", "drop", "drop silently", "quarantine", "double", "make one more")
 
@@ -67,7 +68,7 @@ def expected(actions: list[str]) -> dict[str, int]:
     }
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.lists(st.sampled_from(ACTIONS), max_size=12), min_size=1, max_size=4))
 def test_the_books_balance_for_any_pattern_of_drops_copies_and_quarantines(shards: list[list[str]]) -> None:
     """Each shard's record, the summary and the rows that are really there all say the same."""

@@ -31,6 +31,7 @@ from curate.testing.stores import faulty_stores
 from tests.graph.test_graph import dies
 from tests.job.inline import everything, output_rows, outputs, quarantined, refusing, run_job
 from tests.job.modules import Modules
+from tests.support.sweeps import Sweep, Trace
 
 BAD_LINE = b"no line of JSON\n"
 numbers = itertools.count()
@@ -140,8 +141,7 @@ def test_the_budget_of_bad_rows_holds_before_the_exchange(folder: Path, tmp_path
 
 
 @pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("step", [11, pytest.param(1, marks=pytest.mark.slow)])
-def test_killed_at_any_call_and_run_again(step: int, after: bool) -> None:
+def test_killed_at_any_call_and_run_again(sweep: Sweep, after: bool) -> None:
     """The same outputs, books and rows set aside, each once: wherever the first run ended."""
     root = f"memory://jobs-{next(numbers)}"
     store = open_store(root, scratch="unused")
@@ -156,18 +156,20 @@ def test_killed_at_any_call_and_run_again(step: int, after: bool) -> None:
     def kept() -> dict[str, bytes]:
         return {name: data for name, data in everything().items() if name.startswith((layout.QUARANTINE, "part-"))}
 
-    with faulty_stores(retry=None) as counted:
+    trace = Trace()
+    with faulty_stores(trace, retry=None):
         whole = run_job(Sorted(), f"{root}/in", f"{root}/out")
-    expected, calls = kept(), counted.calls.total()
+    expected, calls = kept(), trace.kinds
     assert len(expected) == 2
-    for nth in range(1, calls + 1, step):
+    for number in sweep(calls, 4):
+        where = f"call {number} of {len(calls)}: {calls[number]}"
         for item in list(store.list(f"{root}/out/")):
             store.delete(item.uri)
-        with dies(nth, after=after), suppress(CurateError):
+        with dies(number + 1, after=after), suppress(CurateError):
             run_job(Sorted(), f"{root}/in", f"{root}/out")
         ended = run_job(Sorted(), f"{root}/in", f"{root}/out")
-        assert (ended.state, ended.books) == (RunState.COMPLETE, whole.books), f"call {nth} of {calls}"
-        assert kept() == expected, f"call {nth} of {calls}"
+        assert (ended.state, ended.books) == (RunState.COMPLETE, whole.books), where
+        assert kept() == expected, where
         assert not any(name.startswith(layout.STAGES) for name in everything())
 
 

@@ -17,6 +17,7 @@ from curate.errors import BadRow, RetryLater
 from curate.job.job import Job
 from curate.observe.failures import read_failures
 from tests.job.inline import everything, numbered, output_rows, outputs, refusing, run_job, write_jsonl
+from tests.support.examples import examples
 from tests.support.fakes import FakeClock
 
 ROWS = 5
@@ -285,7 +286,7 @@ CHANGES = st.tuples(st.sampled_from(["break", "mend", "write", "write", "delete"
 STEPS = st.lists(st.one_of(RUNS, CHANGES, CHANGES), min_size=3, max_size=14)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(STEPS)
 def test_whatever_was_run_before_the_end_is_that_of_one_run(
     tmp_path_factory: pytest.TempPathFactory, world: World, steps: list[Any]

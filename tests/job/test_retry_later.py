@@ -24,6 +24,7 @@ from curate.observe.job import read_status
 from curate.pipeline.retry_later import MOST_TRIES, wait_s
 from curate.pipeline.step import ActorPool
 from tests.job.inline import everything, numbered, run_job, write_jsonl
+from tests.support.examples import examples
 from tests.support.fakes import FakeClock
 
 ROWS = 6
@@ -161,7 +162,7 @@ def logged(logs: list[Any]) -> list[str]:
 @pytest.mark.parametrize("how", UNITS)
 @given(busy=st.lists(st.sampled_from([0, 0, 0, 1, 2, 5]), min_size=2 * ROWS, max_size=2 * ROWS))
 @settings(
-    max_examples=4,
+    max_examples=examples(4),
     deadline=None,
     phases=(Phase.explicit, Phase.generate),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

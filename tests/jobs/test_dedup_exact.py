@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -65,7 +64,6 @@ def deduplicated(script: str, folder: Path, *options: str) -> dict[str, Any]:
     ran = subprocess.run(
         [sys.executable, str(ROOT / "jobs" / script), *argv],
         capture_output=True,
-        env=os.environ | {"RAY_ADDRESS": "local"},
     )
     assert ran.returncode == 0, ran.stderr.decode()
     found: dict[str, Any] = orjson.loads(ran.stdout)
@@ -89,6 +87,7 @@ def test_the_script_itself_finds_all_exact_copies(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.serial
+@pytest.mark.usefixtures("on_ray")
 @pytest.mark.parametrize("script", ["dedup_exact.py", "dedup_minhash.py"])
 def test_on_ray(script: str, tmp_path: Path) -> None:
     """The same bytes as in one process."""

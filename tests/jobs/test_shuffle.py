@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -30,7 +29,6 @@ def shuffled(folder: Path, *options: str) -> dict[str, Any]:
     ran = subprocess.run(
         [sys.executable, str(ROOT / "jobs/shuffle.py"), *argv],
         capture_output=True,
-        env=os.environ | {"RAY_ADDRESS": "local"},
     )
     assert ran.returncode == 0, ran.stderr.decode()
     value: dict[str, Any] = orjson.loads(ran.stdout)
@@ -58,6 +56,7 @@ def test_the_script_itself(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.serial
+@pytest.mark.usefixtures("on_ray")
 def test_on_ray(tmp_path: Path) -> None:
     """The same bytes as in one process."""
     shuffled(tmp_path / "ray")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import sys
 from collections import defaultdict
@@ -202,7 +201,6 @@ def run_corpus(folder: Path, *options: str) -> dict[str, Any]:
             *options,
         ],
         capture_output=True,
-        env=os.environ | {"RAY_ADDRESS": "local"},
     )
     assert ran.returncode == 0, ran.stderr.decode()
     value: dict[str, Any] = orjson.loads(ran.stdout)
@@ -230,6 +228,7 @@ def test_a_corpus_by_the_script_itself(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.serial
+@pytest.mark.usefixtures("on_ray")
 def test_a_corpus_on_ray(tmp_path: Path) -> None:
     """The same in processes of Ray."""
     run_corpus(tmp_path)

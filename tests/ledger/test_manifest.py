@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from curate.ledger.manifest import SCHEMA, ShardPlan, diff_inputs, removal, shards_table
 from curate.tasks.shard import Shard, SliceKind
+from tests.support.examples import examples
 from tests.support.ledgers import make_shard
 
 ODD_NAMES = ["a", "a b", "ä/ö", "100%", "%2F", "日本/語", "a.part-00000-of-00002", "x" * 300, "'\"", "a\\b", "🦊"]
@@ -48,7 +49,7 @@ def test_shards_come_back_as_they_were(shards: list[Shard]) -> None:
     assert plan.total_bytes == sum(shard.size_bytes for shard in shards)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.tuples(st.booleans(), st.lists(ranges(), max_size=4)), max_size=5), st.data())
 def test_what_is_taken_out_leaves_its_number_behind(parts: list[tuple[bool, list[Shard]]], data: st.DataObject) -> None:
     """As in a dictionary of which some keys do not count: a shard keeps its number whatever others are taken out, also

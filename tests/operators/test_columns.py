@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import curate
 from curate.dataset.dataset import Dataset
+from tests.support.examples import examples
 
 Row = dict[str, Any]
 SCHEMA = pa.schema(
@@ -81,7 +82,7 @@ def same(found: Dataset, expected: list[Row]) -> None:
     assert found.take(3) == expected[:3]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(ROWS, st.lists(st.sampled_from(STEPS), max_size=5))
 def test_chains_over_tables(rows: list[Row], steps: list[Step]) -> None:
     """One piece; `map_batches` and a table are then one batch, so that what it cuts off is known."""
@@ -94,7 +95,7 @@ def test_chains_over_tables(rows: list[Row], steps: list[Step]) -> None:
     same(found, expected)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(ROWS, min_size=1, max_size=4), st.lists(st.sampled_from(STEPS), max_size=5), st.integers(1, 5))
 def test_chains_over_parquet(tmp_path_factory: Any, files: list[list[Row]], steps: list[Step], group_rows: int) -> None:
     """Many files of many row groups, with columns and row groups left unread, give the same as all of them in one."""

@@ -23,6 +23,7 @@ from curate.pipeline.remote_error import RemoteError
 from curate.pipeline.sandbox import Sandboxed
 from curate.units import MIB
 from tests.job.inline import quarantined
+from tests.support.examples import examples
 from tests.support.fakes import NEVER_S
 
 ROOT = Path(__file__).parents[2]
@@ -116,6 +117,14 @@ def told(results: Iterator[Any]) -> list[Any]:
     return [one.reason if isinstance(one, BadRow) else one["n"] for one in results]
 
 
+def apply_row(confined: Sandboxed, row: dict[str, Any]) -> Any:
+    """Returns what the function returns for a row; raises why it is bad."""
+    (result,) = confined.results([row])
+    if isinstance(result, BadRow):
+        raise result
+    return result
+
+
 def gone(pid: int) -> bool:
     """Returns whether a process is over, or becomes so in some seconds; one that waits to be reaped is."""
     for _ in range(500):
@@ -153,7 +162,7 @@ def test_a_row_costs_itself(shared: Sandboxed, row: dict[str, Any], reason: str)
     rows[2] = {"n": 2, **row}
     assert told(shared.results(rows)) == [0, 1, reason, 3, 4]
     with pytest.raises(BadRow) as caught:
-        shared.apply_row({"n": 2, **row})
+        apply_row(shared, {"n": 2, **row})
     assert caught.value.reason == reason
 
 
@@ -164,7 +173,7 @@ BAD = {
 }
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(["well", "well", "well", *BAD]), max_size=40))
 def test_any_pattern_of_bad_rows_gives_exactly_the_other_results(
     shared: Sandboxed, tmp_path_factory: pytest.TempPathFactory, pattern: list[str]
@@ -251,22 +260,10 @@ def test_time_counts_for_a_row_and_not_for_all(hasty: Sandboxed) -> None:
     assert taken == [0, 1, 2]
 
 
-def test_memory_that_a_row_may_ask_for() -> None:
-    """Beyond it the row is bad, and the process goes on; below, and without a limit, it is served."""
-    confined = Sandboxed(act, memory_bytes=256 * MIB)
-    rows = [{"n": 0}, {"do": "memory", "size": 300 * MIB}, {"do": "memory", "size": 100 * MIB}, {"n": 3}]
-    first, second, third, fourth = confined.results(rows)
-    assert (first["n"], third, fourth["n"]) == (0, 100 * MIB, 3)
-    assert isinstance(second, BadRow)
-    assert second.reason == "needed more than 256 MiB of memory"
-    assert confined.children == 1
-    confined.close()
-
-
-def test_memory_without_a_limit_of_its_own(shared: Sandboxed) -> None:
+def test_memory_that_is_not_there_is_raised(shared: Sandboxed) -> None:
     """What the function raises then is no word about the row."""
     with pytest.raises(MemoryError):
-        shared.apply_row({"do": "memory", "size": 1 << 62})
+        apply_row(shared, {"do": "memory", "size": 1 << 62})
 
 
 @pytest.mark.parametrize(
@@ -274,7 +271,6 @@ def test_memory_without_a_limit_of_its_own(shared: Sandboxed) -> None:
     [
         ({"timeout_s": 0}, "timeout_s=0: expected seconds above 0"),
         ({"timeout_s": float("nan")}, "timeout_s=nan: expected seconds above 0"),
-        ({"memory_bytes": 0}, "memory_bytes=0: expected bytes above 0"),
     ],
 )
 def test_limits_that_are_none_are_refused(given: dict[str, Any], message: str) -> None:
@@ -290,7 +286,7 @@ def test_an_exception_is_raised_when_its_row_is_reached(shared: Sandboxed, tmp_p
     log = tmp_path / "rows"
     rows = [{"n": n, "log": str(log)} for n in range(50)]
     rows[2]["do"] = "odd"
-    pid = shared.apply_row({"n": 0})["pid"]
+    pid = apply_row(shared, {"n": 0})["pid"]
     results = shared.results(rows)
     assert [next(results)["n"], next(results)["n"]] == [0, 1]
     with pytest.raises(Odd) as caught:
@@ -306,12 +302,12 @@ def test_an_exception_is_raised_when_its_row_is_reached(shared: Sandboxed, tmp_p
 
 def test_an_exception_keeps_what_it_means(shared: Sandboxed) -> None:
     with pytest.raises(RetryLater, match=r"run again in 12\.5 s: the service is down"):
-        shared.apply_row({"do": "later"})
+        apply_row(shared, {"do": "later"})
 
 
 def test_an_exception_that_cannot_be_sent_is_told(shared: Sandboxed) -> None:
     with pytest.raises(RemoteError, match="Unsendable: holds a lock") as caught:
-        shared.apply_row({"do": "unsendable"})
+        apply_row(shared, {"do": "unsendable"})
     failure = caught.value.raised.failure
     assert failure.frame.startswith("tests/pipeline/test_sandbox.py:")
     assert failure.frame.endswith("in act")
@@ -319,13 +315,13 @@ def test_an_exception_that_cannot_be_sent_is_told(shared: Sandboxed) -> None:
 
 def test_a_result_that_cannot_be_sent_is_an_error(shared: Sandboxed) -> None:
     with pytest.raises(TypeError, match="what was returned, lock, cannot be sent to another process"):
-        shared.apply_row({"do": "lock"})
+        apply_row(shared, {"do": "lock"})
 
 
 def test_a_function_that_cannot_be_sent_is_refused() -> None:
     lock = threading.Lock()
     with pytest.raises(ConfigError, match=r"cannot be sent to a process of its own: .*; open files, locks"):
-        Sandboxed(lambda _: lock).apply_row({})
+        apply_row(Sandboxed(lambda _: lock), {})
 
 
 class FailsToLoad:
@@ -347,10 +343,10 @@ class EndsLoading(FailsToLoad):
 
 def test_a_function_that_does_not_load_says_why() -> None:
     with pytest.raises(ValueError, match="no number") as caught:
-        Sandboxed(FailsToLoad()).apply_row({})
+        apply_row(Sandboxed(FailsToLoad()), {})
     assert "while FailsToLoad was loaded in a process of its own" in caught.value.__notes__[0]
     with pytest.raises(RuntimeError, match=r"EndsLoading could not start.*exit status 5"):
-        Sandboxed(EndsLoading()).apply_row({})
+        apply_row(Sandboxed(EndsLoading()), {})
 
 
 # What goes back and forth
@@ -367,7 +363,7 @@ def test_closures_and_what_only_this_program_has(shared: Sandboxed) -> None:
     assert list(confined.results([{"n": n} for n in range(3)])) == [40, 41, 42]
     confined.close()
     for value in (None, b"\0", {"a": [1.5, {"b": None}]}, "\ud800", (), float("inf")):
-        assert shared.apply_row({"do": "return", "value": value}) == value
+        assert apply_row(shared, {"do": "return", "value": value}) == value
 
 
 def test_rows_and_results_larger_than_any_buffer(shared: Sandboxed) -> None:
@@ -402,11 +398,11 @@ def test_what_is_printed_there_is_printed_here(
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     confined = Sandboxed(act)
     for text in ("first ☃", "x" * 300_000):
-        confined.apply_row({"do": "print", "text": text, "raw": b"raw \xff\n"})
+        apply_row(confined, {"do": "print", "text": text, "raw": b"raw \xff\n"})
         assert capsys.readouterr().out == f"{text}\nraw \ufffd\n"
-    confined.apply_row({"do": "print", "text": "no end of line", "end": ""})
+    apply_row(confined, {"do": "print", "text": "no end of line", "end": ""})
     assert capsys.readouterr().out == "no end of line"
-    confined.apply_row({"do": "print", "text": "wrong", "end": ".", "to": "stderr"})
+    apply_row(confined, {"do": "print", "text": "wrong", "end": ".", "to": "stderr"})
     assert capsys.readouterr().err == "wrong."
     assert told(confined.results([{"do": "print and die", "text": "last words"}])) == [BAD["exit"]]
     assert capsys.readouterr().out == "last words\n"
@@ -421,7 +417,7 @@ def test_what_is_printed_there_is_printed_here(
 def processes(confined: Sandboxed) -> list[int]:
     """Returns the keeper and the child."""
     assert confined._keeper is not None
-    return [confined._keeper._process.pid, confined.apply_row({"n": 0})["pid"]]
+    return [confined._keeper._process.pid, apply_row(confined, {"n": 0})["pid"]]
 
 
 def leave_nothing_behind() -> None:
@@ -430,11 +426,11 @@ def leave_nothing_behind() -> None:
     before = sorted(os.listdir("/proc/self/fd"))  # noqa: PTH208
     confined = Sandboxed(act)
     for _ in range(2):
-        confined.apply_row({"n": 0})
+        apply_row(confined, {"n": 0})
         pids = processes(confined)
         confined.close()
         assert all(gone(pid) for pid in pids)
-    confined.apply_row({"n": 0})
+    apply_row(confined, {"n": 0})
     pids = processes(confined)
     results = confined.results([{"n": 1, "do": "hang"}])
     del confined, results
@@ -465,7 +461,8 @@ def act(row):
         re.match("(a+)+b", "a" * 60)
 
 confined = Sandboxed(act)
-confined.apply_row({{"pids": {str(tmp_path / "pids")!r}, "hang": {how == "is killed at work"}, "parent": os.getpid()}})
+row = {{"pids": {str(tmp_path / "pids")!r}, "hang": {how == "is killed at work"}, "parent": os.getpid()}}
+list(confined.results([row]))
 if {how == "is killed"}:
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -494,10 +491,11 @@ REASONS = ["seventeen", "the parser's process died: SIGSEGV", "took longer than 
 
 @pytest.mark.parametrize("backend", ["inline", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.serial])])
 def test_rows_that_end_the_parser_are_in_quarantine(
-    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    backend: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """All others are in the output; the run is complete, and nothing is left of it."""
-    monkeypatch.setenv("RAY_ADDRESS", "local")
+    if backend == "ray":
+        request.getfixturevalue("on_ray")
     ds = curate.range(50).map(square, isolate=True, timeout_s=TIMEOUT_S)
     summary = ds.write_parquet(tmp_path / "out", backend=backend)
     assert (summary.state, summary.books.rows_out, summary.books.quarantined) == ("complete", 47, 3)

@@ -27,6 +27,7 @@ from curate.graph.entry import dry_run
 from curate.plan import rewrites
 from curate.plan.stages import stage_of
 from curate.stage import program
+from tests.support.examples import examples
 
 Row = dict[str, Any]
 
@@ -60,6 +61,11 @@ def rows_of(*numbers: int) -> list[Row]:
     return [{"n": n, "k": n * 7 % 30} for number in numbers for n in range(number * 10, number * 10 + 10)]
 
 
+def written(out: Path) -> list[Row]:
+    found = [path for path in sorted(out.glob("*.parquet")) if pq.ParquetFile(path).metadata.num_columns]
+    return [row for path in found for row in pq.read_table(path).to_pylist()]
+
+
 def parquet(folder: Path) -> Dataset:
     return curate.read_parquet(folder / "*.parquet")
 
@@ -84,6 +90,34 @@ def not_seven(row: Row) -> Row:
 
 FIRST, LAST = rows_of(0, 1, 2, 3), rows_of(4, 5)
 SHAPES: dict[str, tuple[Callable[[Path], Dataset], list[Row]]] = {
+    "files": (parquet, FIRST),
+    "a range": (lambda _: curate.range(40), [{"id": n} for n in range(40)]),
+    "columns and some rows of files": (
+        lambda at: parquet(at).filter(pc.field("n") > 3).rename_columns({"k": "m"}).select_columns("m"),
+        [{"m": row["k"]} for row in FIRST if row["n"] > 3],
+    ),
+    "a function over files": (lambda at: lines(at).filter(is_even), [row for row in LAST if is_even(row)]),
+    "a checkpoint": (
+        lambda at: parquet(at).sort("k").checkpoint(at / "kept").select_columns("k"),
+        [{"k": row["k"]} for row in by_k(FIRST)],
+    ),
+    "what is deduplicated of a checkpoint": (
+        lambda at: parquet(at).checkpoint(at / "kept").dedup_exact("k").filter(is_even),
+        [row for n, row in enumerate(FIRST) if row["k"] not in {one["k"] for one in FIRST[:n]} and is_even(row)],
+    ),
+    "union of files": (lambda at: parquet(at).union(curate.read_parquet(at / "x")), FIRST + rows_of(0)),
+    "join": (
+        lambda at: parquet(at).sort("n").join(lines(at).select_columns("k"), on="k", how="semi").sort("n"),
+        [row for row in FIRST if row["k"] in {one["k"] for one in LAST}],
+    ),
+    "repartition of columns": (
+        lambda at: parquet(at).select_columns("k").repartition(3),
+        [{"k": row["k"]} for row in FIRST],
+    ),
+    "repartition of other names": (
+        lambda at: parquet(at).rename_columns({"k": "m"}).repartition(3).filter(pc.field("m") < 9),
+        [{"n": row["n"], "m": row["k"]} for row in FIRST if row["k"] < 9],
+    ),
     "zip": (
         lambda at: parquet(at).zip(parquet(at).select_columns("k").rename_columns({"k": "m"})),
         [{**row, "m": row["k"]} for row in FIRST],
@@ -234,13 +268,23 @@ def test_what_is_written_is_what_is_consumed(shape: str, folder: Path, tmp_path:
     ended = ds.write_parquet(out)
     assert (ended.state, ended.books.balanced()) == ("complete", True)
     assert ended.books.rows_out == len(expected)
-    found = [path for path in sorted(out.glob("*.parquet")) if pq.ParquetFile(path).metadata.num_columns]
-    assert [row for path in found for row in pq.read_table(path).to_pylist()] == expected
+    assert written(out) == expected
     assert ds.write_parquet(out).dispatched == 0
     before = {path.name: path.read_bytes() for path in out.glob("*.parquet")}
     (out / sorted(before)[-1]).unlink()
     again = made(folder).using(backend="inline").write_parquet(out)
     assert (again.state, {path.name: path.read_bytes() for path in out.glob("*.parquet")}) == ("complete", before)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_an_exchange_reads_is_what_is_consumed(shape: str, folder: Path, tmp_path: Path) -> None:
+    """The third way that rows can go, into run files; they come out as they went in."""
+    made, expected = SHAPES[shape]
+    ds = made(folder).repartition(3).using(backend="inline")
+    assert ds.take_all() == expected
+    assert ds.take(4) == expected[:4]
+    assert ds.write_parquet(tmp_path / "out").state == "complete"
+    assert written(tmp_path / "out") == expected
 
 
 @pytest.mark.parametrize("shape", ["zip", "union of formats", "limit of a sort", "limit of some of a sort"])
@@ -266,7 +310,7 @@ def test_a_limit_of_a_sort_keeps_no_other_rows(folder: Path, tmp_path: Path) -> 
     assert sum(sizes) < sum(other)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.lists(st.none() | st.integers(0, 5), max_size=12), min_size=1, max_size=5),
     st.integers(0, 40),

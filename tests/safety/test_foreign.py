@@ -26,6 +26,7 @@ from curate.ledger.summary import RunState
 from curate.storage.local import LocalStore, remove_scratch, sweep_scratch
 from curate.storage.open import open_store
 from tests.job.inline import run_job, write_jsonl
+from tests.support.examples import examples
 from tests.support.fakes import FakeClock
 
 OLD_S = 5 * 86_400.0
@@ -166,7 +167,7 @@ def world() -> Iterator[Path]:
 
 @pytest.mark.parametrize("job", [Plain, Sorted])
 @hypothesis.given(plantings, st.booleans())
-@hypothesis.settings(max_examples=12, suppress_health_check=list(hypothesis.HealthCheck))
+@hypothesis.settings(max_examples=examples(12), suppress_health_check=list(hypothesis.HealthCheck))
 def test_nothing_foreign_is_touched(job: type[Job], planted: list[Any], before: bool) -> None:
     """By a first run, a rerun, an overwrite, a run after an output was lost, or the sweep after a day, whether it was
     there before the first or came after it: it stays byte for byte, or the run is refused and names a link."""

@@ -39,11 +39,12 @@ from curate.observe.verify import verify
 from curate.storage.memory import clear
 from curate.storage.open import open_store
 from tests.job.inline import run_job, write_jsonl
+from tests.support.examples import examples
 from tests.support.fakes import FakeClock
 
 ROOT = "memory://fuzz/out"
 quick = hypothesis.settings(
-    max_examples=15, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
+    max_examples=examples(15), deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
 )
 
 
@@ -360,6 +361,7 @@ def bombs() -> dict[str, tuple[str, bytes]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["texts", "events", "failures", "logs"])
 def test_what_becomes_gigabytes_takes_little_memory(kind: str, sound: dict[str, bytes], tmp_path: Path) -> None:
     """Read in a process of its own, whose peak is measured: less than 600 MiB above what imports take."""

@@ -24,6 +24,7 @@ from curate.storage.open import open_store
 from tests.cli.running import Curate
 from tests.cli.running import curate as curate_
 from tests.job.inline import everything, run_job, write_jsonl
+from tests.support.examples import examples
 from tests.support.gcs_emulator import GcsEmulator
 from tests.support.ledgers import make_job, make_shard
 
@@ -102,7 +103,7 @@ def test_inputs_cannot_take_the_jobs_own_folders(name: str, bucket: str, tmp_pat
 @hypothesis.given(
     st.text(max_size=12) | st.lists(st.sampled_from(["..", ".", "", "a", "_curate", "_side"])).map("/".join)
 )
-@hypothesis.settings(max_examples=300)
+@hypothesis.settings(max_examples=examples(300))
 def test_a_name_is_refused_if_and_only_if_the_system_would_take_it_elsewhere(name: str) -> None:
     """Against what POSIX makes of a path, as an oracle."""
     name = name.encode(errors="ignore").decode()

@@ -34,6 +34,7 @@ from scripts.simulation.auditor import Broken
 from scripts.simulation.cluster import WASTE, footprint
 from scripts.simulation.report import Report, ideal_s, simulate
 from scripts.simulation.scenario import Scenario
+from tests.support.examples import examples
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "simulate"
 
@@ -164,7 +165,7 @@ RATES = st.sampled_from([0.0, 0.01, 0.1, 0.5])
 COUNTS = st.sampled_from([0, 1, 4])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     tasks=st.integers(1, 300),
     slots=st.integers(1, 30),

@@ -20,6 +20,7 @@ from curate.ledger.summary import RunState
 from curate.sources.planning import refuse_collisions
 from curate.sources.split import whole
 from tests.job.inline import everything, numbered, output_rows, outputs, refusing, run_job, write_jsonl, write_parquet
+from tests.support.examples import examples
 
 
 class Copy(Job):
@@ -174,7 +175,7 @@ class TestSplitting:
                 {"id": row["id"], "n": row["n"]} for row in rows
             ]
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=examples(25), deadline=None)
     @given(
         lengths=st.lists(st.integers(0, 200), min_size=1, max_size=40),
         shard_bytes=st.integers(20, 2000),

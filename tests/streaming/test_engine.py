@@ -31,6 +31,7 @@ from curate.runtime.protocol import (
 )
 from curate.streaming.engine import BLOCK_OVERHEAD_BYTES, stream_blocks
 from curate.testing.clock import FakeClock
+from tests.support.examples import examples
 
 
 @dataclass
@@ -209,7 +210,7 @@ class Scripted:
 SIZES = st.lists(st.lists(st.integers(0, 50), max_size=5), max_size=12)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(SIZES, st.integers(1, 5), st.integers(1, 60_000), st.integers(0, 2**32), st.integers(0, 15), st.integers(0, 4))
 def test_the_order_is_that_of_the_input(
     sizes: list[list[int]], slots: int, budget: int, seed: int, deaths: int, losses: int

@@ -15,7 +15,7 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from tests.support.fakes import NEVER_S
 from tests.support.gcs_emulator import GcsEmulator
+from tests.support.ray_head import for_workers
 
 ROOT = Path(__file__).parents[2]
 CURATION = "tests/e2e/jobs/curation.py"
@@ -146,24 +147,6 @@ class Zygote:
         ended = self.run(*argv, trace=str(trace))
         assert ended.code == 0, ended.err
         return trace.read_text().splitlines()
-
-
-_CHANGES = re.compile(r"(os|posix|nt|shutil)\.|_Client\.answer (POST|PUT|PATCH|DELETE)")
-
-
-def kill_points(operations: Sequence[str]) -> list[int]:
-    """Returns the numbers of the operations to kill a run before: the first and the last of each kind that changes what
-    is stored, and the last of all.
-
-    Before one that only reads, what is stored is what it is before the next change; and after a change, too. Those of a
-    kind between the first and the last one are like them: `--nightly` takes each.
-    """
-    found: dict[str, list[int]] = {}
-    for number, kind in enumerate(operations):
-        if _CHANGES.match(kind):
-            found.setdefault(kind, []).append(number)
-    ends = {numbers[at] for numbers in found.values() for at in (0, -1)}
-    return sorted(ends | {len(operations) - 1})
 
 
 @dataclass(frozen=True)
@@ -312,10 +295,11 @@ class Driver:
         # Children inherit it, whatever session they are in.
         self.mark = f"CURATE_TEST_DRIVER={uuid.uuid4().hex}"
         errors = subprocess.PIPE if self.errors is None else self.errors.open("w")
+        environ = os.environ | dict(self.env) | dict([self.mark.split("=")])
         self.process = subprocess.Popen(
             [sys.executable, *self.argv],
             cwd=self.cwd,
-            env=os.environ | dict(self.env) | dict([self.mark.split("=")]),
+            env=environ | for_workers(environ),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,

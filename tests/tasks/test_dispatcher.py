@@ -20,6 +20,7 @@ from curate.tasks.failure import Failure, FailureKind, ShardRecord, ShardWaits
 from curate.tasks.policy import Policy
 from curate.tasks.scheduler import Scheduler
 from curate.units import GIB
+from tests.support.examples import examples
 from tests.support.fakes import FakeBackend, FakeClock
 
 OK, USER, STORAGE, CORRUPT, EXISTED = "ok", "user_error", "storage", "corrupt_input", "existed"
@@ -692,7 +693,7 @@ STEPS = st.sampled_from(
     seed=st.integers(0, 1000),
     bundled=st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_whatever_happens_in_whatever_order_every_shard_ends_once(
     n: int, script: dict[int, list[str]], seed: int, bundled: bool
 ) -> None:
@@ -710,7 +711,7 @@ def test_whatever_happens_in_whatever_order_every_shard_ends_once(
 
 
 @given(seeds=st.tuples(st.integers(0, 1000), st.integers(0, 1000)))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_completion_order_does_not_change_who_fails(seeds: tuple[int, int]) -> None:
     """The same faults give the same done and the same failed, whichever task ends first."""
 

@@ -33,6 +33,7 @@ from curate.tasks.failure import FailureKind
 from curate.tasks.policy import LEAST_MEMORY, Policy
 from curate.tasks.scheduler import FAREWELL_S, LARGEST_BUNDLE, LOOK_S, PAUSE_S, STRAGGLER_LEAST_S, Scheduler, ShardState
 from curate.units import GIB, MIB
+from tests.support.examples import examples
 
 K = FailureKind
 SHARD_KINDS = [K.USER_ERROR, K.STORAGE, K.CORRUPT, K.RETRY_LATER, K.THROTTLED, K.FOREIGN, K.MISCONFIGURED]
@@ -485,4 +486,4 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestAnyOrder.settings = settings(max_examples=examples(150), stateful_step_count=60, deadline=None)

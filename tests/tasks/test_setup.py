@@ -119,11 +119,10 @@ def test_what_setup_raises_is_raised_for_one_shard_once(
 
 @pytest.mark.slow
 @pytest.mark.serial
+@pytest.mark.usefixtures("on_ray")
 @pytest.mark.parametrize("job", [Ending, Declared])
-def test_on_ray(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: type[Job]) -> None:
+def test_on_ray(source: str, tmp_path: Path, job: type[Job]) -> None:
     """Three workers die of `os._exit`, not three for each shard; one that hangs is named with where it is."""
-    monkeypatch.setenv("RAY_ADDRESS", "local")
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     with pytest.raises(SetupFailed, match=r"ended the worker process, 3 times in a row, before any was ready: the w"):
         job(how="_exit").run(input=source, output=tmp_path / "exit", backend="ray")
     hanging = job(how="hang")

@@ -134,18 +134,16 @@ def test_calls_that_fail_for_good(bench: Bench, seed: int) -> None:
 
 # On Ray: the workers are processes of their own
 
-OWN_CLUSTER = {"RAY_ADDRESS": "local"}
-"""One that happens to run already has workers with another environment."""
-
 
 @pytest.mark.slow
 @pytest.mark.serial
+@pytest.mark.usefixtures("on_ray")
 def test_on_ray(tmp_path: Path) -> None:
     """One call in twenty fails in the driver and in every worker: exit 0, and nobody notices."""
     place = Place(str(tmp_path / "data"))
     argv = (CURATION, "--json", "--input", place.write("in", FILES), "--output")
     whole = run(*argv, f"{place.root}/whole", "--backend", "inline")
-    ended = run(*argv, f"{place.root}/out", env=OWN_CLUSTER | {"CURATE_TESTING_FAULTS": "rate=0.05,seed=7"})
+    ended = run(*argv, f"{place.root}/out", env={"CURATE_TESTING_FAULTS": "rate=0.05,seed=7"})
     assert (whole.code, ended.code) == (0, 0), ended.err
     assert totals(ended.json) == totals(whole.json)
     assert outputs(place.objects("out")) == outputs(place.objects("whole"))
@@ -153,14 +151,15 @@ def test_on_ray(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.serial
+@pytest.mark.usefixtures("on_ray")
 def test_kills_reach_the_workers_of_ray(tmp_path: Path) -> None:
     """A worker that dies each time it is about to publish one output: that shard is given up, all others are done."""
     place = Place(str(tmp_path / "data"))
     argv = (CURATION, "--json", "--input", place.write("in", FILES), "--output", f"{place.root}/out")
     faults = {"CURATE_TESTING_FAULTS": "operation=publish,name=2020/RC-04,times=99,error=kill"}
-    ended = run(*argv, env=OWN_CLUSTER | faults)
+    ended = run(*argv, env=faults)
     assert ended.code == 1, ended.err
     assert (ended.json["shards"]["done"], ended.json["shards"]["failed"]) == (len(FILES) - 1, 1)
     assert "2020/RC-04.parquet" not in place.objects("out")
-    again = run(*argv, env=OWN_CLUSTER)
+    again = run(*argv)
     assert (again.code, again.json["tasks"]["attempts"]) == (0, 1), again.err

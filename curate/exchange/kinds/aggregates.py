@@ -22,7 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from curate.arrow.canonical import plain_schema
 from curate.arrow.groups import Groups, one_chunk
+from curate.arrow.types import value_type
 from curate.errors import ConfigError, did_you_mean
 
 
@@ -318,7 +320,7 @@ class First:
         return ["first", self.column]
 
     def states(self, type: pa.DataType) -> list[pa.DataType]:
-        return [value_type(type)]
+        return _moved(self, type)
 
     def begin(self, values: pa.Array) -> list[pa.Array]:
         return [_cast(values, value_type(values.type))]
@@ -345,7 +347,7 @@ class CollectList:
         return ["list", self.column]
 
     def states(self, type: pa.DataType) -> list[pa.DataType]:
-        return [value_type(type)]
+        return _moved(self, type)
 
     def begin(self, values: pa.Array) -> list[pa.Array]:
         return [_cast(values, value_type(values.type))]
@@ -450,15 +452,6 @@ def begun(aggregates: Sequence[Aggregate], table: pa.Table) -> list[pa.Array]:
     return found
 
 
-def value_type(type: pa.DataType) -> pa.DataType:
-    """Returns the type of values without a dictionary or views."""
-    if pt.is_dictionary(type) or pt.is_run_end_encoded(type):
-        return value_type(type.value_type)
-    if pt.is_string_view(type):
-        return pa.string()
-    return pa.binary() if pt.is_binary_view(type) else type
-
-
 def _cast(values: pa.Array, type: pa.DataType) -> pa.Array:
     if pt.is_run_end_encoded(values.type):
         values = pc.run_end_decode(values)
@@ -471,6 +464,14 @@ def _cast(values: pa.Array, type: pa.DataType) -> pa.Array:
 def _doubles(values: pa.Array) -> pa.Array:
     """Returns numbers as doubles; 0 for null, which is counted as nothing."""
     return _cast(values, pa.float64()).fill_null(0.0)
+
+
+def _moved(aggregate: Aggregate, type: pa.DataType) -> list[pa.DataType]:
+    try:
+        plain_schema(pa.schema([("", type)]))
+    except ConfigError as error:
+        raise _no_such(aggregate, type, "values that can be moved") from error
+    return [value_type(type)]
 
 
 def _check_numbers(aggregate: Aggregate, type: pa.DataType) -> None:

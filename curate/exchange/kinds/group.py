@@ -13,9 +13,11 @@ from curate.arrow.expressions import unknown_column
 from curate.arrow.groups import groups_of, groups_of_sorted, one_chunk
 from curate.arrow.offsets import pack_rows
 from curate.arrow.order import Order
+from curate.arrow.recast import decoded
+from curate.arrow.types import value_type
 from curate.arrow.unknown import empty
 from curate.errors import ConfigError
-from curate.exchange.kinds.aggregates import Aggregate, begun, make, output_name, value_type
+from curate.exchange.kinds.aggregates import Aggregate, begun, make, output_name
 from curate.exchange.kinds.base import Regrouping, order_by, slices
 from curate.exchange.protocol import ReducePart
 from curate.operators.protocol import OperatorDefaults
@@ -75,7 +77,7 @@ class Partials(OperatorDefaults):
         del tally, place
         schema = self.schema(table.schema)
         assert schema is not None
-        keys = [one_chunk(table.column(key)).cast(schema.field(key).type) for key in self.keys]
+        keys = [one_chunk(decoded(table.column(key))).cast(schema.field(key).type) for key in self.keys]
         yield pa.table([*keys, *begun(self.aggregates, table)], schema=schema)
 
 

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from curate.arrow.order import Order
+from curate.arrow.recast import decoded
+from curate.arrow.types import value_type
 from curate.errors import ConfigError, SchemaMismatch
-from curate.exchange.kinds.aggregates import value_type
 from curate.exchange.kinds.base import Regrouping, key_columns, order_by
 from curate.exchange.kinds.merge_join import JoinedRows, coalesce, match_keys, take_or_null
 from curate.exchange.protocol import ReducePart
@@ -65,7 +66,8 @@ class Keys:
         for key in self.of(side):
             place = schema.get_field_index(key)
             if table.schema.field(place).type != schema.field(place).type:
-                table = table.set_column(place, schema.field(place), table.column(place).cast(schema.field(place).type))
+                column = decoded(table.column(place)).cast(schema.field(place).type)
+                table = table.set_column(place, schema.field(place), column)
         return table
 
     def joined(self, left: pa.Schema, right: pa.Schema, how: str) -> pa.Schema:

@@ -29,12 +29,13 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.types as pt
 
-from curate.arrow.from_text import from_text
+from curate.arrow.types import is_text_or_binary
 from curate.arrow.unknown import all_nullable, find_nulls
 from curate.errors import ConfigError, CorruptInput
 from curate.formats.bad_line import NO_COLUMNS, OnBadRow, RejectedRow
 from curate.formats.encoding import Codec, ReadAs
 from curate.formats.file_schema import refuse_mismatch
+from curate.formats.from_text import from_text
 from curate.formats.read.charset import refuse_wide
 from curate.formats.read.json_schema import missing_column
 from curate.formats.read.stream import BLOCK_BYTES, DecompressedStream
@@ -498,8 +499,7 @@ def _is_kept(type: pa.DataType) -> bool:
     """Returns whether values of a type are text or bytes, which are what they are, if empty."""
     if pt.is_dictionary(type):
         return _is_kept(type.value_type)
-    is_text = pt.is_string(type) or pt.is_large_string(type) or pt.is_string_view(type)
-    return bool(is_text or pt.is_binary(type) or pt.is_large_binary(type) or pt.is_binary_view(type))
+    return is_text_or_binary(type) and not pt.is_fixed_size_binary(type)
 
 
 def _nulls_seen(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
@@ -521,7 +521,7 @@ def _find_misfits(column: pa.ChunkedArray, field: pa.Field, offset: int, misfits
 
 def _cast_column(column: pa.ChunkedArray, type: pa.DataType, nulls: bool) -> pa.ChunkedArray:
     """Returns a column as values of a type; `nulls`: with null for what is spelled so."""
-    if pt.is_binary(type) or pt.is_large_binary(type) or pt.is_string(type) or pt.is_large_string(type):
+    if is_text_or_binary(type):
         return column.cast(type)
     if nulls and not _is_kept(type):
         column = _with_nulls(column)

@@ -24,9 +24,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from curate.arrow.from_text import from_text
+from curate.arrow.recast import recast
 from curate.arrow.sizes import per_schema
-from curate.arrow.values import recast
+from curate.arrow.types import is_binary, is_list, is_text
+from curate.formats.from_text import from_text
 
 JSON_TEXT = {b"curate:json": b"text"}
 """Metadata of a string field whose values are any JSON value, as its text."""
@@ -57,15 +58,15 @@ def readable(type: pa.DataType, nested: bool = False) -> bool:
     """Returns whether JSON values can be read as this type."""
     if pt.is_dictionary(type):
         return not nested and readable(type.value_type)
-    if _is_list(type):
+    if is_list(type):
         return readable(type.value_type, nested=True)
     if pt.is_struct(type):
         return type.num_fields > 0 and all(readable(field.type, nested=True) for field in type)
     if pt.is_map(type):
-        return _is_text(type.key_type) and readable(type.item_type, nested=True)
-    if pt.is_boolean(type) or pt.is_integer(type) or pt.is_floating(type) or _is_text(type) or pt.is_null(type):
+        return is_text(type.key_type) and readable(type.item_type, nested=True)
+    if pt.is_boolean(type) or pt.is_integer(type) or pt.is_floating(type) or is_text(type) or pt.is_null(type):
         return True
-    return bool((pt.is_temporal(type) and not pt.is_interval(type)) or pt.is_decimal(type) or _is_bytes(type))
+    return bool((pt.is_temporal(type) and not pt.is_interval(type)) or pt.is_decimal(type) or is_binary(type))
 
 
 @per_schema
@@ -89,7 +90,7 @@ class Column:
         self._convert: Callable[[Any], Any]
         if json_text:
             self._array, self._convert = self._one_by_one, _text_of(self.name)
-        elif pt.is_temporal(self.type) or pt.is_decimal(self.type) or _is_bytes(self.type):
+        elif pt.is_temporal(self.type) or pt.is_decimal(self.type) or is_binary(self.type):
             self._array, self._convert = self._texts, _parser(self.type, repr(self.name))
         else:
             self._array, self._convert = self._strict, _converter(self.type, self.name)
@@ -111,7 +112,7 @@ class Column:
 
     def _texts(self, values: list[Any]) -> pa.Array:
         """Returns values that all are text, for the most part, as an array; else one by one."""
-        if _is_bytes(self.type) or not _TEXTS.issuperset(map(_type_of, values)):
+        if is_binary(self.type) or not _TEXTS.issuperset(map(_type_of, values)):
             return self._one_by_one(values)
         return from_text(pa.array(values, pa.string()), self.type)
 
@@ -145,31 +146,11 @@ def _text_of(name: str) -> Callable[[Any], str]:
     return convert
 
 
-def _is_text(type: pa.DataType) -> bool:
-    return bool(pt.is_string(type) or pt.is_large_string(type) or pt.is_string_view(type))
-
-
-def _is_bytes(type: pa.DataType) -> bool:
-    return bool(
-        pt.is_binary(type) or pt.is_large_binary(type) or pt.is_binary_view(type) or pt.is_fixed_size_binary(type)
-    )
-
-
-def _is_list(type: pa.DataType) -> bool:
-    return bool(
-        pt.is_list(type)
-        or pt.is_large_list(type)
-        or pt.is_fixed_size_list(type)
-        or pt.is_list_view(type)
-        or pt.is_large_list_view(type)
-    )
-
-
 def _flat_kinds(type: pa.DataType) -> frozenset[Any] | None:
     """Returns the Python types whose values fit a type without levels below it; None for any other type."""
     if pt.is_dictionary(type):
         return _flat_kinds(type.value_type)
-    if _is_text(type):
+    if is_text(type):
         return frozenset({_NONE, str})
     if pt.is_integer(type):
         return frozenset({_NONE, int})
@@ -189,7 +170,7 @@ def _plain(values: Sequence[Any], type: pa.DataType) -> bool:
     kinds.discard(_NONE)
     if pt.is_dictionary(type):
         return _plain(values, type.value_type)
-    if _is_list(type):
+    if is_list(type):
         return kinds <= {list} and _plain(list(chain.from_iterable(v for v in values if v)), type.value_type)
     if pt.is_struct(type):
         if not kinds <= {dict}:
@@ -219,7 +200,7 @@ def _converter(type: pa.DataType, path: str) -> Callable[[Any], Any]:
         return _integer(type, path)
     if pt.is_floating(type):
         return _floating(type, path)
-    if _is_text(type):
+    if is_text(type):
         return _exactly(str, "a string", path)
     if pt.is_boolean(type):
         return _exactly(bool, "a boolean", path)
@@ -227,7 +208,7 @@ def _converter(type: pa.DataType, path: str) -> Callable[[Any], Any]:
         return _struct(type, path)
     if pt.is_map(type):
         return _map(type, path)
-    if _is_list(type):
+    if is_list(type):
         return _list(type, path)
     if not pt.is_null(type):
         return _parser(type, repr(path))
@@ -321,7 +302,7 @@ def _parser(type: pa.DataType, name: str) -> Callable[[Any], Any]:
     """Returns a function from a JSON value to that of a type that JSON does not have, as `pa.array` takes it."""
 
     def convert(value: Any) -> Any:
-        if _is_bytes(type):
+        if is_binary(type):
             if _type_of(value) is not str:
                 raise Misfit(f"column {name} is not base64 text: found {_KINDS[_type_of(value)]}")
             try:

@@ -18,10 +18,11 @@ import pyarrow.csv as pa_csv
 import pyarrow.types as pt
 
 from curate.arrow.canonical import stored_schema
-from curate.arrow.from_text import has_text
 from curate.arrow.schema import conform
+from curate.arrow.types import is_binary, is_text
 from curate.arrow.unknown import empty
 from curate.errors import ConfigError
+from curate.formats.from_text import has_text
 from curate.formats.record import gzip_trailer, zstd_trailer
 from curate.formats.write.compress import Compressor, Crc32Sink, Sink
 
@@ -65,13 +66,12 @@ def _check(field: pa.Field) -> None:
     """Raises ConfigError for a type that cannot be written, or read again."""
     stored = stored_schema(pa.schema([field]))
     type = stored.field(0).type
-    is_bytes = pt.is_binary(type) or pt.is_large_binary(type) or pt.is_fixed_size_binary(type)
     try:
-        if is_bytes or not has_text(field.type):
+        if is_binary(type) or not has_text(field.type):
             raise pa.ArrowNotImplementedError
         _rendered(empty(stored), header=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        remedy = "make it text (base64)" if is_bytes else "make it text"
+        remedy = "make it text (base64)" if is_binary(type) else "make it text"
         raise ConfigError(
             f"column {field.name!r} is {field.type}, which CSV has no place for; leave it out, {remedy}, or write "
             "parquet or jsonl"
@@ -84,7 +84,7 @@ def _lines(table: pa.Table) -> bytes:
         return data
     # Readers pass over blank lines, and a null that is alone in its row would be one.
     type = table.schema.field(0).type
-    if pt.is_string(type) or pt.is_large_string(type):
+    if is_text(type):
         raise ConfigError(
             f"column {table.column_names[0]!r} is {type} and alone in its rows, where CSV cannot tell a null from "
             "empty text; fill its nulls, write another column with it, or write parquet or jsonl"

@@ -1,0 +1,129 @@
+"""Arrays of a type as another type, in which the same values are stored in another way; and what that takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from curate.arrow.types import is_binary, is_encoded, is_list, is_list_view, is_text
+
+
+class Misfit(Exception):
+    """Values do not fit a type, or have none in common; the message is the reason."""
+
+
+def recast(array: pa.Array, type: pa.DataType | None) -> pa.Array:
+    """Returns an array as a type which the same values are stored as in another way; raises Misfit for any other type.
+
+    The same: text of any offsets, bytes of any, dictionaries, run-end encodings and extensions of them, instants of a
+    time zone that came without it (as numpy has them), days that came as milliseconds, lists of these.
+    """
+    if type is None or array.type.equals(type):
+        return array
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if pt.is_dictionary(array.type):
+        return recast(array.dictionary_decode(), type)
+    if pt.is_run_end_encoded(array.type):
+        return recast(pc.run_end_decode(array), type)
+    if isinstance(type, pa.BaseExtensionType):
+        return _extended(array, type)
+    if pt.is_dictionary(type):
+        encoded = recast(array, type.value_type).dictionary_encode()
+        return pa.DictionaryArray.from_arrays(
+            encoded.indices.cast(type.index_type), encoded.dictionary, ordered=type.ordered
+        )
+    if pt.is_run_end_encoded(type):
+        return pc.run_end_encode(recast(array, type.value_type), run_end_type=type.run_end_type)
+    if pt.is_null(array.type):
+        return pa.nulls(len(array), type)
+    if is_list(array.type) and is_list(type):
+        return _recast_lists(array, type)
+    if pt.is_struct(array.type) and pt.is_struct(type) and array.type.names == type.names:
+        fields = [recast(field, to.type) for field, to in zip(array.flatten(), type.fields, strict=True)]
+        return pa.StructArray.from_arrays(fields, fields=type.fields, mask=array.is_null())
+    if pt.is_map(array.type) and pt.is_map(type):
+        return _recast_map(array, type)
+    same = (
+        (is_text(array.type) and is_text(type))
+        or (is_binary(array.type) and is_binary(type))
+        or (pt.is_timestamp(array.type) and pt.is_timestamp(type) and array.type == pa.timestamp(type.unit))
+        or (pt.is_timestamp(array.type) and pt.is_timestamp(type) and array.type == pa.timestamp("ns", type.tz))
+    )
+    if same:
+        return array.cast(type)
+    if pt.is_date64(type) and array.type == pa.timestamp("ms"):
+        days = array.cast(type)
+        if not days.cast(array.type).equals(array):
+            raise Misfit("not whole days")
+        return days
+    raise Misfit(f"{array.type} is not {type}")
+
+
+def _recast_lists(array: pa.Array, type: pa.DataType) -> pa.Array:
+    lengths_of = pc.list_value_length(array)
+    if pt.is_fixed_size_list(type) and (array.null_count or (lengths_of.to_numpy() != type.list_size).any()):
+        raise Misfit(f"a list is not of {type.list_size}")
+    lengths = lengths_of.fill_null(0).to_numpy(zero_copy_only=False)
+    return list_array(recast(array.flatten(), type.value_type), lengths, array.is_null(), type)
+
+
+def _recast_map(array: pa.Array, type: pa.DataType) -> pa.Array:
+    start, stop = array.offsets[0].as_py(), array.offsets[-1].as_py()
+    keys = recast(array.keys.slice(start, stop - start), type.key_type)
+    items = recast(array.items.slice(start, stop - start), type.item_type)
+    return pa.MapArray.from_arrays(pc.subtract(array.offsets, start), keys, items, type=type, mask=array.is_null())
+
+
+def _extended(array: pa.Array, type: pa.DataType) -> pa.Array:
+    match type:
+        case pa.FixedShapeTensorType():
+            shape, order = tensor_shape(type)
+            stack, flat = [], array
+            while pt.is_list(flat.type) and not flat.null_count:
+                lengths = np.unique(flat.value_lengths().to_numpy())
+                stack.append(int(lengths[0]) if len(lengths) == 1 else -1)
+                flat = flat.flatten()
+            if tuple(stack) != shape or not flat.type.equals(type.value_type):
+                raise Misfit(f"{array.type} of {stack} is not {type}")
+            back = np.argsort(order) + 1
+            numbers = flat.to_numpy(zero_copy_only=False).reshape(len(array), *shape).transpose(0, *back).reshape(-1)
+            stored = pa.FixedSizeListArray.from_arrays(pa.array(numbers, type.value_type), type=type.storage_type)
+        case pa.Bool8Type() if pt.is_boolean(array.type):
+            stored = array.cast(pa.int8())
+        case _:
+            stored = recast(array, type.storage_type)
+    return pa.ExtensionArray.from_storage(type, stored)
+
+
+def decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Returns a column of a dictionary, or of runs, as its values; any other column as it is."""
+    if not is_encoded(column.type):
+        return column
+    decode = pa.DictionaryArray.dictionary_decode if pt.is_dictionary(column.type) else pc.run_end_decode
+    return pa.chunked_array(map(decode, column.chunks), column.type.value_type)
+
+
+def list_array(element: pa.Array, lengths: np.ndarray[Any, Any], mask: pa.Array, type: pa.DataType) -> pa.Array:
+    """Returns lists of a type: of these lengths, of the elements one after the other, null where the mask is true."""
+    if pt.is_fixed_size_list(type):
+        return pa.FixedSizeListArray.from_arrays(element, type=type, mask=mask)
+    ends = np.cumsum(lengths)
+    offset_type = pa.int64() if pt.is_large_list(type) or pt.is_large_list_view(type) else pa.int32()
+    if is_list_view(type):
+        view = pa.ListViewArray if pt.is_list_view(type) else pa.LargeListViewArray
+        offsets, sizes = pa.array(ends - lengths, offset_type), pa.array(lengths, offset_type)
+        return view.from_arrays(offsets, sizes, element, type=type, mask=mask)
+    offsets = pa.array(np.concatenate([[0], ends]), offset_type)
+    made = pa.LargeListArray if pt.is_large_list(type) else pa.ListArray
+    return made.from_arrays(offsets, element, type=type, mask=mask)
+
+
+def tensor_shape(type: pa.FixedShapeTensorType) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns the shape of tensors as they are meant, and the order of their dimensions as they are stored."""
+    order = tuple(type.permutation or range(len(type.shape)))
+    return tuple(type.shape[axis] for axis in order), order

@@ -1,0 +1,95 @@
+"""What values of a type are, in whatever way they are stored: asked here, so that every operator answers alike.
+
+Text is text and bytes are bytes in any offsets, as views, and bytes also of one size; lists are lists of any offsets,
+as views, and of one size. Code that cannot work on one of these ways of storing says so where it asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+
+def is_text(type: pa.DataType) -> bool:
+    """Returns whether values are text."""
+    return bool(pt.is_string(type) or pt.is_large_string(type) or pt.is_string_view(type))
+
+
+def is_binary(type: pa.DataType) -> bool:
+    """Returns whether values are bytes."""
+    sized = pt.is_fixed_size_binary(type)
+    return bool(sized or pt.is_binary(type) or pt.is_large_binary(type) or pt.is_binary_view(type))
+
+
+def is_text_or_binary(type: pa.DataType) -> bool:
+    """Returns whether values are text or bytes."""
+    return is_text(type) or is_binary(type)
+
+
+def is_list_view(type: pa.DataType) -> bool:
+    """Returns whether values are lists, stored as views: Arrow casts those that have nulls to broken lists."""
+    return bool(pt.is_list_view(type) or pt.is_large_list_view(type))
+
+
+def is_list(type: pa.DataType) -> bool:
+    """Returns whether values are lists."""
+    return bool(is_list_view(type) or pt.is_list(type) or pt.is_large_list(type) or pt.is_fixed_size_list(type))
+
+
+def is_encoded(type: pa.DataType) -> bool:
+    """Returns whether values are stored once for many rows, in a dictionary or as runs."""
+    return bool(pt.is_dictionary(type) or pt.is_run_end_encoded(type))
+
+
+def contains(type: pa.DataType, is_wanted: Callable[[pa.DataType], bool]) -> bool:
+    """Returns whether it, or a type in it, is one of those: in an encoding its values, in an extension its storage.
+
+    >>> contains(pa.list_(pa.dictionary(pa.int8(), pa.string())), is_text)
+    True
+    """
+    if isinstance(type, pa.BaseExtensionType):
+        return contains(type.storage_type, is_wanted)
+    if is_encoded(type):
+        return contains(type.value_type, is_wanted)
+    return is_wanted(type) or any(contains(type.field(at).type, is_wanted) for at in range(type.num_fields))
+
+
+def with_children(type: pa.DataType, make: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """Returns a list, struct or map with other types in it; any other type as it is.
+
+    >>> with_children(pa.list_(pa.int8()), lambda _: pa.string())
+    ListType(list<item: string>)
+    """
+
+    def field(one: pa.Field) -> pa.Field:
+        return one.with_type(make(one.type))
+
+    if pt.is_struct(type):
+        return pa.struct([field(one) for one in type.fields])
+    if pt.is_map(type):
+        return pa.map_(field(type.key_field), field(type.item_field), keys_sorted=type.keys_sorted)
+    if pt.is_fixed_size_list(type):
+        return pa.list_(field(type.value_field), type.list_size)
+    makers = (
+        (pt.is_list, pa.list_),
+        (pt.is_large_list, pa.large_list),
+        (pt.is_list_view, pa.list_view),
+        (pt.is_large_list_view, pa.large_list_view),
+    )
+    return next((made(field(type.value_field)) for is_one, made in makers if is_one(type)), type)
+
+
+def value_type(type: pa.DataType) -> pa.DataType:
+    """Returns the type of the values: without a dictionary, runs, or views of text and bytes."""
+    if is_encoded(type):
+        return value_type(type.value_type)
+    if pt.is_string_view(type):
+        return pa.string()
+    return pa.binary() if pt.is_binary_view(type) else type
+
+
+def plain_type(type: pa.DataType) -> pa.DataType:
+    """Returns the type without dictionaries, runs, and views of text and bytes, at any depth."""
+    return with_children(value_type(type), plain_type)

@@ -1,0 +1,120 @@
+"""What a stage reads of those before it, once these are there: ranges of run files, and marks.
+
+Very small ranges of very many run files are requests that cost more than what they read. Then the run files of that
+side are merged first, by a stage more, which nobody could have planned before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from math import isqrt
+from typing import cast
+
+from curate.exchange.merge import merge_source
+from curate.exchange.protocol import Exchange
+from curate.exchange.ranges import COPIES, LEAST_BYTES, MOST_BYTES, ranges_of, target_of
+from curate.exchange.run_file import RunSettings, open_all
+from curate.exchange.side_input import FileMarks
+from curate.formats.record import OutputFormat
+from curate.operators.side_input import Marking
+from curate.pipeline.branches import Branching
+from curate.pipeline.pipeline import Pipeline
+from curate.sources.protocol import Projection
+from curate.sources.shards import SourceRows
+from curate.stage.operator import StageOperator
+from curate.stage.spec import StageSpec, Upstream
+from curate.storage.protocol import Object
+from curate.units import KIB
+
+RANGE_BYTES = 512 * KIB
+"""Bytes of a range, on average, below which run files are merged first: a request costs as much as these take."""
+
+FEWEST_SEGMENTS = 256
+"""Segments that an output reads of, up to which small ranges are no matter."""
+
+MOST_MEMORY = COPIES * MOST_BYTES
+"""Bytes that a task may need for the rows of one key, where no memory_budget says more, or less."""
+
+Outputs = Sequence[tuple[Upstream, Sequence[Object]]]
+"""Stages, each with the files that it wrote."""
+
+
+def merges(spec: StageSpec, outputs: Outputs) -> list[Upstream]:
+    """Returns the stages that merge run files before `spec` reads them, one for each side of which that is needed."""
+    if spec.exchange is None or not spec.rows.grows:
+        return []
+    how = spec.exchange.how
+    found = [merge_stage(spec, how, side, _of_side(outputs, side)) for side in range(len(how.orders))]
+    return [Upstream(one, side=side) for side, one in enumerate(found) if one is not None]
+
+
+def merge_stage(spec: StageSpec, how: Exchange, side: int, files: Sequence[Object]) -> StageSpec | None:
+    """Returns the stage that merges the run files of one side of an exchange; None where that is not needed.
+
+    Bytes alone decide, and how many segments there are. `spec` is the stage that reads the exchange.
+    """
+    order = how.orders[side]
+    runs = open_all(files)
+    if any(not one.schema.equals(runs[0].schema) for one in runs):
+        return None  # parts of a union, which are brought to one schema as they are read
+    sizes = [int(index.bytes.sum()) for file in runs for index in file.segments]
+    outputs = how.count or max(1, -(-sum(sizes) // target_of(sum(sizes))))
+    if not order.keys or len(sizes) <= FEWEST_SEGMENTS or sum(sizes) / (len(sizes) * outputs) >= RANGE_BYTES:
+        return None
+    source = merge_source(order, tuple(files), runs, isqrt(outputs - 1) + 1)
+    # By what they are called and not by their generation: those that are made again are the same.
+    told = hashlib.sha256(repr([(item.uri.rpartition("/")[2], item.size) for item in files]).encode()).hexdigest()[:16]
+    return replace(
+        spec,
+        name=f"{how.name}: merge",
+        identity={"job": "merge", "version": None, "order": order.identity(), "of": told},
+        operator=Pipeline(()),
+        output_schema=runs[0].schema,
+        format=OutputFormat.RUN,
+        codec="none",
+        rows=SourceRows([source], [Projection()]),
+        sides={},
+        runs=RunSettings(order, None, how.reason, how.even),
+        before=(),
+        exchange=None,
+        seeded=None,
+        from_inputs=None,
+    )
+
+
+def opened(spec: StageSpec, outputs: Outputs) -> StageSpec:
+    """Returns a stage that reads what the stages before it wrote; there are none before it any more."""
+    if spec.exchange is not None and spec.rows.grows:
+        how = spec.exchange.how
+        files = [_of_side(outputs, side) for side in range(len(how.orders))]
+        source = ranges_of(how, spec.exchange.schema, files, spec.memory_budget or MOST_MEMORY)
+        most = max((piece.size for piece in source.made), default=0)
+        needed = COPIES * most if most > LEAST_BYTES else 0
+        resources = replace(spec.resources, memory=max(spec.resources.memory or 0, needed) or None)
+        spec = replace(spec, rows=SourceRows([source], [Projection()]), resources=resources)
+    return replace(spec, operator=_with_marks(spec.operator, outputs), before=(), exchange=None)
+
+
+def _of_side(outputs: Outputs, side: int) -> list[Object]:
+    return [item for before, files in outputs if before.marks is None and before.side == side for item in files]
+
+
+def _with_marks(operator: StageOperator, outputs: Outputs) -> StageOperator:
+    """Returns an operator of which the steps that go by marks have them."""
+    of: dict[int, list[Object]] = {}
+    for before, files in outputs:
+        if before.marks is not None:
+            of.setdefault(before.marks, []).extend(files)
+    if not of:
+        return operator
+    if isinstance(operator, Branching):
+        return replace(operator, shared=cast(Pipeline, _with_marks(operator.shared, outputs)))
+    steps = list(cast(Pipeline, operator).steps)
+    going_by_marks = [number for number, step in enumerate(steps) if isinstance(step, Marking)]
+    for which, files in of.items():
+        at = going_by_marks[which]
+        step = cast(Marking, steps[at])
+        steps[at] = step.marked(FileMarks(tuple(files), step.order))
+    return Pipeline(tuple(steps))

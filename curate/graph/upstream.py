@@ -1,0 +1,126 @@
+"""The stages before a stage, one after another: the one way in which a run, a look at what a run would do, a replay and
+a consumer come to what a stage reads.
+
+A stage of the job's own has a folder below the job's root. A checkpoint is a job of its own, at a path of the user's:
+it has stages below that path, outlives what reads it, and is reused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import pyarrow as pa
+
+from curate.driver.options import RunOptions
+from curate.errors import DamagedRun
+from curate.graph.keys import key_of
+from curate.graph.reads import merges, opened
+from curate.ledger.ledger import open_ledger
+from curate.ledger.listing import match_outputs
+from curate.stage.spec import StageSpec, Upstream
+from curate.storage.protocol import Object
+
+A = TypeVar("A")
+
+RunStage = Callable[[StageSpec, RunOptions], A | None]
+"""Does a stage of which all that it reads is there; returns None if all of it is done then, else what is to be said
+about that."""
+
+RunCheckpoint = Callable[[Upstream, StageSpec, RunOptions], A | None]
+"""Does the same with a checkpoint, as `checkpoint_options` says; is given also who reads it, and how that is run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A stage of which all that it reads is there."""
+
+    spec: StageSpec
+    options: RunOptions
+
+
+def run_upstream(
+    spec: StageSpec, root: str, options: RunOptions, run: RunStage[A], run_checkpoint: RunCheckpoint[A]
+) -> Ready | A:
+    """Runs what a stage reads: stages in a folder each below `root`, then checkpoints; what is there is not made again.
+
+    Returns the stage as it reads them; or what is said about the first of them that is not done then. Raises DamagedRun
+    if the end of a run file is damaged, which is removed.
+    """
+
+    def made(before: Upstream) -> list[Object] | A:
+        own = f"{root}/{key_of(before.spec)}"
+        ready = run_upstream(before.spec, root, _stage_options(options, own), run, run_checkpoint)
+        if not isinstance(ready, Ready):
+            return ready
+        ended = run(ready.spec, ready.options)
+        return outputs_of(ready.spec, own) if ended is None else ended
+
+    outputs: list[tuple[Upstream, list[Object]]] = []
+    for before in spec.before:
+        if before.path is None:
+            files = made(before)
+            if not isinstance(files, list):
+                return files
+            outputs.append((before, files))
+    for merge in merges(spec, outputs):
+        files = made(merge)
+        if not isinstance(files, list):
+            return files
+        others = [one for one in outputs if one[0].marks is not None or one[0].side != merge.side]
+        outputs = [(merge, files), *others]
+    spec, checkpoints = opened(spec, outputs), [one for one in spec.before if one.path is not None]
+    for before in checkpoints:
+        ended = run_checkpoint(before, spec, options)
+        if ended is not None:
+            return ended
+        options = _over_checkpoint(options, before)
+    return Ready(spec, options)
+
+
+def _stage_options(options: RunOptions, output: str) -> RunOptions:
+    """Returns how to run one of the stages before the last: whole, whatever part of that was asked for."""
+    return replace(
+        options,
+        inputs=(),
+        output=output,
+        overwrite=False,
+        retry_failed=False,
+        redo_stale=False,
+        drop_removed=False,
+        limit=None,
+        sample=None,
+    )
+
+
+def checkpoint_options(options: RunOptions, before: Upstream) -> RunOptions:
+    """Returns how to run the stage whose output is a checkpoint: it outlives what reads it, and is reused."""
+    assert before.path is not None
+    inputs = before.inputs or options.inputs
+    return replace(options, inputs=inputs, output=before.path, overwrite=False, retry_failed=False)
+
+
+def _over_checkpoint(options: RunOptions, before: Upstream) -> RunOptions:
+    """Returns how to run what reads a checkpoint, of which there is as much as was asked for."""
+    assert before.path is not None
+    part = options.limit is not None or options.sample is not None
+    incomplete = options.allow_incomplete_input or part
+    return replace(options, inputs=(before.path,), limit=None, sample=None, allow_incomplete_input=incomplete)
+
+
+def outputs_of(spec: StageSpec, output: str) -> list[Object]:
+    """Returns the outputs of a stage, in the order of its plan. Raises DamagedRun if one is gone, or all of it."""
+    ledger = open_ledger(output)
+    listing = ledger.list()
+    if not listing.has_job:
+        raise DamagedRun(output, "it is gone")
+    plan = ledger.read_plan(listing)
+    matched = match_outputs(plan, listing, spec.suffix)
+    for rank in (~matched.done).nonzero()[0][:1].tolist():
+        raise DamagedRun(ledger.uri(plan.shard_id(rank) + spec.suffix), "it is gone")
+    names, sizes, generations = (
+        column.take(pa.array(matched.position)).to_pylist()
+        for column in (listing.names, listing.sizes, listing.generations)
+    )
+    return [Object(ledger.uri(name), size, own) for name, size, own in zip(names, sizes, generations, strict=True)]

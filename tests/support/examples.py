@@ -1,0 +1,25 @@
+"""How many examples a property is tried with: few in the quick tests, and always the same ones; more in CI; many at
+night. A property names the number that CI takes."""
+
+from __future__ import annotations
+
+import hypothesis
+
+from tests.support.sweeps import Mode
+
+_FACTORS = {Mode.QUICK: 0.25, Mode.CI: 1.0, Mode.NIGHTLY: 5.0}
+_FEWEST = 4
+
+
+def use_profile(mode: Mode) -> None:
+    """Has properties that are imported from now on tried as often as tests that are run so try them."""
+    # How long an example takes says something about the machine's load, and nothing about a rule.
+    most = int(100 * _FACTORS[mode])
+    hypothesis.settings.register_profile(mode, deadline=None, max_examples=most, derandomize=mode is Mode.QUICK)
+    hypothesis.settings.load_profile(mode)
+
+
+def examples(ci: int) -> int:
+    """Returns how many examples are tried now of a property that CI tries with so many."""
+    factor = _FACTORS[Mode(hypothesis.settings.get_current_profile_name())]
+    return max(min(_FEWEST, ci), int(ci * factor))

@@ -1,0 +1,40 @@
+"""A Ray that many tests share, each with a driver of its own: a start of Ray takes longer than what most of them do."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_OF_NO_WORKER = frozenset({"COLUMNS", "LINES", "PYTEST_CURRENT_TEST", "RAY_ADDRESS", "_"})
+
+_environments: dict[str, dict[str, str]] = {}
+"""By address of a head, what its workers find in their environment by themselves."""
+
+
+@contextlib.contextmanager
+def ray_head() -> Iterator[str]:
+    """Starts a cluster of one node with the CPUs of this machine; returns its address."""
+    from ray.cluster_utils import Cluster
+
+    os.environ["RAY_AUTH_MODE"] = "disabled"
+    limits: dict[str, Any] = {"num_cpus": os.cpu_count() or 1, "object_store_memory": 200 << 20}
+    made = Cluster(initialize_head=True, head_node_args={**limits, "include_dashboard": False})
+    _environments[made.address] = dict(os.environ)
+    try:
+        yield made.address
+    finally:
+        del _environments[made.address]
+        made.shutdown()
+
+
+def for_workers(environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns what a driver with this environment needs in it besides, so that its workers on a shared head have the
+    same: as when the driver is a submitted job. Nothing for a cluster that is the driver's own."""
+    there = _environments.get(environ.get("RAY_ADDRESS", ""))
+    if there is None:
+        return {}
+    other = {name: value for name, value in environ.items() if there.get(name) != value and name not in _OF_NO_WORKER}
+    return {"RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps({"runtime_env": {"env_vars": other}})}

@@ -1,0 +1,77 @@
+"""How much is tried: little in the quick tests, all kinds of it in CI, all of it at night. And where runs are killed:
+before operations of every kind that changes what is stored; before each of all at night."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+
+import pytest
+
+from curate.storage.faults import Fault
+
+_CHANGES = re.compile(
+    r"(os|posix|nt|shutil)\.|_Client\.answer (POST|PUT|PATCH|DELETE)|(publish|replace|delete|write)\b"
+)
+
+
+class Mode(StrEnum):
+    """What the tests are run as."""
+
+    QUICK = "quick"
+    CI = "ci"
+    NIGHTLY = "nightly"
+
+
+def mode_of(config: pytest.Config) -> Mode:
+    """Returns what the tests are run as: quick where no others than quick ones are asked for."""
+    if config.getoption("--nightly"):
+        return Mode.NIGHTLY
+    return Mode.QUICK if config.getoption("markexpr") == "not slow" else Mode.CI
+
+
+Sweep = Callable[[Sequence[str], int], list[int]]
+"""Returns the numbers of the operations before which a run is killed, given their kinds in order, and how many of these
+kinds go without in the quick tests: all but every fourth, say."""
+
+
+def kill_points(operations: Sequence[str]) -> list[int]:
+    """Returns the numbers of the operations to kill a run before: the first and the last of each kind that changes what
+    is stored, and the last of all.
+
+    Before one that only reads, what is stored is what it is before the next change; and after a change, too. Those of a
+    kind between the first and the last one are like them.
+    """
+    found: dict[str, list[int]] = {}
+    for number, kind in enumerate(operations):
+        if _CHANGES.match(kind):
+            found.setdefault(kind, []).append(number)
+    ends = {numbers[at] for numbers in found.values() for at in (0, -1)}
+    return sorted(ends | {len(operations) - 1})
+
+
+def sweep_of(mode: Mode) -> Sweep:
+    """Returns the sweep of tests that are run so."""
+    match mode:
+        case Mode.QUICK:
+            return lambda operations, every: kill_points(operations)[::every]
+        case Mode.CI:
+            return lambda operations, _: kill_points(operations)
+        case Mode.NIGHTLY:
+            return lambda operations, _: list(range(len(operations)))
+
+
+class Trace(Fault):
+    """No fault: it notes the kind of each call of the stores, with what it is called on, but for numbers and names of
+    runs."""
+
+    __slots__ = ("kinds",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kinds: list[str] = []
+
+    def hits(self, operation: str, uri: str) -> bool:
+        self.kinds.append(f"{operation} {re.sub(r'[0-9a-f]*[0-9][0-9a-zA-Z-]*', '#', uri)}")
+        return False
