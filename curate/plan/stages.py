@@ -30,7 +30,7 @@ from curate.plan.rewrites import chain_of, lacks_seed, map_bytes, operators_in, 
 from curate.runtime.protocol import Resources
 from curate.sources.files import Files
 from curate.sources.inputs import FileRows
-from curate.sources.protocol import FileListing
+from curate.sources.protocol import FileListing, RowSource
 from curate.sources.shards import SourceRows
 from curate.sources.slices import sliced
 from curate.sources.split import SHARD_BYTES
@@ -132,7 +132,7 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None, owner: Owner =
         operator=Pipeline(read.operators),
         format=format,
         codec=codec,
-        rows=read.rows or FileRows(),
+        rows=read.rows,
         inputs=tuple(read.paths),
         before=read.before,
         exchange=read.exchange,
@@ -149,7 +149,7 @@ def reader_of(plan: Plan) -> StageSpec:
     of it than what it reads, and what it does with that. All shuffles have a seed."""
     read = _read(plan, DATASET, runs=False)
     spec = DATASET.spec((), read.operators, read.num_cpus, {"format": OutputFormat.RUN.value, "codec": NOT_RUN})
-    return replace(spec, rows=read.rows or FileRows(), before=read.before, exchange=read.exchange)
+    return replace(spec, rows=read.rows, before=read.before, exchange=read.exchange)
 
 
 def _read(plan: Plan, owner: Owner, *, runs: bool) -> _Read:
@@ -194,7 +194,7 @@ class _Read:
     operators: tuple[Operator, ...]
     identity: dict[str, Any] = field(default_factory=dict)
     paths: Sequence[str] = ()
-    rows: SourceRows | FileRows | None = None
+    rows: RowSource = field(default_factory=FileRows)
     num_cpus: float | None = None
     before: tuple[Upstream, ...] = ()
     exchange: ExchangeRead | None = None
@@ -221,7 +221,8 @@ def _read_sources(read: _Read, plan: Plan, *, runs: bool, named: bool) -> None:
         read.rows = SourceRows(cut, [one.view for one in of], size)
     elif named and all(isinstance(source, Files) for source in sources):
         first, read.paths = cast(Files, sources[0]), [path for one in sources for path in one.paths]
-        view, how = of[0].view, first.reading(of[0].view)
+        view = of[0].view
+        how = first.reading(view)
         read.rows = FileRows(None if view.columns is None else dict.fromkeys(view.columns), how=how)
         read.identity["read"] = how.identity()
         return
