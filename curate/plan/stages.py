@@ -132,7 +132,7 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None, owner: Owner =
         operator=Pipeline(read.operators),
         format=format,
         codec=codec,
-        rows=read.rows or FileRows(),
+        rows=read.rows,
         inputs=tuple(read.paths),
         before=read.before,
         exchange=read.exchange,
@@ -149,7 +149,7 @@ def reader_of(plan: Plan) -> StageSpec:
     of it than what it reads, and what it does with that. All shuffles have a seed."""
     read = _read(plan, DATASET, runs=False)
     spec = DATASET.spec((), read.operators, read.num_cpus, {"format": OutputFormat.RUN.value, "codec": NOT_RUN})
-    return replace(spec, rows=read.rows or FileRows(), before=read.before, exchange=read.exchange)
+    return replace(spec, rows=read.rows, before=read.before, exchange=read.exchange)
 
 
 def _read(plan: Plan, owner: Owner, *, runs: bool) -> _Read:
@@ -194,7 +194,7 @@ class _Read:
     operators: tuple[Operator, ...]
     identity: dict[str, Any] = field(default_factory=dict)
     paths: Sequence[str] = ()
-    rows: SourceRows | FileRows | None = None
+    rows: SourceRows | FileRows = field(default_factory=FileRows)
     num_cpus: float | None = None
     before: tuple[Upstream, ...] = ()
     exchange: ExchangeRead | None = None
