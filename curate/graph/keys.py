@@ -88,10 +88,11 @@ def listed(spec: StageSpec, known: dict[tuple[str, ...], Any]) -> StageSpec:
     """Returns a stage with the files listed that its checkpoints are made of; each of `known` is listed once."""
 
     def of(before: Upstream) -> Upstream:
-        if before.inputs and before.inputs not in known:
-            patterns = [parse_input(text) for text in before.inputs]
-            known[before.inputs] = list_inputs(patterns, Stores("").of).table.select(LISTED.names)
-        return replace(before, spec=listed(before.spec, known), listing=known.get(before.inputs))
+        inputs = before.spec.inputs if before.path is not None else ()
+        if inputs and inputs not in known:
+            patterns = [parse_input(text) for text in inputs]
+            known[inputs] = list_inputs(patterns, Stores("").of).table.select(LISTED.names)
+        return replace(before, spec=listed(before.spec, known), listing=known.get(inputs))
 
     return replace(spec, before=tuple(map(of, spec.before))) if spec.before else spec
 
