@@ -147,6 +147,7 @@ class StageSpec:
             parameters={},
             origin={},
             limit=None,
+            inputs=(),
             before=(),
             exchange=None,
             seeded=None,
