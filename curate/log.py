@@ -25,14 +25,13 @@ _listener: Listener | None = None
 """Who is told of every event of this process beside standard error."""
 
 
-def configure(*, verbose: bool = False) -> None:
+def configure() -> None:
     """Sends structlog events to standard error. Called once, by a program's entry point, never on import.
 
     Whatever is printed from now on is printed: characters that standard output's encoding lacks are escaped.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    level = logging.DEBUG if verbose else logging.INFO
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -49,7 +48,7 @@ def configure(*, verbose: bool = False) -> None:
         renderer = [structlog.processors.JSONRenderer()]
     structlog.configure(
         processors=[*shared, *renderer],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         # Looked up at each call: tests and progress displays replace sys.stderr. Beneath one that listens in, since
         # whoever listens has been told already.
         logger_factory=lambda *_: structlog.PrintLogger(getattr(sys.stderr, "beneath", sys.stderr)),

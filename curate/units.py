@@ -49,6 +49,15 @@ def parse_percent(text: str) -> float:
     return float(match[1]) / 100
 
 
+def format_count(number: int, what: str) -> str:
+    """Returns a number of things.
+
+    >>> format_count(1, "file"), format_count(2000, "file")
+    ('1 file', '2,000 files')
+    """
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def format_bytes(size: float) -> str:
     """Returns `size` with a binary unit and three significant digits.
 

@@ -67,27 +67,16 @@ _KINDS: tuple[str, ...] = (
 _SEEDS = {kind: xxhash.xxh3_64_intdigest(f"curate {VERSION} {kind}".encode()) for kind in _KINDS}
 
 
-def hash_rows(table: pa.Table, columns: Sequence[str], seed: int = 0) -> Words:
-    """Returns a 64-bit hash of each row's values in `columns`; other seeds give other hashes.
+def digest_rows(table: pa.Table, columns: Sequence[str], seed: int = 0) -> tuple[Words, Words]:
+    """Returns a 128-bit hash of each row's values in `columns`, as two words; other seeds give other hashes.
 
     Raises ConfigError for a column of a type without a canonical encoding, such as a union, or one that is missing.
-
-    >>> table = pa.table({"a": pa.array([1, 1], pa.int8()), "b": ["x", ""]})
-    >>> wide = pa.table({"a": [1], "b": pa.array(["x"]).dictionary_encode()})
-    >>> bool(hash_rows(table, ["a", "b"])[0] == hash_rows(wide, ["a", "b"])[0])
-    True
-    """
-    return _rows(table, columns, _Hash(seed, wide=False))[0]
-
-
-def digest_rows(table: pa.Table, columns: Sequence[str], seed: int = 0) -> tuple[Words, Words]:
-    """Returns a 128-bit hash of each row's values in `columns`, as two words; all else is as for `hash_rows`.
 
     >>> low, high = digest_rows(pa.table({"a": ["x", "y", "x"]}), ["a"])
     >>> bool(low[0] == low[2]), bool(high[0] == high[2]), bool(low[0] == low[1]), bool(low[0] == high[0])
     (True, True, False, False)
     """
-    low, high = _rows(table, columns, _Hash(seed, wide=True))
+    low, high = _rows(table, columns, _Hash(seed))
     return low, high
 
 
@@ -153,23 +142,19 @@ def hash_bytes(values: pa.Array, seed: int = 0) -> Words:
 
 @dataclass(frozen=True, slots=True)
 class _Hash:
-    """What values are hashed to: a word, or two words (`wide`)."""
+    """What values are hashed to: two words."""
 
     seed: int
-    wide: bool
 
     def seeds(self, kind: str) -> list[int]:
         low = (self.seed + _SEEDS[kind]) & _MASK
-        return [low, (low + _SEEDS["high"]) & _MASK] if self.wide else [low]
+        return [low, (low + _SEEDS["high"]) & _MASK]
 
     def words(self, kind: str, words: Words) -> list[Words]:
         return [hash_words(words, seed) for seed in self.seeds(kind)]
 
     def bytes(self, kind: str, values: pa.Array) -> list[Words]:
-        seed = self.seeds(kind)[0]
-        if not self.wide:
-            return [hash_bytes(values, seed)]
-        digests = b"".join(map(xxhash.xxh3_128_digest, _bytes(values), repeat(seed)))
+        digests = b"".join(map(xxhash.xxh3_128_digest, _bytes(values), repeat(self.seeds(kind)[0])))
         pairs = np.frombuffer(digests, ">u8").astype(np.uint64).reshape(-1, 2)
         return [np.ascontiguousarray(pairs[:, 1]), np.ascontiguousarray(pairs[:, 0])]
 
@@ -196,8 +181,7 @@ def _rows(table: pa.Table, columns: Sequence[str], how: _Hash) -> list[Words]:
             found = [_values(chunk, how) for chunk in table[name].chunks]
         except _NoEncoding as error:
             raise ConfigError(f"rows cannot be told apart by the column {name!r}: it is {error}") from error
-        lanes = 2 if how.wide else 1
-        parts.append([np.concatenate([chunk[lane] for chunk in found]) if found else _NONE for lane in range(lanes)])
+        parts.append([np.concatenate([chunk[lane] for chunk in found]) if found else _NONE for lane in range(2)])
     return how.folded("row", parts, table.num_rows)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -12,11 +12,12 @@ from rich.text import Text
 
 from curate.cli.terminal import line, moment
 from curate.clock import SystemClock
-from curate.ledger.failures import FAILED, RETRY, Group
+from curate.ledger.failures import Group
 from curate.observe.failures import JobFailures, StageFailures, read_all_failures, read_shard
 from curate.observe.job import read_status
 from curate.observe.retries import shards_text
 from curate.storage.uris import normalise
+from curate.tasks.events import Outcome
 from curate.tasks.shard import Shard, SliceKind
 from curate.units import ellipsize, format_bytes, format_duration, json_line, plain_line
 
@@ -68,7 +69,9 @@ def _group_as_dict(output: str, stage: StageFailures, group: Group) -> dict[str,
     return group.as_dict() | told | {"replay": _replay(output, shard)}
 
 
-def _heading(failed: int, groups: list[Group], retrying: list[dict[str, Any]], *, everything: bool) -> Iterator[str]:
+def _heading(
+    failed: int, groups: list[Group], retrying: Sequence[Mapping[str, Any]], *, everything: bool
+) -> Iterator[str]:
     shards = "1 shard has failed" if failed == 1 else f"{failed:,} shards have failed"
     if everything:
         tries = sum(group.attempts for group in groups)
@@ -82,7 +85,7 @@ def _heading(failed: int, groups: list[Group], retrying: list[dict[str, Any]], *
         yield f"{shards}{shards_text(sum(one['count'] for one in retrying))} {_reasons(retrying)}"
 
 
-def _reasons(retrying: list[dict[str, Any]]) -> str:
+def _reasons(retrying: Sequence[Mapping[str, Any]]) -> str:
     more = f", and {len(retrying) - SHOWN_REASONS:,} other reasons" if len(retrying) > SHOWN_REASONS else ""
     return ", ".join(ellipsize(one["error"], SHOWN_CHARS) for one in retrying[:SHOWN_REASONS]) + more
 
@@ -153,7 +156,7 @@ def _commands(console: Console, root: str, shard_id: str) -> None:
 
 
 def _try(console: Console, failure: Mapping[str, Any], *, shown: bool) -> None:
-    means = {FAILED: "given up", RETRY: "tried again"}.get(failure["outcome"], "another copy of it ran")
+    means = {Outcome.FAILED: "given up", Outcome.RETRY: "tried again"}.get(failure["outcome"], "another copy of it ran")
     kind = str(failure.get("kind", "")).replace("_", " ")
     line(console, Text.assemble((f"try {failure['attempt']}", "bold"), f": {kind}, {means}"))
     _fact(console, "run", f"{failure['run_id']}, task {failure['task']}, {moment(failure['time'])} UTC")

@@ -14,10 +14,10 @@ from rich.text import Text
 from curate.cli.terminal import line, moment
 from curate.clock import Clock
 from curate.ledger import layout
+from curate.ledger.heartbeat import RUNNING
 from curate.ledger.stages import LAST
 from curate.observe.browse import newest_run, worker_lines
 from curate.observe.job import FoundJob, find_job, find_shard, find_stages, read_status
-from curate.observe.status import RUNNING
 from curate.units import json_line, plain_line
 
 FOLLOW_S = 2.0

@@ -19,7 +19,7 @@ from curate.cli.terminal import fact, line
 from curate.clock import SystemClock
 from curate.driver.options import RunOptions, resolve_output
 from curate.driver.replay import Replayed, frames_below, replay, users_traceback
-from curate.graph.graph import as_run
+from curate.graph.dry import as_run
 from curate.job.command import stdout_to_stderr
 from curate.job.locate import locate, recorded_run
 from curate.ledger.stages import LAST

@@ -19,13 +19,14 @@ from rich.text import Text
 from curate.cli.terminal import LABEL_COLUMNS, fact, line
 from curate.clock import Clock
 from curate.errors import CurateError, TransientStorageError
+from curate.ledger.heartbeat import RUNNING
 from curate.ledger.stages import WAITING, StageReport, exchanges, stage_title
 from curate.ledger.summary import incomplete_text, missing_text
 from curate.observe import registry
 from curate.observe.eta import format_range
 from curate.observe.job import NoJobError, quick_status, read_status
 from curate.observe.retries import shards_text
-from curate.observe.status import COMPLETE, RUNNING, STALLED, JobStatus
+from curate.observe.status import COMPLETE, STALLED, JobStatus
 from curate.storage.uris import is_local
 from curate.units import ellipsize, format_bytes, format_duration, json_line, plain_line
 

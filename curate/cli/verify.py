@@ -11,8 +11,8 @@ from rich.text import Text
 
 from curate.cli.terminal import fact, line
 from curate.clock import Clock
+from curate.ledger.heartbeat import RUNNING
 from curate.observe.job import read_status
-from curate.observe.status import RUNNING
 from curate.observe.verify import DAMAGED, INCOMPLETE, KINDS, OK, VerifyReport, verify
 from curate.units import ellipsize, format_bytes, json_line, plain_line
 

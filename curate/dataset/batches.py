@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib.util
 import secrets
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,7 @@ from curate.arrow.batches import joined, rechunk
 from curate.arrow.order import take_rows
 from curate.errors import ConfigError
 from curate.operators.convert import check_format, formatted, rows, to_numpy
-from curate.streaming.prefetch import Around, Make, Stopped, prefetched
+from curate.streaming.prefetch import Make, Stopped, prefetched
 
 Blocks = Make[pa.Table]
 """Makes a stream of blocks."""
@@ -28,63 +28,145 @@ def check_rows(name: str, value: Any, least: int) -> None:
         raise ConfigError(f"{name} is {value!r}, expected a whole number, at least {least}")
 
 
-def iter_rows(blocks: Blocks) -> Generator[dict[str, Any]]:
-    """Yields the rows of blocks as dictionaries. Nothing runs before the first is asked for."""
-    for block in prefetched(blocks, 0):
-        for batch in block.to_batches(max_chunksize=1024):
-            yield from rows(batch)
+class Batches:
+    """What has blocks of rows, for one consumer: row by row, or in batches."""
 
+    __slots__ = ()
+    if TYPE_CHECKING:
 
-def iter_batches(
-    blocks: Blocks,
-    *,
-    prefetch_batches: int,
-    batch_size: int | None,
-    drop_last: bool,
-    local_shuffle_buffer_size: int | None,
-    local_shuffle_seed: int | None,
-    form: Callable[[pa.Table], Any],
-    around: Around = nullcontext,
-) -> Generator[Any]:
-    """Yields what `form` makes of batches of rows, `around` it. Nothing runs before the first is asked for.
+        def _blocks(self, stopped: Stopped) -> Generator[pa.Table]:
+            """Yields the rows, of one pass."""
 
-    Raises ConfigError.
-    """
-    check_rows("prefetch_batches", prefetch_batches, 0)
-    if batch_size is not None:
-        check_rows("batch_size", batch_size, 1)
-    shuffle = None
-    if local_shuffle_buffer_size is not None:
-        check_rows("local_shuffle_buffer_size", local_shuffle_buffer_size, 1)
-        if batch_size is None:
-            raise ConfigError("a local shuffle draws batches from its buffer; give it a batch_size")
-        if local_shuffle_seed is None:
-            local_shuffle_seed = secrets.randbits(64)
-        check_rows("local_shuffle_seed", local_shuffle_seed, 0)
-        shuffle = max(local_shuffle_buffer_size, batch_size), local_shuffle_seed
+        def _around(self) -> AbstractContextManager[Any]:
+            """Returns what is entered in the consumer's thread while there is a pass in batches."""
 
-    def made(stopped: Stopped) -> Generator[Any]:
-        stream = blocks(stopped)
-        try:
-            tables: Iterator[pa.Table] = stream
-            if batch_size is not None:
-                tables = (
-                    rebatched(stream, batch_size) if shuffle is None else shuffle_rows(stream, batch_size, *shuffle)
-                )
-                if drop_last:
-                    tables = (table for table in tables if table.num_rows == batch_size)
-            # Not a loop: its variable would keep a table while the next one is made.
-            yield from map(form, tables)
-        finally:
-            stream.close()
+    def iter_rows(self) -> Generator[dict[str, Any]]:
+        """Yields the rows as dictionaries of Python values, the first while later ones are still being read.
 
-    return prefetched(made, prefetch_batches, around)
+        To stop early ends all that runs.
 
+        >>> next(curate.range(3).iter_rows())
+        {'id': 0}
+        """
+        for block in prefetched(self._blocks, 0):
+            for batch in block.to_batches(max_chunksize=1024):
+                yield from rows(batch)
 
-def in_format(batch_format: str) -> Callable[[pa.Table], Any]:
-    """Returns what makes a batch of a table. Raises ConfigError for a format that there is not."""
-    check_format(batch_format)
-    return partial(formatted, batch_format=batch_format)
+    def iter_batches(
+        self,
+        *,
+        prefetch_batches: int = 1,
+        batch_size: int | None = 256,
+        batch_format: str = "pyarrow",
+        drop_last: bool = False,
+        local_shuffle_buffer_size: int | None = None,
+        local_shuffle_seed: int | None = None,
+    ) -> Generator[Any]:
+        """Yields the rows in batches of `batch_size` rows, the last one smaller, or left out with `drop_last`.
+
+        With `batch_size=None`, blocks as they come, of 1 MiB at first and `block_bytes` in the end. Formats as for
+        `map_batches`. A thread makes `prefetch_batches` batches ahead, which are held beside the memory budget; with 0,
+        all is done between two batches, in the caller's thread.
+
+        With `local_shuffle_buffer_size`, each batch is drawn at random from a buffer of as many rows, at least
+        `batch_size`, which is filled up before: every row comes once, none more than a buffer too early. The order
+        depends on the order of the rows, these numbers and `local_shuffle_seed` alone (and on the version of numpy);
+        without a seed it is another one each time.
+
+        What is raised reaches the caller after the batches before it. To stop early (`break`, `close`) ends all that
+        runs, frees what was made, and returns when the thread has ended. Raises ConfigError for an unknown format, a
+        size below 1, or a shuffle without a `batch_size`.
+
+        >>> [batch.num_rows for batch in curate.range(5).iter_batches(batch_size=2)]
+        [2, 2, 1]
+        >>> shuffled = curate.range(6).iter_batches(batch_size=3, local_shuffle_buffer_size=6, local_shuffle_seed=0)
+        >>> sorted(number for batch in shuffled for number in batch["id"].to_pylist())
+        [0, 1, 2, 3, 4, 5]
+        """
+        check_format(batch_format)
+        form = partial(formatted, batch_format=batch_format)
+        shuffle = local_shuffle_buffer_size, local_shuffle_seed
+        return self._formed(form, prefetch_batches, batch_size, drop_last, *shuffle)
+
+    def iter_torch_batches(
+        self,
+        *,
+        prefetch_batches: int = 1,
+        batch_size: int | None = 256,
+        dtypes: Any = None,
+        device: Any = "auto",
+        collate_fn: Callable[[dict[str, np.ndarray[Any, Any]]], Any] | None = None,
+        drop_last: bool = False,
+        local_shuffle_buffer_size: int | None = None,
+        local_shuffle_seed: int | None = None,
+        pin_memory: bool = False,
+    ) -> Generator[Any]:
+        """Yields batches as dictionaries of torch tensors; or what `collate_fn` makes of a dictionary of arrays.
+
+        Lists of one length become a further dimension. `dtypes` is the type of all tensors, or those of columns by
+        name; else it is that of the column. Tensors, also those in lists, tuples and dictionaries that `collate_fn`
+        returns, are put on `device` ("auto": the CPU), from pinned memory with `pin_memory`. All of it is done ahead,
+        in the thread, and all else is as for `iter_batches`.
+
+        Raises ConfigError if torch is not installed, for `dtypes` beside `collate_fn`, and as `iter_batches` does;
+        TypeError, when the batch is made, for a column of texts, or of lists of several lengths.
+
+        >>> [batch["id"].tolist() for batch in curate.range(3).iter_torch_batches(batch_size=2)]  # doctest: +SKIP
+        [[0, 1], [2]]
+        """
+        if importlib.util.find_spec("torch") is None:
+            raise ConfigError("iter_torch_batches needs torch, which is not installed: pip install 'curate[embed]'")
+        if collate_fn is not None and dtypes is not None:
+            raise ConfigError("iter_torch_batches: collate_fn makes the tensors, so that dtypes says nothing; give one")
+        where = "cpu" if device == "auto" else device
+
+        def form(table: pa.Table) -> Any:
+            # A tensor can be written to, also one that shares the memory of an array; that of a block must not be.
+            arrays = {name: one if one.flags.writeable else one.copy() for name, one in to_numpy(table).items()}
+            made = collate_fn(arrays) if collate_fn is not None else to_torch(arrays, dtypes)
+            return moved(made, where, pin_memory)
+
+        shuffle = local_shuffle_buffer_size, local_shuffle_seed
+        return self._formed(form, prefetch_batches, batch_size, drop_last, *shuffle)
+
+    def _formed(
+        self,
+        form: Callable[[pa.Table], Any],
+        prefetch_batches: int,
+        batch_size: int | None,
+        drop_last: bool,
+        buffer_rows: int | None,
+        seed: int | None,
+    ) -> Generator[Any]:
+        """Yields what `form` makes of batches of rows. Nothing runs before the first is asked for."""
+        check_rows("prefetch_batches", prefetch_batches, 0)
+        if batch_size is not None:
+            check_rows("batch_size", batch_size, 1)
+        shuffle = None
+        if buffer_rows is not None:
+            check_rows("local_shuffle_buffer_size", buffer_rows, 1)
+            if batch_size is None:
+                raise ConfigError("a local shuffle draws batches from its buffer; give it a batch_size")
+            seed = secrets.randbits(64) if seed is None else seed
+            check_rows("local_shuffle_seed", seed, 0)
+            shuffle = max(buffer_rows, batch_size), seed
+
+        def made(stopped: Stopped) -> Generator[Any]:
+            stream = self._blocks(stopped)
+            try:
+                tables: Iterator[pa.Table] = stream
+                if batch_size is not None:
+                    tables = (
+                        rebatched(stream, batch_size) if shuffle is None else shuffle_rows(stream, batch_size, *shuffle)
+                    )
+                    if drop_last:
+                        tables = (table for table in tables if table.num_rows == batch_size)
+                # Not a loop: its variable would keep a table while the next one is made.
+                yield from map(form, tables)
+            finally:
+                stream.close()
+
+        return prefetched(made, prefetch_batches, self._around)
 
 
 def rebatched(stream: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
@@ -166,31 +248,6 @@ def _gathered(stream: Iterator[pa.Table], rows: int) -> tuple[list[pa.Table], bo
 
 
 # Tensors
-
-
-def iter_torch_batches(
-    blocks: Blocks,
-    *,
-    dtypes: Any,
-    device: Any,
-    collate_fn: Callable[[dict[str, np.ndarray[Any, Any]]], Any] | None,
-    pin_memory: bool,
-    **how: Any,
-) -> Generator[Any]:
-    """Yields batches as tensors, or as what `collate_fn` makes of them. `how` is as for `iter_batches`."""
-    if importlib.util.find_spec("torch") is None:
-        raise ConfigError("iter_torch_batches needs torch, which is not installed: pip install 'curate[embed]'")
-    if collate_fn is not None and dtypes is not None:
-        raise ConfigError("iter_torch_batches: collate_fn makes the tensors, so that dtypes says nothing; give one")
-    where = "cpu" if device == "auto" else device
-
-    def form(table: pa.Table) -> Any:
-        # A tensor can be written to, also one that shares the memory of an array; that of a block must not be.
-        arrays = {name: one if one.flags.writeable else one.copy() for name, one in to_numpy(table).items()}
-        made = collate_fn(arrays) if collate_fn is not None else to_torch(arrays, dtypes)
-        return moved(made, where, pin_memory)
-
-    return iter_batches(blocks, form=form, **how)
 
 
 def to_torch(columns: Mapping[str, np.ndarray[Any, Any]], dtypes: Any = None) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import pyarrow as pa
 
@@ -13,8 +13,7 @@ from curate.dataset.base import Base
 from curate.dataset.batches import check_rows
 from curate.errors import ConfigError
 from curate.operators import columns, convert, rows
-from curate.operators import udf as operators_udf
-from curate.pipeline.step import ActorPool
+from curate.operators.udf import UdfOptions, check_options, udf_of
 
 
 class Functions(Base):
@@ -27,17 +26,9 @@ class Functions(Base):
         fn: Callable[..., Any],
         *,
         batch_size: int | None = None,
-        compute: ActorPool | None = None,
         batch_format: str = "pyarrow",
-        fn_args: Iterable[Any] | None = None,
-        fn_kwargs: Mapping[str, Any] | None = None,
-        fn_constructor_args: Iterable[Any] | None = None,
-        fn_constructor_kwargs: Mapping[str, Any] | None = None,
-        num_cpus: float | None = None,
-        num_gpus: float | None = None,
-        memory: int | None = None,
-        resources: Mapping[str, float] | None = None,
         output_schema: pa.Schema | None = None,
+        **options: Unpack[UdfOptions],
     ) -> Self:
         """Replaces batches of rows by what `fn(batch, *fn_args, **fn_kwargs)` returns for them.
 
@@ -78,12 +69,10 @@ class Functions(Base):
         >>> scaled.take_all()
         [{'id': 0}, {'id': 2}, {'id': 4}]
         """
-        udf = operators_udf.Udf(fn, *_given(fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs))
-        operators_udf.check_function("map_batches", udf)
+        udf, where = udf_of("map_batches", fn, options)
         convert.check_format(batch_format)
         if batch_size is not None:
             check_rows("batch_size", batch_size, 1)
-        where = operators_udf.placement("map_batches", udf, compute, num_cpus, num_gpus, memory, resources)
         return self._apply(
             rows.MapBatches(udf, batch_size, batch_format, where, check_declared("map_batches", output_schema))
         )
@@ -92,18 +81,10 @@ class Functions(Base):
         self,
         fn: Callable[..., Mapping[str, Any]],
         *,
-        compute: ActorPool | None = None,
-        fn_args: Iterable[Any] | None = None,
-        fn_kwargs: Mapping[str, Any] | None = None,
-        fn_constructor_args: Iterable[Any] | None = None,
-        fn_constructor_kwargs: Mapping[str, Any] | None = None,
-        num_cpus: float | None = None,
-        num_gpus: float | None = None,
-        memory: int | None = None,
-        resources: Mapping[str, float] | None = None,
         output_schema: pa.Schema | None = None,
         isolate: bool = False,
         timeout_s: float | None = None,
+        **options: Unpack[UdfOptions],
     ) -> Self:
         """Replaces every row, a dictionary, by the dictionary that `fn(row)` returns; all must have the same keys.
 
@@ -120,9 +101,7 @@ class Functions(Base):
         >>> curate.range(2).map(lambda row: {"text": str(row["id"])}).take_all()
         [{'text': '0'}, {'text': '1'}]
         """
-        udf = operators_udf.Udf(fn, *_given(fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs))
-        operators_udf.check_function("map", udf)
-        where = operators_udf.placement("map", udf, compute, num_cpus, num_gpus, memory, resources)
+        udf, where = udf_of("map", fn, options)
         if timeout_s is not None and not isolate:
             raise ConfigError(f"map(timeout_s={timeout_s!r}) needs isolate=True: only another process can be ended")
         if isolate and isinstance(fn, type):
@@ -136,16 +115,8 @@ class Functions(Base):
         self,
         fn: Callable[..., Iterable[Mapping[str, Any]]],
         *,
-        compute: ActorPool | None = None,
-        fn_args: Iterable[Any] | None = None,
-        fn_kwargs: Mapping[str, Any] | None = None,
-        fn_constructor_args: Iterable[Any] | None = None,
-        fn_constructor_kwargs: Mapping[str, Any] | None = None,
-        num_cpus: float | None = None,
-        num_gpus: float | None = None,
-        memory: int | None = None,
-        resources: Mapping[str, float] | None = None,
         output_schema: pa.Schema | None = None,
+        **options: Unpack[UdfOptions],
     ) -> Self:
         """Replaces every row by the rows, dictionaries of the same keys, that `fn(row)` returns: none, or several.
 
@@ -154,9 +125,7 @@ class Functions(Base):
         >>> curate.range(3).flat_map(lambda row: [row] * row["id"]).take_all()
         [{'id': 1}, {'id': 2}, {'id': 2}]
         """
-        udf = operators_udf.Udf(fn, *_given(fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs))
-        operators_udf.check_function("flat_map", udf)
-        where = operators_udf.placement("flat_map", udf, compute, num_cpus, num_gpus, memory, resources)
+        udf, where = udf_of("flat_map", fn, options)
         return self._apply(rows.MapRows(udf, True, where, check_declared("flat_map", output_schema)))
 
     def filter(
@@ -164,15 +133,7 @@ class Functions(Base):
         fn: Any,
         *,
         reason: str = "filter",
-        compute: ActorPool | None = None,
-        fn_args: Iterable[Any] | None = None,
-        fn_kwargs: Mapping[str, Any] | None = None,
-        fn_constructor_args: Iterable[Any] | None = None,
-        fn_constructor_kwargs: Mapping[str, Any] | None = None,
-        num_cpus: float | None = None,
-        num_gpus: float | None = None,
-        memory: int | None = None,
-        resources: Mapping[str, float] | None = None,
+        **options: Unpack[UdfOptions],
     ) -> Self:
         """Keeps the rows for which `fn` is true: a pyarrow.compute expression, or a function of the row.
 
@@ -189,17 +150,7 @@ class Functions(Base):
         if not reason or not isinstance(reason, str):
             raise ConfigError(f"filter(reason={reason!r}): a reason is some text")
         if is_expression(fn):
+            check_options("filter", options)
             return self._apply(columns.FilterExpression(fn, reason))
-        udf = operators_udf.Udf(fn, *_given(fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs))
-        operators_udf.check_function("filter", udf)
-        where = operators_udf.placement("filter", udf, compute, num_cpus, num_gpus, memory, resources)
+        udf, where = udf_of("filter", fn, options)
         return self._apply(rows.FilterRows(udf, reason, where))
-
-
-def _given(
-    args: Iterable[Any] | None,
-    kwargs: Mapping[str, Any] | None,
-    constructor_args: Iterable[Any] | None,
-    constructor_kwargs: Mapping[str, Any] | None,
-) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...], dict[str, Any]]:
-    return tuple(args or ()), dict(kwargs or {}), tuple(constructor_args or ()), dict(constructor_kwargs or {})

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, Unpack
 
 import pyarrow as pa
 
@@ -15,8 +15,7 @@ from curate.exchange.kinds.base import key_columns
 from curate.exchange.kinds.group import Grouped, GroupRows, aggregates_of_pairs
 from curate.exchange.kinds.map_groups import MapGroups
 from curate.operators.convert import check_format
-from curate.operators.udf import Udf, check_function, placement
-from curate.pipeline.step import ActorPool
+from curate.operators.udf import UdfOptions, udf_of
 from curate.plan.nodes import Apply, Exchanged
 
 D = TypeVar("D", bound=Base)
@@ -141,17 +140,9 @@ class GroupedData(Generic[D]):
         self,
         fn: Callable[..., Any],
         *,
-        compute: ActorPool | None = None,
         batch_format: str = "pyarrow",
-        fn_args: Iterable[Any] | None = None,
-        fn_kwargs: Mapping[str, Any] | None = None,
-        fn_constructor_args: Iterable[Any] | None = None,
-        fn_constructor_kwargs: Mapping[str, Any] | None = None,
-        num_cpus: float | None = None,
-        num_gpus: float | None = None,
-        memory: int | None = None,
-        resources: Mapping[str, float] | None = None,
         output_schema: pa.Schema | None = None,
+        **options: Unpack[UdfOptions],
     ) -> D:
         """Replaces every group by what `fn(group, *fn_args, **fn_kwargs)` returns for it.
 
@@ -163,11 +154,8 @@ class GroupedData(Generic[D]):
         >>> ds.groupby("k").map_groups(lambda group: {"n": [group["n"].to_pylist()]}).take_all()
         [{'n': [1]}, {'n': [5, 2]}]
         """
-        given = tuple(fn_args or ()), dict(fn_kwargs or {})
-        udf = Udf(fn, *given, tuple(fn_constructor_args or ()), dict(fn_constructor_kwargs or {}))
-        check_function("map_groups", udf)
+        udf, where = udf_of("map_groups", fn, options)
         check_format(batch_format)
-        where = placement("map_groups", udf, compute, num_cpus, num_gpus, memory, resources)
         function = MapGroups(udf, batch_format, where, check_declared("map_groups", output_schema))
         grouped = Exchanged((self._dataset._plan,), GroupRows(self._name, self._keys))
         return self._dataset._then(Apply(grouped, function))

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Generator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from curate.arrow.batches import joined
-from curate.dataset import batches
-from curate.dataset.batches import Blocks
+from curate.dataset.batches import Batches, Blocks
 from curate.streaming.prefetch import POLL_S, Prefetcher, Stopped
 
 BLOCKS_AHEAD = 1
 """Blocks that wait for a consumer, at most."""
 
 
-class DataIterator:
-    """One share of a dataset's rows, made by `Dataset.streaming_split`."""
+class DataIterator(Batches):
+    """One share of a dataset's rows, made by `Dataset.streaming_split`.
+
+    >>> (share,) = curate.range(3).streaming_split(1)
+    >>> [batch.num_rows for batch in share.iter_batches(batch_size=2)]
+    [2, 1]
+    """
 
     def __init__(self, passes: Epochs, share: int) -> None:
         self._passes = passes
@@ -28,72 +32,8 @@ class DataIterator:
         # What nobody holds any more is not waited for.
         weakref.finalize(self, passes.abandon, share).atexit = False
 
-    def iter_rows(self) -> Generator[dict[str, Any]]:
-        """Yields the rows of this share as dictionaries, as `Dataset.iter_rows` does.
-
-        >>> (share,) = curate.range(2).streaming_split(1)
-        >>> list(share.iter_rows())
-        [{'id': 0}, {'id': 1}]
-        """
-        return batches.iter_rows(self._blocks)
-
-    def iter_batches(
-        self,
-        *,
-        prefetch_batches: int = 1,
-        batch_size: int | None = 256,
-        batch_format: str = "pyarrow",
-        drop_last: bool = False,
-        local_shuffle_buffer_size: int | None = None,
-        local_shuffle_seed: int | None = None,
-    ) -> Generator[Any]:
-        """Yields the rows of this share in batches, as `Dataset.iter_batches` does.
-
-        >>> (share,) = curate.range(3).streaming_split(1)
-        >>> [batch.num_rows for batch in share.iter_batches(batch_size=2)]
-        [2, 1]
-        """
-        return batches.iter_batches(
-            self._blocks,
-            prefetch_batches=prefetch_batches,
-            batch_size=batch_size,
-            drop_last=drop_last,
-            local_shuffle_buffer_size=local_shuffle_buffer_size,
-            local_shuffle_seed=local_shuffle_seed,
-            form=batches.in_format(batch_format),
-        )
-
-    def iter_torch_batches(
-        self,
-        *,
-        prefetch_batches: int = 1,
-        batch_size: int | None = 256,
-        dtypes: Any = None,
-        device: Any = "auto",
-        collate_fn: Callable[[dict[str, np.ndarray[Any, Any]]], Any] | None = None,
-        drop_last: bool = False,
-        local_shuffle_buffer_size: int | None = None,
-        local_shuffle_seed: int | None = None,
-        pin_memory: bool = False,
-    ) -> Generator[Any]:
-        """Yields the rows of this share as tensors, as `Dataset.iter_torch_batches` does.
-
-        >>> (share,) = curate.range(3).streaming_split(1)
-        >>> [batch["id"].tolist() for batch in share.iter_torch_batches()]  # doctest: +SKIP
-        [[0, 1, 2]]
-        """
-        return batches.iter_torch_batches(
-            self._blocks,
-            prefetch_batches=prefetch_batches,
-            batch_size=batch_size,
-            dtypes=dtypes,
-            device=device,
-            collate_fn=collate_fn,
-            drop_last=drop_last,
-            local_shuffle_buffer_size=local_shuffle_buffer_size,
-            local_shuffle_seed=local_shuffle_seed,
-            pin_memory=pin_memory,
-        )
+    def _around(self) -> AbstractContextManager[Any]:
+        return nullcontext()
 
     def _blocks(self, stopped: Stopped) -> Generator[pa.Table]:
         # In this frame, so that whoever iterates holds the share.

@@ -174,12 +174,12 @@ class Writing(Base):
         from curate.graph.entry import run
 
         log.ensure_configured()
-        spec, inputs = stage_of(self._plan, format, codec)
+        spec = stage_of(self._plan, format, codec)
         spec = replace(spec, memory_budget=self._how.memory_budget)
         return run(
             spec,
             RunOptions(
-                inputs=tuple(inputs),
+                inputs=spec.inputs,
                 output=os.fspath(path),
                 backend=backend or self._how.backend or "ray",
                 keep_stages=keep_stages,

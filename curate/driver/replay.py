@@ -32,7 +32,6 @@ from curate.pipeline.meters import Meter
 from curate.pipeline.pipeline import ShardContext
 from curate.pipeline.retry_later import Busy
 from curate.pipeline.shard_books import ShardBooks
-from curate.runtime.protocol import Pool, PoolSpec
 from curate.sources.protocol import RowSource
 from curate.stage.messages import Probe, TaskInput
 from curate.stage.operator import StageOperator
@@ -78,7 +77,7 @@ def replay(
         _refuse_to_publish(found, spec, shard_id, notes)
     elif found.job["fingerprint"] != spec.fingerprint:
         notes.append("the job's code or parameters are not those of the output: the result may differ from a run's")
-    operator = _Watched(spec.operator)
+    operator: Any = _Watched(spec.operator)
     with ExitStack() as cleanup:
         run_id = new_run_id(clock.now())
         if publish:
@@ -186,15 +185,12 @@ class _Watched:
 
     def __init__(self, inner: StageOperator) -> None:
         self._inner = inner
-        self.metered = inner.metered
-        # What runs in a pool's actors runs here.
-        self.pools: tuple[PoolSpec, ...] = ()
         self.raised: BaseException | None = None
         self._unread: BaseException | None = None
         """What reading raised: that is not the operator's."""
 
-    def connect(self, pools: Sequence[Pool]) -> None:
-        """Takes none."""
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
     def setup(self) -> None:
         """Sets the operator up."""
@@ -213,10 +209,6 @@ class _Watched:
     ) -> Iterator[Any]:
         """Yields what the operator makes of batches."""
         yield from self._watched(self._inner.stream(self._read(batches), tally, how, meters))
-
-    def hide(self, text: str) -> str:
-        """Returns text without the operator's secrets."""
-        return self._inner.hide(text)
 
     def _watched(self, tables: Iterator[Any]) -> Iterator[Any]:
         try:

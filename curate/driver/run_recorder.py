@@ -1,28 +1,28 @@
-"""The accounts of one run: totals as shards end, and everything told from them: events, heartbeat, display, summary."""
+"""What a run writes and shows of its totals as shards end: events, heartbeat, display, summary."""
 
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from curate.clock import Clock
 from curate.driver.options import RunOptions
-from curate.driver.stage_progress import StageHandle
+from curate.driver.stage_progress import StageHandle, incomplete_as_dict, introduction
 from curate.driver.state import Prepared, generation_hash
-from curate.ledger.failures import Signature, Signatures, failure_event
+from curate.ledger.failures import failure_event
+from curate.ledger.heartbeat import RUNNING
 from curate.ledger.run_log import RunLog
 from curate.ledger.stages import ExchangeReport, StageReport, exchanges, source_bytes
-from curate.ledger.summary import FailureGroup, RunState, Summary, staged_as_dict
+from curate.ledger.summary import RunState, Summary, staged_as_dict
 from curate.log import get_logger
 from curate.observe.eta import Pace, middle
 from curate.observe.metrics import Capacity, PipelineMetrics, Role, operated
 from curate.observe.progress import Progress
 from curate.observe.retries import Retrying, busy_text, next_try
-from curate.observe.status import RUNNING, RateWindow
+from curate.observe.run_totals import RunTotals
+from curate.observe.status import RateWindow
 from curate.pipeline.meters import Meter, add_packed
 from curate.runtime.protocol import Backend
 from curate.storage.protocol import Calls
@@ -31,43 +31,11 @@ from curate.tasks.events import Launch, Outcome
 from curate.tasks.failure import Failure, FailureKind, ShardRecord, ShardWaits
 from curate.tasks.scheduler import Scheduler
 
-MOST_GROUPS = 100
-"""Different errors that are kept apart; further ones are counted together."""
-
-OTHER_ERRORS = Signature("other errors", "", "")
-
-DISTURBED = Signature(
-    "the output was removed or replaced by others, again and again; the next run does it again", "", ""
-)
-
 LOOK_AT_POOLS_S = 1.0
 """How often the run notes how its pools are doing."""
 
 MOST_WARNINGS = 100
 """Failed tries that are logged one by one: a million shards may fail, and each is in the ledger."""
-
-
-@dataclass
-class _RunTotals:
-    """Running totals of a job and of this run."""
-
-    books: Books
-    bytes_in: int
-    bytes_out: int
-    done: int
-    """Shards of the scope with an output."""
-    job_done: int
-    bytes_left: int
-    """Input bytes of the scope's shards that are neither done nor given up."""
-    failed: int = 0
-    rows_read: int = 0
-    """Rows read in this run, for the rate."""
-    bytes_read: int = 0
-    shards_run: int = 0
-    worker_calls: Calls = field(default_factory=Calls)
-    groups: Counter[Signature] = field(default_factory=Counter)
-    examples: dict[Signature, tuple[str, str]] = field(default_factory=dict)
-    """What the first of each group said, and a shard of it."""
 
 
 class RunRecorder:
@@ -103,7 +71,8 @@ class RunRecorder:
         self.skipped = int(np.count_nonzero(matched.done[prepared.scope]))
         self.stale = len(prepared.stale)
         self.missing = prepared.missing_inputs
-        self.totals = _RunTotals(
+        self.totals = RunTotals(
+            plan,
             prepared.history.books,
             bytes_in=int(plan.sizes[matched.done].sum()),
             bytes_out=int(sizes[positions].sum()),
@@ -113,10 +82,6 @@ class RunRecorder:
         )
         self.generations = np.zeros(len(plan), dtype=np.int64)
         """A hash of the generation of each output that this run recorded, 0 where it recorded none."""
-        self._group_of = np.zeros(len(plan), dtype=np.uint8)
-        """For each shard that was given up, the number of its group, from 1; 0 for the others."""
-        self._groups: list[Signature] = []
-        """Groups in the order of their numbers."""
         self._state = RUNNING
         self._slots = 1
         self._window = RateWindow()
@@ -124,7 +89,6 @@ class RunRecorder:
         self._shown_s = started_s
         self._warned = 0
         self._retrying = Retrying()
-        self._signatures = Signatures()
         steps = [(name, Role.STEP, pooled) for name, pooled in prepared.spec.operator.metered]
         self._operators = [("read", Role.READ, False), *steps, ("write", Role.WRITE, False)]
         self._meters = [Meter() for _ in self._operators]
@@ -139,30 +103,15 @@ class RunRecorder:
 
     def open(self) -> None:
         """Writes down that the run has begun, and from now on how far it is."""
-        options = self.options
         if self._at is not None:
             self._at.watch(self.heartbeat)
+        prepared, dropped = self.prepared, self.prepared.uncommitted.dropped
+        shards = {"total": len(prepared.plan), "scope": len(prepared.scope), "skipped": self.skipped}
         self._runlog.open(
             {
-                "job": self.prepared.spec.name,
-                "started": self.started,
-                "inputs": list(options.inputs),
-                "backend": options.backend,
-                "limit": options.limit,
-                "sample": options.sample,
-                "allow_incomplete_input": options.allow_incomplete_input,
-                **self._incomplete_input(),
-                "origin": dict(self.prepared.spec.origin),
-                "shards": {
-                    "total": len(self.prepared.plan),
-                    "scope": len(self.prepared.scope),
-                    "skipped": self.skipped,
-                },
-                **(
-                    {}
-                    if (dropped := self.prepared.uncommitted.dropped) is None
-                    else {"dropped": dropped["id"].to_pylist()}
-                ),
+                **introduction(prepared.spec, self.options, self.started, prepared.incomplete_input),
+                "shards": shards,
+                **({} if dropped is None else {"dropped": dropped["id"].to_pylist()}),
             }
         )
 
@@ -191,24 +140,12 @@ class RunRecorder:
     @property
     def given_up(self) -> Any:
         """Ranks of the shards that this run gave up."""
-        return np.flatnonzero(self._group_of)
+        return self.totals.given_up
 
     def done_after_all(self, record: ShardRecord) -> None:
         """Books a shard as done that was given up: a task that was taken for dead has published its output."""
-        number = int(self._group_of[record.index])
-        group = self._groups[number - 1]
-        self._group_of[record.index] = 0
         with self._lock:
-            totals = self.totals
-            totals.failed -= 1
-            totals.bytes_left += int(self.prepared.plan.sizes[record.index])
-            totals.groups[group] -= 1
-            error, shard = totals.examples[group]
-            if not totals.groups[group]:
-                del totals.groups[group], totals.examples[group]
-            elif shard == self.prepared.plan.shard_id(record.index):
-                other = int(np.flatnonzero(self._group_of == number)[0])
-                totals.examples[group] = error, self.prepared.plan.shard_id(other)
+            self.totals.failed_no_more(record.index)
         self.log.info(
             "a shard that was given up has its output after all", shard=self.prepared.plan.shard_id(record.index)
         )
@@ -222,21 +159,11 @@ class RunRecorder:
     def _done(self, attempt: int, task: int, record: ShardRecord) -> None:
         """Books a shard, by an attempt of a task; by the 0th of task -1 if it was no task that told."""
         self.generations[record.index] = generation_hash(record.generation)
-        size = int(self.prepared.plan.sizes[record.index])
         books = record.books or Books()
         with self._lock:
-            totals = self.totals
             self._retrying.over(record.index)
             self.prepared.history.add(record.index, books)
-            totals.done += 1
-            totals.job_done += 1
-            totals.bytes_in += size
-            totals.bytes_out += record.bytes_out
-            totals.bytes_left -= size
-            totals.shards_run += 1
-            totals.rows_read += max(books.rows_in, books.rows_out)
-            totals.bytes_read += size
-            totals.worker_calls = totals.worker_calls.plus(record.calls or Calls())
+            self.totals.shard_done(record)
             if record.meters:
                 add_packed(self._meters, record.meters)
         if record.different:
@@ -265,23 +192,12 @@ class RunRecorder:
         assert failure is not None
         shard = self.prepared.plan.shard(record.index)
         with self._lock:
-            totals = self.totals
-            totals.worker_calls = totals.worker_calls.plus(record.calls or Calls())
+            self.totals.add_calls(record)
             if outcome is Outcome.RETRY:
                 self._retrying.again(record.index, shard.id, failure, self.clock.monotonic())
             elif final:
                 self._retrying.over(record.index)
-                totals.failed += 1
-                totals.bytes_left -= shard.size_bytes
-                alike = self._signatures.of({"error": failure.error, "frame": failure.frame})
-                if alike not in totals.groups and len(totals.groups) >= MOST_GROUPS:
-                    alike = OTHER_ERRORS
-                    totals.examples.setdefault(alike, (OTHER_ERRORS.error, shard.id))
-                if alike not in totals.groups:
-                    self._groups.append(alike)
-                totals.groups[alike] += 1
-                totals.examples.setdefault(alike, (failure.error, shard.id))
-                self._group_of[record.index] = self._groups.index(alike) + 1
+                self.totals.shard_failed(record.index, failure)
         self._warned += 1
         if self._warned <= MOST_WARNINGS:
             self.log.warning(
@@ -328,19 +244,13 @@ class RunRecorder:
 
     def disturbed(self, ranks: Any) -> None:
         """Books shards as failed that were done, and whose output is gone or another's now."""
-        example = self.prepared.plan.shard_id(int(ranks[0]))
         self.log.warning(
             "outputs were removed or replaced by others while this run went on; they are done again",
             shards=len(ranks),
-            example=example,
+            example=self.prepared.plan.shard_id(int(ranks[0])),
         )
         with self._lock:
-            totals = self.totals
-            totals.done -= len(ranks)
-            totals.job_done -= len(ranks)
-            totals.failed += len(ranks)
-            totals.groups[DISTURBED] += len(ranks)
-            totals.examples.setdefault(DISTURBED, (DISTURBED.error, example))
+            self.totals.lost(ranks)
 
     def tick(self, slots: int) -> None:
         """Updates rates and the display. Raises JobReplacedError if the job was found to be another run's by now."""
@@ -442,18 +352,16 @@ class RunRecorder:
                 },
                 **({"missing_inputs": list(self.missing)} if any(self.missing) else {}),
                 "tasks": {"dispatched": self.scheduler.launched, "attempts": self.scheduler.attempts},
-                "rows": totals.books.rows(),
-                "counters": totals.books.sorted_counters(),
-                **totals.books.sorted_metrics(),
-                "bytes": {"in": totals.bytes_in, "out": totals.bytes_out},
+                **totals.as_dict(),
                 "rate": progress.rate,
                 "eta_seconds": middle(progress.eta_range_s),
                 "eta_range_seconds": progress.eta_range_s,
                 "failures": [
-                    {"error": group.error, "count": group.count, "shard": group.shard} for group in self._failures()
+                    {"error": group.error, "count": group.count, "shard": group.shard}
+                    for group in self.totals.failures()
                 ],
                 "storage_calls": self._calls().as_dict(),
-                **self._incomplete_input(),
+                **incomplete_as_dict(self.prepared.incomplete_input),
                 **({"retrying": self._retrying.as_list()} if self._retrying and self._state == RUNNING else {}),
                 **_operators(progress.measured),
                 **({"waits": progress.waits} if progress.waits and self._state == RUNNING else {}),
@@ -470,11 +378,8 @@ class RunRecorder:
             "fingerprint": self.prepared.spec.fingerprint,
             "run_id": self.prepared.run_id,
             "shards": {"total": len(self.prepared.plan), "done": totals.job_done},
-            "rows": totals.books.rows(),
-            "counters": totals.books.sorted_counters(),
-            **totals.books.sorted_metrics(),
-            "bytes": {"in": totals.bytes_in, "out": totals.bytes_out},
-            **self._incomplete_input(),
+            **totals.as_dict(),
+            **incomplete_as_dict(self.prepared.incomplete_input),
             **staged_as_dict([one.settled() for one in self._reports(RunState.COMPLETE)]),
         }
 
@@ -517,7 +422,7 @@ class RunRecorder:
             totals.bytes_out,
             self.clock.monotonic() - self.started_s,
             self._calls(),
-            self._failures(),
+            self.totals.failures(),
             self.stale,
             reports,
             self.prepared.incomplete_input,
@@ -526,11 +431,6 @@ class RunRecorder:
             0 if self.prepared.uncommitted.dropped is None else len(self.prepared.uncommitted.dropped),
         )
 
-    def _incomplete_input(self) -> dict[str, Any]:
-        """Returns what the record says was missing of the inputs; nothing if they were whole."""
-        found = self.prepared.incomplete_input
-        return {"incomplete_input": [dict(one) for one in found]} if found else {}
-
     def _books(self) -> Books:
         """Returns the books of the whole job once it is done; until then, those of its last stage."""
         done = self.totals.job_done >= len(self.prepared.plan)
@@ -538,13 +438,6 @@ class RunRecorder:
 
     def _calls(self) -> Calls:
         return self.prepared.stores.calls.plus(self.totals.worker_calls)
-
-    def _failures(self) -> tuple[FailureGroup, ...]:
-        return tuple(
-            FailureGroup(error, count, shard)
-            for alike, count in self.totals.groups.most_common(MOST_GROUPS)
-            for error, shard in [self.totals.examples[alike]]
-        )
 
 
 def _operators(found: PipelineMetrics | None) -> dict[str, Any]:

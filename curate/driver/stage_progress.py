@@ -9,7 +9,7 @@ The last stage writes to the job's own ledger, under the same run: it takes the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from types import TracebackType
@@ -17,16 +17,39 @@ from typing import Any, Self
 
 from curate.clock import Clock
 from curate.driver.options import RunOptions
+from curate.ledger.heartbeat import NO_RATE, RUNNING
 from curate.ledger.ledger import Ledger
 from curate.ledger.run_log import RunLog, new_run_id
 from curate.ledger.stages import LAST, StageReport, source_bytes, stage_title
 from curate.ledger.summary import RunState, Summary
 from curate.observe import registry
 from curate.observe.progress import Display, Progress
-from curate.observe.status import NO_RATE, RUNNING
 from curate.stage.spec import StageSpec
 from curate.storage.protocol import Calls
 from curate.tasks.books import Books
+
+
+def introduction(
+    spec: StageSpec, options: RunOptions, started: float, incomplete: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Returns what `run.json` says of a run, whatever it runs."""
+    return {
+        "job": spec.name,
+        "started": started,
+        "inputs": list(options.inputs),
+        "backend": options.backend,
+        "limit": options.limit,
+        "sample": options.sample,
+        "allow_incomplete_input": options.allow_incomplete_input,
+        **incomplete_as_dict(incomplete),
+        "origin": dict(spec.origin),
+    }
+
+
+def incomplete_as_dict(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns what a record says was missing of the inputs; nothing if they were whole."""
+    return {"incomplete_input": [dict(one) for one in found]} if found else {}
+
 
 BeatFields = Callable[[], dict[str, Any]]
 
@@ -80,21 +103,8 @@ class JobProgress:
         self._runlog = RunLog(self.ledger, self.run_id, self._clock, self.heartbeat)
 
     def _open(self) -> None:
-        options = self._options
-        self._runlog.open(
-            {
-                "job": self.job,
-                "started": self.started,
-                "inputs": list(options.inputs),
-                "backend": options.backend,
-                "limit": options.limit,
-                "sample": options.sample,
-                "allow_incomplete_input": options.allow_incomplete_input,
-                **({"incomplete_input": [dict(one) for one in self._spec.holes]} if self._spec.holes else {}),
-                "origin": dict(self._spec.origin),
-                "stages": [one.planned() for one in self._stages.values()],
-            }
-        )
+        about = introduction(self._spec, self._options, self.started, self._spec.holes)
+        self._runlog.open({**about, "stages": [one.planned() for one in self._stages.values()]})
         registry.register(self.ledger.root, self.job, self.run_id, self.started)
         self._opened = True
 

@@ -39,7 +39,7 @@ from curate.arrow.sizes import row_bytes
 from curate.arrow.unknown import empty
 from curate.errors import DamagedRun, GenerationMismatch, ObjectNotFound, SchemaMismatch
 from curate.exchange.chunks import PLACE_BYTES, Chunk, gather, page_ends
-from curate.formats.record import RUN_TAIL, OutputFormat, check_run_end, read_record, run_end, run_record, run_sizes
+from curate.formats.record import RUN_TAIL, check_run_end, run_end, run_record, run_sizes
 from curate.formats.write.compress import Sink
 from curate.log import get_logger
 from curate.pipeline.shard_books import GROUPED
@@ -520,8 +520,3 @@ def _ranges(store: Store, uri: str) -> Callable[[int, int], Any]:
             raise DamagedRun(uri, "it is gone") from error
 
     return fetch
-
-
-def read_run_record(store: Store, object: Object) -> dict[str, Any] | None:
-    """Returns the record that a run file carries; None if it is none of curate. Raises CorruptInput if it is broken."""
-    return read_record(store, object, OutputFormat.RUN, "none")

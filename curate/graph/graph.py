@@ -15,11 +15,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
 import pyarrow as pa
 
@@ -27,12 +26,12 @@ from curate.clock import Clock
 from curate.driver.options import RunOptions, resolve_output
 from curate.driver.removal import refuse_links
 from curate.driver.signals import Signals
-from curate.driver.stage_progress import JobProgress, StageHandle
-from curate.driver.state import OutputSnapshot, Prepared, WorkLeftError
+from curate.driver.stage_progress import JobProgress
+from curate.driver.stage_run import run_stage
+from curate.driver.state import WorkLeftError
 from curate.errors import ConfigError, CurateError, DamagedRun, DiskFull, StorageError
-from curate.graph.keys import key_of, planned, reports_of, stages_of
+from curate.graph.keys import checkpoints_of, key_of, planned, reports_of, stages_of
 from curate.graph.start import (
-    PlannedShards,
     StagedJob,
     as_planned,
     begin,
@@ -42,22 +41,18 @@ from curate.graph.start import (
     place_of,
     refuse_mixed_keys,
     sweep,
-    with_seed,
 )
-from curate.graph.upstream import Ready, RunCheckpoint, run_upstream
+from curate.graph.upstream import Ready, checkpoint_options, no_stage, run_upstream
 from curate.graph.upstream_books import upstream_books_of
 from curate.ledger.ledger import open_ledger
 from curate.ledger.listing import match_outputs
 from curate.ledger.stages import (
     LAST,
     SCRATCH,
-    has_scratch,
     make_scratch,
     refuse_planted,
     scratch_of,
-    stage_title,
     stages_root,
-    stages_roots,
 )
 from curate.ledger.summary import RunState, Summary, together
 from curate.log import get_logger
@@ -74,136 +69,164 @@ MOST_MENDED = 3
 """How often a run makes a file again that a later stage found damaged or gone."""
 
 
-class Runner(Protocol):
-    """Runs one stage to its end, of which all that it reads is there."""
+class JobRun:
+    """Runs jobs: one, and the checkpoints that it reads, each of which is a job."""
 
-    def __call__(
-        self, spec: StageSpec, options: RunOptions, *, seen: OutputSnapshot | None = None, at: StageHandle | None = None
-    ) -> Summary:
-        """Returns its summary. `at` hears how it goes on. With `seen`, which says that nothing is left to do, raises
-        WorkLeftError if that is not so."""
-        ...
+    def __init__(self, clock: Clock, backend: Backend | None, signals: Signals) -> None:
+        self._clock = clock
+        self._backend = backend
+        self._signals = signals
+        self._run_stage = partial(run_stage, clock=clock, backend=backend, signals=signals)
 
+    def run(self, spec: StageSpec, options: RunOptions) -> Summary:
+        """Runs a job until every shard is done or has failed, and returns the summary of the last stage, or of the
+        stage or checkpoint that did not end well."""
+        if not spec.needs_all_inputs:
+            ready = run_upstream(spec, "", options, no_stage, self._run_checkpoint)
+            return self._run_stage(ready.spec, ready.options) if isinstance(ready, Ready) else ready
+        ended = self._run_staged(spec, options)
+        if ended.state is RunState.COMPLETE and not ended.dispatched:
+            # Nothing was left to do, so that no checkpoint was looked at; others may read it.
+            for before in checkpoints_of(spec):
+                if _lacks_outputs(before) and (made := self._run_checkpoint(before, spec, options)) is not None:
+                    return made
+        return ended
 
-def run_staged(
-    spec: StageSpec,
-    options: RunOptions,
-    clock: Clock,
-    run_stage: Runner,
-    run_checkpoint: RunCheckpoint[Summary],
-    signals: Signals,
-    backend: Backend | None = None,
-) -> Summary:
-    """Runs a job of several stages until every shard is done or has failed, and returns the summary of the last stage,
-    or of the one that did not end well. Nothing is started, and no stage looked at, if the job is complete.
-    """
-    output = resolve_output(options.output)
-    job = look_at(spec, options, output, clock)
-    if job.done:
-        try:
-            # It was not asked for what is there; and there is nothing else.
-            ended = run_stage(as_planned(job), options, seen=job.seen)
-        except WorkLeftError:
-            pass
-        else:
-            if ended.state is RunState.COMPLETE and not options.keep_stages:
-                sweep(job.stores.of(output), output, known=job.listing.stages)
+    def _run_checkpoint(self, before: Upstream, reader: StageSpec, options: RunOptions) -> Summary | None:
+        """Runs the job of a checkpoint. Returns its summary if it does not end well."""
+        del reader
+        ended = self.run(before.spec, checkpoint_options(options, before))
+        if ended.state is not RunState.COMPLETE:
             return ended
-    refuse_mixed_keys(job)
-    if is_local(output):
-        refuse_links(output)
-    try:
-        with _connected(options.backend, backend, signals) as (alone, start_s):
-            if alone:
-                refuse_planted(output)
-            job.spec, options = begin(job, options, clock)
-            root = stages_root(output, alone=alone)
-            if root == scratch_of(output):
-                make_scratch(output)
-            with JobProgress(
-                job.spec, options, job.ledger, clock, planned(job.spec), lambda: job.stores.calls
-            ) as course:
-                course.start_s = start_s
-                options = replace(options, display=course.display)
-                ended = _all(job.spec, options, root, run_stage, run_checkpoint, signals, job, course)
-                ended = course.summary(ended)
-    finally:
-        if is_local(output):
-            remove_scratch(job.stores.scratch)
-    if ended.state is RunState.COMPLETE and not options.keep_stages and is_complete(job):
-        sweep(job.stores.of(output), output)
-    return ended
+        if self._stopped():
+            raise KeyboardInterrupt
+        return None
 
+    def _stopped(self) -> bool:
+        return bool(self._signals.interrupts.interrupts or self._signals.interrupts.terminated)
 
-def _all(
-    spec: StageSpec,
-    options: RunOptions,
-    root: str,
-    run_stage: Runner,
-    run_checkpoint: RunCheckpoint[Summary],
-    signals: Signals,
-    job: StagedJob,
-    course: JobProgress,
-) -> Summary:
-    """Runs all stages; again, where a later one found files of an earlier one damaged, or gone. Returns the summary of
-    the one that was run last."""
-    log = get_logger(job=spec.name)
-    rounds: list[Summary] = []
-    mended: Counter[str] = Counter()
-    while True:
-        done: list[tuple[StageSpec, str]] = []
-
-        def run(stage: StageSpec, how: RunOptions, done: list[tuple[StageSpec, str]] = done) -> Summary | None:
-            key = how.output.rpartition("/")[2]
-            ended = run_stage(stage, how, at=course.stage(key, stage.name))
-            course.ended(key, ended)
-            if ended.state is not RunState.COMPLETE:
-                return ended
-            if signals.interrupts.interrupts or signals.interrupts.terminated:
-                # It came while the last of this stage ran. The next one would hear of it no more.
-                return replace(ended, state=RunState.INTERRUPTED)
-            done.append((stage, how.output))
-            return None
-
-        try:
+    def _run_staged(self, spec: StageSpec, options: RunOptions) -> Summary:
+        """Runs a job of several stages. Nothing is started, and no stage looked at, if it is complete."""
+        output = resolve_output(options.output)
+        job = look_at(spec, options, output, self._clock)
+        if job.done:
             try:
-                ready = run_upstream(spec, root, options, run, run_checkpoint)
-                if isinstance(ready, Ready):
-                    _refuse_other_shards(ready.spec, job)
-                    earlier = upstream_books_of(spec, partial(place_of, root), job.ledger)
-                    last = replace(ready.spec, earlier=earlier, reports=reports_of(course.stages, root))
-            except CurateError:
-                # Unless the driver beside this one has completed the job, and removed its stages: then whatever.
-                if not complete_now(job):
-                    raise
-                return run_stage(as_planned(job), options, seen=job.seen)
-            if isinstance(ready, Ready):
-                ended = run_stage(last, ready.options, at=course.stage(LAST, spec.name))
-                course.ended(LAST, ended)
-                rounds.append(ended)
+                # It was not asked for what is there; and there is nothing else.
+                ended = self._conclude(job, options)
+            except WorkLeftError:
+                pass
             else:
-                ended = ready
-        except DamagedRun as error:
-            mended[error.uri] += 1
-            if mended[error.uri] > MOST_MENDED:
-                raise StorageError(_hopeless(error.uri)) from error
-            problem = f"{error.uri}: {error.problem}"
-        else:
-            _tell_if_full(ended, spec)
-            if rounds and ended is rounds[-1]:
-                ended = together(rounds)
-            failed = ended.state in (RunState.FAILED, RunState.ABORTED)
-            if not failed or not (lost := _lost(done)):
-                return run_stage(as_planned(job), options, seen=job.seen) if failed and complete_now(job) else ended
-            mended.update(lost)
-            worst = max(lost, key=mended.__getitem__)
-            if mended[worst] > MOST_MENDED:
-                log.error(_hopeless(worst))
+                if ended.state is RunState.COMPLETE and not options.keep_stages:
+                    sweep(job.stores.of(output), output, known=job.listing.stages)
                 return ended
-            problem = f"{worst} is gone" + (f", and {len(lost) - 1:,} more" if len(lost) > 1 else "")
-        log.warning("files of an earlier stage were damaged or gone; what made them runs again", problem=problem)
-        if complete_now(job):
-            return run_stage(as_planned(job), options, seen=job.seen)
+        refuse_mixed_keys(job)
+        if is_local(output):
+            refuse_links(output)
+        try:
+            with _connected(options.backend, self._backend, self._signals) as (alone, start_s):
+                if alone:
+                    refuse_planted(output)
+                job.spec, options = begin(job, options, self._clock)
+                root = stages_root(output, alone=alone)
+                if root == scratch_of(output):
+                    make_scratch(output)
+                with JobProgress(
+                    job.spec, options, job.ledger, self._clock, planned(job.spec), lambda: job.stores.calls
+                ) as course:
+                    course.start_s = start_s
+                    ended = self._run_stages(job, replace(options, display=course.display), root, course)
+                    ended = course.summary(ended)
+        finally:
+            if is_local(output):
+                remove_scratch(job.stores.scratch)
+        if ended.state is RunState.COMPLETE and not options.keep_stages and is_complete(job):
+            sweep(job.stores.of(output), output)
+        return ended
+
+    def _conclude(self, job: StagedJob, options: RunOptions) -> Summary:
+        """Concludes a job of which all outputs are there. Raises WorkLeftError if that is not so."""
+        return self._run_stage(as_planned(job), options, seen=job.seen)
+
+    def _run_stages(self, job: StagedJob, options: RunOptions, root: str, course: JobProgress) -> Summary:
+        """Runs all stages; again, where a later one found files of an earlier one damaged, or gone. Returns the summary
+        of the one that was run last."""
+        spec, log = job.spec, get_logger(job=job.spec.name)
+        rounds: list[Summary] = []
+        mended: Counter[str] = Counter()
+        while True:
+            done: list[tuple[StageSpec, str]] = []
+
+            def run(stage: StageSpec, how: RunOptions, done: list[tuple[StageSpec, str]] = done) -> Summary | None:
+                key = how.output.rpartition("/")[2]
+                ended = self._run_stage(stage, how, at=course.stage(key, stage.name))
+                course.ended(key, ended)
+                if ended.state is not RunState.COMPLETE:
+                    return ended
+                if self._stopped():
+                    # It came while the last of this stage ran. The next one would hear of it no more.
+                    return replace(ended, state=RunState.INTERRUPTED)
+                done.append((stage, how.output))
+                return None
+
+            def run_checkpoint(before: Upstream, reader: StageSpec, how: RunOptions) -> Summary | None:
+                # Who watches the job is told of the stage that reads it.
+                key = LAST if how.output == options.output else how.output.rpartition("/")[2]
+                course.stage(key, reader.name)
+                ended = self._run_checkpoint(before, reader, how)
+                if ended is not None:
+                    course.ended(key, ended)
+                return ended
+
+            try:
+                try:
+                    ready = run_upstream(spec, root, options, run, run_checkpoint)
+                    if isinstance(ready, Ready):
+                        _refuse_other_shards(ready.spec, job)
+                        earlier = upstream_books_of(spec, partial(place_of, root), job.ledger)
+                        last = replace(ready.spec, earlier=earlier, reports=reports_of(course.stages, root))
+                except CurateError:
+                    # Unless the driver beside this one has completed the job, and removed its stages: then whatever.
+                    if not complete_now(job):
+                        raise
+                    return self._conclude(job, options)
+                if isinstance(ready, Ready):
+                    ended = self._run_stage(last, ready.options, at=course.stage(LAST, spec.name))
+                    course.ended(LAST, ended)
+                    rounds.append(ended)
+                else:
+                    ended = ready
+            except DamagedRun as error:
+                mended[error.uri] += 1
+                if mended[error.uri] > MOST_MENDED:
+                    raise StorageError(_hopeless(error.uri)) from error
+                problem = f"{error.uri}: {error.problem}"
+            else:
+                _tell_if_full(ended, spec)
+                if rounds and ended is rounds[-1]:
+                    ended = together(rounds)
+                failed = ended.state in (RunState.FAILED, RunState.ABORTED)
+                if not failed or not (lost := _lost(done)):
+                    return self._conclude(job, options) if failed and complete_now(job) else ended
+                mended.update(lost)
+                worst = max(lost, key=mended.__getitem__)
+                if mended[worst] > MOST_MENDED:
+                    log.error(_hopeless(worst))
+                    return ended
+                problem = f"{worst} is gone" + (f", and {len(lost) - 1:,} more" if len(lost) > 1 else "")
+            log.warning("files of an earlier stage were damaged or gone; what made them runs again", problem=problem)
+            if complete_now(job):
+                return self._conclude(job, options)
+
+
+def _lacks_outputs(before: Upstream) -> bool:
+    """Returns whether outputs are gone of a checkpoint that is there; one that was removed as a whole is not missed."""
+    assert before.path is not None
+    output = resolve_output(before.path)
+    ledger = open_ledger(output)
+    listing = ledger.list()
+    if not listing.has_job or ledger.read_job()["fingerprint"] != before.spec.fingerprint:
+        return False
+    return not match_outputs(ledger.read_plan(listing), listing, before.spec.suffix).done.all()
 
 
 def _hopeless(uri: str) -> str:
@@ -300,90 +323,3 @@ def _connected(name: str, given: Backend | None, signals: Signals) -> Iterator[t
     finally:
         if not signals.interrupts.terminated:
             held.close()
-
-
-def dry_staged(
-    spec: StageSpec,
-    options: RunOptions,
-    clock: Clock,
-    look: Callable[[StageSpec, RunOptions], tuple[Prepared, str]],
-    look_at_checkpoint: RunCheckpoint[tuple[Prepared, str]],
-) -> tuple[Prepared, str]:
-    """Returns what a run would begin with, and in words what it would do. Writes nothing."""
-    output = resolve_output(options.output)
-    job = look_at(spec, options, output, clock)
-    spec = with_seed(job, 0) if job.job is None else job.spec
-    if job.done:
-        return look(replace(spec, rows=PlannedShards(job.plan)), options)
-    refuse_mixed_keys(job)
-    if is_local(output):
-        refuse_links(output)
-    told = _stage_text(spec, spec, options)
-
-    def unfinished(stage: StageSpec, how: RunOptions) -> tuple[Prepared, str] | None:
-        nonlocal told
-        prepared, text = look(stage, how)
-        if not len(prepared.todo):
-            return None
-        told = _stage_text(spec, stage, how)
-        return prepared, text
-
-    def lacking(before: Upstream, stage: StageSpec, how: RunOptions) -> tuple[Prepared, str] | None:
-        nonlocal told
-        found = look_at_checkpoint(before, stage, how)
-        if found is not None:
-            told = _stage_text(spec, stage, how)
-        return found
-
-    # Where a run would have them it knows once it is connected; here, where they are.
-    try:
-        ready = run_upstream(spec, stages_root(output, alone=has_scratch(output)), options, unfinished, lacking)
-    except DamagedRun as error:
-        raise ConfigError(f"{error}: run this without --dry-run") from error
-    prepared, text = look(ready.spec, ready.options) if isinstance(ready, Ready) else ready
-    return prepared, f"{told}\n{text}"
-
-
-def _stage_text(last: StageSpec, stage: StageSpec, how: RunOptions) -> str:
-    """Returns which stage of a job one is, as people are told."""
-    key = LAST if stage.name == last.name else how.output.rpartition("/")[2]
-    stages = planned(last)
-    # One that merges run files was not planned.
-    return stage_title(stages, key) if key in {one.key for one in stages} else stage.name.removeprefix(f"{last.name}: ")
-
-
-@dataclass(frozen=True, slots=True)
-class _Reached:
-    """The stage that was looked for."""
-
-    spec: StageSpec
-
-
-def as_run(spec: StageSpec, options: RunOptions, key: str, clock: Clock) -> StageSpec:
-    """Returns a stage of a job that has begun, the last one or one before it, as runs have it. Writes nothing.
-
-    Raises ConfigError if the job or its inputs are others by now, and if what the stage reads is not there.
-    """
-    output = resolve_output(options.output)
-    if spec.from_inputs is not None:
-        spec = spec.from_inputs(options)
-    job = look_at(spec, options, output, clock)
-    again = f"run the job first, or with --keep-stages if it is complete; see: curate status {output}"
-
-    def reached(stage: StageSpec, how: RunOptions) -> _Reached | None:
-        found = how.output.rpartition("/")[2]
-        if found == key:
-            return _Reached(stage)
-        if open_ledger(how.output).list().summary is None:
-            raise ConfigError(
-                f"what that shard reads is not there: {_stage_text(job.spec, stage, how)} is not done; {again}"
-            )
-        return None
-
-    # Where they are is known to those who run the job alone; here, where the first of them is.
-    roots = [*stages_roots(output, job.listing.stages), stages_root(output, alone=False)]
-    try:
-        ready = run_upstream(job.spec, roots[0], options, reached, lambda *_: None)
-    except DamagedRun as error:
-        raise ConfigError(f"what that shard reads is damaged: {error.uri}: {error.problem}; {again}") from error
-    return ready.spec

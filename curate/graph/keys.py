@@ -21,9 +21,8 @@ from curate.ledger.stages import LAST, WRITE, StageReport
 from curate.ledger.summary import RunState
 from curate.sources.listing import list_inputs
 from curate.sources.patterns import parse_input
+from curate.sources.protocol import LISTED
 from curate.stage.spec import StageSpec, Upstream
-
-MANIFEST = pa.schema([("uri", pa.string()), ("size", pa.int64()), ("generation", pa.string())])
 
 
 def key_of(spec: StageSpec) -> str:
@@ -89,19 +88,20 @@ def listed(spec: StageSpec, known: dict[tuple[str, ...], Any]) -> StageSpec:
     """Returns a stage with the files listed that its checkpoints are made of; each of `known` is listed once."""
 
     def of(before: Upstream) -> Upstream:
-        if before.inputs and before.inputs not in known:
-            patterns = [parse_input(text) for text in before.inputs]
-            known[before.inputs] = list_inputs(patterns, Stores("").of).table.select(MANIFEST.names)
-        return replace(before, spec=listed(before.spec, known), listing=known.get(before.inputs))
+        inputs = before.spec.inputs if before.path is not None else ()
+        if inputs and inputs not in known:
+            patterns = [parse_input(text) for text in inputs]
+            known[inputs] = list_inputs(patterns, Stores("").of).table.select(LISTED.names)
+        return replace(before, spec=listed(before.spec, known), listing=known.get(inputs))
 
     return replace(spec, before=tuple(map(of, spec.before))) if spec.before else spec
 
 
 def manifest_of(spec: StageSpec) -> Any:
     """Returns the files that the first stages of a job read, in their order: uri, size and generation."""
-    tables = [MANIFEST.empty_table()]
+    tables = [LISTED.empty_table()]
     for before in spec.before:
         tables.append(manifest_of(before.spec))
         if before.listing is not None:
-            tables.append(before.listing.cast(MANIFEST))
+            tables.append(before.listing.cast(LISTED))
     return pa.concat_tables([*tables, spec.rows.listing()])

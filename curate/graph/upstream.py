@@ -79,6 +79,11 @@ def run_upstream(
     return Ready(spec, options)
 
 
+def no_stage(spec: StageSpec, options: RunOptions) -> None:
+    """Does a stage before one that reads checkpoints alone: there is none."""
+    raise AssertionError(f"{spec.name} comes before what reads no stage but checkpoints, for {options.output}")
+
+
 def _stage_options(options: RunOptions, output: str) -> RunOptions:
     """Returns how to run one of the stages before the last: whole, whatever part of that was asked for."""
     return replace(
@@ -97,7 +102,7 @@ def _stage_options(options: RunOptions, output: str) -> RunOptions:
 def checkpoint_options(options: RunOptions, before: Upstream) -> RunOptions:
     """Returns how to run the stage whose output is a checkpoint: it outlives what reads it, and is reused."""
     assert before.path is not None
-    inputs = before.inputs or options.inputs
+    inputs = before.spec.inputs or options.inputs
     return replace(options, inputs=inputs, output=before.path, overwrite=False, retry_failed=False)
 
 

@@ -36,6 +36,7 @@ from curate.plan.nodes import (
     Scan,
     Union,
     Zip,
+    name_of,
     schema_of,
     transform,
     walk,
@@ -113,7 +114,7 @@ class Built:
             again = _built(self.job, Dataset(Scan(list_for(spec, asked))), self.build)
             # Keys that are not there, or have no order, are said now.
             schema_of(again.plan)
-            made, _ = stage_of(again.plan, spec.format, spec.codec, Stages(self.job, spec))
+            made = stage_of(again.plan, spec.format, spec.codec, Stages(self.job, spec))
             return again._ended(made, spec)
 
         return replace(spec, from_inputs=from_inputs)
@@ -265,16 +266,9 @@ def _sides_of_steps(plan: Plan) -> set[str]:
 
 
 def _told(plan: Plan) -> str:
-    match plan:
-        case Exchanged(_, how):
-            return how.name
-        case Checkpoint(_, path):
-            return f"the checkpoint at {path!r}"
-        case Scan(source):
-            return source.name
-        case Limit(_, rows):
-            return f"limit({rows})"
-    return f"a {type(plan).__name__.lower()}"
+    if isinstance(plan, Checkpoint):
+        return f"the checkpoint at {plan.path!r}"
+    return f"a {name_of(plan)}" if isinstance(plan, Union | Zip) else name_of(plan)
 
 
 def _one_output(plan: Plan, *, keep: bool = False) -> Plan:
@@ -306,8 +300,15 @@ class Stages:
         """Returns the stage that writes the checkpoint at `path`, wherever in the plan it is read."""
         return replace(self, path=(path,))
 
-    def spec(self, operators: Sequence[Operator], identity: Mapping[str, Any]) -> StageSpec:
+    def title(self, text: str) -> str:
+        """Returns what a stage is called: by the job, too."""
+        return f"{self.last.name}: {text}"
+
+    def spec(
+        self, asked: Sequence[Operator], operators: Sequence[Operator], cpus: float | None, identity: Mapping[str, Any]
+    ) -> StageSpec:
         """Returns a stage: with the identity of the job, whose version and parameters stand for its operators."""
+        del asked, cpus
         told = {name: value for name, value in self.last.identity.items() if name not in ("sides", "output_schema")}
         return replace(
             self.last,

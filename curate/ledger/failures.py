@@ -15,21 +15,9 @@ from typing import Any
 import numpy as np
 
 from curate.ledger import layout
-from curate.tasks.events import Launch
+from curate.tasks.events import Launch, Outcome
 from curate.tasks.failure import ShardRecord
 from curate.tasks.shard import Shard
-
-FAILED = "failed"
-
-DONE = "done"
-
-RETRY = "retry"
-
-COPY_FAILED = "copy_failed"
-"""Outcomes of a try, as events and failures name them."""
-
-FAILURES = (FAILED, RETRY, COPY_FAILED)
-
 
 KEPT_TRACEBACKS = 100
 """Tracebacks of one signature that a run keeps: a million shards may fail the same way."""
@@ -222,7 +210,7 @@ def group_failed(failures: Iterable[Mapping[str, Any]], failed: Any) -> list[Gro
         if rank >= len(failed) or not failed[rank]:
             continue
         if group_of[rank] < 0:
-            if failure["outcome"] != FAILED:
+            if failure["outcome"] != Outcome.FAILED:
                 continue  # a later run tries it again, and has not ended
             group_of[rank] = groups.number_of(failure)
             groups.found[group_of[rank]].shards += 1

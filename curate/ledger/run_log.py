@@ -27,8 +27,8 @@ from curate.clock import Clock
 from curate.errors import ConfigError, CurateError, JobReplacedError
 from curate.ledger import layout
 from curate.ledger.failures import Tracebacks
+from curate.ledger.heartbeat import boot_id, pid_space, process_started
 from curate.ledger.ledger import Ledger
-from curate.ledger.process import boot_id, pid_space, process_started
 from curate.ledger.segments import Segments
 from curate.log import get_logger, redacted
 from curate.tasks.failure import printable

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from curate.ledger import layout, validation
-from curate.ledger.failures import DONE, FAILED, Group, group_failed, group_tries, signature
+from curate.ledger.failures import Group, group_failed, group_tries, signature
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, OutputMatch
 from curate.ledger.manifest import ShardPlan
 from curate.ledger.stages import LAST, stage_title
 from curate.observe.job import FoundJob, StageView, find_job, find_shard, find_stages
+from curate.tasks.events import Outcome
 from curate.tasks.shard import Shard
 
 
@@ -30,8 +31,8 @@ def failed_now(ledger: Ledger, listing: OutputListing, plan: ShardPlan, matched:
     failed_s, done_s = never.copy(), never.copy()
     for event in plan.ranked(filter(validation.outcome, ledger.events([*listing.segments, *listing.failures]))):
         rank, outcome = event["index"], event["outcome"]
-        if rank < len(plan) and outcome in (DONE, FAILED):
-            last = failed_s if outcome == FAILED else done_s
+        if rank < len(plan) and outcome in (Outcome.DONE, Outcome.FAILED):
+            last = failed_s if outcome == Outcome.FAILED else done_s
             last[rank] = max(last[rank], event["time"])
     return (failed_s > done_s) & ~matched.done
 
@@ -81,7 +82,7 @@ class JobFailures(FoundJob):
         """Yields the failed tries of shards that are failed now, newest first, then what only events know."""
         missing = self.failed.copy()
         for failure in self.plan.ranked(self._failures(self.listing.failures)):
-            if failure["outcome"] == FAILED and failure["index"] < len(missing):
+            if failure["outcome"] == Outcome.FAILED and failure["index"] < len(missing):
                 missing[failure["index"]] = False
             yield failure
         if missing.any():

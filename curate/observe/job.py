@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,12 +16,13 @@ from curate.formats.encoding import detect
 from curate.formats.record import OutputFormat
 from curate.formats.write.writer import DEFAULT_CODEC, suffix
 from curate.ledger import layout
+from curate.ledger.heartbeat import NEWEST_RUNS, Heartbeat, read_heartbeats
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, OutputMatch, match_outputs, sort_listing
 from curate.ledger.manifest import ShardPlan
 from curate.ledger.side_outputs import match_side, side_name, side_rows, sides_of_job
 from curate.ledger.stages import LAST, StageReport, parse_stages, source_bytes, stage_title, stages_in
-from curate.observe.status import COMPLETE, JobStatus, job_status, with_stages
+from curate.observe.status import COMPLETE, JobCounts, JobStatus, job_status, with_stages
 from curate.storage.open import open_store
 from curate.storage.protocol import Object
 from curate.storage.uris import normalise
@@ -30,29 +30,11 @@ from curate.storage.uris import normalise
 RUN_CODEC = "none"
 """Run files, which no reader of datasets reads, are not compressed."""
 
-NEWEST_RUNS = 20
-"""Runs that are looked at, newest first; a job may have thousands."""
-
 COUNTED_SHARDS = 10_000
 """Shards up to which a list of jobs counts a job's outputs, ten pages of a listing."""
 
 CLOSE_IDS = 2000
 """Ids up to which a mistyped one is compared with all of them."""
-
-_HEARTBEAT: dict[str, Any] = {
-    "run_id": str,
-    "state": str,
-    "started": (int, float),
-    "updated": (int, float),
-    "shards": dict,
-    "rows": dict,
-    "counters": dict,
-    "rate": dict,
-    "eta_seconds": (int, float, type(None)),
-    "failures": list,
-}
-
-_SHARDS = ("total", "done", "running", "failed", "stale")
 
 
 class NoJobError(ConfigError):
@@ -152,7 +134,7 @@ def find_job(output: str) -> FoundJob:
 def read_status(output: str, now: float) -> JobStatus:
     """Returns the status of the job that writes to `output`. Raises as `find_job` does."""
     found = find_job(output)
-    beats, summary = _heartbeats(found.ledger, found.listing), read_summary(found.ledger, found.listing)
+    beats, summary = read_heartbeats(found.ledger, found.listing.run_ids), read_summary(found.ledger, found.listing)
     status = _status(found, beats, summary, now)
     if not parse_stages(found.job):
         return status
@@ -160,29 +142,26 @@ def read_status(output: str, now: float) -> JobStatus:
         reports = parse_stages(summary)
         size = source_bytes(reports)
         return replace(status, stages=reports, bytes_total=size, bytes_done=size)
-    beat = max(beats, key=lambda beat: beat["updated"], default=None)
+    beat = max(beats, key=lambda beat: beat.updated, default=None)
     stages = find_stages(found, beat)
     seen = {
-        key: _status(one, _heartbeats(one.ledger, one.listing), read_summary(one.ledger, one.listing), now)
+        key: _status(one, read_heartbeats(one.ledger, one.listing.run_ids), read_summary(one.ledger, one.listing), now)
         for key, one in stages.there.items()
     }
     return with_stages(status, stages.planned, seen, beat)
 
 
-def _status(found: FoundJob, beats: list[dict[str, Any]], summary: Mapping[str, Any] | None, now: float) -> JobStatus:
+def _status(found: FoundJob, beats: list[Heartbeat], summary: Mapping[str, Any] | None, now: float) -> JobStatus:
     plan = found.plan
-    return job_status(
+    counts = JobCounts(
         found.job["job"],
         found.ledger.root,
-        total=len(plan),
-        done=found.matched.count,
-        bytes_total=plan.total_bytes,
-        bytes_done=int(plan.sizes[found.matched.done].sum()),
-        heartbeats=beats,
-        summary=summary,
-        now=now,
-        earlier_runs=max(0, len(found.listing.run_ids) - NEWEST_RUNS),
+        len(plan),
+        found.matched.count,
+        plan.total_bytes,
+        int(plan.sizes[found.matched.done].sum()),
     )
+    return job_status(counts, beats, summary, now, max(0, len(found.listing.run_ids) - NEWEST_RUNS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +174,7 @@ class StageView:
     """Those before the last one that have begun, by key."""
 
 
-def find_stages(found: FoundJob, beat: Mapping[str, Any] | None = None) -> StageView:
+def find_stages(found: FoundJob, beat: Heartbeat | None = None) -> StageView:
     """Returns the stages of a job; `beat`, the heartbeat of its run, may tell of others than were planned.
 
     They lie below the output, or on one machine's disk: see `curate.ledger.stages`. Complete, a job has none left.
@@ -205,7 +184,7 @@ def find_stages(found: FoundJob, beat: Mapping[str, Any] | None = None) -> Stage
         return StageView((), {})
     known = {one.key: one for one in planned[:-1]}
     # Whether run files are merged first, is known once they are there.
-    for one in parse_stages(beat or {})[:-1]:
+    for one in beat.stages[:-1] if beat else ():
         known.setdefault(one.key, one)
     there: dict[str, FoundJob] = {}
     for root, keys in stages_in(found.ledger.root, found.listing.stages):
@@ -253,25 +232,16 @@ def quick_status(output: str, now: float) -> JobStatus:
     listing = sort_listing(ledger.store.list(ledger.uri(layout.LEDGER + "/")), ledger.root)
     if not listing.has_job:
         raise _no_job(ledger, 0)
-    beats = _heartbeats(ledger, listing)
+    beats = read_heartbeats(ledger, listing.run_ids)
     if not beats:
         return read_status(output, now)
-    shards = max(beats, key=lambda beat: beat["updated"])["shards"]
+    shards = max(beats, key=lambda beat: beat.updated).shards
     if shards["total"] <= COUNTED_SHARDS:
         return read_status(output, now)
     summary = read_summary(ledger, listing)
-    return job_status(
-        ledger.read_job()["job"],
-        ledger.root,
-        total=shards["total"],
-        done=shards["done"] if summary is None else shards["total"],
-        bytes_total=0,
-        bytes_done=0,
-        heartbeats=beats,
-        summary=summary,
-        now=now,
-        earlier_runs=max(0, len(listing.run_ids) - NEWEST_RUNS),
-    )
+    done = shards["done"] if summary is None else shards["total"]
+    counts = JobCounts(ledger.read_job()["job"], ledger.root, shards["total"], done)
+    return job_status(counts, beats, summary, now, max(0, len(listing.run_ids) - NEWEST_RUNS))
 
 
 def _ledger(output: str) -> Ledger:
@@ -284,26 +254,6 @@ def _no_job(ledger: Ledger, found: int) -> NoJobError:
         f"{ledger.root} holds no job: there is no {layout.JOB}"
         + (f" beside {found:,} other objects" if found else "; nothing is there at all")
         + ". Give the --output of a job, or list the known ones with: curate status"
-    )
-
-
-def _heartbeats(ledger: Ledger, listing: OutputListing) -> list[dict[str, Any]]:
-    """Returns the last heartbeats of the newest runs, those left out that are not there or make no sense."""
-
-    def read(run_id: str) -> dict[str, Any]:
-        try:
-            return ledger.read_json(layout.run_file(run_id, "heartbeat.json"))
-        except (ObjectNotFound, ConfigError):
-            return {}  # killed between its first file and its second, or damaged: it says nothing
-
-    with ThreadPoolExecutor(NEWEST_RUNS) as pool:
-        beats = pool.map(read, sorted(listing.run_ids)[-NEWEST_RUNS:])
-        return [beat for beat in beats if _makes_sense(beat)]
-
-
-def _makes_sense(beat: dict[str, Any]) -> bool:
-    return all(isinstance(beat.get(name, ...), kind) for name, kind in _HEARTBEAT.items()) and all(
-        isinstance(beat["shards"].get(name), int) for name in _SHARDS
     )
 
 

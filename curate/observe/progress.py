@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from curate.log import get_logger
 from curate.observe.eta import format_range
 from curate.observe.metrics import OperatorMetrics, PipelineMetrics, Role
-from curate.units import ellipsize, escape_controls, format_bytes, format_duration, plain_line
+from curate.units import ellipsize, escape_controls, format_bytes, format_count, format_duration, plain_line
 
 LOG_INTERVAL_S = 30.0
 
@@ -116,7 +116,7 @@ def operator_lines(found: PipelineMetrics, rates: list[float]) -> Iterator[str]:
             yield "starting"
             return
         yield (
-            f"{_counted(found.running, 'task')}, {_counted(flow.queued, 'block')} queued, "
+            f"{format_count(found.running, 'task')}, {format_count(flow.queued, 'block')} queued, "
             f"{format_bytes(flow.queued_bytes)} of {format_bytes(flow.budget_bytes)}"
         )
 
@@ -125,12 +125,8 @@ def _actors(one: OperatorMetrics) -> str:
     assert one.pool is not None
     pool = one.pool
     starting = f" ({pool.starting:,} starting)" if pool.starting else ""
-    queued = f", {_counted(pool.queued, 'call')} queued" if pool.queued else ""
-    return f"{_counted(pool.ready, 'actor')} {100 * pool.busy:.0f} %{starting}{queued}"
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+    queued = f", {format_count(pool.queued, 'call')} queued" if pool.queued else ""
+    return f"{format_count(pool.ready, 'actor')} {100 * pool.busy:.0f} %{starting}{queued}"
 
 
 class LiveOperators:

@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from curate.ledger.process import is_gone
+from curate.ledger.heartbeat import NO_RATE, RUNNING, Heartbeat, ProcessState
 from curate.ledger.run_log import STALLED_S
-from curate.ledger.stages import LAST, WAITING, StageReport, parse_stages
+from curate.ledger.stages import LAST, WAITING, StageReport
 from curate.ledger.summary import staged_as_dict
 from curate.observe.eta import middle
 from curate.tasks.books import Books, UpstreamBooks
-
-RUNNING = "running"
 
 STALLED = "stalled"
 
@@ -53,16 +51,16 @@ class JobStatus:
     rate: dict[str, float]
     eta_range_s: tuple[float, float] | None
     """Seconds that the rest takes, at least and at most; None while unknown."""
-    failures: list[dict[str, Any]]
+    failures: list[Mapping[str, Any]]
     runs: list[RunStatus] = field(default_factory=list)
     """Newest first; of a job with very many, the newest of them."""
     earlier_runs: int = 0
     """Runs before those."""
-    operators: list[dict[str, Any]] = field(default_factory=list)
+    operators: list[Mapping[str, Any]] = field(default_factory=list)
     """What each operator has done so far in the run at work, of a job of more than one step, or with a pool."""
     waits: str = ""
     """What the run at work finds no place for in its cluster."""
-    retrying: list[dict[str, Any]] = field(default_factory=list)
+    retrying: list[Mapping[str, Any]] = field(default_factory=list)
     """Shards that the run at work tries again, by what they failed of or wait for."""
     metrics: dict[str, Any] = field(default_factory=dict)
     """Sums that are in no output."""
@@ -118,51 +116,47 @@ class JobStatus:
         }
 
 
-NO_RATE = {"shards_per_s": 0.0, "rows_per_s": 0.0, "bytes_per_s": 0.0}
-
-_OF_POOLS = ("actors", "starting", "queued", "busy", "wait_s")
-
 LEAST_SPAN_S = 1.0
 """Rates are not told from less time than this: a first burst would promise a wonder."""
 
 
-def run_status(heartbeat: Mapping[str, Any], now: float) -> RunStatus:
+def run_status(beat: Heartbeat, now: float) -> RunStatus:
     """Returns a run's status: one that says it runs but was silent for a minute, or is gone, is stalled."""
-    state = str(heartbeat["state"])
-    if state == RUNNING and (now - heartbeat["updated"] > STALLED_S or is_gone(heartbeat)):
+    state, process = beat.state, beat.process
+    if beat.running and (now - beat.updated > STALLED_S or process.state() is ProcessState.GONE):
         state = STALLED
-    return RunStatus(
-        heartbeat["run_id"],
-        state,
-        heartbeat["started"],
-        heartbeat["updated"],
-        heartbeat.get("host", ""),
-        heartbeat.get("pid", 0),
-    )
+    return RunStatus(beat.run_id, state, beat.started, beat.updated, process.host, process.pid)
+
+
+@dataclass(frozen=True, slots=True)
+class JobCounts:
+    """How far a job is by what lies in its output: its plan, and a listing."""
+
+    job: str
+    output: str
+    total: int
+    done: int
+    bytes_total: int = 0
+    bytes_done: int = 0
 
 
 def job_status(
-    job: str,
-    output: str,
-    *,
-    total: int,
-    done: int,
-    bytes_total: int,
-    bytes_done: int,
-    heartbeats: Sequence[Mapping[str, Any]],
+    counts: JobCounts,
+    heartbeats: Sequence[Heartbeat],
     summary: Mapping[str, Any] | None,
     now: float,
     earlier_runs: int = 0,
 ) -> JobStatus:
-    """Returns the status of a job from what was read: counts from plan and listing, the rest from one run's heartbeat.
+    """Returns the status of a job from what was read: its counts, and the rest from one run's heartbeat.
 
     That run is the newest that is at work, else the newest. `heartbeats` in any order; `summary` is there if the job
     was complete when it was written.
     """
-    newest_first = sorted(heartbeats, key=lambda beat: (beat["started"], beat["run_id"]), reverse=True)
+    newest_first = sorted(heartbeats, key=lambda beat: (beat.started, beat.run_id), reverse=True)
     runs = [run_status(beat, now) for beat in newest_first]
     chosen = next((number for number, run in enumerate(runs) if run.state == RUNNING), 0)
     newest = newest_first[chosen] if newest_first else None
+    total, done = counts.total, counts.done
     complete = summary is not None and done >= total
     if complete:
         state = COMPLETE
@@ -171,61 +165,57 @@ def job_status(
         state = PENDING
     else:
         state = runs[chosen].state
-    live = state == RUNNING and newest is not None
-    failed = 0 if complete or newest is None else min(int(newest["shards"]["failed"]), total - done)
+    at_work = newest if state == RUNNING else None
+    failed = 0 if complete or newest is None else min(newest.shards["failed"], total - done)
     metrics: Mapping[str, Any] = {}
+    incomplete = newest.incomplete_input if newest is not None else ()
     if summary is not None and complete:
         rows, counters, metrics = summary["rows"], summary["counters"], summary.get("metrics", {})
+        incomplete = tuple(summary.get("incomplete_input", ()))
         if (earlier := UpstreamBooks.of(summary)) is not None:
             whole = Books.parse(rows, counters, metrics).after(earlier.books)
             rows, counters = whole.rows(), whole.sorted_counters()
             metrics = whole.sorted_metrics().get("metrics", {})
     elif newest is not None:
-        rows, counters, metrics = newest["rows"], newest["counters"], newest.get("metrics", {})
+        rows, counters, metrics = newest.rows, newest.counters, newest.metrics
     else:
         rows, counters = Books().rows(), {}
     return JobStatus(
-        job,
-        output,
+        counts.job,
+        counts.output,
         state,
         total,
         done,
-        running=min(int(newest["shards"]["running"]), total - done - failed) if live and newest else 0,
+        running=min(at_work.shards["running"], total - done - failed) if at_work else 0,
         failed=failed,
-        stale=int(newest["shards"]["stale"]) if newest else 0,
+        stale=newest.shards["stale"] if newest else 0,
         rows=dict(rows),
         counters=dict(counters),
         metrics=dict(metrics),
-        bytes_total=bytes_total,
-        bytes_done=bytes_done,
-        rate=dict(newest["rate"]) if live and newest else dict(NO_RATE),
-        eta_range_s=_range(newest) if live and newest else None,
-        failures=list(newest["failures"]) if newest and not complete else [],
+        bytes_total=counts.bytes_total,
+        bytes_done=counts.bytes_done,
+        rate=dict(at_work.rate if at_work else NO_RATE),
+        eta_range_s=at_work.eta_range_s if at_work else None,
+        failures=list(newest.failures) if newest and not complete else [],
         runs=runs,
         earlier_runs=earlier_runs,
-        operators=_operators(newest) if live and newest else [],
-        waits=_text(newest, "waits") if live and newest else "",
-        missing=_missing(newest),
-        incomplete_input=tuple(((summary if complete else newest) or {}).get("incomplete_input", ())),
-        retrying=list(newest.get("retrying", ())) if live and newest else [],
+        operators=list(at_work.operators) if at_work else [],
+        waits=at_work.waits if at_work else "",
+        missing=newest.missing if newest else (0, 0),
+        incomplete_input=incomplete,
+        retrying=list(at_work.retrying) if at_work else [],
     )
 
 
-def _missing(heartbeat: Mapping[str, Any] | None) -> tuple[int, int]:
-    """Returns how many inputs of earlier runs a run was not given, and their shards, as its heartbeat says."""
-    match (heartbeat or {}).get("missing_inputs"):
-        case [int() as inputs, int() as shards]:
-            return inputs, shards
-    return 0, 0
-
-
-def with_stages(job: JobStatus, planned: Sequence[StageReport], seen: Mapping[str, JobStatus], beat: Any) -> JobStatus:
+def with_stages(
+    job: JobStatus, planned: Sequence[StageReport], seen: Mapping[str, JobStatus], beat: Heartbeat | None
+) -> JobStatus:
     """Returns the status of a job with exchanges that is not complete, as that of the stage which it is at.
 
     `job` is what its own ledger says, where its last stage is at work. Of the others, `seen` has what the ledgers say
     that can be looked at, and `beat`, the heartbeat of the job's run, what it says of the rest.
     """
-    told = {one.key: one for one in parse_stages(beat if isinstance(beat, Mapping) else {})}
+    told = {one.key: one for one in (beat.stages if beat else ())}
     reports = []
     for one in planned[:-1]:
         if (there := seen.get(one.key)) is not None:
@@ -246,7 +236,7 @@ def with_stages(job: JobStatus, planned: Sequence[StageReport], seen: Mapping[st
     if there is None:
         there = _status_of_report(job, at, beat)
     else:
-        failures = [{**one, "shard": f"{at.key}/{one['shard']}"} for one in there.failures]
+        failures: list[Mapping[str, Any]] = [{**one, "shard": f"{at.key}/{one['shard']}"} for one in there.failures]
         there = replace(there, failures=failures)
     return replace(
         there,
@@ -281,9 +271,9 @@ def report_of(planned: StageReport, status: JobStatus) -> StageReport:
     )
 
 
-def _status_of_report(job: JobStatus, at: StageReport, beat: Any) -> JobStatus:
+def _status_of_report(job: JobStatus, at: StageReport, beat: Heartbeat | None) -> JobStatus:
     """Returns the status of a stage whose ledger cannot be looked at, as the job's own run tells of it."""
-    live = job.state == RUNNING
+    at_work = beat if job.state == RUNNING else None
     return replace(
         job,
         total=at.total,
@@ -294,41 +284,12 @@ def _status_of_report(job: JobStatus, at: StageReport, beat: Any) -> JobStatus:
         rows=dict(at.rows or Books().rows()),
         bytes_total=0,
         bytes_done=at.bytes_in,
-        rate=dict(beat["rate"]) if live and beat else dict(NO_RATE),
-        eta_range_s=_range(beat) if live and beat else None,
-        failures=list(beat["failures"]) if beat else [],
-        operators=_operators(beat) if live and beat else [],
-        retrying=list(beat.get("retrying", ())) if live and beat else [],
+        rate=dict(at_work.rate if at_work else NO_RATE),
+        eta_range_s=at_work.eta_range_s if at_work else None,
+        failures=list(beat.failures) if beat else [],
+        operators=list(at_work.operators) if at_work else [],
+        retrying=list(at_work.retrying) if at_work else [],
     )
-
-
-def _operators(heartbeat: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns what a heartbeat says of operators, those left out that make no sense."""
-    found = heartbeat.get("operators")
-    return [one for one in found if _is_operator(one)] if isinstance(found, list) else []
-
-
-def _is_operator(one: Any) -> bool:
-    return (
-        isinstance(one, dict)
-        and isinstance(one.get("name"), str)
-        and all(isinstance(one.get(name), int | float) for name in ("rows_in", "rows_out", "wall_s", "cpu_s"))
-        and ("actors" not in one or all(isinstance(one.get(name), int | float) for name in _OF_POOLS))
-    )
-
-
-def _text(heartbeat: Mapping[str, Any], name: str) -> str:
-    """Returns a text of a heartbeat; empty if it has none."""
-    found = heartbeat.get(name, "")
-    return found if isinstance(found, str) else ""
-
-
-def _range(heartbeat: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Returns the range that a heartbeat tells; None if it tells none."""
-    match heartbeat.get("eta_range_seconds"):
-        case [int() | float() as low, int() | float() as high]:
-            return low, high
-    return None
 
 
 @dataclass(slots=True)

@@ -41,10 +41,6 @@ class MapBatches(UdfOperator):
     def batch_rows(self) -> int | None:  # type: ignore[override]
         return self.batch_size
 
-    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
-        del found
-        return self.output_schema
-
     def identity(self) -> Any:
         told = identity_of(self.output_schema)
         return ["map_batches", *self.fn.identity(self.name), self.batch_size, self.batch_format, *told]
@@ -70,10 +66,6 @@ class MapRows(UdfOperator):
     @property
     def name(self) -> str:
         return f"{'flat_map' if self.flat else 'map'}({self.fn.label})"
-
-    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
-        del found
-        return self.output_schema
 
     def identity(self) -> Any:
         return ["flat_map" if self.flat else "map", *self.fn.identity(self.name), *identity_of(self.output_schema)]
@@ -125,10 +117,6 @@ class MapIsolated(UdfOperator):
         from curate.pipeline.sandbox import Sandboxed
 
         return replace(self, confined=Sandboxed(self.fn, self.timeout_s))
-
-    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
-        del found
-        return self.output_schema
 
     def identity(self) -> Any:
         return ["map", *self.fn.identity(self.name), "isolate", self.timeout_s, *identity_of(self.output_schema)]

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Self, TypedDict
 
 import pyarrow as pa
 
 from curate.arrow.declared import as_declared
 from curate.code.closures import Unhashable, value_text
 from curate.code.function import callable_text
-from curate.errors import ConfigError
+from curate.errors import ConfigError, did_you_mean
 from curate.operators.protocol import OperatorDefaults
 from curate.pipeline.step import ActorPool, BatchPosition, Compute
 from curate.runtime.protocol import Resources
@@ -75,7 +75,7 @@ class Udf:
         return [function_identity(owner, self.target), *texts]
 
 
-def check_function(method: str, udf: Udf) -> None:
+def _check_function(method: str, udf: Udf) -> None:
     """Raises ConfigError for what cannot be called, and for arguments that a constructor does not take."""
     target = udf.target
     if not callable(target):
@@ -107,19 +107,50 @@ class Placement:
     """CPUs that those tasks hold for it; None: as many as without."""
 
 
-def placement(
-    method: str,
-    udf: Udf,
-    pool: ActorPool | None,
-    num_cpus: float | None,
-    num_gpus: float | None,
-    memory: int | None,
-    resources: Mapping[str, float] | None,
-) -> Placement:
+class UdfOptions(TypedDict, total=False):
+    """With what a function or class is called, and where it runs: see `Dataset.map_batches`."""
+
+    compute: ActorPool | None
+    fn_args: Iterable[Any] | None
+    fn_kwargs: Mapping[str, Any] | None
+    fn_constructor_args: Iterable[Any] | None
+    fn_constructor_kwargs: Mapping[str, Any] | None
+    num_cpus: float | None
+    num_gpus: float | None
+    memory: int | None
+    resources: Mapping[str, float] | None
+
+
+def check_options(method: str, options: UdfOptions) -> None:
+    """Raises TypeError for an option that there is not."""
+    known = UdfOptions.__annotations__
+    for name in options:
+        if name not in known:
+            raise TypeError(f"{method}() got an unexpected keyword argument {name!r}{did_you_mean(name, known)}")
+
+
+def udf_of(method: str, fn: Callable[..., Any], options: UdfOptions) -> tuple[Udf, Placement]:
+    """Returns what a method was given to call, and where it runs. Raises ConfigError for what cannot be called or run
+    so; TypeError for an option that there is not."""
+    check_options(method, options)
+    udf = Udf(
+        fn,
+        tuple(options.get("fn_args") or ()),
+        dict(options.get("fn_kwargs") or {}),
+        tuple(options.get("fn_constructor_args") or ()),
+        dict(options.get("fn_constructor_kwargs") or {}),
+    )
+    _check_function(method, udf)
+    return udf, _placement(method, udf, options)
+
+
+def _placement(method: str, udf: Udf, options: UdfOptions) -> Placement:
     """Returns where a function or class runs that was given these: a class, and what needs more than CPUs, in a pool.
 
     Raises ConfigError for what is no pool, no amount, and memory for what runs in the tasks that read.
     """
+    pool, resources = options.get("compute"), options.get("resources")
+    num_cpus, num_gpus, memory = options.get("num_cpus"), options.get("num_gpus"), options.get("memory")
     if pool is not None and not isinstance(pool, ActorPool):
         raise ConfigError(f"{method}(compute={pool!r}) is no curate.ActorPool; such as ActorPool(size=2)")
     amounts = {"num_cpus": num_cpus, "num_gpus": num_gpus, "memory": memory, **(resources or {})}
@@ -153,6 +184,11 @@ class UdfOperator(OperatorDefaults):
     def num_cpus(self) -> float | None:  # type: ignore[override]
         """CPUs that the tasks hold that it runs in."""
         return self.placement.num_cpus
+
+    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
+        """Returns what it was declared to give."""
+        del found
+        return self.output_schema
 
     def opened(self) -> Self:
         """Returns the operator with an instance, if it calls a class."""

@@ -7,8 +7,9 @@ from itertools import groupby
 
 from curate.operators.protocol import Operator
 from curate.pipeline.step import Compute
-from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip
+from curate.plan.nodes import Checkpoint, Exchanged, Marked, Plan, children, name_of
 from curate.plan.physical import First, FromStages, Joined, Local, Physical, Tasks, ZipRows, cpus_of, lower
+from curate.plan.rewrites import map_bytes, size_of
 from curate.sources.files import Files
 from curate.stage.fusion import FusedScan
 from curate.units import format_bytes
@@ -61,9 +62,6 @@ def explain_physical(physical: Physical, depth: int = 0, told: list[Plan] | None
 
 def _maps(physical: Physical) -> str:
     """Returns how many map shards write run files, about, if that is known before anything runs."""
-    # Which rewrites plans by this module.
-    from curate.plan.rewrites import map_bytes, size_of
-
     if not isinstance(physical, Tasks):
         return ""
     total = sum(size_of(one.source) for one in physical.fusions)
@@ -115,32 +113,11 @@ def _chain(operators: Sequence[Operator]) -> str:
 def explain_logical(plan: Plan, depth: int = 0) -> Iterator[str]:
     """Yields the plan as text, the last operator first."""
     indent = "  " * depth
-    match plan:
-        case Scan(source):
-            yield f"{indent}{source.name}"
-        case Apply(input, operator):
-            yield f"{indent}{operator.name}"
-            yield from explain_logical(input, depth + 1)
-        case Marked(input, step, marks):
-            yield f"{indent}{step.name}"
-            yield from explain_logical(input, depth + 1)
-            yield f"{indent}  by marks of"
-            yield from explain_logical(marks, depth + 2)
-        case Checkpoint(input, path):
-            yield f"{indent}checkpoint({path!r})"
-            yield from explain_logical(input, depth + 1)
-        case Limit(input, most):
-            yield f"{indent}limit({most})"
-            yield from explain_logical(input, depth + 1)
-        case Exchanged(inputs, how):
-            yield f"{indent}{how.name}"
-            for one in inputs:
-                yield from explain_logical(one, depth + 1)
-        case Zip(inputs):
-            yield f"{indent}zip"
-            for one in inputs:
-                yield from explain_logical(one, depth + 1)
-        case Union(inputs):
-            yield f"{indent}union"
-            for one in inputs:
-                yield from explain_logical(one, depth + 1)
+    yield f"{indent}{name_of(plan)}"
+    if isinstance(plan, Marked):
+        yield from explain_logical(plan.input, depth + 1)
+        yield f"{indent}  by marks of"
+        yield from explain_logical(plan.marks, depth + 2)
+        return
+    for one in children(plan):
+        yield from explain_logical(one, depth + 1)

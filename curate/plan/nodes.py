@@ -84,6 +84,25 @@ class Marked:
 Plan = Scan | Apply | Limit | Union | Zip | Checkpoint | Exchanged | Marked
 
 
+def name_of(plan: Plan) -> str:
+    """Returns what a node is called, as people are told."""
+    match plan:
+        case Scan(source):
+            return source.name
+        case Apply(_, operator):
+            return operator.name
+        case Marked(_, step, _):
+            return step.name
+        case Exchanged(_, how):
+            return how.name
+        case Checkpoint(_, path):
+            return f"checkpoint({path!r})"
+        case Limit(_, rows):
+            return f"limit({rows})"
+        case Union() | Zip():
+            return type(plan).__name__.lower()
+
+
 def children(plan: Plan) -> tuple[Plan, ...]:
     """Returns the plans that a node is made of, in order; of one that goes by marks, these last."""
     match plan:

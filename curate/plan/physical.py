@@ -1,4 +1,8 @@
-"""A logical plan lowered: what of it runs in one task, in the consumer's process, or behind an exchange."""
+"""A logical plan lowered: what of it runs in one task, in the consumer's process, or behind stages that write first.
+
+That is where its rows are consumed. Where they are written, no process is there to take first rows or to put rows side
+by side: `durable` has exchanges do that, and what is left is read by one stage (see `curate.plan.stages`).
+"""
 
 from __future__ import annotations
 
@@ -216,10 +220,8 @@ def _limited(input: Physical, rows: int) -> Physical:
         case Local(below, operators):
             keep = all(operator.keeps_rows for operator in operators)
             return Local(First(_limited(below, rows), rows), operators) if keep else input
-        case Joined(inputs):
-            return Joined(tuple(_limited(one, rows) for one in inputs))
-        case ZipRows(inputs, plans):
-            return ZipRows(tuple(_limited(one, rows) for one in inputs), plans)
+        case Joined() | ZipRows():
+            return replace(input, inputs=tuple(_limited(one, rows) for one in input.inputs))
 
 
 def at_most(fusion: FusedScan, rows: int) -> FusedScan:
@@ -234,15 +236,12 @@ def unpaced(physical: Physical) -> Physical:
     match physical:
         case Tasks(fusions):
             return Tasks(tuple(replace(one, read_step=None) for one in fusions))
-        case First(input, rows):
-            return First(unpaced(input), rows)
-        case Local(input, operators):
-            return Local(unpaced(input), operators)
-        case Joined(inputs):
-            return Joined(tuple(map(unpaced, inputs)))
-        case ZipRows(inputs, plans):
-            return ZipRows(tuple(map(unpaced, inputs)), plans)
-    return physical
+        case First() | Local():
+            return replace(physical, input=unpaced(physical.input))
+        case Joined() | ZipRows():
+            return replace(physical, inputs=tuple(map(unpaced, physical.inputs)))
+        case FromStages():
+            return physical
 
 
 def cpus_of(fusions: Sequence[FusedScan]) -> float:

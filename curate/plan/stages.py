@@ -1,4 +1,9 @@
-"""A plan as a stage over files: it is planned, run, resumed and looked at like any job."""
+"""A plan as a stage over files: it is planned, run, resumed and looked at like any job.
+
+What a stage reads, and which stages come before that, is the same whoever takes its rows: files, run files, or a
+consumer, for whom nothing else of a stage is planned (`reader_of`). All of it is values: what only run files tell, once
+they are there, is found out as the stages run (see `curate.graph.reads`).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +30,7 @@ from curate.plan.rewrites import chain_of, lacks_seed, map_bytes, operators_in, 
 from curate.runtime.protocol import Resources
 from curate.sources.files import Files
 from curate.sources.inputs import FileRows
-from curate.sources.protocol import FileListing
+from curate.sources.protocol import FileListing, RowSource
 from curate.sources.shards import SourceRows
 from curate.sources.slices import sliced
 from curate.sources.split import SHARD_BYTES
@@ -37,7 +42,7 @@ NOT_RUN = "none"
 
 
 class Owner(Protocol):
-    """The job whose plan it is, which says what holds in all of its stages, and what they are called."""
+    """Whose plan it is: says what holds in all of its stages, and what they are called."""
 
     def below(self, number: int) -> Owner:
         """Returns the owner of a stage that this one reads: the first, the second, ..."""
@@ -47,18 +52,67 @@ class Owner(Protocol):
         """Returns the owner of the checkpoint at `path`, which is the same for all stages that read it."""
         ...
 
-    def spec(self, operators: Sequence[Operator], identity: Mapping[str, Any]) -> StageSpec:
-        """Returns a stage of these operators, of which the plan decides all else; `identity` is that of where its rows
-        come from and how they are written."""
+    def title(self, text: str) -> str:
+        """Returns what a stage is called that does this."""
+        ...
+
+    def spec(
+        self, asked: Sequence[Operator], operators: Sequence[Operator], cpus: float | None, identity: Mapping[str, Any]
+    ) -> StageSpec:
+        """Returns a stage of these operators, of which the plan decides all else.
+
+        They are `asked` for as they are known by; `cpus` are those that reading asks for. `identity` is that of where
+        the rows come from and how they are written.
+        """
         ...
 
 
-def stage_of(
-    plan: Plan, format: OutputFormat, codec: str | None, owner: Owner | None = None
-) -> tuple[StageSpec, Sequence[str]]:
-    """Returns the stage that writes a plan's rows, and the paths that it reads; those of its checkpoint, if it has one.
+class DatasetStages:
+    """The stages of a dataset: the identity of each is that of its operators."""
 
-    Without an owner the identity of the stage is that of its operators.
+    def below(self, number: int) -> DatasetStages:
+        del number
+        return self
+
+    def kept(self, path: str) -> DatasetStages:
+        del path
+        return self
+
+    def title(self, text: str) -> str:
+        return text
+
+    def spec(
+        self, asked: Sequence[Operator], operators: Sequence[Operator], cpus: float | None, identity: Mapping[str, Any]
+    ) -> StageSpec:
+        format = OutputFormat(identity["format"])
+        name = f"write_{'json' if format is OutputFormat.JSONL else format.value}"
+        return StageSpec(
+            name=name,
+            identity={
+                "job": name,
+                "version": None,
+                "operators": [operator.identity() for operator in asked],
+                "batch_size": read_rows(asked),
+                "shard_bytes": SHARD_BYTES,
+                **identity,
+            },
+            code_digest="",
+            parameters={"operators": [operator.name for operator in asked]},
+            operator=Pipeline(tuple(operators)),
+            output_schema=None,
+            batch_rows=read_rows(operators),
+            shard_bytes=SHARD_BYTES,
+            format=format,
+            codec=identity["codec"],
+            resources=Resources(task_cpus(operators, cpus)),
+        )
+
+
+DATASET = DatasetStages()
+
+
+def stage_of(plan: Plan, format: OutputFormat, codec: str | None, owner: Owner = DATASET) -> StageSpec:
+    """Returns the stage that writes a plan's rows, with those before it.
 
     Raises ConfigError for a plan whose outputs cannot be named after what it reads, and for one without an identity.
     """
@@ -74,11 +128,12 @@ def stage_of(
     read = _read(plan, owner, runs=runs)
     identity = {**read.identity, "format": format.value, "codec": codec}
     spec = replace(
-        _written(asked, read, format, codec, identity) if owner is None else owner.spec(read.operators, identity),
+        owner.spec(asked, read.operators, read.num_cpus, identity),
         operator=Pipeline(read.operators),
         format=format,
         codec=codec,
-        rows=read.rows or FileRows(),
+        rows=read.rows,
+        inputs=tuple(read.paths),
         before=read.before,
         exchange=read.exchange,
         holes=tuple(one.as_dict() for source in sources_of(plan) for one in getattr(source, "holes", ())),
@@ -86,29 +141,26 @@ def stage_of(
     if lacks_seed(plan):
         spec = replace(spec, seeded=partial(_seeded, plan, format, codec, owner, spec.identity))
     found = {name: None for step in read.operators for name in getattr(step, "sides", ())}
-    if not runs and found:
-        spec = replace(spec, sides={**spec.sides, **found})
-    return spec, read.paths
+    return replace(spec, sides={**spec.sides, **found}) if found and not runs else spec
 
 
 def reader_of(plan: Plan) -> StageSpec:
     """Returns the stage that reads a checkpoint, an exchange or rows with marks for who consumes them: no more is said
     of it than what it reads, and what it does with that. All shuffles have a seed."""
-    read = _read(plan, None, runs=False)
-    spec = _written((), read, OutputFormat.RUN, NOT_RUN, {})
-    return replace(spec, rows=read.rows or FileRows(), before=read.before, exchange=read.exchange)
+    read = _read(plan, DATASET, runs=False)
+    spec = DATASET.spec((), read.operators, read.num_cpus, {"format": OutputFormat.RUN.value, "codec": NOT_RUN})
+    return replace(spec, rows=read.rows, before=read.before, exchange=read.exchange)
 
 
-def _read(plan: Plan, owner: Owner | None, *, runs: bool) -> _Read:
+def _read(plan: Plan, owner: Owner, *, runs: bool) -> _Read:
     """Returns where the rows of a plan come from, the stages before it among that, and what is done with them; with
     `runs`, whoever reads them writes run files."""
     base, nodes = chain_of(plan)
     marked = [node for node in nodes if isinstance(node, Marked)]
     read = _Read(operators_in(plan))
     if isinstance(base, Checkpoint):
-        above = None if owner is None else owner.kept(base.path)
-        upstream, read.paths = stage_of(base.input, OutputFormat.PARQUET, None, above)
-        read.before = (Upstream(upstream, base.path, tuple(read.paths)),)
+        upstream = stage_of(base.input, OutputFormat.PARQUET, None, owner.kept(base.path))
+        read.paths, read.before = upstream.inputs, (Upstream(upstream, base.path),)
         read.identity["checkpoint"] = upstream.fingerprint
     elif isinstance(base, Exchanged) and (there := _sliceable(base)) is not None:
         read.operators = (*there.operators, *read.operators)
@@ -135,32 +187,6 @@ def _read(plan: Plan, owner: Owner | None, *, runs: bool) -> _Read:
     return read
 
 
-def _written(
-    asked: Sequence[Operator], read: _Read, format: OutputFormat, codec: str, identity: Mapping[str, Any]
-) -> StageSpec:
-    """Returns a stage of a dataset: its identity is that of its operators."""
-    return StageSpec(
-        name=f"write_{'json' if format is OutputFormat.JSONL else format.value}",
-        identity={
-            "job": f"write_{'json' if format is OutputFormat.JSONL else format.value}",
-            "version": None,
-            "operators": [operator.identity() for operator in asked],
-            "batch_size": read_rows(asked),
-            "shard_bytes": SHARD_BYTES,
-            **identity,
-        },
-        code_digest="",
-        parameters={"operators": [operator.name for operator in asked]},
-        operator=Pipeline(read.operators),
-        output_schema=None,
-        batch_rows=read_rows(read.operators),
-        shard_bytes=SHARD_BYTES,
-        format=format,
-        codec=codec,
-        resources=Resources(task_cpus(read.operators, read.num_cpus)),
-    )
-
-
 @dataclass
 class _Read:
     """Where the rows of a stage come from."""
@@ -168,7 +194,7 @@ class _Read:
     operators: tuple[Operator, ...]
     identity: dict[str, Any] = field(default_factory=dict)
     paths: Sequence[str] = ()
-    rows: SourceRows | FileRows | None = None
+    rows: RowSource = field(default_factory=FileRows)
     num_cpus: float | None = None
     before: tuple[Upstream, ...] = ()
     exchange: ExchangeRead | None = None
@@ -195,7 +221,8 @@ def _read_sources(read: _Read, plan: Plan, *, runs: bool, named: bool) -> None:
         read.rows = SourceRows(cut, [one.view for one in of], size)
     elif named and all(isinstance(source, Files) for source in sources):
         first, read.paths = cast(Files, sources[0]), [path for one in sources for path in one.paths]
-        view, how = of[0].view, first.reading(of[0].view)
+        view = of[0].view
+        how = first.reading(view)
         read.rows = FileRows(None if view.columns is None else dict.fromkeys(view.columns), how=how)
         read.identity["read"] = how.identity()
         return
@@ -207,50 +234,45 @@ def _read_sources(read: _Read, plan: Plan, *, runs: bool, named: bool) -> None:
 # Exchanges
 
 
-def map_stages(plan: Exchanged, owner: Owner | None = None) -> list[Upstream]:
+def map_stages(plan: Exchanged, owner: Owner = DATASET) -> list[Upstream]:
     """Returns the stages that write the run files of an exchange, in merge order."""
     how = plan.how
     found: list[Upstream] = []
     for side, below in enumerate(plan.inputs):
         for operator in how.prepare(side):
             below = Apply(below, operator)
+        folds = how.folds(side)
+        runs = RunSettings(how.orders[side], partial(how.fold, side) if folds else None, how.reason, how.even)
+        told = how.identity() if folds else None
         for number, branch in enumerate(_branches(below)):
-            branch = _apart(branch, number)
-            spec, _ = stage_of(branch, OutputFormat.RUN, NOT_RUN, None if owner is None else owner.below(len(found)))
-            order = how.orders[side]
-            fold = partial(how.fold, side) if how.folds(side) else None
-            spec = replace(
-                spec,
-                name=f"{how.name}: map" if owner is None else f"{spec.name}: {how.name}: map",
-                # What becomes of its rows afterwards is nothing to it, but for how they are put in order and together.
-                identity={
-                    **spec.identity,
-                    "job": "map",
-                    "order": order.identity(),
-                    "fold": how.identity() if how.folds(side) else None,
-                },
-                output_schema=_known_schema(branch),
-                runs=RunSettings(order, fold, how.reason, how.even, chunk_bytes(spec)),
-            )
+            spec = _run_files(_apart(branch, number), owner.below(len(found)), f"{how.name}: map", "map", runs, told)
             found.append(Upstream(with_memory(spec), side=side))
     return found
 
 
-def _marks_stages(plan: Marked, owner: Owner | None, which: int, before: int) -> list[Upstream]:
+def _marks_stages(plan: Marked, owner: Owner, which: int, before: int) -> list[Upstream]:
     """Returns the stages that write the marks of a step, the `which`th that goes by some, in the order that it wants
     them. As many stages come `before` them."""
     step = plan.step
-    found: list[Upstream] = []
-    for branch in _branches(plan.marks):
-        above = None if owner is None else owner.below(before + len(found))
-        spec, _ = stage_of(branch, OutputFormat.RUN, NOT_RUN, above)
-        order = step.order.identity()
-        told = {**spec.identity, "job": "marks", "order": order, "fold": step.identity() if step.folds else None}
-        runs = RunSettings(step.order, step.fold if step.folds else None, chunk_bytes=chunk_bytes(spec))
-        name = f"{step.name}: marks" if owner is None else f"{spec.name}: {step.name}: marks"
-        spec = replace(spec, name=name, identity=told, output_schema=_known_schema(branch), runs=runs)
-        found.append(Upstream(spec, marks=which))
-    return found
+    runs, told = RunSettings(step.order, step.fold if step.folds else None), step.identity() if step.folds else None
+    specs = [
+        _run_files(branch, owner.below(before + number), f"{step.name}: marks", "marks", runs, told)
+        for number, branch in enumerate(_branches(plan.marks))
+    ]
+    return [Upstream(spec, marks=which) for spec in specs]
+
+
+def _run_files(plan: Plan, owner: Owner, text: str, job: str, runs: RunSettings, fold: Any) -> StageSpec:
+    """Returns the stage that writes a plan's rows to run files. `fold` is the identity of what puts some together."""
+    spec = stage_of(plan, OutputFormat.RUN, NOT_RUN, owner)
+    return replace(
+        spec,
+        name=owner.title(text),
+        # What becomes of its rows afterwards is nothing to it, but for how they are put in order and together.
+        identity={**spec.identity, "job": job, "order": runs.order.identity(), "fold": fold},
+        output_schema=_known_schema(plan),
+        runs=replace(runs, chunk_bytes=chunk_bytes(spec)),
+    )
 
 
 def chunk_bytes(spec: StageSpec) -> int:
@@ -302,29 +324,26 @@ def _known_schema(plan: Plan) -> Any:
 
 
 def _seeded(
-    plan: Plan, format: OutputFormat, codec: str, owner: Owner | None, identity: Mapping[str, Any], seed: int
+    plan: Plan, format: OutputFormat, codec: str, owner: Owner, identity: Mapping[str, Any], seed: int
 ) -> StageSpec:
     """Returns the stage of a plan with a seed. Who asked for none asks for none the next time: its `identity` is the
     same, as is the job."""
-    with_seed, _ = stage_of(seeded(plan, seed), format, codec, owner)
-    return replace(with_seed, identity=identity)
+    return replace(stage_of(seeded(plan, seed), format, codec, owner), identity=identity)
 
 
 # Limits, and what reads files
 
 
-def _limited(
-    base: Limit, after: tuple[Operator, ...], format: OutputFormat, codec: str
-) -> tuple[StageSpec, Sequence[str]]:
+def _limited(base: Limit, after: tuple[Operator, ...], format: OutputFormat, codec: str) -> StageSpec:
     """Returns the stage that writes what `after` makes of the first rows."""
     runs = format is OutputFormat.RUN
     # How far a limit reaches is told by pieces, which then have to be the same ones.
     below = pinned(base.input) if runs else base.input
-    inner, paths = stage_of(below, format, codec)
+    inner = stage_of(below, format, codec)
     of = fusions(below)
     assert of is not None
     told = [operator.identity() for operator in after]
-    spec = replace(
+    return replace(
         inner,
         identity={**inner.identity, "limit": base.rows, "after": told},
         parameters={**inner.parameters, "limit": base.rows, "after": [operator.name for operator in after]},
@@ -333,4 +352,3 @@ def _limited(
         operator=Pipeline((*of[0].operators, *after)),
         limit=FirstRows(base.rows, of, after, by_rank=not inner.rows.grows),
     )
-    return spec, paths

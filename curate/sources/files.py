@@ -38,7 +38,7 @@ from curate.sources.upstream import holes_in, refuse_holes, warn_of_holes
 from curate.storage.open import open_store
 from curate.storage.protocol import Object, Store
 from curate.tasks.shard import Shard, SliceKind
-from curate.units import format_bytes
+from curate.units import format_bytes, format_count
 
 READERS = 8
 """Footers that are read at once."""
@@ -173,8 +173,8 @@ class Files(FileShards):
         # Where a Parquet file can be cut, its row groups tell.
         about = "about " if split and self.format is Format.PARQUET else ""
         return (
-            f"{_counted(len(sizes), 'file')}, {format_bytes(int(sizes.sum()))}{' compressed' if packed else ''}, "
-            f"{about}{_counted(shards, 'shard')}"
+            f"{format_count(len(sizes), 'file')}, {format_bytes(int(sizes.sum()))}{' compressed' if packed else ''}, "
+            f"{about}{format_count(shards, 'shard')}"
         )
 
     def pruned(self, view: Projection) -> str:
@@ -189,8 +189,8 @@ class Files(FileShards):
 
         with ThreadPoolExecutor(READERS) as pool:
             left, there = map(sum, zip(*pool.map(groups, items), strict=True))
-        where = "" if len(items) == len(self.listing) else f" in the first {_counted(len(items), 'file')}"
-        return f"{left:,} of {_counted(there, 'row group')} left{where}"
+        where = "" if len(items) == len(self.listing) else f" in the first {format_count(len(items), 'file')}"
+        return f"{left:,} of {format_count(there, 'row group')} left{where}"
 
 
 def files(
@@ -317,12 +317,3 @@ def _ranges(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
     for _, run in groupby(enumerate(numbers), offset):
         members = [number for _, number in run]
         yield members[0], members[-1] + 1
-
-
-def _counted(number: int, what: str) -> str:
-    """Returns a number of things.
-
-    >>> _counted(1, "file"), _counted(2000, "file")
-    ('1 file', '2,000 files')
-    """
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -128,10 +128,6 @@ class FileRows(InputFiles):
         self, shard: Shard, rank: int, given: Any, batch_rows: int, tally: ShardBooks, store_of: StoreOf
     ) -> Iterator[tuple[str, int, Iterator[Any]]]:
         del given
-        yield shard.id, rank, self.rows(shard, batch_rows, tally, store_of)
-
-    def rows(self, shard: Shard, batch_rows: int, tally: ShardBooks, store_of: StoreOf) -> Iterator[pa.Table]:
-        """Yields the rows of a shard, which are booked as they are taken; those that do not fit are bad."""
         encoding = self.encoding(shard.uri)
         tables = read(
             store_of(shard.uri),
@@ -144,7 +140,7 @@ class FileRows(InputFiles):
             batch_rows=batch_rows,
             on_bad_row=tally.bad_row,
         )
-        return counted(tables, tally)
+        yield shard.id, rank, counted(tables, tally)
 
 
 def first_schema(

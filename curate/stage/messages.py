@@ -38,28 +38,20 @@ class TaskInput:
     def __reduce__(self) -> tuple[Any, ...]:
         # Plain tuples and bytes: a frozen dataclass with slots is pickled by Python code, which took longer than all
         # else that the driver does for a task.
-        shards = [(rank, *shard_row(shard)) for rank, shard in self.shards]
-        schema = None if self.schema is None else self.schema.serialize().to_pybytes()
-        sides = {name: schema.serialize().to_pybytes() for name, schema in self.sides.items()}
-        how = (self.asks, dict(self.over), self.says_ready)
-        return _task_input, (shards, self.attempt, schema, self.last, sides, self.given, *how)
+        plain = {
+            "shards": [(rank, *shard_row(shard)) for rank, shard in self.shards],
+            "schema": None if self.schema is None else self.schema.serialize().to_pybytes(),
+            "sides": {name: schema.serialize().to_pybytes() for name, schema in self.sides.items()},
+            "over": dict(self.over),
+        }
+        return _task_input, ({name: plain.get(name, getattr(self, name)) for name in self.__slots__},)
 
 
-def _task_input(
-    shards: list[tuple[Any, ...]],
-    attempt: int,
-    schema: bytes | None,
-    last: bool,
-    sides: Mapping[str, bytes],
-    given: tuple[Any, ...],
-    asks: bool,
-    over: Mapping[str, str],
-    says_ready: bool,
-) -> TaskInput:
-    made = tuple((rank, Shard(*values)) for rank, *values in shards)
-    held = {name: _schema(data) for name, data in sides.items()}
-    main = None if schema is None else _schema(schema)
-    return TaskInput(made, attempt, main, last, held, given, asks, over, says_ready)
+def _task_input(values: dict[str, Any]) -> TaskInput:
+    values["shards"] = tuple((rank, Shard(*row)) for rank, *row in values["shards"])
+    values["schema"] = None if values["schema"] is None else _schema(values["schema"])
+    values["sides"] = {name: _schema(data) for name, data in values["sides"].items()}
+    return TaskInput(**values)
 
 
 @lru_cache(maxsize=64)

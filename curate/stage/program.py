@@ -256,16 +256,16 @@ class StageProgram:
     ) -> Iterator[Any]:
         """Yields what a shard becomes, and `ShardWaits` while it waits for what is not there now. `numbers` has one for
         each batch that may be read; None: all may. `waiting` is as for `wait_between`."""
-        parts = self.spec.rows.parts(shard, how.rank, given, self.spec.batch_rows, tally, self._store)
-        contexts = (
-            # The number first: what is not asked for any more is not read.
-            (
-                replace(how, shard=name, rank=rank),
-                some if numbers is None else (one for _, one in zip(numbers, some, strict=False)),
-            )
-            for name, rank, some in parts
-        )
-        made = stage_tables(self.spec.operator, contexts, tally, meters)
+
+        def parts() -> Iterator[tuple[ShardContext, Iterator[Any]]]:
+            read = self.spec.rows.parts(shard, how.rank, given, self.spec.batch_rows, tally, self._store)
+            for name, rank, batches in read:
+                if numbers is not None:
+                    # The number first: what is not asked for any more is not read.
+                    batches = (one for _, one in zip(numbers, batches, strict=False))
+                yield replace(how, shard=name, rank=rank), batches
+
+        made = stage_tables(self.spec.operator, parts(), tally, meters)
         made = wait_between(made, tally, self.clock, how.rank, word_s=self._word_s, **waiting)
         # Extra outputs are those of the stage that ends the job.
         return made if self.spec.runs is None else (one for one in made if not isinstance(one, SideTable))

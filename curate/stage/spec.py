@@ -55,10 +55,8 @@ class Upstream:
     spec: StageSpec
     path: str | None = None
     """Its output prefix, which outlives the job: a checkpoint. None: one among the job's own stages."""
-    inputs: tuple[str, ...] = ()
-    """The files that a checkpoint is made of, as they were named; empty: what the run is given, or `spec.rows`."""
     listing: Any = None
-    """Those files once they were listed: uri, size and generation."""
+    """The files that a checkpoint is made of, once they were listed: uri, size and generation."""
     side: int = 0
     """The input of the exchange that its rows are of: the first, the second, ..."""
     marks: int | None = None
@@ -113,6 +111,8 @@ class StageSpec:
     and kept in `job.json`."""
     runs: RunSettings | None = None
     """How its outputs are sorted, if they are run files."""
+    inputs: tuple[str, ...] = ()
+    """The files that it reads, or its checkpoint, as they were named; empty: what the run is given, or `rows`."""
     before: tuple[Upstream, ...] = ()
     """The stages that are run first, and whose outputs this one reads: run files, or those of a checkpoint as files."""
     exchange: ExchangeRead | None = None

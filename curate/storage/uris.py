@@ -20,16 +20,16 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
 
-def normalise(uri: str, *, keep_slash: bool = False) -> str:
-    """Returns the one spelling of `uri`: absolute, without `file://`, ending in `/` only if asked to keep that.
+def normalise(uri: str) -> str:
+    """Returns the one spelling of `uri`: absolute, without `file://`, without a `/` at the end.
 
     A local path is resolved against the working directory, `..` included; nothing is percent-decoded, links stay.
     Raises ConfigError for an unknown scheme, a missing bucket, a `.` or `..` in a key, or a control character.
 
     >>> normalise("gcs://bucket/reddit/")
     'gs://bucket/reddit'
-    >>> normalise("file:///data/x/../y/", keep_slash=True)
-    '/data/y/'
+    >>> normalise("file:///data/x/../y/")
+    '/data/y'
     """
     if not uri:
         raise ConfigError("an empty URI was given; expected gs://bucket/key, memory://bucket/key or a local path")
@@ -50,8 +50,7 @@ def normalise(uri: str, *, keep_slash: bool = False) -> str:
                     raise ConfigError(f"{uri!r} names the host {host!r}; a local path is file:///absolute/path")
                 path = "/" + rest
         # abspath keeps two leading slashes, as POSIX allows it to.
-        clean = "/" + os.path.abspath(path).lstrip("/")  # noqa: PTH100
-        return clean + "/" if keep_slash and path.endswith("/") and clean != "/" else clean
+        return "/" + os.path.abspath(path).lstrip("/")  # noqa: PTH100
     if scheme not in SCHEMES:
         raise ConfigError(
             f"{uri!r} has the scheme {scheme!r}, which curate cannot store to{did_you_mean(scheme, SCHEMES)}; "
@@ -66,8 +65,7 @@ def normalise(uri: str, *, keep_slash: bool = False) -> str:
         raise ConfigError(
             f"{uri!r} has a '.' or '..' in its key; an object store takes these literally; write the full key"
         )
-    clean = f"{'memory' if scheme == 'memory' else 'gs'}://{bucket}{slash}{key}"
-    return clean if keep_slash else clean.rstrip("/")
+    return f"{'memory' if scheme == 'memory' else 'gs'}://{bucket}{slash}{key}".rstrip("/")
 
 
 def join(root: str, *parts: str) -> str:
@@ -78,18 +76,6 @@ def join(root: str, *parts: str) -> str:
     """
     joined = "/".join(part.strip("/") for part in parts if part.strip("/"))
     return f"{root.rstrip('/')}/{joined}" if joined else root
-
-
-def relative(uri: str, root: str) -> str:
-    """Returns the part of `uri` below the directory `root`. Raises ConfigError if it is not below it.
-
-    >>> relative("/data/in/2024/a.parquet", "/data/in")
-    '2024/a.parquet'
-    """
-    directory = root.rstrip("/") + "/"
-    if not uri.startswith(directory) or len(uri) == len(directory):
-        raise ConfigError(f"{uri!r} is not below {directory!r}; expected a name that starts with it")
-    return uri[len(directory) :]
 
 
 def is_local(uri: str) -> bool:

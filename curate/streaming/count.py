@@ -5,8 +5,7 @@ All shards before the last one give all their rows, so what has to be known is t
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +13,7 @@ import pyarrow as pa
 from curate.pipeline.step import task_cpus
 from curate.plan.physical import at_most
 from curate.runtime.backends import make_backend
-from curate.runtime.protocol import Pool, PoolSpec, Resources
+from curate.runtime.protocol import Resources
 from curate.sources.shards import NumberedPiece
 from curate.stage.fusion import FirstRows
 from curate.stage.spec import MEMORY_BUDGET
@@ -42,7 +41,7 @@ def decide(limit: FirstRows, backend: str) -> Mapping[str, Any]:
 def _counted(limit: FirstRows, name: str) -> Iterator[tuple[str, int]]:
     """Yields shards in order with how many rows they give, of which no more are counted than the limit."""
     limited = tuple(at_most(one, limit.rows) for one in limit.fusions)
-    program = _Counting(StreamProgram(limited, COUNTED_BYTES), limit.rows)
+    program = _Counting(limited, COUNTED_BYTES)
     pieces = ((one,) for bundle in ranked_pieces(limit.fusions) for one in bundle)
     backend = make_backend(name)
     try:
@@ -53,26 +52,9 @@ def _counted(limit: FirstRows, name: str) -> Iterator[tuple[str, int]]:
         backend.close()
 
 
-class _Counting:
-    """Counts the rows that a shard gives, up to some number."""
+class _Counting(StreamProgram):
+    """Tells how many rows each piece gives."""
 
-    def __init__(self, reading: StreamProgram, most: int) -> None:
-        self.key = f"count-{uuid.uuid4().hex}"
-        self._reading = reading
-        self._most = most
-
-    @property
-    def pools(self) -> tuple[PoolSpec, ...]:
-        return self._reading.pools
-
-    def connect(self, pools: Sequence[Pool]) -> None:
-        self._reading.connect(pools)
-
-    def run(self, payload: tuple[NumberedPiece]) -> Iterator[pa.Table]:
-        rows = 0
-        for block in self._reading.run(payload):
-            if isinstance(block, pa.Table):
-                rows += block.num_rows
-                if rows >= self._most:
-                    break
+    def run(self, payload: tuple[NumberedPiece, ...]) -> Iterator[pa.Table]:
+        rows = sum(block.num_rows for block in super().run(payload) if isinstance(block, pa.Table))
         yield pa.table({"shard": [payload[0].piece.id], "rows": [rows]})

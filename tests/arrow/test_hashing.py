@@ -14,7 +14,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.arrow.hashing import digest_rows, hash_bytes, hash_rows, hash_words, random_keys
+from curate.arrow.hashing import digest_rows, hash_bytes, hash_words, random_keys
 from curate.errors import ConfigError
 
 GOLDEN_HASHES = [
@@ -23,27 +23,27 @@ GOLDEN_HASHES = [
     0x624F497F27C3A1C5,
     0x8FF1E11FAA877B28,
     0x3218B4A2B41EF08A,
-    0xB41511F2B489E4BD,
+    0xBD9F6D6AF340915D,
     0x5E308119A384F717,
-    0xAD6B85CE06D2D410,
+    0x964799CF1BA5FCFF,
     0xD5B90C809644D2A0,
     0x8919D9816AE1A623,
-    0xFF1B51E8C23EBB72,
+    0x4DEA0DE4910B1DD0,
     0x6C5221477BFB1C48,
 ]
 GOLDEN_LARGE = 0x01B7D6AF7077D698
-GOLDEN_TEXT = (0x0B1E3FA6CA5DE974, 0x20B128831E47A032, 0xEDAFF335BF69F13B)
+GOLDEN_TEXT = (0x20B128831E47A032, 0xEDAFF335BF69F13B)
 GOLDEN_ROWS = [0xD98C6FDC9BD6487E, 0xDC19C0E837F0AD76]
 GOLDEN_KEYS = [0xE24429C78D7F9371, 0x80E8334C74F6E928, 0x78BC0913718C65F6]
 
 WORDS = st.integers(0, 2**64 - 1)
 
 
-def one(value: Any, type: pa.DataType | None = None, seed: int = 0) -> tuple[int, int, int]:
-    """All hashes of one value."""
+def one(value: Any, type: pa.DataType | None = None, seed: int = 0) -> tuple[int, int]:
+    """Both words of the hash of one value."""
     table = pa.table({"a": pa.array([value], type)})
     low, high = digest_rows(table, ["a"], seed)
-    return int(hash_rows(table, ["a"], seed)[0]), int(low[0]), int(high[0])
+    return int(low[0]), int(high[0])
 
 
 @given(st.lists(WORDS, min_size=1), WORDS)
@@ -79,7 +79,7 @@ def test_what_is_not_the_same_is_told_apart() -> None:
         ([0, 0], None), ([None], pa.list_(pa.int64())), ({"x": 0}, None), ({"x": None}, None), ({"x": {"x": 0}}, None),
         ("0", None), (b"0", None), ([""], None), (["", ""], None), ("\x00", None), ("\x00" * 8, None),
     ]  # fmt: skip
-    for number in range(3):
+    for number in range(2):
         assert len({one(*value)[number] for value in values}) == len(values)
 
 
@@ -113,14 +113,13 @@ def test_how_a_value_is_held_does_not_matter(values: list[Any], types: list[pa.D
     wanted = [lane.tolist() for lane in digest_rows(pa.table({"a": plain}), ["a"])]
     for form in forms:
         assert [lane.tolist() for lane in digest_rows(pa.table({"a": form}), ["a"])] == wanted, form
-        assert hash_rows(pa.table({"a": form}), ["a"]).tolist() == hash_rows(pa.table({"a": plain}), ["a"]).tolist()
 
 
 def test_zero_has_no_sign_and_there_is_one_nan() -> None:
     """-0.0 is 0.0, and NaN of any bits is NaN."""
     assert one(-0.0) == one(0.0)
     odd = np.array([0x7FF8000000000001, 0xFFF8000000000000, 0x7FF8000000000000], np.uint64).view(np.float64)
-    assert len(set(hash_rows(pa.table({"a": odd}), ["a"]).tolist())) == 1
+    assert [len(set(lane.tolist())) for lane in digest_rows(pa.table({"a": odd}), ["a"])] == [1, 1]
 
 
 VALUES = st.recursive(
@@ -145,15 +144,16 @@ def test_rows_are_equal_where_all_their_values_are(lists: list[Any], texts: list
 def test_order_and_number_of_columns_count() -> None:
     """(a, b) is not (b, a), and ("x", "") is not ("", "x")."""
     table = pa.table({"a": ["x", ""], "b": ["", "x"]})
-    hashes = [hash_rows(table, columns)[0] for columns in (["a", "b"], ["b", "a"], ["a"], ["a", "a"], [])]
+    hashes = [digest_rows(table, columns)[0][0] for columns in (["a", "b"], ["b", "a"], ["a"], ["a", "a"], [])]
     assert len(set(map(int, hashes))) == 5
-    assert hash_rows(table, ["a", "b"])[0] == hash_rows(table, ["b", "a"])[1]
+    assert digest_rows(table, ["a", "b"])[0][0] == digest_rows(table, ["b", "a"])[0][1]
 
 
 def test_another_seed_is_another_hash() -> None:
     """Nothing of the hashes of one seed is found among those of another."""
     table = pa.table({"a": range(1000)})
-    assert not set(hash_rows(table, ["a"], 1).tolist()) & set(hash_rows(table, ["a"], 2).tolist())
+    for one, other in zip(digest_rows(table, ["a"], 1), digest_rows(table, ["a"], 2), strict=True):
+        assert not set(one.tolist()) & set(other.tolist())
 
 
 def test_bits_are_even() -> None:
@@ -167,9 +167,9 @@ def test_what_cannot_be_hashed_is_refused() -> None:
     """The error names the column, what was found, and what to do."""
     union = pa.UnionArray.from_dense(pa.array([0], pa.int8()), pa.array([0], pa.int32()), [pa.array([1])])
     with pytest.raises(ConfigError, match=r"column 'a': it is dense_union<.*leave it out"):
-        hash_rows(pa.table({"a": union}), ["a"])
+        digest_rows(pa.table({"a": union}), ["a"])
     with pytest.raises(ConfigError, match="no column 'b' to hash; there are a"):
-        hash_rows(pa.table({"a": [1]}), ["b"])
+        digest_rows(pa.table({"a": [1]}), ["b"])
     with pytest.raises(ConfigError, match=r"seed is -1, expected a whole number from 0 to 2\*\*64 - 1"):
         random_keys(-1, "a", 0, 1)
 

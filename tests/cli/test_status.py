@@ -22,10 +22,11 @@ from curate.cli import status as rendering
 from curate.cli.main import cli, main
 from curate.cli.status import show_all, show_job
 from curate.ledger import layout
+from curate.ledger.heartbeat import NEWEST_RUNS
 from curate.ledger.run_log import whereabouts
 from curate.observe import job as looking
 from curate.observe import registry
-from curate.observe.job import NEWEST_RUNS, read_status
+from curate.observe.job import read_status
 from curate.storage import memory
 from curate.storage.open import open_store
 from curate.tasks.books import Books
@@ -561,17 +562,7 @@ def test_a_terminal_without_unicode_gets_a_bar_too(clock: FakeClock, monkeypatch
 
 def test_all_but_one_of_a_million_is_not_a_hundred_percent(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Percentages are rounded down."""
-    status = looking.job_status(
-        "toxicity",
-        "/out",
-        total=1_000_000,
-        done=999_999,
-        bytes_total=1,
-        bytes_done=1,
-        heartbeats=[],
-        summary=None,
-        now=0,
-    )
+    status = looking.job_status(looking.JobCounts("toxicity", "/out", 1_000_000, 999_999, 1, 1), [], None, 0)
     shown = Shown(monkeypatch, 80, terminal=True)
     rendering._render(rendering.Console(highlight=False), status, clock.now())
     assert shown.lines()[1] == "█" * 39 + "░ 999,999 of 1,000,000 shards (99.9 %)"

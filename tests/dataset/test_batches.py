@@ -3,6 +3,7 @@ ahead within bounds, and whoever stops early leaves nothing behind."""
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import gc
 import importlib.util
@@ -334,13 +335,15 @@ class TestAhead:
     def test_an_error_of_what_makes_batches(self, closed: list[InlineBackend]) -> None:
         """All has ended when it is heard of."""
 
+        class Plain(consuming.Batches):
+            _blocks = staticmethod(curate.range(9)._blocks)
+            _around = staticmethod(contextlib.nullcontext)
+
         def form(table: pa.Table) -> None:
             raise Unusual(f"{table.num_rows} rows")
 
-        how = {"prefetch_batches": 1, "drop_last": False, "batch_size": 5, "form": form}
-        shuffle = {"local_shuffle_buffer_size": None, "local_shuffle_seed": None}
         with pytest.raises(Unusual, match="5 rows") as caught:
-            next(consuming.iter_batches(curate.range(9)._blocks, **how, **shuffle))  # type: ignore[arg-type]
+            next(Plain()._formed(form, 1, 5, False, None, None))
         assert len(closed) == 1
         assert caught.value.__traceback__ is not None  # it is held, and with it all frames
 

@@ -130,6 +130,8 @@ TYPES: dict[str, pa.Array] = {
     "dictionary, ordered": of(pa.dictionary(pa.int16(), pa.string(), ordered=True), "a", "b", "a", "c", "b"),
     "dictionary of numbers": of(pa.dictionary(pa.int32(), pa.int16()), 5, 6, 5, 7, 6),
     "dictionary of dates": of(pa.date32(), *(date(2026, 1, n) for n in (1, 2, 1, 3, 2))).dictionary_encode(),
+    "dictionary of durations": numbers(pa.duration("ms"), -1, 1, -1, 86_400_001, 1).dictionary_encode(),
+    "dictionary of times": numbers(pa.timestamp("ns", "UTC"), -1, 1, -1, 5, 1).dictionary_encode(),
     "runs": pc.run_end_encode(of(pa.string(), "a", "a", "b", "b", "b"), run_end_type=pa.int16()),
     "runs of numbers": pc.run_end_encode(of(pa.int8(), 1, 1, 2, 2, 2)),
     "tensor": pa.FixedShapeTensorArray.from_numpy_ndarray(TENSOR),

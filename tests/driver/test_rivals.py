@@ -15,19 +15,15 @@ from hypothesis import strategies as st
 from curate.driver.rivals import (
     BETWEEN_LOOKS_S,
     LONG_SILENT_S,
-    NEWEST_RUNS,
     OVERWRITE_SILENT_S,
-    DriverHeartbeat,
     Liveness,
-    ProcessState,
-    beat_of,
     first_look,
-    process_here,
     refuse_rivals,
     running_drivers,
     second_look,
 )
 from curate.errors import ConfigError
+from curate.ledger.heartbeat import NEWEST_RUNS, Heartbeat, Process, ProcessState, process_started
 from curate.ledger.ledger import Ledger
 from curate.ledger.run_log import HEARTBEAT_S, whereabouts
 from tests.support.fakes import FakeClock
@@ -36,28 +32,28 @@ from tests.support.ledgers import heartbeat, make_job
 NOW = 1_700_000_000.0
 
 beats = st.builds(
-    DriverHeartbeat,
+    Heartbeat,
     run_id=st.just("r"),
-    running=st.booleans(),
+    started=st.just(0.0),
     updated=st.integers(int(NOW - 2 * OVERWRITE_SILENT_S), int(NOW) + 100),
-    process=st.sampled_from(ProcessState),
+    state=st.sampled_from(["running", "failed", "complete"]),
 )
 
 
-@given(beats, st.sampled_from([LONG_SILENT_S, OVERWRITE_SILENT_S]))
-def test_what_one_look_tells(beat: DriverHeartbeat, silent_s: float) -> None:
+@given(beats, st.sampled_from(ProcessState), st.sampled_from([LONG_SILENT_S, OVERWRITE_SILENT_S]))
+def test_what_one_look_tells(beat: Heartbeat, process: ProcessState, silent_s: float) -> None:
     """Over is gone; of one that says it runs, its process decides; where that is not known, only a long silence."""
     if not beat.running:
         expected = Liveness.GONE
-    elif beat.process is not ProcessState.UNKNOWN:
-        expected = Liveness.GONE if beat.process is ProcessState.GONE else Liveness.ALIVE
+    elif process is not ProcessState.UNKNOWN:
+        expected = Liveness.GONE if process is ProcessState.GONE else Liveness.ALIVE
     else:
         expected = Liveness.GONE if beat.updated + silent_s < NOW else Liveness.UNCLEAR
-    assert first_look(beat, NOW, silent_s) is expected
+    assert first_look(beat, process, NOW, silent_s) is expected
 
 
 @given(beats, beats)
-def test_what_a_second_look_tells(before: DriverHeartbeat, after: DriverHeartbeat) -> None:
+def test_what_a_second_look_tells(before: Heartbeat, after: Heartbeat) -> None:
     """Alive is who says that it runs and said so again, earlier or later by its own clock."""
     alive = after.running and after.updated != before.updated
     assert second_look(before, after) is (Liveness.ALIVE if alive else Liveness.GONE)
@@ -82,19 +78,20 @@ def test_the_wait_is_longer_than_a_heartbeat() -> None:
 )
 def test_a_process_of_this_host(change: Mapping[str, Any], expected: ProcessState) -> None:
     """Gone if nobody has the number, or somebody else who started later; a run of this process itself may be over."""
-    assert process_here(whereabouts() | change) is expected
+    assert Process.of(whereabouts() | change).state() is expected
 
 
 def test_another_process_of_this_host_is_alive() -> None:
-    from curate.ledger.process import process_started
-
     parent = os.getppid()
-    assert process_here(whereabouts() | {"pid": parent, "pid_started": process_started(parent)}) is ProcessState.ALIVE
+    assert (
+        Process.of(whereabouts() | {"pid": parent, "pid_started": process_started(parent)}).state()
+        is ProcessState.ALIVE
+    )
 
 
 @pytest.mark.parametrize("value", [{}, {"updated": "now", "shards": {}}, {"updated": 1.0}, {"updated": 1, "shards": 7}])
 def test_a_heartbeat_that_makes_no_sense_says_nothing(value: dict[str, Any]) -> None:
-    assert beat_of("r", value, lambda _: ProcessState.UNKNOWN) is None
+    assert Heartbeat.of("r", value) is None
 
 
 class Store:
@@ -163,7 +160,7 @@ def test_a_run_without_a_heartbeat_has_only_begun(tmp_path: Path) -> None:
     ledger.create_json("_curate/runs/new/run.json", about | whereabouts() | {"pid": 2**22 + 1, "pid_started": "7"})
     ledger.create_json("_curate/runs/far/run.json", about | {"run_id": "far", "host": "far", "pid": 3})
     found = running_drivers(ledger, ["new", "far", "neither"], FakeClock(NOW), wait=False)
-    assert [(beat.run_id, beat.done, beat.total) for beat, _ in found] == [("far", 2, 9)]
+    assert [(beat.run_id, beat.shards["done"], beat.shards["total"]) for beat, _ in found] == [("far", 2, 9)]
 
 
 def test_only_the_newest_runs_are_looked_at(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from curate.arrow.order import Order, SortKey
 from curate.arrow.sizes import row_bytes
 from curate.errors import ConfigError, CorruptInput, DamagedRun, SchemaMismatch
 from curate.exchange import chunks as gathered
-from curate.exchange.run_file import RunFile, RunWriter, read_run_record
+from curate.exchange.run_file import RunFile, RunWriter
 from curate.formats.record import OutputFormat, read_record
 from curate.formats.write.writer import make_writer, suffix
 from curate.storage.local import LocalStore
@@ -331,16 +331,15 @@ def test_the_record_is_read_with_one_small_read(memory: Place) -> None:
         writer.close(record)
         stored = memory.put(sink.getvalue())
         before = memory.store.calls.copy()
-        assert read_run_record(memory.store, stored) == record
-        assert memory.store.calls.since(before).get == reads
         assert read_record(memory.store, stored, OutputFormat.RUN, "none") == record
+        assert memory.store.calls.since(before).get == reads
         assert RunFile.open(memory.store, stored).record == record
     for data in (b"", b"something else" * 20, SMALL[:-1]):
-        assert read_run_record(memory.store, memory.put(data)) is None
+        assert read_record(memory.store, memory.put(data), OutputFormat.RUN, "none") is None
     broken = bytearray(SMALL)
     broken[-70] ^= 1
     with pytest.raises(CorruptInput, match="the record it should carry is broken"):
-        read_run_record(memory.store, memory.put(bytes(broken)))
+        read_record(memory.store, memory.put(bytes(broken)), OutputFormat.RUN, "none")
 
 
 def test_another_version_is_refused(memory: Place) -> None:

@@ -105,10 +105,10 @@ def parts(out: Path) -> list[pa.Table]:
 
 
 def written(ds: Dataset, out: Path, backend: Any = None, **options: Any) -> list[pa.Table]:
-    spec, inputs = stages.stage_of(ds._plan, OutputFormat.PARQUET, None)
+    spec = stages.stage_of(ds._plan, OutputFormat.PARQUET, None)
     ended = run(
         spec,
-        RunOptions(inputs=tuple(inputs), output=str(out), backend="inline", **options),
+        RunOptions(inputs=spec.inputs, output=str(out), backend="inline", **options),
         backend=backend,
         clock=FakeClock(),
     )
@@ -210,8 +210,8 @@ class TestSort:
         (tmp_path / "in").mkdir()
         pq.write_table(pa.table({"n": [1, 2]}), tmp_path / "in" / "0.parquet")
         pq.write_table(pa.table({"n": ["a", "b"]}), tmp_path / "in" / "1.parquet")
-        spec, inputs = stages.stage_of(curate.read_parquet(tmp_path / "in").sort("n")._plan, OutputFormat.PARQUET, None)
-        options = RunOptions(inputs=tuple(inputs), output=str(tmp_path / "out"), backend="inline")
+        spec = stages.stage_of(curate.read_parquet(tmp_path / "in").sort("n")._plan, OutputFormat.PARQUET, None)
+        options = RunOptions(inputs=spec.inputs, output=str(tmp_path / "out"), backend="inline")
         with pytest.raises(ConfigError, match=r"the key 'n' is read as int64, and it is string in .*1\.parquet"):
             run(spec, options, clock=FakeClock())
         with pytest.raises(ConfigError, match="keys of several types have no order"):

@@ -75,7 +75,7 @@ def test_the_bytes_do_not_depend_on_the_tables_that_rows_come_in(
         parts = [pa.Table.from_pylist(content[a:b], schema) for a, b in itertools.pairwise(edges)]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(compress, "_PIECE_BYTES", limit)
-            patch.setattr(csv, "_ENCODE_ROWS", 7)
+            patch.setattr(csv.CsvOutput, "rows_at_once", 7)
             assert written(parts, codec, schema) == written([whole], codec, schema)
 
 

@@ -130,10 +130,10 @@ class Bench:
         return self.rows().sort("n").map_batches(after, batch_size=None)
 
     def options(self, ds: Dataset, name: str, **options: Any) -> tuple[Any, RunOptions]:
-        spec, inputs = plan_stages.stage_of(ds._plan, OutputFormat.PARQUET, None)
+        spec = plan_stages.stage_of(ds._plan, OutputFormat.PARQUET, None)
         out = name if "://" in name or name.startswith("/") else f"{self.root}/{name}"
         given: dict[str, Any] = {"backend": "inline", "confirm": lambda _: True} | options
-        return spec, RunOptions(inputs=tuple(inputs), output=out, **given)
+        return spec, RunOptions(inputs=spec.inputs, output=out, **given)
 
     def write(self, ds: Dataset | None = None, name: str = "out", *, backend: Any = None, **options: Any) -> Summary:
         """Runs a write; backoff takes no time."""

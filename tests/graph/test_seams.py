@@ -143,7 +143,8 @@ class Write:
             spec, inputs = job.spec(), [f"{self.root}/in"]
         else:
             ds = chained(curate.read_parquet(f"{self.root}/in"), self.names, self.root)
-            spec, inputs = plan_stages.stage_of(ds._plan, OutputFormat.PARQUET, None)
+            spec = plan_stages.stage_of(ds._plan, OutputFormat.PARQUET, None)
+            inputs = list(spec.inputs)
         with faulty_stores(watch, retry=None):
             ended = run(spec, RunOptions(inputs=tuple(inputs), **given), clock=FakeClock())
         return ended, watch

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 import pyarrow as pa
 import pytest
 
+from curate.driver.options import OPTIONS
 from curate.errors import ConfigError
 from curate.job.asset import Asset
 from curate.job.job import Job
@@ -266,7 +267,7 @@ class TestParameters:
     def test_an_annotation_that_is_not_visible_is_named(self) -> None:
         refused("an annotation cannot be understood", annotations={"x": "Nowhere"}, x=1)
 
-    @pytest.mark.parametrize("name", ["input", "output", "limit", "json", "yes", "max_in_flight", "help"])
+    @pytest.mark.parametrize("name", ["json", "dry_run", "yes", "help", *OPTIONS])
     def test_names_of_options_that_every_job_has_are_taken(self, name: str) -> None:
         refused(f"Made.{name}: every job has an option of that name", annotations={name: str}, **{name: "x"})
 

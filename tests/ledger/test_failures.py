@@ -15,10 +15,7 @@ from hypothesis import strategies as st
 
 from curate.ledger import failures
 from curate.ledger.failures import (
-    COPY_FAILED,
-    FAILED,
     KEPT_TRACEBACKS,
-    RETRY,
     Signature,
     Signatures,
     Tracebacks,
@@ -28,9 +25,11 @@ from curate.ledger.failures import (
     pattern,
     signature,
 )
-from curate.tasks.events import Launch, TaskId
+from curate.tasks.events import Launch, Outcome, TaskId
 from curate.tasks.failure import Failure, FailureKind, ShardRecord
 from tests.support.ledgers import make_shard
+
+COPY_FAILED, FAILED, RETRY = Outcome.COPY_FAILED, Outcome.FAILED, Outcome.RETRY
 
 WORD = st.sampled_from(["row", "column", "cannot", "parse", "value", "of", "the", "is", "large", "(see", "below)"])
 WORDS = st.lists(WORD, min_size=1, max_size=5)
@@ -176,7 +175,12 @@ class TestTracebacks:
 
 ERRORS = ("ValueError: bad row 1", "ValueError: bad row 2", "KeyError: 'x'")
 TRIES = st.lists(
-    st.tuples(st.integers(0, 5), st.sampled_from((FAILED, RETRY, COPY_FAILED)), st.sampled_from(ERRORS)), max_size=30
+    st.tuples(
+        st.integers(0, 5),
+        st.sampled_from((FAILED, RETRY, COPY_FAILED)),
+        st.sampled_from(ERRORS),
+    ),
+    max_size=30,
 )
 
 
@@ -192,7 +196,8 @@ class TestGroups:
         attempts: Counter[tuple[str, str]] = Counter()
         for rank in (rank for rank in range(5) if failed[rank]):
             last = max(
-                (n for n, one in enumerate(made) if one["index"] == rank and one["outcome"] == FAILED), default=-1
+                (n for n, one in enumerate(made) if one["index"] == rank and one["outcome"] == FAILED),
+                default=-1,
             )
             if last >= 0:
                 found = signature(made[last]["error"])

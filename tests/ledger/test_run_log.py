@@ -20,8 +20,8 @@ import structlog
 from curate.errors import ConfigError, JobReplacedError, StorageError, TransientStorageError
 from curate.ledger import layout, segments
 from curate.ledger.failures import KEPT_TRACEBACKS
+from curate.ledger.heartbeat import Process, ProcessState, process_started
 from curate.ledger.ledger import Ledger
-from curate.ledger.process import is_gone, process_started
 from curate.ledger.run_log import RunLog, new_run_id, whereabouts
 from curate.ledger.segments import Segments
 from curate.storage.memory import MemoryStore
@@ -106,6 +106,10 @@ def test_run_ids_sort_by_start_and_never_collide() -> None:
     assert len(set(ids)) == 300
     assert [one[:16] for one in ids] == [one[:16] for one in sorted(ids)]
     assert all(re.fullmatch(r"\d{8}T\d{6}Z-[0-9a-f]{6}", one) for one in ids)
+
+
+def is_gone(beat: dict[str, Any]) -> bool:
+    return Process.of(beat).state() is ProcessState.GONE
 
 
 def test_this_process_is_not_gone() -> None:

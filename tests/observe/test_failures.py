@@ -14,13 +14,15 @@ from hypothesis import strategies as st
 
 from curate.ledger import layout
 from curate.ledger.compression import compress
-from curate.ledger.failures import DONE, FAILED, RETRY
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import match_outputs
 from curate.observe.failures import JobFailures, failed_now, read_failures
 from curate.observe.job import NoJobError
+from curate.tasks.events import Outcome
 from tests.job.inline import refusing
 from tests.support.ledgers import SUFFIX, make_job
+
+DONE, FAILED, RETRY = Outcome.DONE, Outcome.FAILED, Outcome.RETRY
 
 TOTAL = 6
 IDS = [f"s{number:07d}" for number in range(TOTAL)]
@@ -93,7 +95,12 @@ class TestFailedNow:
         wrote.events("2-b", [event(1, DONE, 20.0), event(2, FAILED, 35.0)])
         assert failed(root) == [1]
 
-    @given(st.lists(st.tuples(st.integers(0, TOTAL + 2), st.sampled_from((FAILED, DONE, RETRY))), max_size=20))
+    @given(
+        st.lists(
+            st.tuples(st.integers(0, TOTAL + 2), st.sampled_from((FAILED, DONE, RETRY))),
+            max_size=20,
+        )
+    )
     def test_any_history(self, outcomes: list[tuple[int, str]]) -> None:
         """Whatever order segments are read in, and whatever ranks they tell of: the last outcome of each shard."""
         times = [(float(n), rank, outcome) for n, (rank, outcome) in enumerate(outcomes)]
@@ -119,7 +126,11 @@ class TestGroups:
         wrote.events("1-a", [event(rank, FAILED, 10.0 + rank) for rank in (1, 2, 3, 4)])
         wrote.failures(
             "1-a",
-            [whole(1, RETRY, 5.0), whole(1, FAILED, 11.0), whole(2, FAILED, 12.0, "ValueError: bad 'x'")],
+            [
+                whole(1, RETRY, 5.0),
+                whole(1, FAILED, 11.0),
+                whole(2, FAILED, 12.0, "ValueError: bad 'x'"),
+            ],
             [whole(3, FAILED, 13.0, "KeyError: 'y'"), whole(4, FAILED, 14.0)],
         )
         wrote.ledger.store.publish(wrote.ledger.uri(IDS[4] + SUFFIX), b"rows")

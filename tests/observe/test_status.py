@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from curate.ledger.heartbeat import NO_RATE, Heartbeat
 from curate.ledger.run_log import whereabouts
-from curate.observe.status import NO_RATE, JobStatus, RateWindow, job_status, run_status
+from curate.observe.status import JobCounts, JobStatus, RateWindow, job_status, run_status
 from curate.tasks.books import Books
 from tests.support.ledgers import heartbeat
 
@@ -28,17 +29,13 @@ def beat(run_id: str, state: str, *, started: float = NOW - 100, ago: float = 5.
 
 
 def status(*beats: dict[str, Any], total: int = 10, done: int = 4, summary: dict[str, Any] | None = None) -> JobStatus:
-    return job_status(
-        "toxicity",
-        "gs://b/out",
-        total=total,
-        done=done,
-        bytes_total=1000,
-        bytes_done=400,
-        heartbeats=beats,
-        summary=summary,
-        now=NOW,
-    )
+    return job_status(JobCounts("toxicity", "gs://b/out", total, done, 1000, 400), [*map(parsed, beats)], summary, NOW)
+
+
+def parsed(value: dict[str, Any]) -> Heartbeat:
+    found = Heartbeat.of(value["run_id"], value)
+    assert found is not None
+    return found
 
 
 # Runs
@@ -48,25 +45,25 @@ def status(*beats: dict[str, Any], total: int = 10, done: int = 4, summary: dict
 @pytest.mark.parametrize("ago", [0.0, 1e6])
 def test_a_run_that_ended_stays_as_it_ended(state: str, ago: float) -> None:
     """Silence is expected of it."""
-    assert run_status(beat("r", state, ago=ago), NOW).state == state
+    assert run_status(parsed(beat("r", state, ago=ago)), NOW).state == state
 
 
 @pytest.mark.parametrize(("ago", "state"), [(0.0, "running"), (60.0, "running"), (60.1, "stalled"), (1e6, "stalled")])
 def test_a_run_that_was_silent_for_a_minute_is_stalled(ago: float, state: str) -> None:
     """It says it runs; it has not been heard of."""
-    assert run_status(beat("r", "running", ago=ago), NOW).state == state
+    assert run_status(parsed(beat("r", "running", ago=ago)), NOW).state == state
 
 
 def test_a_clock_that_is_behind_makes_nobody_stalled() -> None:
     """The reader's clock may be behind the writer's."""
-    assert run_status(beat("r", "running", ago=-3600.0), NOW).state == "running"
+    assert run_status(parsed(beat("r", "running", ago=-3600.0)), NOW).state == "running"
 
 
 def test_a_run_whose_process_is_gone_is_stalled_at_once() -> None:
     """On the same host nobody has to wait for the minute to pass."""
     here = beat("r", "running", ago=1.0) | whereabouts()
-    assert run_status(here, NOW).state == "running"
-    assert run_status(here | {"pid_started": "1"}, NOW).state == "stalled"
+    assert run_status(parsed(here), NOW).state == "running"
+    assert run_status(parsed(here | {"pid_started": "1"}), NOW).state == "stalled"
 
 
 # Jobs

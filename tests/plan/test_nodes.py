@@ -18,6 +18,7 @@ import curate
 from curate.dataset.dataset import Dataset
 from curate.dataset.execute import blocks
 from curate.errors import ConfigError, SchemaMismatch
+from curate.plan.nodes import Checkpoint, Limit, Scan, name_of, transform, walk
 from curate.plan.physical import Tasks, lower
 from curate.runtime.inline import InlineBackend
 from curate.runtime.protocol import Program
@@ -366,3 +367,42 @@ def test_what_a_broadcast_join_adds_is_dropped_and_renamed(folder: Path) -> None
         assert ds.to_arrow().schema.names == ds.schema().names
         assert len(ds.take_all()) == ds.count()
     assert [row["q"] for row in joined.rename_columns({"m": "q"}).take_all()] == [10, 20]
+
+
+class TestNodes:
+    """One way over all nodes of a plan."""
+
+    def plan(self) -> Any:
+        first = curate.range(9).sort("id").limit(4).checkpoint("memory://nodes/kept")
+        return first.union(curate.range(3)).zip(curate.range(7)).dedup_exact("id").random_sample(1.0, seed=1)._plan
+
+    def test_all_are_met_the_last_one_first(self) -> None:
+        """Of what is read twice, marks after the rows; and not what is before a checkpoint, if that is asked for."""
+        plan = self.plan()
+        names = [name_of(node) for node in walk(plan)]
+        assert names[:3] == ["random_sample(1.0, seed=1)", "dedup_exact('id')", "hold"]
+        rows = ["hold", "zip", "union", "checkpoint('memory://nodes/kept')", "limit(4)", "sort(id)", "range(9)"]
+        assert names[2:9] == rows
+        assert names[9:11] == ["range(3)", "range(7)"]
+        assert names[12:21] == names[2:11]
+        before = {"limit(4)", "sort(id)", "range(9)"}
+        assert [name for name in names if name not in before] == [
+            name_of(node) for node in walk(plan, until=(Checkpoint,))
+        ]
+
+    def test_what_changes_nothing_makes_no_other_plan(self) -> None:
+        plan = self.plan()
+        assert transform(plan, lambda node: node) is plan
+        assert transform(plan, lambda node: Scan(node.source) if isinstance(node, Scan) else node) == plan
+
+    def test_the_first_ones_are_changed_first(self) -> None:
+        """What a change is given is made of what was changed; what it is not to look into stays as it is."""
+        plan = curate.range(9).limit(5).limit(4)._plan
+
+        def one_less(node: Any) -> Any:
+            return Limit(node.input, node.rows - 1) if isinstance(node, Limit) else node
+
+        assert transform(plan, one_less) == curate.range(9).limit(4).limit(3)._plan
+        kept = curate.range(9).limit(5).checkpoint("memory://nodes/kept").limit(4)._plan
+        changed = curate.range(9).limit(5).checkpoint("memory://nodes/kept").limit(3)._plan
+        assert transform(kept, one_less, until=(Checkpoint,)) == changed

@@ -513,7 +513,7 @@ def renamed(path: Path) -> Dataset:
 
 def test_a_dry_run_writes_nothing(folder: Path, tmp_path: Path) -> None:
     """Also where a stage has to come first."""
-    spec, inputs = stage_of(parquet(folder).zip(curate.range(40))._plan, OutputFormat.PARQUET, None)
-    options = RunOptions(inputs=tuple(inputs), output=str(tmp_path / "out"), backend="inline")
+    spec = stage_of(parquet(folder).zip(curate.range(40))._plan, OutputFormat.PARQUET, None)
+    options = RunOptions(inputs=spec.inputs, output=str(tmp_path / "out"), backend="inline")
     assert "zip: map" in dry_run(spec, options)[1]
     assert not (tmp_path / "out").exists()

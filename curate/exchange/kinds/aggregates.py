@@ -7,8 +7,6 @@ same bits.
 
 Nulls are not looked at, as by Arrow: the sum of nothing but nulls is null. NaN makes a sum, a mean and a deviation NaN;
 `min`, `max` and `quantile` do not look at it where there is anything else.
-
-Long because it is a list: one class for each aggregate.
 """
 
 from __future__ import annotations
@@ -80,13 +78,35 @@ def output_name(aggregate: Aggregate) -> str:
     return aggregate.function if aggregate.column is None else f"{aggregate.column}_{aggregate.function}"
 
 
+class _Partial:
+    """What most aggregates have in common: a partial result is one value, and the last one is what they come to."""
+
+    __slots__ = ()
+    function: str
+    merges = True
+
+    def states(self, type: pa.DataType) -> list[pa.DataType]:
+        raise NotImplementedError
+
+    def begin(self, values: pa.Array) -> list[pa.Array]:
+        return [_cast(values, self.states(values.type)[0])]
+
+    def merge(self, groups: Groups, states: list[pa.Array]) -> list[pa.Array]:
+        raise NotImplementedError(f"the values of a {self.function} are not merged before all are there")
+
+    def result(self, type: pa.DataType) -> pa.DataType:
+        return self.states(type)[0]
+
+    def finish(self, groups: Groups, states: list[pa.Array]) -> pa.Array:
+        return self.merge(groups, states)[0]
+
+
 @dataclass(frozen=True, slots=True)
-class CountRows:
+class CountRows(_Partial):
     """How many rows there are."""
 
     column: str | None = None
     function = "count"
-    merges = True
 
     def identity(self) -> Any:
         return ["count"]
@@ -101,21 +121,13 @@ class CountRows:
     def merge(self, groups: Groups, states: list[pa.Array]) -> list[pa.Array]:
         return [pa.array(groups.total(states[0].to_numpy()))]
 
-    def result(self, type: pa.DataType) -> pa.DataType:
-        del type
-        return pa.int64()
-
-    def finish(self, groups: Groups, states: list[pa.Array]) -> pa.Array:
-        return self.merge(groups, states)[0]
-
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class Count(_Partial):
     """How many values are not null."""
 
     column: str
     function = "count"
-    merges = True
 
     def identity(self) -> Any:
         return ["count", self.column]
@@ -130,23 +142,15 @@ class Count:
     def merge(self, groups: Groups, states: list[pa.Array]) -> list[pa.Array]:
         return [pa.array(groups.total(states[0].to_numpy()))]
 
-    def result(self, type: pa.DataType) -> pa.DataType:
-        del type
-        return pa.int64()
-
-    def finish(self, groups: Groups, states: list[pa.Array]) -> pa.Array:
-        return self.merge(groups, states)[0]
-
 
 @dataclass(frozen=True, slots=True)
-class Sum:
+class Sum(_Partial):
     """The sum: of signed numbers int64, of unsigned ones and booleans uint64, of floats double, of decimals one of 38
     digits, of durations one. Exact but for floats: SumOverflow is raised for what does not fit.
     """
 
     column: str
     function = "sum"
-    merges = True
 
     def identity(self) -> Any:
         return ["sum", self.column]
@@ -164,9 +168,6 @@ class Sum:
         if pt.is_decimal(type) and not pt.is_decimal256(type):
             return [pa.decimal256(76, type.scale)]
         raise _no_such(self, type, "numbers, decimals of up to 38 digits, or durations")
-
-    def begin(self, values: pa.Array) -> list[pa.Array]:
-        return [_cast(values, self.states(values.type)[0])]
 
     def merge(self, groups: Groups, states: list[pa.Array]) -> list[pa.Array]:
         type = states[0].type
@@ -192,12 +193,11 @@ class Sum:
 
 
 @dataclass(frozen=True, slots=True)
-class Extreme:
+class Extreme(_Partial):
     """The smallest (`min`) or largest (`max`) value."""
 
     column: str
     function: str
-    merges = True
 
     def identity(self) -> Any:
         return [self.function, self.column]
@@ -207,9 +207,6 @@ class Extreme:
         if pt.is_nested(type) or pt.is_interval(type) or isinstance(type, pa.BaseExtensionType):
             raise _no_such(self, type, "values that have an order")
         return [type]
-
-    def begin(self, values: pa.Array) -> list[pa.Array]:
-        return [_cast(values, self.states(values.type)[0])]
 
     def merge(self, groups: Groups, states: list[pa.Array]) -> list[pa.Array]:
         type = compared = states[0].type
@@ -222,20 +219,13 @@ class Extreme:
             compared = pa.decimal128(type.precision, type.scale)
         return [groups.extremes(states[0].cast(compared), self.function).cast(type)]
 
-    def result(self, type: pa.DataType) -> pa.DataType:
-        return self.states(type)[0]
-
-    def finish(self, groups: Groups, states: list[pa.Array]) -> pa.Array:
-        return self.merge(groups, states)[0]
-
 
 @dataclass(frozen=True, slots=True)
-class Mean:
+class Mean(_Partial):
     """The mean, as a double: the sum of the values as doubles, by their number."""
 
     column: str
     function = "mean"
-    merges = True
 
     def identity(self) -> Any:
         return ["mean", self.column]
@@ -252,17 +242,13 @@ class Mean:
         sums, counts = (groups.total(one.to_numpy()) for one in states)
         return [pa.array(sums), pa.array(counts)]
 
-    def result(self, type: pa.DataType) -> pa.DataType:
-        _check_numbers(self, type)
-        return pa.float64()
-
     def finish(self, groups: Groups, states: list[pa.Array]) -> pa.Array:
         sums, counts = (one.to_numpy() for one in self.merge(groups, states))
         return pa.array(sums / np.maximum(counts, 1), mask=counts == 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Std:
+class Std(_Partial):
     """The standard deviation, as a double; null where there are not more values than `ddof`.
 
     A partial result is the number of values, their mean, and the sum of squares of what they differ by from it. They
@@ -273,7 +259,6 @@ class Std:
     column: str
     ddof: int = 1
     function = "std"
-    merges = True
 
     def identity(self) -> Any:
         return ["std", self.column, self.ddof]
@@ -309,12 +294,11 @@ class Std:
 
 
 @dataclass(frozen=True, slots=True)
-class First:
+class First(_Partial):
     """The first value, in the order of the rows, that is not null."""
 
     column: str
     function = "first"
-    merges = True
 
     def identity(self) -> Any:
         return ["first", self.column]
@@ -322,21 +306,12 @@ class First:
     def states(self, type: pa.DataType) -> list[pa.DataType]:
         return _moved(self, type)
 
-    def begin(self, values: pa.Array) -> list[pa.Array]:
-        return [_cast(values, value_type(values.type))]
-
     def merge(self, groups: Groups, states: list[pa.Array]) -> list[pa.Array]:
         return [groups.first_values(states[0])]
 
-    def result(self, type: pa.DataType) -> pa.DataType:
-        return value_type(type)
-
-    def finish(self, groups: Groups, states: list[pa.Array]) -> pa.Array:
-        return self.merge(groups, states)[0]
-
 
 @dataclass(frozen=True, slots=True)
-class CollectList:
+class CollectList(_Partial):
     """All values, nulls too, as a list in the order of the rows."""
 
     column: str
@@ -349,12 +324,6 @@ class CollectList:
     def states(self, type: pa.DataType) -> list[pa.DataType]:
         return _moved(self, type)
 
-    def begin(self, values: pa.Array) -> list[pa.Array]:
-        return [_cast(values, value_type(values.type))]
-
-    def merge(self, groups: Groups, states: list[pa.Array]) -> list[pa.Array]:
-        raise NotImplementedError("the values of a list are not merged before all are there")
-
     def result(self, type: pa.DataType) -> pa.DataType:
         return pa.list_(value_type(type))
 
@@ -364,7 +333,7 @@ class CollectList:
 
 
 @dataclass(frozen=True, slots=True)
-class Quantile:
+class Quantile(_Partial):
     """The value below which a part `q` of the values is, between two of them by a straight line, as a double; exact."""
 
     column: str
@@ -378,17 +347,6 @@ class Quantile:
     def states(self, type: pa.DataType) -> list[pa.DataType]:
         _check_numbers(self, type)
         return [pa.float64()]
-
-    def begin(self, values: pa.Array) -> list[pa.Array]:
-        _check_numbers(self, values.type)
-        return [_cast(values, pa.float64())]
-
-    def merge(self, groups: Groups, states: list[pa.Array]) -> list[pa.Array]:
-        raise NotImplementedError("the values of a quantile are not merged before all are there")
-
-    def result(self, type: pa.DataType) -> pa.DataType:
-        _check_numbers(self, type)
-        return pa.float64()
 
     def finish(self, groups: Groups, states: list[pa.Array]) -> pa.Array:
         there = pc.and_kleene(states[0].is_valid(), pc.invert(pc.is_nan(states[0]))).fill_null(False)

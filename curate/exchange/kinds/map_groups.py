@@ -36,10 +36,6 @@ class MapGroups(UdfOperator):
     def name(self) -> str:
         return f"map_groups({self.fn.label})"
 
-    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
-        del found
-        return self.output_schema
-
     def identity(self) -> Any:
         return ["map_groups", *self.fn.identity(self.name), self.batch_format, *identity_of(self.output_schema)]
 

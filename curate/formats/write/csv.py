@@ -10,56 +10,44 @@ Uncompressed CSV cannot be written: the record of the shard travels behind compr
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.types as pt
 
 from curate.arrow.canonical import stored_schema
-from curate.arrow.schema import conform
 from curate.arrow.types import is_binary, is_text
 from curate.arrow.unknown import empty
 from curate.errors import ConfigError
 from curate.formats.from_text import has_text
-from curate.formats.record import gzip_trailer, zstd_trailer
-from curate.formats.write.compress import Compressor, Crc32Sink, Sink
-
-_ENCODE_ROWS = 16_384
-
-_ENCODE_BYTES = 8 << 20
-"""Rows, and about the bytes, rendered at a time."""
+from curate.formats.write.compress import LinesWriter, Sink
 
 
-class CsvOutput:
+class CsvOutput(LinesWriter):
     """Writes tables of one schema as compressed CSV; `close` adds the record behind it."""
+
+    rows_at_once = 16_384
 
     def __init__(self, sink: Sink, schema: pa.Schema, codec: str) -> None:
         """Raises ConfigError for a column of a type that CSV has no place for."""
-        self.rows = 0
-        self._sink = sink
-        self._schema = stored_schema(schema)
+        super().__init__(sink, stored_schema(schema), codec)
         for field in schema:
             _check(field)
-        self._stored = Crc32Sink(sink)
-        self._compressor = Compressor(self._stored, codec)
-        self._trailer = gzip_trailer if codec == "gzip" else zstd_trailer
         if len(schema):
             self._compressor.write(_rendered(empty(self._schema), header=True))
 
-    def write(self, table: pa.Table) -> None:
-        """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema."""
-        table = conform(table, self._schema)
-        self.rows += table.num_rows
-        step = max(1, min(_ENCODE_ROWS, _ENCODE_BYTES * table.num_rows // max(1, table.nbytes)))
-        for at in range(0, table.num_rows, step):
-            self._compressor.write(_lines(table.slice(at, step)))
-
-    def close(self, record: Mapping[str, Any]) -> None:
-        """Writes what is pending, then the record."""
-        self._compressor.close()
-        self._sink.write(self._trailer(record, self._stored.crc32))
+    def _lines(self, table: pa.Table) -> bytes:
+        data = _rendered(table, header=False)
+        if table.num_columns > 1 or not table.column(0).null_count:
+            return data
+        # Readers pass over blank lines, and a null that is alone in its row would be one.
+        type = table.schema.field(0).type
+        if is_text(type):
+            raise ConfigError(
+                f"column {table.column_names[0]!r} is {type} and alone in its rows, where CSV cannot tell a null from "
+                "empty text; fill its nulls, write another column with it, or write parquet or jsonl"
+            )
+        return b"\n".join(line or b'""' for line in data.split(b"\n")[:-1]) + b"\n"
 
 
 def _check(field: pa.Field) -> None:
@@ -76,20 +64,6 @@ def _check(field: pa.Field) -> None:
             f"column {field.name!r} is {field.type}, which CSV has no place for; leave it out, {remedy}, or write "
             "parquet or jsonl"
         ) from error
-
-
-def _lines(table: pa.Table) -> bytes:
-    data = _rendered(table, header=False)
-    if table.num_columns > 1 or not table.column(0).null_count:
-        return data
-    # Readers pass over blank lines, and a null that is alone in its row would be one.
-    type = table.schema.field(0).type
-    if is_text(type):
-        raise ConfigError(
-            f"column {table.column_names[0]!r} is {type} and alone in its rows, where CSV cannot tell a null from "
-            "empty text; fill its nulls, write another column with it, or write parquet or jsonl"
-        )
-    return b"\n".join(line or b'""' for line in data.split(b"\n")[:-1]) + b"\n"
 
 
 def _rendered(table: pa.Table, header: bool) -> bytes:

@@ -11,7 +11,7 @@ import base64
 import datetime
 import decimal
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -19,23 +19,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from curate.arrow.schema import conform
+from curate.arrow.recast import decoded
+from curate.arrow.types import plain_type
 from curate.errors import ConfigError
 from curate.formats.read.json_values import readable
-from curate.formats.record import gzip_trailer, zstd_trailer
-from curate.formats.write.compress import Compressor, Crc32Sink, Sink
+from curate.formats.write.compress import LinesWriter, Sink
 
 _MOMENT = "%Y-%m-%dT%H:%M:%S"
 
 _ZONES_OF_MINUTES = datetime.datetime(1973, 1, 1, tzinfo=datetime.UTC)
 
-_ENCODE_ROWS = 4096
 
-_ENCODE_BYTES = 8 << 20
-"""Rows, and about the bytes, turned into Python objects at a time."""
-
-
-class JsonlOutput:
+class JsonlOutput(LinesWriter):
     """Writes tables of one schema as compressed JSON lines; `close` adds the record behind them."""
 
     def __init__(self, sink: Sink, schema: pa.Schema, codec: str) -> None:
@@ -46,26 +41,10 @@ class JsonlOutput:
                     f"column {field.name!r} is {field.type}, which JSON lines have no place for; leave it out, make it "
                     "text, numbers, lists or structs of them, or write parquet"
                 )
-        self.rows = 0
-        self._sink = sink
-        self._schema = schema
-        self._stored = Crc32Sink(sink)
-        self._compressor = Compressor(self._stored, codec)
-        self._trailer = gzip_trailer if codec == "gzip" else zstd_trailer
+        super().__init__(sink, schema, codec)
 
-    def write(self, table: pa.Table) -> None:
-        """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema; ConfigError for a map
-        with a key twice."""
-        table = conform(table, self._schema)
-        self.rows += table.num_rows
-        step = max(1, min(_ENCODE_ROWS, _ENCODE_BYTES * table.num_rows // max(1, table.nbytes)))
-        for at in range(0, table.num_rows, step):
-            self._compressor.write(b"".join(json_lines(table.slice(at, step), exact=True)))
-
-    def close(self, record: Mapping[str, Any]) -> None:
-        """Writes what is pending, then the record."""
-        self._compressor.close()
-        self._sink.write(self._trailer(record, self._stored.crc32))
+    def _lines(self, table: pa.Table) -> bytes:
+        return b"".join(json_lines(table, exact=True))
 
 
 def json_lines(table: pa.Table, *, exact: bool = False) -> list[bytes]:
@@ -82,6 +61,9 @@ def json_lines(table: pa.Table, *, exact: bool = False) -> list[bytes]:
 def _values(name: str, column: pa.ChunkedArray, exact: bool) -> list[Any]:
     """Returns the column's values as what `orjson` takes. Raises ConfigError for a map with a key twice, if
     `exact`."""
+    plain = plain_type(column.type)
+    if not plain.equals(column.type) and _has(plain, _needs_text):
+        column = decoded(column).cast(plain)
     spelled = any(map(_not_finite, column.chunks))
     if _has(column.type, _needs_text):
         column = pa.chunked_array([_texts(chunk) for chunk in column.chunks])

@@ -69,9 +69,9 @@ def dataset(arguments: Namespace) -> Dataset:
 
 def written(arguments: Namespace) -> tuple[Any, RunOptions]:
     """Returns the stage that is run, and how."""
-    spec, inputs = stages.stage_of(dataset(arguments)._plan, OutputFormat.PARQUET, None)
+    spec = stages.stage_of(dataset(arguments)._plan, OutputFormat.PARQUET, None)
     return spec, RunOptions(
-        inputs=tuple(inputs),
+        inputs=spec.inputs,
         output=arguments.output,
         backend=arguments.backend,
         overwrite=arguments.overwrite,

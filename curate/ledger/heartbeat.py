@@ -1,0 +1,193 @@
+"""Heartbeats: what a run last said of itself, and whether its process still runs, here or on another machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from curate.errors import ConfigError, ObjectNotFound
+from curate.ledger import layout
+from curate.ledger.ledger import Ledger
+from curate.ledger.stages import StageReport, parse_stages
+from curate.tasks.books import Books
+
+NEWEST_RUNS = 20
+"""Runs that are looked at, newest first; a job may have thousands."""
+
+RUNNING = "running"
+"""The state of a run that has not ended."""
+
+NO_RATE = {"shards_per_s": 0.0, "rows_per_s": 0.0, "bytes_per_s": 0.0}
+
+_OF_POOLS = ("actors", "starting", "queued", "busy", "wait_s")
+
+
+class ProcessState(Enum):
+    """What can be told from here about the process of a run."""
+
+    GONE = "gone"
+    ALIVE = "alive"
+    UNKNOWN = "unknown"
+    """It runs on another host or in another container, or it is this very process: a run of it may be over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """The process of a run, as `whereabouts` told of it."""
+
+    host: str = "?"
+    pid: int = 0
+    boot_id: str = ""
+    pid_space: str = ""
+    started: str = ""
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> Process:
+        """Returns the process that a file of the ledger tells of."""
+        boot, space = value.get("boot_id", ""), value.get("pid_space", "")
+        return cls(value.get("host", "?"), value.get("pid", 0), boot, space, str(value.get("pid_started") or ""))
+
+    def state(self) -> ProcessState:
+        """Returns what this host knows about it."""
+        here = (boot_id(), pid_space())
+        if not all(here) or here != (self.boot_id, self.pid_space) or not self.started:
+            return ProcessState.UNKNOWN
+        if process_started(self.pid) != self.started:
+            return ProcessState.GONE
+        return ProcessState.UNKNOWN if self.pid == os.getpid() else ProcessState.ALIVE
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """What a run last said of itself."""
+
+    run_id: str
+    started: float
+    updated: float
+    state: str = RUNNING
+    shards: Mapping[str, int] = field(default_factory=dict)
+    """Numbers of shards: total, done, skipped, running, failed, stale."""
+    process: Process = field(default_factory=Process)
+    rows: Mapping[str, Any] = field(default_factory=lambda: Books().rows())
+    counters: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    rate: Mapping[str, float] = field(default_factory=NO_RATE.copy)
+    eta_range_s: tuple[float, float] | None = None
+    failures: tuple[Mapping[str, Any], ...] = ()
+    retrying: tuple[Mapping[str, Any], ...] = ()
+    operators: tuple[Mapping[str, Any], ...] = ()
+    waits: str = ""
+    missing: tuple[int, int] = (0, 0)
+    """Inputs of earlier runs that the run was not given, and their shards."""
+    incomplete_input: tuple[Mapping[str, Any], ...] = ()
+    stages: tuple[StageReport, ...] = ()
+
+    @classmethod
+    def of(cls, run_id: str, value: Mapping[str, Any]) -> Heartbeat | None:
+        """Returns what a heartbeat that was checked says, or a `run.json` for want of one; None if that is too little.
+
+        A run that was seen before its first heartbeat has only begun.
+        """
+        updated, shards = value.get("updated", value.get("started")), value.get("shards")
+        if not isinstance(updated, int | float) or not isinstance(shards, Mapping) or "total" not in shards:
+            return None
+        operators, waits = value.get("operators"), value.get("waits")
+        inputs, missing = value.get("missing_inputs", (0, 0))
+        return cls(
+            value.get("run_id", run_id),
+            value.get("started", updated),
+            updated,
+            value.get("state", RUNNING),
+            {"done": shards.get("skipped", 0), "running": 0, "failed": 0, "stale": 0, **shards},
+            Process.of(value),
+            value.get("rows", Books().rows()),
+            value.get("counters", {}),
+            value.get("metrics", {}),
+            value.get("rate", NO_RATE),
+            _range(value.get("eta_range_seconds")),
+            tuple(value.get("failures", ())),
+            tuple(value.get("retrying", ())),
+            tuple(filter(_is_operator, operators)) if isinstance(operators, list) else (),
+            waits if isinstance(waits, str) else "",
+            (inputs, missing),
+            tuple(value.get("incomplete_input", ())),
+            parse_stages(value),
+        )
+
+    @property
+    def running(self) -> bool:
+        """Whether it says that it is still at work."""
+        return self.state == RUNNING
+
+    def __str__(self) -> str:
+        done, total = self.shards["done"], self.shards["total"]
+        process = self.process
+        return f"run {self.run_id} on {process.host} (pid {process.pid}), {done:,} of {total:,} shards done"
+
+
+def _range(value: Any) -> tuple[float, float] | None:
+    match value:
+        case [int() | float() as low, int() | float() as high]:
+            return low, high
+    return None
+
+
+def _is_operator(one: Any) -> bool:
+    return (
+        isinstance(one, dict)
+        and isinstance(one.get("name"), str)
+        and all(isinstance(one.get(name), int | float) for name in ("rows_in", "rows_out", "wall_s", "cpu_s"))
+        and ("actors" not in one or all(isinstance(one.get(name), int | float) for name in _OF_POOLS))
+    )
+
+
+def read_heartbeats(ledger: Ledger, run_ids: Iterable[str], *, begun: bool = False) -> list[Heartbeat]:
+    """Returns the last heartbeats of the newest runs, in order, those left out that are not there or make no sense.
+
+    With `begun`, a run without one is told of by its `run.json`: it was killed between the two, or has just begun.
+    """
+    names = ("heartbeat.json", "run.json") if begun else ("heartbeat.json",)
+
+    def read(run_id: str) -> Heartbeat | None:
+        for name in names:
+            try:
+                return Heartbeat.of(run_id, ledger.read_json(layout.run_file(run_id, name)))
+            except ObjectNotFound:
+                continue
+            except ConfigError:
+                return None  # damaged: it says nothing
+        return None
+
+    with ThreadPoolExecutor(NEWEST_RUNS) as pool:
+        return [beat for beat in pool.map(read, sorted(run_ids)[-NEWEST_RUNS:]) if beat is not None]
+
+
+def boot_id() -> str:
+    """Returns what tells one boot of one machine from all others; empty where the system does not say."""
+    path = Path("/proc/sys/kernel/random/boot_id")
+    return path.read_text().strip() if path.exists() else ""
+
+
+def pid_space() -> str:
+    """Returns what tells this process's numbering of processes from that of other containers on the same kernel."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+def process_started(pid: int) -> str:
+    """Returns the start time of a process in clock ticks since boot, empty if there is no such process (any more)."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
+    # The second field is the program's name in parentheses and may hold anything, spaces and parentheses too.
+    fields = stat.rpartition(")")[2].split()
+    # A zombie has ended, whether or not its parent has looked.
+    return "" if fields[0] in "ZX" else fields[19]

@@ -1,0 +1,134 @@
+"""Totals of a run, as shards end: what is done, what has failed, and of what. Pure: no store, no clock, no lock."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from curate.ledger.failures import Signature, Signatures
+from curate.ledger.manifest import ShardPlan
+from curate.ledger.summary import FailureGroup
+from curate.storage.protocol import Calls
+from curate.tasks.books import Books
+from curate.tasks.failure import Failure, ShardRecord
+
+MOST_GROUPS = 100
+"""Different errors that are kept apart; further ones are counted together."""
+
+OTHER_ERRORS = Signature("other errors", "", "")
+
+DISTURBED = Signature(
+    "the output was removed or replaced by others, again and again; the next run does it again", "", ""
+)
+
+
+@dataclass
+class RunTotals:
+    """Running totals of a job and of one run of it."""
+
+    plan: ShardPlan
+    books: Books
+    """Of the job's shards that are done."""
+    bytes_in: int
+    bytes_out: int
+    done: int
+    """Shards of the scope with an output."""
+    job_done: int
+    bytes_left: int
+    """Input bytes of the scope's shards that are neither done nor given up."""
+    failed: int = 0
+    rows_read: int = 0
+    """Rows read in this run, for the rate."""
+    bytes_read: int = 0
+    shards_run: int = 0
+    worker_calls: Calls = field(default_factory=Calls)
+    _counts: Counter[Signature] = field(default_factory=Counter)
+    _examples: dict[Signature, tuple[str, str]] = field(default_factory=dict)
+    """What the first of each group said, and a shard of it."""
+    _signatures: Signatures = field(default_factory=Signatures)
+    _groups: list[Signature] = field(default_factory=list)
+    """Groups in the order of their numbers."""
+
+    def __post_init__(self) -> None:
+        self._group_of = np.zeros(len(self.plan), dtype=np.uint8)
+        """For each shard that was given up, the number of its group, from 1; 0 for the others."""
+
+    @property
+    def given_up(self) -> Any:
+        """Ranks of the shards that this run gave up."""
+        return np.flatnonzero(self._group_of)
+
+    def add_calls(self, record: ShardRecord) -> None:
+        """Counts the storage calls of a try, whatever came of it."""
+        self.worker_calls = self.worker_calls.plus(record.calls or Calls())
+
+    def shard_done(self, record: ShardRecord) -> None:
+        """Counts a shard as done, but for its books."""
+        size, books = int(self.plan.sizes[record.index]), record.books or Books()
+        self.done += 1
+        self.job_done += 1
+        self.bytes_in += size
+        self.bytes_out += record.bytes_out
+        self.bytes_left -= size
+        self.shards_run += 1
+        self.rows_read += max(books.rows_in, books.rows_out)
+        self.bytes_read += size
+        self.add_calls(record)
+
+    def shard_failed(self, index: int, failure: Failure) -> None:
+        """Counts a shard as given up, with those that failed of the same."""
+        self.failed += 1
+        self.bytes_left -= int(self.plan.sizes[index])
+        shard = self.plan.shard_id(index)
+        alike = self._signatures.of({"error": failure.error, "frame": failure.frame})
+        if alike not in self._counts and len(self._counts) >= MOST_GROUPS:
+            alike = OTHER_ERRORS
+            self._examples.setdefault(alike, (OTHER_ERRORS.error, shard))
+        if alike not in self._counts:
+            self._groups.append(alike)
+        self._counts[alike] += 1
+        self._examples.setdefault(alike, (failure.error, shard))
+        self._group_of[index] = self._groups.index(alike) + 1
+
+    def failed_no_more(self, index: int) -> None:
+        """Takes back that a shard was given up."""
+        number = int(self._group_of[index])
+        group = self._groups[number - 1]
+        self._group_of[index] = 0
+        self.failed -= 1
+        self.bytes_left += int(self.plan.sizes[index])
+        self._counts[group] -= 1
+        error, shard = self._examples[group]
+        if not self._counts[group]:
+            del self._counts[group], self._examples[group]
+        elif shard == self.plan.shard_id(index):
+            other = int(np.flatnonzero(self._group_of == number)[0])
+            self._examples[group] = error, self.plan.shard_id(other)
+
+    def lost(self, ranks: Any) -> None:
+        """Counts shards as failed that were done, and whose output is gone or another's now."""
+        self.done -= len(ranks)
+        self.job_done -= len(ranks)
+        self.failed += len(ranks)
+        self._counts[DISTURBED] += len(ranks)
+        self._examples.setdefault(DISTURBED, (DISTURBED.error, self.plan.shard_id(int(ranks[0]))))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns rows, counters, metrics and bytes of the job, as heartbeats and summaries have them."""
+        return {
+            "rows": self.books.rows(),
+            "counters": self.books.sorted_counters(),
+            **self.books.sorted_metrics(),
+            "bytes": {"in": self.bytes_in, "out": self.bytes_out},
+        }
+
+    def failures(self) -> tuple[FailureGroup, ...]:
+        """Returns what shards have failed of, most shards first."""
+        return tuple(
+            FailureGroup(error, count, shard)
+            for alike, count in self._counts.most_common(MOST_GROUPS)
+            for error, shard in [self._examples[alike]]
+        )

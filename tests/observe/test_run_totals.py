@@ -1,0 +1,43 @@
+"""Totals of a run: whatever shards do, in whatever order, they are what counting them again gives."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from curate.ledger.manifest import ShardPlan, shards_table
+from curate.observe.run_totals import RunTotals
+from curate.tasks.books import Books
+from curate.tasks.failure import Failure, FailureKind, ShardRecord
+from tests.support.ledgers import make_shard
+
+ERRORS = ("ValueError: bad", "KeyError: 'x'", "TypeError: no number")
+PLAN = ShardPlan.of([shards_table([make_shard(f"s{rank}", size=10 + rank) for rank in range(6)])])
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from((*ERRORS, "done"))), max_size=30))
+def test_counts_are_those_of_shards_as_they_are_now(events: list[tuple[int, str]]) -> None:
+    """A shard that was given up may be done after all; then it counts with no error, and is nobody's example."""
+    size = sum(PLAN.sizes.tolist())
+    totals = RunTotals(PLAN, Books(), bytes_in=0, bytes_out=0, done=0, job_done=0, bytes_left=size)
+    now: dict[int, str] = {}
+    for rank, what in events:
+        if now.get(rank) == "done" or (rank in now and what != "done"):
+            continue
+        if rank in now:
+            totals.failed_no_more(rank)
+        if what == "done":
+            totals.shard_done(ShardRecord(rank, 1.0, books=Books(3, rows_out=3), bytes_out=7))
+        else:
+            totals.shard_failed(rank, Failure(FailureKind.USER_ERROR, what))
+        now[rank] = what
+    done = [rank for rank, what in now.items() if what == "done"]
+    failed = {rank: what for rank, what in now.items() if what != "done"}
+    assert (totals.done, totals.job_done, totals.failed) == (len(done), len(done), len(failed))
+    assert (totals.bytes_out, totals.rows_read) == (7 * len(done), 3 * len(done))
+    assert totals.bytes_left == size - sum(int(PLAN.sizes[rank]) for rank in now)
+    assert sorted(totals.given_up.tolist()) == sorted(failed)
+    assert {one.error: one.count for one in totals.failures()} == Counter(failed.values())
+    assert all(failed[int(one.shard[1:])] == one.error for one in totals.failures())
