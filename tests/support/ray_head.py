@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+import pytest
 
 _OF_NO_WORKER = frozenset({"COLUMNS", "LINES", "PYTEST_CURRENT_TEST", "RAY_ADDRESS", "_"})
 
@@ -16,18 +19,24 @@ _environments: dict[str, dict[str, str]] = {}
 
 @contextlib.contextmanager
 def ray_head() -> Iterator[str]:
-    """Starts a cluster of one node with the CPUs of this machine; returns its address."""
+    """Starts a cluster of one node with the CPUs of this machine; returns its address.
+
+    Its files are where none of this process is looked for: who does not name it does not join it.
+    """
     from ray.cluster_utils import Cluster
 
-    os.environ["RAY_AUTH_MODE"] = "disabled"
     limits: dict[str, Any] = {"num_cpus": os.cpu_count() or 1, "object_store_memory": 200 << 20}
-    made = Cluster(initialize_head=True, head_node_args={**limits, "include_dashboard": False})
-    _environments[made.address] = dict(os.environ)
-    try:
-        yield made.address
-    finally:
-        del _environments[made.address]
-        made.shutdown()
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("RAY_AUTH_MODE", "disabled")
+            patch.setenv("RAY_TMPDIR", folder)
+            made = Cluster(initialize_head=True, head_node_args={**limits, "include_dashboard": False})
+            _environments[made.address] = dict(os.environ)
+        try:
+            yield made.address
+        finally:
+            del _environments[made.address]
+            made.shutdown()
 
 
 def for_workers(environ: Mapping[str, str]) -> dict[str, str]:
