@@ -93,24 +93,17 @@ def _tell(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableM
 
 
 HIDDEN = "[secret]"
-
 _VARIABLE = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|(API|ACCESS|PRIVATE|SIGNING)_?KEY", re.IGNORECASE)
-
 _LEAST_CHARS = 8
 """Characters of the value of such a variable: shorter ones, such as "true", are words of every text."""
-
 _DUMP = re.compile(r"environ\(\{.*?(?:\}\)|\Z)", re.DOTALL)
-
 _SIGNED = re.compile(
     r"([?&;](?:X-(?:Goog|Amz)-(?:Signature|Credential|Security-Token)|(?:Goog|AWS)\w*AccessKeyId|GoogleAccessId|Signature"
     r"|sig|access_token|token|api_?key)=)[^\s&;'\"<>]+",
     re.IGNORECASE,
 )
-
 _BEARER = re.compile(r"(\b(?:Bearer|Basic)\s+)[\w.~+/=-]{8,}|\bya29\.[\w-]+", re.IGNORECASE)
-
 _USERINFO = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)[^\s/@]+(?=@)", re.IGNORECASE)
-
 _KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)", re.DOTALL)
 
 

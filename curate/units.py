@@ -12,14 +12,11 @@ import orjson
 from curate.errors import ConfigError
 
 KIB = 1024
-
 MIB = 1024 * KIB
-
 GIB = 1024 * MIB
 
 
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?b?)\s*", re.IGNORECASE)
-
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 

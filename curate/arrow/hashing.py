@@ -50,9 +50,7 @@ _MASK = (1 << 64) - 1
 
 # The default secret of XXH3 at 8 and at 16, and the multiplier of its mix for 4 to 8 bytes (xxhash.h, XXH3_rrmxmx).
 _FLIP = 0x1CAD21F72C81017C ^ 0xDB979083E96DD4DE
-
 _PRIME_MX2 = np.uint64(0x9FB21C651E98DF25)
-
 _FOLD = np.uint64(0x9E3779B185EBCA87)
 """XXH_PRIME64_1, by which words are multiplied before the next is added."""
 
@@ -63,7 +61,6 @@ _KINDS: tuple[str, ...] = (
     *("list", "struct", "row", "high"),
     *(f"{kind}-{unit}" for kind in ("timestamp", "instant", "duration") for unit in ("s", "ms", "us", "ns")),
 )
-
 _SEEDS = {kind: xxhash.xxh3_64_intdigest(f"curate {VERSION} {kind}".encode()) for kind in _KINDS}
 
 

@@ -18,7 +18,6 @@ from curate.units import format_bytes
 
 MOST_OFFSET_BYTES = (1 << 31) - 1
 """Bytes of a column up to which 32-bit offsets are sure to be enough."""
-
 _NARROW = b"curate.narrow"
 """Under which a field that was made `wide` says of which type it was."""
 

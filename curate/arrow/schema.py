@@ -88,7 +88,6 @@ def format_schema(schema: pa.Schema) -> str:
 
 DECLARE = "Where no output_schema is declared, it is that of the first rows: declare one that holds all values"
 """What to do about rows that do not have the schema that is held."""
-
 _UNITS = ["s", "ms", "us", "ns"]
 
 

@@ -18,7 +18,6 @@ import pyarrow.types as pt
 from curate.arrow.types import is_text_or_binary
 
 Numbers = np.ndarray[Any, Any]
-
 Key = Callable[[Numbers], Numbers]
 """Returns numbers for rows, which ascend as those are to be sorted."""
 

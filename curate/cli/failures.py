@@ -22,12 +22,9 @@ from curate.tasks.shard import Shard, SliceKind
 from curate.units import ellipsize, format_bytes, format_duration, json_line, plain_line
 
 SHOWN_GROUPS = 20
-
 SHOWN_REASONS = 3
-
 SHOWN_CHARS = 400
 """Characters of an error, which may quote whatever it choked on."""
-
 INDENT = "  "
 
 

@@ -17,9 +17,7 @@ from curate.observe.job import find_job, find_shard
 from curate.units import ellipsize, escape_controls_json, plain_line
 
 SHOWN_SHARDS = 3
-
 SHOWN_COLUMNS = 20
-
 NAME_CHARS = 60
 
 

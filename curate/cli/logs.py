@@ -21,13 +21,9 @@ from curate.observe.job import FoundJob, find_job, find_shard, find_stages, read
 from curate.units import json_line, plain_line
 
 FOLLOW_S = 2.0
-
 EXIT_INTERRUPTED = 130
-
 COLOURS = {"debug": "dim", "warning": "yellow", "error": "red", "critical": "red"}
-
 _OWN = ("time", "level", "event", "shard", "attempt", "stream")
-
 _LONG = ("exception", "stack")
 """Fields of several lines, which are shown beneath."""
 

@@ -9,11 +9,8 @@ from typing import Any
 import click
 
 EXIT_USAGE = 2
-
 EXIT_INTERRUPTED = 130
-
 WATCH_S = 2.0
-
 RUN_JOBS = ("retry", "replay")
 """Commands that import jobs, and what those import."""
 

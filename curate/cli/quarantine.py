@@ -19,12 +19,9 @@ from curate.observe.job import FoundJob, find_job, find_shard, find_stages
 from curate.units import ellipsize, json_line, plain_line
 
 SHOWN_REASONS = 20
-
 MOST_REASONS = 1000
 """Different reasons that are counted one by one; user code may make up as many as it likes."""
-
 OTHER_REASONS = "other reasons"
-
 REASON_CHARS = 200
 
 

@@ -29,7 +29,6 @@ from curate.tasks.failure import Failure, FailureKind
 from curate.units import format_bytes, format_duration, json_line, plain_line
 
 EXIT_FAILED = 1
-
 EXIT_INTERRUPTED = 130
 
 

@@ -41,39 +41,26 @@ COLOURS = {
     "interrupted": "yellow",
     "unreachable": "red",
 }
-
 FAILED = ("failed", "aborted")
 """States of a job of which it is known what failed."""
-
 SHOWN_RUNS = 5
-
 SHOWN_FAILURES = 10
-
 SHOWN_REASONS = 10
-
 SHOWN_COUNTERS = 20
-
 SHOWN_OPERATORS = 20
-
 SHOWN_NAME = 40
 """Characters of an operator's name."""
-
 SHOWN_CHARS = 400
 """Characters of an error, which may quote whatever it choked on."""
-
 BAR_COLUMNS = 40
-
 LOOKERS = 16
 """Jobs that are looked at at once."""
-
 ANSWER_S = 10.0
 """Jobs that are left when no other one has answered for so long are unreachable."""
-
 EXIT_INTERRUPTED = 130
 
 
 GONE = "gone"
-
 UNREACHABLE = "unreachable"
 
 

@@ -16,10 +16,8 @@ from curate.units import ellipsize, plain_line
 
 MOST_CHARS = 80
 """Characters of a value that are shown."""
-
 READABLE_CHARS = 12
 """Characters down to which a column is shortened before others are left out."""
-
 _GAP = 2
 
 

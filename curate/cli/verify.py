@@ -18,11 +18,8 @@ from curate.units import ellipsize, format_bytes, json_line, plain_line
 
 SHOWN_FINDINGS = 10
 """Findings of one kind that are printed; `--json` has more."""
-
 SHOWN_CHARS = 400
-
 SHOWN_NAME = 60
-
 COLOURS = {OK: "green", INCOMPLETE: "yellow", DAMAGED: "red"}
 
 

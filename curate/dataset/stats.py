@@ -52,7 +52,6 @@ def with_progress(blocks: Any, run: RunStats) -> Iterator[pa.Table]:
 
 MAX_NAME = 40
 """Characters of an operator's name that a table has room for."""
-
 NOTHING = "nothing has run yet: consume the dataset, or write it, and ask this very dataset again"
 
 
@@ -251,7 +250,6 @@ def stats(found: PipelineMetrics) -> str:
 
 
 _SIZES = ("operator", "rows in", "rows out", "bytes in", "bytes out", "a block", "largest")
-
 _TIMES = ("operator", "wall", "CPU", "waiting", "actors", "at work", "memory")
 
 

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
-
 Floats = npt.NDArray[np.float64]
 
 

@@ -37,7 +37,6 @@ from curate.pipeline.step import BatchPosition, SideTable
 
 DUPLICATE = "duplicate"
 """Why rows are dropped that are copies of others."""
-
 DUPLICATES = "duplicates"
 """The extra output that tells which these were."""
 

@@ -36,7 +36,6 @@ Signatures = npt.NDArray[np.uint32]
 
 _BLOCK = 16_384
 """N-grams at a time: as many as stay in the processor's nearest cache, in 32 bits."""
-
 _BASE = np.uint64(0x9E3779B185EBCA87)
 
 

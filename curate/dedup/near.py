@@ -45,7 +45,6 @@ from curate.pipeline.step import BatchPosition, SideTable
 
 COMPARED = "compared"
 """Why rows are dropped that were read to be compared."""
-
 NO_WORDS = "no words"
 """Why texts have no bands: there is nothing in them to be alike."""
 
@@ -57,13 +56,10 @@ ID, SIMILARITY = "__id", "__similarity"
 
 HEAVY = 1024
 """Rows of a bucket in one map shard above which it is not sent as it is."""
-
 _NOBODY = -1
 """The other place of a row that is a member of its bucket, not a pair."""
-
 _SLICE_ROWS = 1 << 20
 """Rows of buckets that become pairs at a time, about."""
-
 _SLICE_HASHES = 1 << 22
 """N-grams that are sent, or compared, at a time: 32 MiB."""
 
@@ -190,7 +186,6 @@ class Bands(_OfRows):
 
 
 _BANDS = pa.schema([(BAND, pa.uint64()), (ROW_ID, pa.int64()), (TWIN, pa.uint32()), (OTHER, pa.int64())])
-
 _PAIRS = pa.schema([(ROW_ID, pa.int64()), (OTHER, pa.int64())])
 
 

@@ -51,7 +51,6 @@ def worded(texts: pa.Array) -> pa.Array:
 
 
 _NO_WORD = r"[^\p{L}\p{N}\p{M}\x00-\x7f]+"
-
 _TO_WORDS = bytes(
     ord(chr(byte).lower()) if byte < 128 and (chr(byte).isalnum() or byte == ord("_")) else byte if byte > 127 else 32
     for byte in range(256)

@@ -24,7 +24,6 @@ Ints = npt.NDArray[np.int64]
 
 
 _PAIRS_BITS = 12
-
 _PAIRS = 1 << _PAIRS_BITS
 
 

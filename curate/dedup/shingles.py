@@ -30,17 +30,12 @@ Offsets = npt.NDArray[np.int64]
 
 
 _TEXTS_BITS = 12
-
 _TEXTS = 1 << _TEXTS_BITS
 """Texts whose n-grams are sorted at a time."""
-
 _BLANK = 32
-
 _SHORT_BYTES = 32
 """Words of more bytes, which are few, go through the library one by one."""
-
 _BASE = np.uint64(0x9E3779B185EBCA87)
-
 _SEED = 0x7F6A0B3C5D21E94B
 """Of hashes of n-grams; what was shorter has a seed beside it, so that it is no n-gram."""
 

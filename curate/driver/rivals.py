@@ -29,10 +29,8 @@ from curate.ledger.run_log import HEARTBEAT_S
 from curate.log import get_logger
 
 BETWEEN_LOOKS_S = 2 * HEARTBEAT_S
-
 LONG_SILENT_S = 600.0
 """Silence after which a run elsewhere is taken for gone at the first look."""
-
 OVERWRITE_SILENT_S = 86_400.0
 """The same for a driver that is going to remove what the other one would still be making."""
 

@@ -33,7 +33,6 @@ from curate.tasks.scheduler import Scheduler
 
 LOOK_AT_POOLS_S = 1.0
 """How often the run notes how its pools are doing."""
-
 MOST_WARNINGS = 100
 """Failed tries that are logged one by one: a million shards may fail, and each is in the ledger."""
 

@@ -27,7 +27,6 @@ from curate.tasks.dispatcher import GRACE_S, Interrupts
 
 AGAIN_S = 0.02
 """After which a signal is sent again that could raise nothing where it arrived."""
-
 LEAVE_WITHIN_S = 1.4
 """After a SIGTERM is noticed, which takes half a second in the middle of a poll, the process is gone by then, whatever
 still hangs: within 2 s in all, since `ray job stop` kills after 3 s."""

@@ -44,7 +44,6 @@ from curate.tasks.shard import Shard
 
 LEFTOVER_S = 86_400.0
 """Temporaries that nobody touched for a day are swept; a zombie may still be writing to younger ones."""
-
 MOST_ROUNDS = 3
 """How often a run that has done everything does again what others removed or replaced meanwhile."""
 

@@ -20,7 +20,6 @@ UNUSED, UNUSED_BYTES = 4, 32 << 10
 
 PLACE_BYTES = 16
 """What the sort takes for a row: its place, and its size."""
-
 _Int64 = np.ndarray[Any, np.dtype[np.int64]]
 
 

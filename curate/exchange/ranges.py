@@ -36,7 +36,6 @@ decide how many there are."""
 
 COPIES = 3
 """Times the bytes of the rows of an output that a task needs to make it: as they are read, in order, and written."""
-
 SLICE_ROWS = 1 << 16
 """Rows that are put in order at a time."""
 

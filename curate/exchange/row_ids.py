@@ -19,7 +19,6 @@ ROW_ID = "__place"
 """The column of marks that says which row they are about; or, its lower bits zero, which shard."""
 
 ROW_BITS = 36
-
 _MOST_SHARDS = 1 << (63 - ROW_BITS)
 
 

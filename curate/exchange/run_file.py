@@ -111,21 +111,15 @@ class RunSettings:
 
 PAGE_BYTES = 256 << 10
 """Bytes of rows that are read at once, in memory; a row that is larger is a page of its own."""
-
 PAGES = 256
 """Pages of a chunk, where chunks are large: what plans hold of a page is what it costs to have many."""
-
 FOLD_ROWS = 262_144
 """Rows that come between two folds."""
-
 _STEP_ROWS = 65_536
 """Rows that are measured at a time."""
-
 _ALIGNMENT = 64
-
 _TAIL_BYTES = 64 << 10
 """Bytes of the first read of a file's end: the index of some 500 pages, 128 MiB."""
-
 _KEY = "key "
 """Begins the names of key columns in the index, as no other name there does."""
 

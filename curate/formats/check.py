@@ -25,7 +25,6 @@ from curate.formats.record import Carried, OutputFormat
 from curate.storage.protocol import Object, Store
 
 _MAGIC = b"PAR1"
-
 _STREAM_BYTES = 1 << 20
 """Stored bytes of a column chunk that are held at a time."""
 

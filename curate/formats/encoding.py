@@ -91,9 +91,7 @@ _FORMATS = {
     ".txt": Format.TEXT,
     ".parquet": Format.PARQUET,
 }
-
 _IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp")
-
 _CODECS: dict[str, Codec] = {".gz": "gzip", ".zst": "zstd"}
 
 

@@ -43,50 +43,33 @@ class OutputFormat(StrEnum):
 
 OFFERED = (OutputFormat.PARQUET, OutputFormat.JSONL, OutputFormat.CSV)
 """Formats that outputs can be asked for in."""
-
 PARQUET_KEY = "curate"
-
 RECORD_CRC32 = "record_crc32"
 """Checksum of the record without this field."""
-
 DATA_CRC32 = "data_crc32"
 """Checksum of the stored bytes in front of the record's trailer."""
-
 FOOTER_CRC32 = "footer_crc32"
 """Checksum of a Parquet footer, eight hex digits, which are zeros in what it is made of."""
-
 _TAIL_BYTES = (16 << 10) + 64
 """Bytes of the first read: the footer of some fifty columns, or a record of that length; and checksums."""
 
 
 # Gzip: header (10), length of the extra field (2), subfields; then an empty deflate stream, CRC and size.
 _GZIP_HEADER = b"\x1f\x8b\x08\x04\x00\x00\x00\x00\x00\xff"
-
 _GZIP_END = b"\x03\x00" + bytes(8)
-
 _GZIP_PART = 60_000
-
 _GZIP_LENGTH = struct.Struct("<2sHI")  # the last subfield: bytes from the first trailing member to the end
-
 _GZIP_TAIL = _GZIP_LENGTH.size + len(_GZIP_END)
-
 _ZSTD_HEADER = struct.Struct("<II")
-
 _ZSTD_MAGIC = 0x184D2A5C
-
 _ZSTD_TAIL = struct.Struct("<I8s")
-
 _ZSTD_MARK = b"curate\x00\x01"
 
 
 RUN_VERSION = 1
-
 _RUN_MARK = b"curateR\x00"
-
 _RUN_SUMMED = struct.Struct("<QQQI")  # bytes of the index, of the schema and of the record; version
-
 _RUN_END = struct.Struct("<QI8s")  # checksum of all that the end of the file is made of, before this; zeros; mark
-
 RUN_TAIL = _RUN_SUMMED.size + _RUN_END.size
 """Bytes that every run file ends in."""
 
@@ -186,7 +169,6 @@ def _zstd_record(trailer: bytes) -> bytes:
 
 
 _FOOTER_MARK = f'"{FOOTER_CRC32}":"'.encode()
-
 _NO_CRC32 = "0" * 8
 
 

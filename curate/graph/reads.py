@@ -30,7 +30,6 @@ from curate.units import KIB
 
 RANGE_BYTES = 512 * KIB
 """Bytes of a range, on average, below which run files are merged first: a request costs as much as these take."""
-
 FEWEST_SEGMENTS = 256
 """Segments that an output reads of, up to which small ranges are no matter."""
 

@@ -23,7 +23,6 @@ from curate.stage.spec import StageSpec, Upstream
 from curate.storage.protocol import Object
 
 A = TypeVar("A")
-
 RunStage = Callable[[StageSpec, RunOptions], A | None]
 """Does a stage of which all that it reads is there; returns None if all of it is done then, else what is to be said
 about that."""

@@ -17,7 +17,6 @@ from curate.job.settings import SETTINGS
 from curate.units import format_bytes, parse_bytes
 
 _BYTES = ("shard_bytes", "memory", "memory_budget")
-
 _UNSET_SHOWN = {"max_bad_rows": "0.1%, at least 10", "codec": "zstd"}
 """What None means, for settings of which it can be said."""
 

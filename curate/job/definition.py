@@ -24,12 +24,9 @@ HOOKS = {
     "process_file": "(self, file)",
 }
 """Methods that curate calls where a job defines them, as they are called."""
-
 CALLED = ("drop", "quarantine", "count", "log", "spec", "options")
 """What user code calls; a job that replaces one would not get what it called."""
-
 ENTRIES = ("run", "main")
-
 _CLOSE = 0.8
 """How alike a method's name and a hook's are if one is taken for a slip of the other."""
 

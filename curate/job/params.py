@@ -77,10 +77,8 @@ def recorded_scalar(value: Any) -> Any:
 
 
 MISSING: Any = object()
-
 RUN_OPTIONS = frozenset({*OPTIONS, "inputs", "dry_run", "yes", "json", "as_json", "help"})
 """Names of the options that every job has, beside its settings."""
-
 _CLOSE = 0.85
 """How alike an attribute's name and a known one are if it is taken for a slip, unless `param` says that it is none."""
 

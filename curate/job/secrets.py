@@ -13,7 +13,6 @@ from urllib.parse import quote
 from curate.errors import BadRow, ConfigError, CurateError, RetryLater
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
 HIDDEN = "[secret]"
 
 

@@ -145,7 +145,6 @@ def _sides(value: Any) -> str:
 
 
 _NONE = type(None)
-
 SETTINGS: dict[str, Setting] = {
     "name": Setting((str,)),
     "version": Setting((str, _NONE), _text),
@@ -180,10 +179,8 @@ SETTINGS: dict[str, Setting] = {
     ),
 }
 """By name. A subclass may make any of them a property."""
-
 NEUTRAL = tuple(name for name, setting in SETTINGS.items() if not setting.changes_bytes)
 """Settings that change no byte of any output: another number of CPUs is not another code."""
-
 TUNABLE = tuple(name for name, setting in SETTINGS.items() if setting.help)
 """Settings that may also be given when a job is made, and on its command line."""
 

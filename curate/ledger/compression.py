@@ -5,7 +5,6 @@ from __future__ import annotations
 import pyarrow as pa
 
 SEGMENT_READ_BYTES = 1 << 20
-
 MOST_SEGMENT_BYTES = 32 << 20
 """Bytes of lines in a segment, at most: they are sealed at 8 MiB, and a line is far shorter than the rest."""
 

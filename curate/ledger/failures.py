@@ -21,26 +21,20 @@ from curate.tasks.shard import Shard
 
 KEPT_TRACEBACKS = 100
 """Tracebacks of one signature that a run keeps: a million shards may fail the same way."""
-
 MOST_SIGNATURES = 1000
 """Signatures that are kept apart; of further ones the message is left out."""
-
 MOST_PATTERN = 300
 """Characters of a message that count."""
 
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-
 _QUOTED = re.compile(
     # A quote inside of a word is an apostrophe. One that is never closed was cut off with the rest of the message.
     r"""(?<!\w)b?'(?:[^'\\]|\\.|'(?=\w))*(?:'(?!\w)|\\?$)|(?<!\w)b?"(?:[^"\\]|\\.)*(?:"|\\?$)|`[^`]*(?:`|$)""",
     re.DOTALL,
 )
-
 _PATH = re.compile(r"""[a-zA-Z][a-zA-Z0-9+.-]*://[^\s'"`,;)\]}>]+|(?<![\w.…/])~?\.{0,2}/[^\s'"`,;)\]}>]+""")
-
 _RELATIVE_PATH = re.compile(r"""(?<![\w…/])(?:[\w.+=@%-]+/)+[\w.+=@%-]*""")
-
 _NUMBER = re.compile(
     # A UUID or a date; a number; a number in base 16, or a digest, which has letters and digits as few words do.
     r"\b(?=[a-fA-F-]*\d)[0-9a-fA-F]{4,}(?:-[0-9a-fA-F]{2,})+\b"

@@ -23,7 +23,6 @@ RUNNING = "running"
 """The state of a run that has not ended."""
 
 NO_RATE = {"shards_per_s": 0.0, "rows_per_s": 0.0, "bytes_per_s": 0.0}
-
 _OF_POOLS = ("actors", "starting", "queued", "busy", "wait_s")
 
 

@@ -28,25 +28,15 @@ import re
 from curate.storage.local import TEMPORARY
 
 LEDGER = "_curate"
-
 JOB = f"{LEDGER}/job.json"
-
 SUMMARY = f"{LEDGER}/summary.json"
-
 PLAN = f"{LEDGER}/plan/"
-
 RUNS = f"{LEDGER}/runs/"
-
 SCHEMAS = f"{LEDGER}/schema/"
-
 ACCEPTED = f"{LEDGER}/accepted/"
-
 QUARANTINE = f"{LEDGER}/quarantine/"
-
 TMP = f"{LEDGER}/tmp/"
-
 INPUTS = f"{LEDGER}/inputs/"
-
 STAGES = f"{LEDGER}/stages/"
 
 
@@ -55,28 +45,17 @@ FORMAT_VERSION = 1
 
 
 _PLAN_PART = re.compile(rf"{re.escape(PLAN)}(\d{{5,}})\.parquet")
-
 _EVENTS = re.compile(rf"{re.escape(RUNS)}[^/]+/events-\d+\.jsonl\.zst")
-
 _FAILURES = re.compile(rf"{re.escape(RUNS)}[^/]+/failures/\d+\.jsonl\.zst")
-
 _LOGS = re.compile(rf"{re.escape(RUNS)}[^/]+/logs/[^/]+-\d+\.jsonl\.zst")
-
 _RUN = re.compile(rf"{re.escape(RUNS)}([^/]+)/run\.json")
-
 _HASH = "[0-9a-f]{16}"
-
 _QUARANTINED = re.compile(rf"{re.escape(QUARANTINE)}{_HASH}\.jsonl\.zst")
-
 _SCRATCH = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}|begin-[0-9a-f]{8}")
-
 _KEY = re.compile(_HASH)
-
 _IN_STAGE = re.compile(r"[^_./][^/]*(/[^_./][^/]*)*\.run")
 """A run file: called after what it was made of, which may be a file of any name, in a folder."""
-
 _FOLDER_IN_STAGE = re.compile(r"([^_./][^/]*/)+")
-
 _OWN = re.compile(
     rf"""{LEDGER}/(
         | job\.json | summary\.json

@@ -30,13 +30,10 @@ READERS = 8
 """Threads that read small ledger objects at once: they wait for the store, not for a CPU."""
 
 PART_BYTES = 32 << 20
-
 PART_GROWTH = 500
-
 PART_ROW_BYTES = 100
 """What becomes of a part of a plan in memory: at most so many bytes, and so many for each byte that is stored; and how
 many of them a row takes at least."""
-
 JOB_FIELDS = ("job", "fingerprint", "identity", "parameters", "code_digest", "suffix")
 """What every `job.json` of this format version has, beside the version."""
 

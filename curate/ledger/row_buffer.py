@@ -11,7 +11,6 @@ import pyarrow as pa
 
 BLOCK_ROWS = 4096
 """Rows that are kept as Python objects before they become a block."""
-
 POOL = pa.system_memory_pool()
 """Columns stay for the length of a run; Arrow's own pool, made for what comes and goes, takes twice the room."""
 

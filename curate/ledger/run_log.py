@@ -34,14 +34,10 @@ from curate.log import get_logger, redacted
 from curate.tasks.failure import printable
 
 HEARTBEAT_S = 10.0
-
 STALLED_S = 60.0
 """A run that was silent for this long is shown as stalled."""
-
 FIRST_SEGMENT_S = 2.0
-
 LAST_SEGMENT_S = 60.0
-
 CLOSE_S = 150.0
 """How long the end of a run waits for the ledger: longer than a store goes on trying one call, then the run ends."""
 

@@ -41,10 +41,8 @@ def done_events(
 
 
 SEGMENT_LINES = 20_000
-
 SEGMENT_BYTES = 8 * MIB
 """Lines, and bytes of them, at which a segment is sealed without waiting for the time to come."""
-
 MOST_WAITING_BYTES = 64 * MIB
 """Sealed segments that may wait for the store, some million events; beyond it the oldest are dropped."""
 

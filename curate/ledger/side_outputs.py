@@ -41,13 +41,10 @@ from curate.ledger.manifest import ShardPlan
 
 MAIN = "main"
 """What the main output is called where there are extra ones."""
-
 SIDES = "_side/"
 """What the names of extra outputs begin with, below the output prefix."""
-
 RECORD_SIDE = "side"
 """The field of a record that says which extra output it is; a main output has none."""
-
 _NAME = "[A-Za-z0-9][A-Za-z0-9_-]*"
 
 

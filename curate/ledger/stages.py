@@ -97,15 +97,11 @@ def stages_in(output: str, stages: set[str]) -> Iterator[tuple[str, set[str]]]:
 
 LAST = ""
 """The key of the last stage, whose ledger is the job's own."""
-
 WRITE = "write"
 """What the last stage is called."""
-
 WAITING = "waiting"
 """The state of a stage that is not planned yet."""
-
 COMPLETE = "complete"
-
 MAP = ": map"
 """How the name of a stage ends whose rows go into an exchange; before it, that of the exchange."""
 

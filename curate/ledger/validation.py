@@ -18,7 +18,6 @@ Check = Callable[[Any], bool]
 
 
 LARGEST = 2**63 - 1
-
 LAST_S = 253_402_300_799.0
 """The last second of the year 9999, since 1970: what calendars can tell."""
 
@@ -93,7 +92,6 @@ def wrong(value: Mapping[str, Any], checks: Mapping[str, Check]) -> str:
 
 
 _IN_QUARANTINE = re.compile(rf"{re.escape(layout.QUARANTINE)}[\w-]+\.jsonl\.zst")
-
 _IN_INPUTS = re.compile(rf"{re.escape(layout.INPUTS)}[\w?-]+\.parquet")
 
 
@@ -107,13 +105,9 @@ def quarantine(value: Any) -> bool:
 
 
 rows = having(**{"in": whole, "created": whole, "out": whole, "quarantined": whole, "dropped": each(whole)})
-
 counters = each(maybe(lambda value: isinstance(value, int | float) and not isinstance(value, bool)))
-
 _shards = each(whole)
-
 _failed = having(count=whole, error=text, shard=text)
-
 _stage = lambda value: (  # noqa: E731 - one of the shapes
     having(name=text)(value)
     and (value.get("key") == "" or one_part(value.get("key")))
@@ -126,7 +120,6 @@ _stage = lambda value: (  # noqa: E731 - one of the shapes
         seconds=maybe(number),
     )(value)
 )
-
 _earlier_books = having(
     rows=rows,
     counters=counters,
@@ -134,13 +127,9 @@ _earlier_books = having(
         lambda one: isinstance(one, list) and len(one) == 2 and isinstance(one[0], str) and quarantine(one[1])
     ),
 )
-
 _incomplete = many(having(output=text, missing=count, planned=count))
-
 _earlier = lambda value: _earlier_books(value) and fields(metrics=counters)(value)  # noqa: E731 - one of the shapes
-
 _side = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-
 _suffix = re.compile(r"\.(parquet|jsonl|csv|run)(\.(gz|zst))?")
 
 
@@ -159,7 +148,6 @@ JOB: Mapping[str, Check] = {
     "inputs": lambda value: isinstance(value, str) and _IN_INPUTS.fullmatch(value) is not None,
     "stages": many(_stage),
 }
-
 SUMMARY: Mapping[str, Check] = {
     "fingerprint": text,
     "run_id": text,
@@ -172,7 +160,6 @@ SUMMARY: Mapping[str, Check] = {
     "stages": many(_stage),
     "incomplete_input": _incomplete,
 }
-
 BEAT: Mapping[str, Check] = {
     "run_id": text,
     "job": text,
@@ -198,7 +185,6 @@ BEAT: Mapping[str, Check] = {
     "incomplete_input": _incomplete,
     "missing_inputs": lambda value: many(count)(value) and len(value) == 2,
 }
-
 RUN: Mapping[str, Check] = {
     **{name: BEAT[name] for name in ("run_id", "started", "host", "boot_id", "pid_space", "pid", "pid_started")},
     "command": many(text),
@@ -209,7 +195,6 @@ RUN: Mapping[str, Check] = {
         fields(**{"class": text, "module": text, "script": text, "parameters": mapping, "settings": mapping})
     ),
 }
-
 EVENT: Mapping[str, Check] = {
     "time": moment,
     "index": count,
@@ -234,7 +219,6 @@ EVENT: Mapping[str, Check] = {
     "counters": counters,
     "metrics": counters,
 }
-
 RECORD: Mapping[str, Check] = {
     "job": text,
     "fingerprint": text,

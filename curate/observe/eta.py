@@ -10,15 +10,11 @@ from operator import attrgetter
 
 LEAST_PART = 0.05
 """Part of what a run has to do that is done before it says how long the rest takes."""
-
 LEAST_SHARDS = 30
 """Shards that end in a time from which a rate is told: of fewer, chance decides."""
-
 RECENT_S = 60.0
 """The shortest time that is looked at, in a run that is long enough."""
-
 LEAST_SPAN_S = 1.0
-
 _RESOLUTION = 16
 """How many times longer ago points are than they are apart, about."""
 

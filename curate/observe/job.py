@@ -32,7 +32,6 @@ RUN_CODEC = "none"
 
 COUNTED_SHARDS = 10_000
 """Shards up to which a list of jobs counts a job's outputs, ten pages of a listing."""
-
 CLOSE_IDS = 2000
 """Ids up to which a mistyped one is compared with all of them."""
 

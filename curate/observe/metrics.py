@@ -12,7 +12,6 @@ from curate.runtime.protocol import PoolState
 
 LEAST_BUSY = 0.25
 """What was at work for less of the time than this limits nothing."""
-
 MOSTLY_CPU = 0.5
 """Work of which less than this was spent on a CPU waited for something else most of the time."""
 

@@ -22,7 +22,6 @@ from curate.storage.protocol import Object, Store
 
 _STREAM_BYTES = 256 << 10
 """Stored bytes of a column that are read at a time: the first rows of a large output are a small part of it."""
-
 _FIRST_ROWS = 100
 
 

@@ -15,13 +15,10 @@ from curate.observe.metrics import OperatorMetrics, PipelineMetrics, Role
 from curate.units import ellipsize, escape_controls, format_bytes, format_count, format_duration, plain_line
 
 LOG_INTERVAL_S = 30.0
-
 NAME_COLUMNS = 26
 """Columns for the name of an operator: what matters of it then fits into 80."""
-
 RATE_SPAN_S = 10.0
 """Rows a second are those of the last so many seconds."""
-
 QUIET_S = 0.5
 """What takes less is not shown: a look at ten rows is no reason to draw."""
 

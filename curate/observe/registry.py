@@ -21,7 +21,6 @@ from curate.storage.protocol import Special
 from curate.storage.uris import is_local, normalise
 
 READERS = 8
-
 LEFTOVER_S = 86_400.0
 """Temporaries of this age are swept."""
 

@@ -15,7 +15,6 @@ from curate.units import format_duration
 
 SHOWN = 100
 """Different reasons that a heartbeat tells, most frequent first."""
-
 MAX_REASON = 300
 """Characters of a reason."""
 

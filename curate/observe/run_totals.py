@@ -17,9 +17,7 @@ from curate.tasks.failure import Failure, ShardRecord
 
 MOST_GROUPS = 100
 """Different errors that are kept apart; further ones are counted together."""
-
 OTHER_ERRORS = Signature("other errors", "", "")
-
 DISTURBED = Signature(
     "the output was removed or replaced by others, again and again; the next run does it again", "", ""
 )

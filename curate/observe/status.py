@@ -14,9 +14,7 @@ from curate.observe.eta import middle
 from curate.tasks.books import Books, UpstreamBooks
 
 STALLED = "stalled"
-
 PENDING = "pending"
-
 COMPLETE = "complete"
 
 

@@ -10,7 +10,6 @@ from curate.units import ellipsize, format_bytes, format_duration, plain_line
 
 SHOWN_CHARS = 400
 """Characters of an error, which may quote whatever it choked on."""
-
 SHOWN_NAME = 60
 """Characters of a stage's name."""
 

@@ -31,23 +31,17 @@ from curate.tasks.books import Books, UpstreamBooks
 
 PAGES = 32
 """Pages of a run file that are read at a time, of 256 KiB each."""
-
 READERS = 8
 """Outputs that are read at once, each with some 20 MiB in memory."""
-
 MOST_FINDINGS = 100
 """Findings of one kind that are told one by one; all are counted."""
-
 SCHEMA_VOTERS = 3
 """Outputs that say what the schema is where the job did not have to store one, because its code declares it."""
-
 RECORD_FIELDS = frozenset({"job", "shard", "fingerprint", "rows", "counters", "quarantine"})
 
 
 OK = "ok"
-
 INCOMPLETE = "incomplete"
-
 DAMAGED = "damaged"
 
 

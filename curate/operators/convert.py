@@ -38,10 +38,8 @@ FORMATS = ("pyarrow", "numpy", "pandas")
 
 _EXACT_FLOAT = 2**53
 """Up to which every whole number is a float."""
-
 _NULLS = {2: np.uint16(0x7F1D), 4: np.uint32(0x7FE3A000), 8: np.uint64(0x7FFC740000000000)}
 """The NaN that stands for null, by bytes of a float: a float of more bytes has the same."""
-
 _SIGNS = {2: np.uint16(0x7FFF), 4: np.uint32(0x7FFFFFFF), 8: np.uint64(0x7FFFFFFFFFFFFFFF)}
 """All bits but the sign, which a minus changes."""
 

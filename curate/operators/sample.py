@@ -17,7 +17,6 @@ from curate.pipeline.step import BatchPosition
 
 REASON = "random_sample"
 """What a write books the rows under that are left out."""
-
 BITS = 53
 """Of a row's number that are compared with the fraction: as many as a float has."""
 

@@ -38,7 +38,6 @@ from curate.units import MIB, format_bytes
 HELD_BYTES = 64 * MIB
 """What a batch becomes is held back until all of it is there, up to this much; beyond, it goes on as it comes, and an
 error in what is left of the batch cannot be pinned on a row any more."""
-
 MAX_REASON = 200
 """Characters of a reason that comes from an exception."""
 

@@ -35,9 +35,7 @@ from curate.tasks.failure import Failure, FailureKind
 MAX_TRACEBACK = 8000
 """Characters of a traceback that travel to the driver: its beginning, with the frames where the message is what is
 long, and its end, where the error is."""
-
 MAX_ERROR = 1000
-
 PASSING = frozenset(
     {
         FailureKind.RETRY_LATER,
@@ -48,10 +46,8 @@ PASSING = frozenset(
     },
 )
 """Kinds that say nothing about the data: the same rows may do well another time."""
-
 LONGEST_WAIT_S = 86_400.0
 """Seconds that `RetryLater` can make a shard wait: a run that ends late beats one that never ends."""
-
 _MOST_LINKS = 20
 """Causes that are followed; a chain that is longer goes in a circle, or nobody reads it."""
 

@@ -39,14 +39,11 @@ from curate.tasks.policy import LONGEST_BACKOFF_S, Policy
 SHORT_WAIT_S = 1.0
 """A wait below this is short: to hand a shard back and launch it again costs the driver and a worker milliseconds, and
 what was read of it is read again; who watches sees nothing that lasts less than a second."""
-
 FIRST_WAIT_S = 0.005
 """Seconds before the second try of a call that asked for no time; they double with every further one, up to a minute.
 So eight short waits come before the first long one, and a service that stumbles costs no shard a try."""
-
 MOST_TRIES = Policy().retry_later_limit
 """Long waits in a row of one call, after which its shard is given up: as often as one that gets nothing done."""
-
 WORD_S = 5.0
 """How often a shard that waits says so: a time limit counts from its last word."""
 

@@ -39,9 +39,7 @@ from curate.units import KIB
 
 AHEAD_BYTES = 64 * KIB
 """Rows that wait for the socket, which itself holds about 200 KiB."""
-
 _CHUNK = 256 * KIB
-
 _ENDS_S = 5.0
 """Seconds that the keeper has to end by itself."""
 

@@ -16,23 +16,18 @@ from curate.units import parse_percent
 
 GROUPED = "grouped"
 """Why rows are dropped that became part of a group."""
-
 LIMIT = "limit"
 """Why rows are dropped that are over a limit."""
 
 
 DEFAULT_BAD_ROWS = 10
-
 DEFAULT_BAD_FRACTION = 0.001
 """Without `max_bad_rows`, a shard survives 0.1 % bad rows, and ten whatever its size."""
-
 HOPELESS_BAD_ROWS = 100_000
 """A shard with this many bad rows is given up without reading on: the input is something else than it was taken for."""
-
 MOST_SEARCHED = 1000
 """Rows of a shard that were found bad by processing parts of their batches, each at the price of some runs of
 `process`, after which a shard that is over its budget so far is given up without reading on."""
-
 MOST_NAMES = 200
 """Different reasons, and different counters, in one shard. They travel in the output's record; more means that a name
 holds data."""

@@ -11,10 +11,8 @@ from curate.units import format_bytes
 
 FIRST_S = 10.0
 """How long something waits before that is said."""
-
 AGAIN_S = 60.0
 """How often it is said again."""
-
 SHOWN_KINDS = 8
 """Kinds of nodes that a message lists."""
 

@@ -21,18 +21,14 @@ import threading
 from typing import Any
 
 STREAMS = (0, 1, 2)
-
 LIMITS = tuple(
     getattr(resource, name)
     for name in ("RLIMIT_AS", "RLIMIT_CPU", "RLIMIT_DATA", "RLIMIT_FSIZE", "RLIMIT_NOFILE")
     if hasattr(resource, name)
 )
-
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD)
-
 COPY_S = 0.2
 """How long it is waited whether a copy that was made comes back."""
-
 COPIED = (
     "the process was forked, and the copy came back from user code, where it would have gone on with the work of this "
     "one; end a copy by os._exit(), or use subprocess"
@@ -92,13 +88,10 @@ class _Copies:
 
 
 _copies = _Copies()
-
 _streams: dict[int, tuple[int, tuple[int, int]]] = {}
 """A copy of each standard stream, and which file it is."""
-
 _spoilt: list[str] = []
 """What could not be given back."""
-
 _environ: dict[str, str] = {}
 """The environment as it was when user code first ran."""
 

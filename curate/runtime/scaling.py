@@ -15,13 +15,10 @@ from curate.units import format_bytes
 
 GROW_LOOKS = 3
 """Looks in a row that must show calls waiting before a pool grows."""
-
 SHRINK_S = 30.0
 """How long fewer actors must have been enough before a pool shrinks."""
-
 BUSY = 0.8
 """Share of the time that actors are at work, from which they count as all at work."""
-
 BUSY_AFTER = 0.75
 """Share of the time that those who stay may be at work after a pool has shrunk: less than BUSY, or it would grow."""
 

@@ -7,7 +7,6 @@ from types import ModuleType
 
 BY_VALUE: list[ModuleType] = []
 """Modules whose code travels with what refers to it, as that of `__main__` does: no worker needs their file."""
-
 FOLDERS: list[str] = []
 """Folders in which workers look for modules too, where they have them: those beside the job's file."""
 

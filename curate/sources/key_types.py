@@ -16,10 +16,8 @@ from curate.storage.protocol import Object
 LOOKED_AT = 1024
 """Footers that are read, at most; of more files as many, evenly spread: what differs in the others is refused when they
 are read."""
-
 READERS = 32
 """Footers that are read at once: 1,024 of them from a bucket take about two seconds."""
-
 _EXAMPLES = 3
 
 

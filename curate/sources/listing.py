@@ -25,7 +25,6 @@ from curate.storage.protocol import LIST_PAGE, Object, Special, Store
 from curate.storage.uris import is_local
 
 SCHEMA = pa.schema([("uri", pa.string()), ("name", pa.string()), ("size", pa.int64()), ("generation", pa.string())])
-
 _LEDGER_PART = f"{layout.LEDGER}/"
 
 

@@ -19,10 +19,8 @@ from curate.units import MIB
 
 RANGE_ROWS = 1 << 20
 """Rows of a range in one piece."""
-
 NUMBER_BYTES = 8
 """Bytes of a number of a range."""
-
 TABLE_BYTES = 64 * MIB
 """Bytes of a table in memory above which it becomes several pieces."""
 

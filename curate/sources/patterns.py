@@ -20,9 +20,7 @@ from curate.storage.uris import is_local, normalise
 
 _MAGIC = re.compile(r"[*?\[]|\{[^{}]*,[^{}]*\}|\{(?=.*\{[^{}]*,)")
 """Where a glob begins; braces without a comma stand for themselves."""
-
 _BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
-
 _MOST_ALTERNATIVES = 1000
 
 

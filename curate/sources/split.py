@@ -16,9 +16,7 @@ Item = TypeVar("Item")
 
 SHARD_BYTES = 256 * MIB
 """Stored bytes of a shard of a dataset, at most, where its input can be split."""
-
 BUNDLE_BYTES = 8 * MIB
-
 OPEN_BYTES = 64 * KIB
 """Small shards share a task of a stream: until they have this many bytes, each with what it takes to open its file."""
 

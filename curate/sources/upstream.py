@@ -31,7 +31,6 @@ from curate.storage.protocol import Store
 
 READERS = 8
 """Ledgers of jobs that are read at once: a folder may hold the outputs of hundreds."""
-
 SHOWN = 5
 """Jobs that a message names."""
 

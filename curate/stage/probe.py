@@ -17,7 +17,6 @@ from curate.tasks.failure import FailureKind, ShardWaits
 
 PROBED_BATCHES = 16
 """Batches of a shard that are tried for a table: a job that drops most of its rows must not be run for its schema."""
-
 PROBED_TABLES = 16
 """Tables of a shard, for each of its outputs, that are looked at for the types of columns, while some are null in all
 before."""

@@ -37,32 +37,22 @@ from curate.units import KIB, MIB, format_duration
 
 PUBLISH_S = 10.0
 """How long a line waits for others before it is published."""
-
 PUBLISH_BYTES = 64 * KIB
-
 WAITING_BYTES = 4 * MIB
 """Lines that may wait for a store that does not answer; those that come then are left out."""
-
 BURST_LINES = 1000
-
 LINES_PER_S = 50.0
 """What a worker process may say: so many lines at once, and so many a second in the long run."""
-
 LINE_BYTES = 4 * KIB
 """A line that is longer is cut, and says so."""
-
 MOST_TRIES = 3
 """Times that a segment is tried, 10 s apart, before its lines are given up; a store has tried for longer each time."""
-
 FLUSH_S = 10.0
 """How long the end of a task waits for its lines to be published."""
-
 _UNFINISHED_CHARS = 8 * KIB
 """What may be printed without an end of line before the rest of the line is left out."""
-
 _KNOWN = {"level", "event", "shard", "attempt", "timestamp", "job", "run"}
 """Fields of an event that a line has already, or the name of its segment."""
-
 _RENAMED = {"time": "time_", "stream": "stream_", "cut_bytes": "cut_bytes_"}
 """Fields that mean something else in a line."""
 

@@ -17,7 +17,6 @@ from enum import StrEnum
 from curate.errors import ConfigError, TransientStorageError, did_you_mean
 
 ENVIRONMENT = "CURATE_TESTING_FAULTS"
-
 OPERATIONS = ("list", "stat", "read", "open", "publish", "replace", "delete", "may_delete")
 """The calls that can fail. `publish` is also that of a writer."""
 

@@ -24,7 +24,6 @@ T = TypeVar("T")
 
 QUICK = Retry(first_wait_s=0.01, longest_wait_s=0.2)
 """As GCS is retried, with waits for tests."""
-
 _WRITES = frozenset({"publish", "replace", "delete"})
 """What has an effect that can be there although the answer was lost."""
 

@@ -55,28 +55,20 @@ os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 
 SIMPLE_BYTES = 8 << 20
 """The largest upload made in one request, and the most of one that a writer keeps in memory."""
-
 CHUNK_BYTES = 32 << 20
 """One request of a resumable upload; a multiple of 256 KiB, as GCS asks."""
-
 _SESSIONS = 3
 """Resumable uploads started for one publish before giving up: GCS may forget a session."""
-
 _COMPARISONS = 5
-
 _CONNECT_S = 20.0
-
 _PIECE_BYTES = 256 << 10
 """What is sent between two looks at how fast it goes."""
-
 _TRANSIENT = frozenset({408, 409, 429, 500, 502, 503, 504})
 """409: a call of others is under way there; as an answer to a create it may be of our own, see `_taken`."""
-
 _THROTTLED = ("rateLimitExceeded", "userRateLimitExceeded")
 
 
 T = TypeVar("T")
-
 _Kind = Literal["list", "get", "put", "delete"]
 
 

@@ -40,31 +40,20 @@ from curate.storage.writer import BaseWriter
 
 WRITE_BUFFER_BYTES = 64 << 10
 """No more: from 128 KiB on, the C library maps fresh pages for a buffer and gives them back with it, for every file."""
-
 READ_BUFFER_BYTES = 1 << 20
 """At most; a small file gets a small buffer, for the same reason."""
-
 _NAMED = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-
 _NAMELESS = os.O_WRONLY | os.O_CLOEXEC | getattr(os, "O_TMPFILE", 0)
-
 _NO_NAMELESS = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL}
 """What systems say that cannot open a file without a name; kernels that do not know of it take it for a directory."""
-
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
-
 _LINK_ATTEMPTS = 20
-
 NAMELESS = hasattr(os, "O_TMPFILE") and os.path.isdir("/proc/self/fd")
 """Whether this system may be asked for files without a name, and can give them one."""
-
 TEMPORARY = r"[0-9a-f]{16}-[0-9]+-[0-9]+(-link|-over)?"
 """What temporaries with a name are called: see `_named`."""
-
 _PRIVATE_MODE = 0o600
-
 _process = secrets.token_hex(8)
-
 _numbers = itertools.count()
 
 

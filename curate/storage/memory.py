@@ -19,9 +19,7 @@ from curate.storage.writer import BaseWriter
 
 _buckets: dict[str, dict[str, tuple[bytes, str]]] = {}
 """Content and generation of every object of the process, by bucket and key. Guarded by `_lock`."""
-
 _lock = threading.Lock()
-
 _generations = itertools.count(1)
 
 

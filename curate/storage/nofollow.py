@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Iterator
 from curate.errors import ConfigError
 
 _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
-
 _LEDGER = "/_curate/"
 """Where what is curate's begins below an output."""
 

@@ -18,13 +18,10 @@ from curate.errors import ConfigError
 
 SCRATCH = "CURATE_SCRATCH"
 """Environment variable: where files are kept that only this machine reads."""
-
 CACHE = "CURATE_CACHE"
 """Environment variable: where copies of assets are kept."""
-
 _NAMES = {SCRATCH: "curate", CACHE: "curate-assets"}
 """What the folders are called by default, in that of the system for temporaries; the user's id follows."""
-
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 

@@ -15,19 +15,14 @@ if TYPE_CHECKING:
 
 FIRST_BYTES = 1 << 20
 """A stream's first request from its beginning; doubled while reading goes on in sequence."""
-
 LARGEST_BYTES = 8 << 20
 """The most that is read ahead of what was asked for."""
-
 RANDOM_BYTES = 256 << 10
 """A request at a place that does not follow the last one."""
-
 TAIL_BYTES = 64 << 10
 """Fetched at once by a first look at the end: a Parquet footer and the eight bytes that say how long it is."""
-
 WHOLE_BYTES = 64 << 20
 """The most that one request fetches when the caller wants all the rest."""
-
 _BUFFER_BYTES = 128 << 10
 
 

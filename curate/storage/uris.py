@@ -12,11 +12,8 @@ import re
 from curate.errors import ConfigError, did_you_mean
 
 SCHEMES = ("gs", "gcs", "memory", "file")
-
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
-
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]*")
-
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
 

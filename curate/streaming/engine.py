@@ -51,13 +51,10 @@ from curate.tasks.task_end import failure_of_end, kind_of_end
 
 STREAM_POLICY = Policy(user_error_retries=0)
 """A run's table, but that the consumer hears of errors of user code at once: somebody waits for the rows."""
-
 BLOCK_OVERHEAD_BYTES = 4096
 """What a block costs beside its bytes: its reference, and what Ray keeps for it. Counted against the budget."""
-
 MOST_PIECES = 1000
 """Pieces that are begun and not consumed, at most: many may give no rows at all while the oldest is at work."""
-
 PATIENCE_S = 10.0
 """How long the oldest piece waits for a slot among tasks that stand still before one of them makes way."""
 

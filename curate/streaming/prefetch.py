@@ -15,17 +15,14 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
-
 Stopped = Callable[[], bool]
 """Tells a source whether anybody still wants what it makes; one that waits for something asks it often."""
-
 Make = Callable[[Stopped], Generator[T]]
 """Makes a source."""
 
 
 Around = Callable[[], AbstractContextManager[Any]]
 """Makes what is there while a source is."""
-
 POLL_S = 0.1
 """How often a wait for something asks whether it is still wanted."""
 

@@ -15,7 +15,6 @@ from curate.stage.messages import TYPE_PROBES
 
 PIECE = b"curate.piece"
 """Under which a block says what its first rows were read from."""
-
 HELD_BYTES = 64 << 20
 """Bytes of blocks that are held back, at most, until the type is known of a column that was null in all rows so far."""
 

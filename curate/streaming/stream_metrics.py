@@ -15,7 +15,6 @@ from curate.runtime.protocol import Backend
 
 LOOK_S = 0.1
 """How often a stream notes how it is doing, at most."""
-
 LOOK_AT_POOLS_S = 1.0
 """How often it notes how its pools are doing."""
 

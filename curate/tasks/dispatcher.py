@@ -36,10 +36,8 @@ from curate.tasks.task_end import failure_of_end, kind_of_end
 
 POLL_S = 0.5
 """Longest wait for news: signals and deadlines are looked at this often."""
-
 GRACE_S = 30.0
 """How long running tasks may go on after the first interrupt."""
-
 LONG_S = 0.25
 """What a shard that takes longer says at once, costs nothing beside it."""
 

@@ -10,7 +10,6 @@ from curate.units import GIB
 
 LEAST_WINDOW = 16
 """Tasks in flight even with few slots, or none: pending tasks are the demand that an autoscaler sees."""
-
 LEAST_MEMORY = GIB
 """What a task that ran out of memory is taken to have had, at least: it asks for twice as much."""
 

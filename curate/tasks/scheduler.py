@@ -59,33 +59,25 @@ from curate.units import KIB
 SHARD_OVERHEAD_BYTES = 256 * KIB
 """What opening an input and publishing an output cost beside the bytes, expressed as bytes: with it one rate fits tiny
 and large shards alike. 1-3 ms on a local disk at 100 MB/s; object stores have higher latency and lower rates."""
-
 RATE_DECAY = 0.98
 """Weight left to the past by each finished shard: the last ~50 decide, so a bundle follows the data as it changes."""
-
 SHORTEST_BUNDLE_S = 0.05
 """Towards the end bundles shrink so that all slots finish together, but not below this: it hides the cost of a task
 (0.5 ms), and no slot waits longer than this for the last one. Only the last few tasks of a slot are that short."""
-
 LAUNCHES_PER_S = 1000.0
 """Tasks that a driver launches and harvests with time to spare. Many slots may not shrink bundles to where they would
 wait for it."""
-
 LARGEST_BUNDLE = 4096
 """Shards in one task, at most: its arguments stay around half a megabyte."""
 
 STRAGGLER_FACTOR = 3.0
-
 STRAGGLER_LEAST_S = 10.0
 """A task is a straggler when what it has done, with the shard at hand, took this many times longer than the bytes say,
 and this much longer: half of what a copy does is wasted."""
-
 LOOK_S = 1.0
 """How often running tasks are looked through for stragglers and passed deadlines: it costs time for each of them."""
-
 PAUSE_S = 30.0
 """A driver that did not look for so long stood still itself: it judges nobody before the news that waited is heard."""
-
 FAREWELL_S = 60.0
 """How long a task may take to end after it has reported on its last shard."""
 

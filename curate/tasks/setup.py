@@ -15,10 +15,8 @@ from curate.units import format_duration
 
 PATIENCE_S = 600.0
 """How long a worker may take to be set up, where a job does not say how long a shard may take."""
-
 MOST_DEATHS = 3
 """Workers that may die while they are set up, before any was ready."""
-
 ENDED = "setup() ended the worker process"
 
 

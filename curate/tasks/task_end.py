@@ -8,7 +8,6 @@ from curate.runtime.protocol import TaskEnd, TaskFinished
 from curate.tasks.failure import Failure, FailureKind
 
 MAX_ERROR = 1000
-
 MAX_DETAIL = 8000
 """Characters of what is told about a task that died: it is kept for every shard that this counts against."""
 

@@ -27,7 +27,6 @@ from curate.storage.protocol import Object, Outcome, Published, Store
 
 _BIG = random.Random(7).randbytes(9 * (1 << 20) + 12345)
 """Beyond one simple upload."""
-
 _ODD_NAMES = [
     "a b",
     "100%",

@@ -19,7 +19,6 @@ from curate.pipeline.step import READ_ROWS, BatchPosition
 
 DUPLICATE = "duplicate"
 """Why rows are dropped of whose key another one is kept."""
-
 KEEPS = ("first", "last")
 
 

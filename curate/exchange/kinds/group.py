@@ -26,7 +26,6 @@ from curate.pipeline.step import READ_ROWS, BatchPosition
 
 SLICE_ROWS = 262_144
 """Rows of groups, about, that are brought to results at a time."""
-
 GROUP = "group"
 """The column that holds groups, as lists of rows, on their way to a function."""
 

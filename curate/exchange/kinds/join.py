@@ -22,10 +22,8 @@ from curate.pipeline.step import READ_ROWS, BatchPosition
 
 UNMATCHED = "unmatched"
 """Why rows are dropped for whose key there is none on the other side."""
-
 MATCHED = "matched"
 """Why an anti join drops left rows."""
-
 JOINED = "joined"
 """Why right rows are dropped that became part of the rows that came of left ones, or were only looked for."""
 

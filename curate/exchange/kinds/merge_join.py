@@ -24,7 +24,6 @@ from curate.arrow.order import Order, take_rows
 HOWS = ("inner", "left", "right", "outer", "semi", "anti")
 """What a join keeps: pairs of rows that match, and with left, right, outer also rows without a match, of that side or
 of both; left rows that have a match (semi), or none (anti)."""
-
 SPARSE = 4
 """Where a slice takes rows of a range with more than this many rows for each, they are taken chunk by chunk."""
 

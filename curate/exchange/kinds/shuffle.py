@@ -20,10 +20,8 @@ from curate.pipeline.step import BatchPosition
 
 BUCKET = "__bucket"
 """The column that a shuffle sorts by; rows do not have it before, nor after."""
-
 BUCKETS = 1 << 16
 """Most buckets that a shuffle throws rows into."""
-
 BUCKETS_PER_OUTPUT = 8
 """An output reads the buckets whole that it begins and ends in."""
 

@@ -13,11 +13,8 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "UTF-16LE"),
     (codecs.BOM_UTF16_BE, "UTF-16BE"),
 )
-
 _LEAST_BYTES = 4
-
 _LOOKED_AT_BYTES = 4096
-
 _MOSTLY = 0.05
 """Part of the characters of a text that are below 256 at least: in Russian or Chinese JSON it is a fifth."""
 

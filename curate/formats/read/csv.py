@@ -42,24 +42,16 @@ from curate.formats.read.stream import BLOCK_BYTES, DecompressedStream
 from curate.storage.protocol import Object, Store
 
 _LARGEST_ROW_BYTES = 1 << 28
-
 SAMPLED_BYTES = 64 << 20
-
 SAMPLED_ROWS = 250_000
 """Of the beginning of a file, what is looked through at most for a row that tells the schema."""
-
 _END = b"curate:end-of-file:2f6d1c0e9b7a4583"
 """Begins the row that is put behind a file. No row of the file has it, as far as anybody is concerned."""
-
 _OPEN = "inside a quote that is not closed"
-
 _NULLS = pa.array([text.encode() for text in pa_csv.ConvertOptions().null_values], pa.binary())
-
 _NULLS_BUT_NAN = pa.array([text for text in _NULLS.to_pylist() if b"nan" not in text.lower()], pa.binary())
-
 _LEADING_ZERO = r"^[+-]?0[0-9]"
 """Digits such as 007 are a name, not a number: as one they would come out as 7."""
-
 _TRUTHS = pa.array([b"true", b"false", b"True", b"False", b"TRUE", b"FALSE"], pa.binary())
 
 

@@ -24,7 +24,6 @@ from curate.storage.protocol import Object, Store
 
 BANDS = {"L": 1, "RGB": 3, "RGBA": 4, "CMYK": 4, "YCbCr": 3, "HSV": 3, "LAB": 3}
 """Modes of pillow whose values are bytes, and how many there are of a pixel."""
-
 REASON = "not an image that can be read"
 
 

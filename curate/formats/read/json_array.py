@@ -15,16 +15,11 @@ from curate.storage.protocol import Object, Store
 
 HEAD_BYTES = 64 << 10
 """Bytes at the beginning of a file that tell whether it is an array."""
-
 _LARGEST_ELEMENT_BYTES = 1 << 28
-
 _BOM = b"\xef\xbb\xbf"
-
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
-
 _IN_ARRAY = re.compile(rb'(?:[^"\[\]{},]++|' + _STRING + rb")*+", re.DOTALL)
 """Up to what begins or ends an element, or a string that does not end."""
-
 _IN_ELEMENT = re.compile(rb'(?:[^"\[\]{}]++|' + _STRING + rb")*+", re.DOTALL)
 
 

@@ -75,7 +75,6 @@ class Shape:
 
 
 _DEEPEST = 64
-
 _KINDS: dict[type, str] = {
     str: "string",
     bool: "boolean",

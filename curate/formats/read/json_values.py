@@ -38,9 +38,7 @@ NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 _NONE = type(None)
-
 _TEXTS = frozenset({_NONE, str})
-
 _EXACT_FLOAT = 2**53
 
 

@@ -26,12 +26,9 @@ from curate.formats.read.stream import BLOCK_BYTES, DecompressedStream
 from curate.storage.protocol import Object, Store
 
 SAMPLED_BYTES = 64 << 20
-
 SAMPLED_LINES = 250_000
 """Of the beginning of a file, what is looked through at most for a row that tells the schema."""
-
 _UNFINISHED = "unexpected end of data"
-
 _CUT = "malformed JSON: not one JSON object per line; jq -c . FILE writes it so"
 
 

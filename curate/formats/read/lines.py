@@ -20,9 +20,7 @@ from curate.storage.protocol import Object, Store
 
 _BEYOND_BYTES = 64 << 10
 """Bytes read at a time behind `stop`, to finish the last line."""
-
 LARGEST_LINE_BYTES = 1 << 28
-
 _BOM = b"\xef\xbb\xbf"
 
 

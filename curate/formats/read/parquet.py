@@ -28,20 +28,16 @@ from curate.formats.read.stream import StoredStream
 from curate.storage.protocol import Object, Store
 
 _DECODE_ROWS = 16_384
-
 _DECODE_BYTES = 16 << 20
 """Rows, and about the bytes, decoded at a time: what memory takes beside a row group's stored bytes."""
 
 
 _ROW_BYTES = 256 << 20
-
 _BOMB_TIMES = 100
 """A row that takes more than that, decoded, and so many times what is stored of it, is none that anybody wrote."""
-
 _DICTIONARY_BYTES = 4 << 20
 """Encoded bytes of texts up to which they are taken to be in a dictionary for the most part, above what their numbers
 take: writers give up a dictionary above a MiB or two."""
-
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 4}
 """Bytes of a value, at least; of texts what tells where they are."""
 

@@ -16,7 +16,6 @@ from curate.formats.read.stream import BLOCK_BYTES, DecompressedStream
 from curate.storage.protocol import Object, Store
 
 LINES_SCHEMA = pa.schema([("text", pa.string())])
-
 TEXT_SCHEMA = pa.schema([("line", pa.int64()), ("text", pa.string())])
 
 

@@ -19,7 +19,6 @@ from curate.errors import ConfigError
 from curate.formats.record import gzip_trailer, zstd_trailer
 
 _PIECE_BYTES = 1 << 20
-
 _GZIP_LEVEL = 6
 
 _LINES_BYTES = 8 << 20

@@ -26,7 +26,6 @@ from curate.formats.read.json_values import readable
 from curate.formats.write.compress import LinesWriter, Sink
 
 _MOMENT = "%Y-%m-%dT%H:%M:%S"
-
 _ZONES_OF_MINUTES = datetime.datetime(1973, 1, 1, tzinfo=datetime.UTC)
 
 

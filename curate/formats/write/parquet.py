@@ -24,14 +24,10 @@ from curate.formats.record import PARQUET_KEY, parquet_record, seal_footer
 from curate.formats.write.compress import Buffer, Sink
 
 GROUP_ROWS = 65_536
-
 GROUP_BYTES = 64 << 20
-
 _SMALL_BYTES = 1 << 20
-
 _SAMPLED_ROWS = 4096
 """Rows that are looked at for whether a column repeats itself."""
-
 _PAGE_CHECK_ROWS = 16
 """Rows between two looks at the size of page and dictionary. Arrow's 1,024 would make pages of whole groups, and take
 twice their memory to write and to read, where rows are a megabyte; for small rows this costs nothing."""

@@ -21,7 +21,6 @@ _SUFFIXES = {
     OutputFormat.CSV: {"zstd": ".csv.zst", "gzip": ".csv.gz"},
     OutputFormat.RUN: {"none": ".run"},
 }
-
 DEFAULT_CODEC = "zstd"
 
 

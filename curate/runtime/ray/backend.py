@@ -67,17 +67,14 @@ from curate.runtime.scaling import does_not_fit, fits, needs
 
 LOOK_S = 1.0
 """How often it is looked whether there is a place for what is to run."""
-
 STREAM_INTERVAL_S = 0.25
 """A bundle's messages are sent on at least this often, on a small cluster."""
-
 STREAM_ITEMS_PER_S = 2000
 """Items a second that all streams together send: a quarter of what one driver can take."""
 
 
 FRESH = "CURATE_FRESH_WORKER"
 """A variable that is another for each task that gets a worker of its own."""
-
 MOST_CALLS = 1 << 30
 """Tasks that a worker may run before it is replaced: so many that none does, but one that says that it has."""
 

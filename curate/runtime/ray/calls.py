@@ -37,25 +37,18 @@ from curate.runtime.ray.errors import CallSite, ended
 
 NAMESPACE = "curate"
 """Of the boards in the key-value store."""
-
 BEGUN = "-begun"
 """Ends the key under which an actor says where it is being set up."""
-
 LARGE_BYTES = 64 << 10
 """A payload from this size goes to the object store once, however often it is sent."""
-
 MAX_DEATHS = 3
 """Actors that a call may kill."""
-
 MAX_SENDS = 10
 """Times that a call is made, whatever becomes of it."""
-
 PATIENCE_S = 600.0
 """How long a call waits for a pool that has no actor, nor one that starts."""
-
 LOOK_AGAIN_S = 0.5
 """How often it looks then."""
-
 SAID_S = 0.1
 """How long an actor waits before it works on an announced call: what it said is on its way by then."""
 

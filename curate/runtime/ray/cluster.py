@@ -18,13 +18,10 @@ from curate.log import get_logger
 
 VIEW_MAX_AGE_S = 2.0
 """How long what is known of the cluster's nodes is trusted."""
-
 CONNECT_TIMEOUT_S = 10.0
 """How long to wait for a cluster's head to take a connection. Ray itself would wait for minutes."""
-
 NOTICE_INTERVAL_S = 10.0
 """What Ray tells of the cluster is passed on at most this often."""
-
 MAX_NOTICE = 300
 """Characters of a notice of Ray's."""
 

@@ -18,11 +18,8 @@ MAX_DETAIL = 4000
 
 
 _LOST = (exceptions.NodeDiedError, exceptions.ObjectLostError, exceptions.LocalRayletDiedError)
-
 _KILLED_FOR_MEMORY = re.compile(r"Selected to kill: \([^()]*?\bpid=(\d+)[^()]*?\bmemory used=(\d+(?:\.\d+)?)GB")
-
 _NODE_ID = re.compile(r"\bID: ([0-9a-f]{56})\b")
-
 _ACTORS_NODE_DIED = re.compile(r"\bnode (has )?died\b|\bnode is dead\b", re.IGNORECASE)
 
 

@@ -30,34 +30,24 @@ from curate.runtime.scaling import LoadTrend, PoolLoad, fits, needs, scale, take
 
 LOOK_S = 1.0
 """How often actors are asked how they are, in a small pool."""
-
 LOOKS_PER_S = 100
 """Actors that are asked in a second, in a large one."""
-
 READS_PER_S = 500
 """Times a second that all tasks together read a board."""
-
 WAIT_S = 0.25
 """How often a pool that starts is looked at, and whether to stop waiting for it."""
-
 MAX_FAILED_STARTS = 3
 """Actors in a row that die while they start, before a pool without any has failed."""
-
 RETRY_S = 60.0
 """Longest wait before an actor is started after others failed to."""
-
 CANCEL_S = 3.0
 """How long an actor may go on with a call of a task that was cancelled."""
-
 SETUP_S = 600.0
 """How long an actor may take to be set up."""
-
 SILENT_S = 10.0
 """An actor that has not said how it is for that long is taken to be at work on such a call."""
-
 MAX_DISMISSED = 1000
 """Actors that are remembered, of those that no call is to blame for."""
-
 QUEUED_CALLS = 100_000
 """Calls that an actor takes at a time: what is sent is bounded by those who send it."""
 

@@ -42,12 +42,9 @@ from curate.runtime.ray.cluster import (
 
 SETTINGS = {"RAY_free_objects_period_milliseconds": "50"}
 """By itself Ray frees blocks that were consumed once a second: at a gigabyte a second, twice a budget of 512 MiB."""
-
 _AUTH_LOGGER = "ray._private.authentication.authentication_token_setup"
-
 _OF_NO_WORKER = frozenset({"PYTEST_CURRENT_TEST", "COLUMNS", "LINES", "_"})
 """Variables that change by themselves, and that no worker looks at."""
-
 _VITAL = frozenset({"raylet", "gcs_server"})
 """Processes without which there is no cluster."""
 
@@ -113,9 +110,7 @@ class Session:
 
 
 _lock = threading.RLock()
-
 _session: Session | None = None
-
 _forked = False
 """Whether this process is a copy of one that had a session: Ray's threads are not in it."""
 
