@@ -107,9 +107,9 @@ def test_extras_are_skipped_only_where_they_are_missing(tmp_path: Path) -> None:
 
 
 def test_what_continuous_integration_runs() -> None:
-    """Everything that there is, and what the README says."""
+    """Everything that there is, and what tests/README.md says."""
     assert "exec scripts/test --slow --extras </dev/null" in (ROOT / ".ci" / "run").read_text()
-    assert "scripts/test --slow --extras" in (ROOT / "README.md").read_text()
+    assert "scripts/test --slow --extras" in (ROOT / "tests" / "README.md").read_text()
 
 
 def test_a_failed_check_stops_nothing_and_fails_in_the_end(checkout: Checkout) -> None:
