@@ -120,6 +120,24 @@ def sweep(mode: Mode) -> Sweep:
     return sweep_of(mode)
 
 
+@pytest.fixture(scope="session")
+def _disk() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="curate-test-", dir="/tmp") as made:
+        yield made
+
+
+@pytest.fixture
+def disk_path(_disk: str) -> Path:
+    """An empty folder on a disk, also where that of a test is in memory (scripts/test)."""
+    return Path(tempfile.mkdtemp(dir=_disk))
+
+
+@pytest.fixture
+def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shard that has failed is tried again at once."""
+    monkeypatch.setattr("curate.tasks.policy.LONGEST_BACKOFF_S", 0.0)
+
+
 @pytest.fixture
 def clock() -> FakeClock:
     """Time that passes only when the test, or what it tests, sleeps."""

@@ -184,10 +184,11 @@ class JobRun:
                         _refuse_other_shards(ready.spec, job)
                         earlier = upstream_books_of(spec, partial(place_of, root), job.ledger)
                         last = replace(ready.spec, earlier=earlier, reports=reports_of(course.stages, root))
-                except CurateError:
+                except CurateError as error:
                     # Unless the driver beside this one has completed the job, and removed its stages: then whatever.
                     if not complete_now(job):
                         raise
+                    log.info("another driver has completed the job meanwhile", here=str(error))
                     return self._conclude(job, options)
                 if isinstance(ready, Ready):
                     ended = self._run_stage(last, ready.options, at=course.stage(LAST, spec.name))

@@ -162,6 +162,7 @@ def written(ds: Dataset, folder: Path) -> Any:
     return pa.concat_tables(found.values()).replace_schema_metadata(None)
 
 
+@pytest.mark.usefixtures("no_backoff")
 @pytest.mark.parametrize("kind", LATER)
 @pytest.mark.parametrize("by", ["shard", "batch"])
 def test_a_type_that_changes_is_the_same_or_refused_in_the_same_words(kind: str, by: str, tmp_path: Path) -> None:

@@ -87,6 +87,7 @@ AS_JSON = {
 """Every command with --json, and ways to have it print."""
 
 
+@pytest.mark.usefixtures("no_backoff")
 def test_json_is_harmless_and_the_same(
     place: Path, curate_: Curate, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -303,9 +303,9 @@ class TestCorpus:
             check(kept([*first.tolist(), int(first[0])]), None)
 
 
-def test_mapped_files_are_not_anonymous(tmp_path: Path) -> None:
+def test_mapped_files_are_not_anonymous(disk_path: Path) -> None:
     """Pages of a file that a process has touched are in what it holds, and not in what it has allocated."""
-    file = tmp_path / "file"
+    file = disk_path / "file"
     file.write_bytes(bytes(60 << 20))
     program = (
         f"import mmap, sys; own = bytearray(90 << 20); file = open({str(file)!r}, 'rb'); "

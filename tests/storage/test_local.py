@@ -40,6 +40,12 @@ def scratch(tmp_path: Path) -> str:
     return f"{tmp_path}/scratch"
 
 
+@pytest.fixture
+def tmp_path(disk_path: Path) -> Path:
+    """On a disk: in memory a folder that was removed still takes files without a name."""
+    return disk_path
+
+
 @pytest.fixture(params=["nameless", "named"])
 def temporaries(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How a store of this module's tests keeps what is not published yet; not every file system has both ways."""
@@ -447,8 +453,8 @@ def test_syncing_reaches_every_directory(monkeypatch: pytest.MonkeyPatch, store:
 
 def test_whoever_may_not_write_to_a_directory_may_not_delete_there() -> None:
     """Nor another's file where only owners may. Asked as another user, in a child."""
-    with tempfile.TemporaryDirectory() as root:
-        # The folders of pytest are closed to others.
+    with tempfile.TemporaryDirectory(dir="/tmp") as root:
+        # The folders of tests are closed to others.
         Path(root).chmod(0o755)
         for name, mode in (("closed", 0o755), ("open", 0o777), ("sticky", 0o1777)):
             folder = Path(root, name)
