@@ -208,7 +208,7 @@ def test_every_operator_alone(op: Op, kind: str, tmp_path: Path) -> None:
     check(tmp_path, [rows, [], rows * 4], kind, [op], "inline")
 
 
-@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(FILES, st.sampled_from(["parquet", "json"]), st.lists(st.sampled_from(OPS), min_size=1, max_size=5))
 def test_chains(tmp_path_factory: pytest.TempPathFactory, files: list[list[Row]], kind: str, ops: list[Op]) -> None:
     """Random rows, files and operators."""
@@ -237,7 +237,11 @@ class TestRay:
         rows = [{"n": n, "x": None, "text": "b", "tags": ["a"] * (n % 2), "who": None} for n in range(6)]
         check(tmp_path, [rows, [], rows * 3], "parquet", [op], "ray")
 
-    @settings(max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(
+        max_examples=examples(8),
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    )
     @given(FILES, st.sampled_from(["parquet", "json"]), st.lists(st.sampled_from(OPS), min_size=1, max_size=4))
     def test_chains(
         self, tmp_path_factory: pytest.TempPathFactory, files: list[list[Row]], kind: str, ops: list[Op]

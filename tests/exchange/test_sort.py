@@ -119,7 +119,9 @@ def written(ds: Dataset, out: Path, backend: Any = None, **options: Any) -> list
 
 
 class TestSort:
-    @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(
+        max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    )
     @given(files=FILES, keys=KEYS, nulls=st.sampled_from(["at_end", "at_start"]))
     def test_as_plain_python_does(
         self, places: Any, files: list[list[Row]], keys: list[tuple[str, bool]], nulls: str
@@ -323,7 +325,9 @@ def upper(freedom: int) -> float:
 
 
 class TestRepartition:
-    @settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(
+        max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    )
     @given(sizes=st.lists(st.integers(0, 30), min_size=1, max_size=6), count=st.integers(1, 12), step=st.booleans())
     def test_even_parts_in_order(self, places: Any, sizes: list[int], count: int, step: bool) -> None:
         """Rows stay as they came; parts differ by one row at most."""

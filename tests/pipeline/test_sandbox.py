@@ -173,7 +173,11 @@ BAD = {
 }
 
 
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 @given(st.lists(st.sampled_from(["well", "well", "well", *BAD]), max_size=40))
 def test_any_pattern_of_bad_rows_gives_exactly_the_other_results(
     shared: Sandboxed, tmp_path_factory: pytest.TempPathFactory, pattern: list[str]

@@ -310,7 +310,11 @@ def test_a_limit_of_a_sort_keeps_no_other_rows(folder: Path, tmp_path: Path) -> 
     assert sum(sizes) < sum(other)
 
 
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 @given(
     st.lists(st.lists(st.none() | st.integers(0, 5), max_size=12), min_size=1, max_size=5),
     st.integers(0, 40),

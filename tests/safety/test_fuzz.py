@@ -44,7 +44,9 @@ from tests.support.fakes import FakeClock
 
 ROOT = "memory://fuzz/out"
 quick = hypothesis.settings(
-    max_examples=examples(15), deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
+    max_examples=examples(15),
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture],
 )
 
 

@@ -15,7 +15,13 @@ def use_profile(mode: Mode) -> None:
     """Has properties that are imported from now on tried as often as tests that are run so try them."""
     # How long an example takes says something about the machine's load, and nothing about a rule.
     most = int(100 * _FACTORS[mode])
-    hypothesis.settings.register_profile(mode, deadline=None, max_examples=most, derandomize=mode is Mode.QUICK)
+    hypothesis.settings.register_profile(
+        mode,
+        deadline=None,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+        max_examples=most,
+        derandomize=mode is Mode.QUICK,
+    )
     hypothesis.settings.load_profile(mode)
 
 
