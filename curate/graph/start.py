@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 import orjson
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curate.clock import Clock
@@ -196,7 +197,8 @@ def _refuse_other_inputs(
             f"{ledger.uri(name)} is missing, which says what the job began with; the ledger was damaged from "
             "outside: choose another --output, or start over with --overwrite"
         ) from error
-    before = dict(_rows(pq.read_table(io.BytesIO(data))))
+    # By this thread: one of Arrow's may let go of the bytes when Python is gone already, which aborts the process.
+    before = dict(_rows(pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)))
     now = dict(_rows(found))
     if done and before != now:
         changed = (uri for uri in now if uri in before and now[uri] != before[uri] and now[uri][0] == before[uri][0])

@@ -146,3 +146,12 @@ def test_what_the_map_names_is_there() -> None:
     named |= {f"{room}/{name}" for room, name in re.findall(rf"\*\*({rooms})/\*\*`([a-z_/]+)`", text)}
     assert len(named) > 50
     assert [one for one in sorted(named) if not (CURATE / f"{one}.py").is_file() and not (CURATE / one).is_dir()] == []
+
+
+def test_no_object_is_read_by_threads_of_arrow() -> None:
+    """`read_table` reads ahead in threads that may hold its bytes for longer than Python is there: a process that ends
+    right after, as one that refuses does, would be aborted. Readers of `curate.testing` are those of a test."""
+    found = [
+        path for path in CURATE.rglob("*.py") if "pq.read_table(" in path.read_text() and "testing" not in path.parts
+    ]
+    assert found == []
