@@ -76,7 +76,8 @@ def output_schemas(
 
     A shard that takes longer than the job's `task_timeout_s` does not tell. One that needs what is not there now (it
     raised RetryLater, the store throttles, its node was lost) is asked again: were the next one asked instead, a
-    service that is down for a minute would decide the schema, or fail the job for want of one.
+    service that is down for a minute would decide the schema, or fail the job for want of one. So is, once, a shard
+    whose worker died.
 
     `idle` is called every half second while a shard is asked. `setup` hears of the workers that are set up for it.
     """
@@ -236,6 +237,8 @@ class _Asked:
     answer: Probed = field(default_factory=lambda: Probed(error="the worker died"))
     until_s: float = math.inf
     """When it takes too long."""
+    crashes_left: int = 1
+    """How many more times a worker may die over it: it may have died of something else. None once it is cancelled."""
 
 
 class _Asking:
@@ -294,7 +297,8 @@ class _Asking:
                     if ended.answer.again_s is None or self._waits >= MOST_WAITS:
                         found[ended.number] = ended.answer
                     else:
-                        waiting.append((self._again_s(ended.answer), _Asked(ended.number, ended.probe)))
+                        again = _Asked(ended.number, ended.probe, crashes_left=ended.crashes_left)
+                        waiting.append((self._again_s(ended.answer), again))
             yield None
         finally:
             if running:
@@ -322,7 +326,10 @@ class _Asking:
                 del running[news.task]
                 ended = self._setup.ended(news.task, news)
                 if ended.detail:
-                    one.answer = Probed(error=ended.detail, again_s=0.0 if ended.end is TaskEnd.LOST else None)
+                    crashed = ended.end is TaskEnd.CRASHED
+                    again = ended.end is TaskEnd.LOST or (crashed and one.crashes_left > 0)
+                    one.crashes_left -= crashed
+                    one.answer = Probed(error=ended.detail, again_s=0.0 if again else None)
                 yield one
             elif isinstance(news, Started):
                 self._setup.started(news.task, f"in process {news.pid} on {news.node}")
@@ -330,7 +337,7 @@ class _Asking:
                     one.until_s = self._clock.monotonic() + self._timeout_s
         for task, one in running.items():
             if self._clock.monotonic() > one.until_s:
-                one.until_s = math.inf
+                one.until_s, one.crashes_left = math.inf, 0
                 self._backend.cancel(task)
 
     def _hear(self, one: _Asked, news: Message) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from curate.driver.schemas import _Asking
 from curate.log import get_logger
@@ -64,6 +65,24 @@ def test_a_probe_whose_node_is_lost_is_asked_again() -> None:
     shard = Probe(None)
     assert next(_Asking(backend, Interrupts(), clock, None, get_logger()).answers([shard])) is ANSWER
     assert [payload for _, payload, _ in backend.launched] == [shard, shard]
+
+
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_a_probe_whose_worker_dies_is_asked_once_more(deaths: int) -> None:
+    """It may have died of something else; a shard that ends two workers tells nothing."""
+    clock = FakeClock()
+
+    def answer(in_flight: dict[int, Any]) -> list[Any]:
+        task = next(iter(in_flight))
+        if -task <= deaths:
+            return [TaskFinished(task, TaskEnd.CRASHED, "killed")]
+        return [Message(task, [ANSWER]), TaskFinished(task, TaskEnd.RETURNED)]
+
+    backend = FakeBackend(clock, answer)
+    found = ask(backend, clock, timeout_s=None)
+    assert found is not None
+    assert (found.schema, found.error) == ((ANSWER.schema, "") if deaths == 1 else (None, "killed"))
+    assert len(backend.launched) == 2
 
 
 def test_an_interrupt_ends_the_wait_for_what_is_not_there() -> None:
