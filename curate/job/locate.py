@@ -1,27 +1,22 @@
 """The way back from a ledger to its job: the same job made again, without its command line. See `origin`.
 
-The file is imported under its own name and never as `__main__`, so that nothing in it runs that would start the job.
+See `curate.job.load` for how its file is imported.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from curate import jobs
 from curate.errors import ConfigError, ObjectNotFound, did_you_mean
-from curate.job.origin import folder_of
+from curate.job.load import imported, packaged
 from curate.job.params import Param
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing
-from curate.runtime.shipping import ship
 
 if TYPE_CHECKING:
     from curate.job.job import Job
@@ -50,11 +45,16 @@ def locate(origin: Mapping[str, Any], *, script: str | None = None) -> Job:
             f"the last run does not say which {', '.join(sorted(missing))} the job has: its run.json is damaged; run "
             "the job's own command with --retry-failed"
         )
-    path = _path(origin, script)
-    module = _imported(path, str(origin.get("module", "")))
+    name = str(origin.get("module", ""))
+    if script is None and jobs.is_job(name):
+        # Wherever curate is installed here: its file lay in another folder where it was run.
+        path, module = name, packaged(name)
+    else:
+        path = _path(origin, script)
+        module = imported(path, name)
     cls: Any = module
-    for name in str(origin["class"]).split("."):
-        cls = getattr(cls, name, None)
+    for part in str(origin["class"]).split("."):
+        cls = getattr(cls, part, None)
     if not isinstance(cls, type) or not issubclass(cls, Job):
         known = [name for name, value in vars(module).items() if isinstance(value, type) and issubclass(value, Job)]
         raise ConfigError(
@@ -94,56 +94,6 @@ def _path(origin: Mapping[str, Any], script: str | None) -> str:
             "unpacked copy); say where its file is with --job PATH"
         )
     return path
-
-
-def _imported(path: str, module: str) -> ModuleType:
-    """Imports a file, as the module that it was or as one named after it, beside what lies in its folder."""
-    folder = folder_of(path, module)
-    name = module if folder is not None else Path(path).stem
-    folder = folder or os.path.dirname(path)  # noqa: PTH120
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    # A file may be called like a module of Python's, or of a library.
-    names = (name, f"{name}_job")
-    known = {one: sys.modules[one] for one in names if one in sys.modules}
-    found = next((one for one in known.values() if _is_file(one, path)), None)
-    if found is None:
-        found = _executed(path, names[bool(known)], by_name=bool(module) and not known)
-    ship(found, folder)
-    return found
-
-
-def _is_file(module: ModuleType, path: str) -> bool:
-    file = getattr(module, "__file__", None)
-    return file is not None and os.path.exists(file) and os.path.samefile(file, path)  # noqa: PTH110, PTH121
-
-
-def _executed(path: str, name: str, *, by_name: bool) -> ModuleType:
-    try:
-        if by_name:
-            module = importlib.import_module(name)
-            if _is_file(module, path):
-                return module
-        spec = importlib.util.spec_from_file_location(name, path)
-        if spec is None or spec.loader is None:
-            raise ConfigError(f"{path} is no Python file; name the job's file with --job PATH")
-        module = importlib.util.module_from_spec(spec)
-        # Before it runs: what it defines is looked up by its module's name.
-        sys.modules[name] = module
-        try:
-            spec.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[name]
-            raise
-        return module
-    except SystemExit as error:
-        raise ConfigError(
-            f'{path} ends the program when it is imported; put what runs the job under if __name__ == "__main__":'
-        ) from error
-    except ConfigError:
-        raise
-    except Exception as error:
-        raise ConfigError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
 
 
 # What the ledger says of the last run
