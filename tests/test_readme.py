@@ -78,10 +78,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(home: Path, *command: str) -> str:
+    """Runs a command and returns what it printed: results, then logs and summaries."""
     environ = {**os.environ, "CURATE_HOME": str(home / "home"), "COLUMNS": "100"}
     found = subprocess.run(command, cwd=home, env=environ, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr
-    return found.stdout
+    return found.stdout + found.stderr
 
 
 def test_the_main_page_is_short() -> None:
