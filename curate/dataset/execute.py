@@ -51,6 +51,9 @@ class Options:
     """The few things of a dataset that are tuned; none changes a row, or a byte that is written.
 
     Raises ConfigError for a backend that there is not, and sizes below 1.
+
+    >>> curate.range(3).using(curate.Options(block_bytes=1 << 20)).take(1)
+    [{'id': 0}]
     """
 
     backend: str | None = None

@@ -28,6 +28,9 @@ class GroupedData(Generic[D]):
 
     Rows come in order of the keys, ascending; NaN makes a group, after the numbers, and null makes the last one. The
     two zeros are one key. Nulls among values are left out, as Arrow does it: the sum of nothing else is null.
+
+    >>> curate.from_items([{"k": "b", "n": 1}, {"k": "a", "n": 2}]).groupby("k").max("n").take_all()
+    [{'k': 'a', 'n_max': 2}, {'k': 'b', 'n_max': 1}]
     """
 
     _dataset: D

@@ -122,6 +122,7 @@ class Job:
         # For calls of `process` without a run, in tests: whatever it books goes nowhere.
         self._tally = ShardBooks(BadRowBudget("100%"))
         self.log = log.get_logger(job=self.name)
+        """Logs for `curate logs`: `self.log.info("model loaded", layers=6)`. Also from `process`, with the shard."""
 
     def _set(self, name: str, value: Any) -> None:
         try:
