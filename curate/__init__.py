@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from curate.arrow.expressions import col, lit
     from curate.dataset.dataset import Dataset
     from curate.dataset.execute import Options
     from curate.dataset.read import (
@@ -56,6 +57,8 @@ _HOME = {
     "from_pandas": "curate.dataset.read",
     "from_numpy": "curate.dataset.read",
     "range": "curate.dataset.read",
+    "col": "curate.arrow.expressions",
+    "lit": "curate.arrow.expressions",
     # what a run returns
     "Summary": "curate.ledger.summary",
     "RunState": "curate.ledger.summary",
@@ -83,10 +86,12 @@ __all__ = [
     "RunState",
     "Summary",
     "TextJob",
+    "col",
     "from_arrow",
     "from_items",
     "from_numpy",
     "from_pandas",
+    "lit",
     "param",
     "range",
     "read_binary_files",

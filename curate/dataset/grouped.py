@@ -16,12 +16,13 @@ from curate.exchange.kinds.group import Grouped, GroupRows, aggregates_of_pairs
 from curate.exchange.kinds.map_groups import MapGroups
 from curate.operators.convert import check_format
 from curate.operators.udf import UdfOptions, udf_of
+from curate.plan.explain import chain_text
 from curate.plan.nodes import Apply, Exchanged
 
 D = TypeVar("D", bound=Base)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class GroupedData(Generic[D]):
     """Rows that are grouped by keys, of which the methods make a row a group, or what a function makes of it.
 
@@ -31,6 +32,9 @@ class GroupedData(Generic[D]):
 
     _dataset: D
     _keys: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"GroupedData({chain_text(self._dataset._plan)}.{self._name})"
 
     def count(self) -> D:
         """Returns how many rows each group has, in a column `count`.

@@ -11,7 +11,7 @@ from typing import Any
 from curate.ledger.stages import StageReport, exchanges
 from curate.storage.protocol import Calls
 from curate.tasks.books import Books
-from curate.units import plain_line
+from curate.units import format_count, plain_line
 
 
 class RunState(StrEnum):
@@ -40,7 +40,7 @@ class FailureGroup:
     """One of them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Summary:
     """The result of a run. `shards` count what the run was asked for (all, or `limit`, or `sample`)."""
 
@@ -79,6 +79,15 @@ class Summary:
     """Inputs of earlier runs that this one was not given, and their shards, which are still part of the job."""
     dropped: int = 0
     """Shards that this run took out of the job, for their inputs were removed."""
+
+    def __repr__(self) -> str:
+        """Returns how it ended, in a line; all of it is in `as_dict()`."""
+        failed = f", {self.failed:,} failed" if self.failed else ""
+        return (
+            f"Summary({plain_line(self.job)}: {self.state.value}, {self.done:,} of {format_count(self.total, 'shard')} "
+            f"done{failed}, {self.books.rows_in:,} rows in, {self.books.rows_out:,} out, "
+            f"output {plain_line(self.output)!r})"
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Returns what `--json` prints."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -36,6 +37,7 @@ def test_what_differs_is_found() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", _with_other_parameter(), "--seed", "2", "--episode", "1", "--no-ray"],
         cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": "scripts"},
         capture_output=True,
         text=True,
         check=False,
