@@ -117,6 +117,7 @@ def test_the_job_of_several_steps_runs(home: Path, monkeypatch: pytest.MonkeyPat
     assert books.dropped.keys() == {"short", "few words"}
 
 
+@pytest.mark.slow
 def test_the_job_is_a_program(home: Path) -> None:
     """The same module runs from the command line, with its parameter as an option."""
     (home / "shouting.py").write_text(blocks("python")[0])

@@ -581,6 +581,7 @@ def script(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 class TestAsAProcess:
+    @pytest.mark.slow
     def test_standard_output_holds_the_object_alone(
         self, script: Callable[..., subprocess.CompletedProcess[str]], source: Path
     ) -> None:

@@ -135,6 +135,7 @@ def test_a_job_of_a_module_is_that_modules() -> None:
     assert type(locate(found, script=found["script"])) is Here
 
 
+@pytest.mark.slow
 def test_the_program_itself_and_its_file_are_one_job(script: Path) -> None:
     """A job without a version, whose code is its identity, is the same as `__main__` and imported under its name."""
     run = "print(json.dumps(Mine().spec().record.origin)); print(Mine().spec().record.fingerprint)"
@@ -257,6 +258,7 @@ def test_a_class_made_in_a_function_is_refused() -> None:
         locate(job_origin(Local()))
 
 
+@pytest.mark.slow
 def test_a_class_without_a_file_is_refused() -> None:
     """A notebook, or a program from standard input."""
     program = (
