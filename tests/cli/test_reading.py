@@ -28,6 +28,7 @@ from curate.ledger.compression import compress
 from curate.observe.job import find_job
 from curate.storage import memory
 from curate.storage.open import open_store
+from curate.tasks.books import Books
 from tests.job.inline import numbered, run_job, write_jsonl
 from tests.support.fakes import FakeClock
 from tests.support.gcs_emulator import GcsEmulator
@@ -357,6 +358,40 @@ def test_lost_events_are_made_up_for_by_records(out: str, run: Run) -> None:
     for segment in Path(out).glob("_curate/runs/*/events-*"):
         segment.unlink()
     assert run("quarantine", out)[1] == before
+
+
+# curate status, when outputs are not those that a run counted
+
+
+def rows_of_status(out: str, run: Run) -> str:
+    (found,) = [text for text in run("status", out)[1].splitlines() if text.startswith("rows")]
+    return found.removeprefix("rows").strip()
+
+
+@pytest.mark.parametrize("events", [True, False])
+def test_rows_are_those_of_the_outputs_that_are_there(out: str, run: Run, events: bool) -> None:
+    """Not of those that were removed since; where events are lost too, outputs say it themselves."""
+    assert rows_of_status(out, run) == "30 in + 0 created = 24 out + 0 dropped + 6 quarantined"
+    for path in Path(out).glob("s[01].*"):
+        path.unlink()
+    for segment in Path(out).glob("_curate/runs/*/events-*") if not events else ():
+        segment.unlink()
+    assert rows_of_status(out, run) == "10 in + 0 created = 8 out + 0 dropped + 2 quarantined"
+
+
+def test_rows_of_a_run_that_was_killed_are_those_of_its_outputs(out: str, run: Run) -> None:
+    """Its last heartbeat is older than its last outputs; that its process is gone is seen at once."""
+    (Path(out) / layout.SUMMARY).unlink()
+    (beat,) = Path(out).glob("_curate/runs/*/heartbeat.json")
+    value = orjson.loads(beat.read_bytes())
+    shards = {**value["shards"], "done": 0, "running": 3}
+    value |= {"state": "running", "shards": shards, "rows": Books().rows(), "pid_started": "1"}
+    beat.write_bytes(orjson.dumps(value))
+    assert rows_of_status(out, run) == "30 in + 0 created = 24 out + 0 dropped + 6 quarantined"
+    text = run("status", out)[1]
+    assert f"stalled, process {value['pid']} on {value['host']} is gone; last heartbeat " in text
+    assert text.splitlines()[-1] == "next      run the job again; it resumes"
+    assert orjson.loads(run("status", out, "--json")[1])["runs"][0]["process_gone"] is True
 
 
 # curate logs
