@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import io
 import os
+import re
 import subprocess
 import sys
 import time
@@ -317,7 +318,7 @@ def test_an_output_without_rows_is_said(tmp_path: Path, run: Run, format: str) -
 
 
 def test_rows_that_were_set_aside_are_counted_by_reason_and_shown(out: str, run: Run) -> None:
-    """The most frequent reason first; then rows with shard, line and reason."""
+    """The most frequent reason first; then rows with shard, position in its input and reason."""
     code, text, err = run("quarantine", out, "-n", "4")
     assert (code, err) == (0, "")
     assert harmless(text)
@@ -325,7 +326,7 @@ def test_rows_that_were_set_aside_are_counted_by_reason_and_shown(out: str, run:
     assert lines[1] == "rows      6 set aside, of 3 shards"
     assert lines[2].startswith("reasons   3 x 4 \\x1b]0;owned")
     assert lines[3].startswith("          3 x 9 \\x1b]0;owned")
-    assert lines[5].split() == ["shard", "line", "reason", "row"]
+    assert lines[5].split() == ["shard", "at", "reason", "row"]
     assert [line.split()[0] for line in lines[6:10]] == ["s0", "s0", "s1", "s1"]
     assert lines[10:] == ["... and 2 more: -n 6, or --json"]
 
@@ -336,12 +337,29 @@ def test_rows_are_chosen_by_shard_and_reason(out: str, run: Run) -> None:
     assert [(row["shard"], orjson.loads(row["row"])["n"]) for row in rows] == [
         (f"s{n // 10}", n) for n in range(4, 30, 5)
     ]
-    assert all(row.keys() == {"shard", "line", "reason", "row"} for row in rows)
+    assert all(row.keys() == {"shard", "input", "line", "reason", "row"} for row in rows)
+    assert all(row["line"] is None for row in rows), "the job's own code set them aside"
     chosen = run("quarantine", out, "--json", "--shard", "s1", "--reason", "OWNED")[1].splitlines()
     assert [orjson.loads(line)["shard"] for line in chosen] == ["s1", "s1"]
     assert run("quarantine", out, "--json", "--reason", "9 ", "-n", "1")[1].count("\n") == 1
     assert run("quarantine", out, "--reason", "nothing like it")[1].splitlines()[1:] == ["rows      0 set aside"]
     assert run("quarantine", out, "--shard", "s9")[0] == 2
+
+
+def test_rows_that_cannot_be_read_are_shown_with_their_place_in_the_input(tmp_path: Path, run: Run) -> None:
+    """The line; of a slice of a file, counted from where that begins."""
+    good = b'{"n": 1}\n'
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.jsonl").write_bytes(good + b"\n{bad\n" + good)
+    (tmp_path / "in/c.jsonl").write_bytes(good * 200 + b"{worse\n")
+    run_job(Kept(shard_bytes=1024), tmp_path / "in", tmp_path / "out")
+    text = run("quarantine", str(tmp_path / "out"), "--reason", "malformed")[1]
+    places = [re.split(r"  +", one)[:2] for one in text.splitlines() if one.startswith(("a ", "c.part"))]
+    assert places == [["a", "line 3"], ["c.part-00001-of-00002", "line 100 from byte 903"]]
+    rows = map(orjson.loads, run("quarantine", str(tmp_path / "out"), "--json")[1].splitlines())
+    found = {Path(row["input"]).name: row for row in rows if row["line"]}
+    assert (found["a.jsonl"]["line"], "slice" in found["a.jsonl"]) == (3, False)
+    assert found["c.jsonl"]["slice"] == {"kind": "bytes", "start": 903, "stop": 1807}
 
 
 def test_a_quarantine_that_is_gone_hides_only_itself(out: str, run: Run) -> None:
