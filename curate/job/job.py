@@ -26,7 +26,7 @@ from curate.pipeline.step import ActorPool
 from curate.sources.inputs import FileRows
 from curate.sources.protocol import RowSource
 from curate.stage.job_record import JobRecord
-from curate.stage.spec import StageSpec, TaskSettings
+from curate.stage.stage import Stage, TaskSettings
 from curate.storage.open import open_store
 from curate.units import MIB
 
@@ -293,7 +293,7 @@ class Job:
 
         main(cls)
 
-    def spec(self) -> StageSpec:
+    def spec(self) -> Stage:
         """Returns the job as a stage. Looks assets up. Raises ConfigError if a secret or an asset is missing.
 
         >>> class Copy(curate.Job):
@@ -356,7 +356,7 @@ class Job:
             quarantine_errors=self.quarantine_errors,
             task_timeout_s=None if self.task_timeout_s is None else float(self.task_timeout_s),
         )
-        return made.stages(StageSpec(record, tasks, made.operator, self._rows(columns, required)))
+        return made.stages(Stage(record, tasks, made.operator, self._rows(columns, required)))
 
     def _made(self, columns: Mapping[str, Any] | None) -> Made:
         """Returns what happens to rows, from one durable place to the next."""
