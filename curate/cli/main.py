@@ -62,6 +62,21 @@ def status(output: str | None, as_json: bool, watch: bool) -> None:
     sys.exit(show_job(output, SystemClock(), as_json=as_json, watch_s=watch_s))
 
 
+@cli.command(short_help="Take a job off the list of known jobs.")
+@click.argument("output")
+def forget(output: str) -> None:
+    """Takes the job that writes to OUTPUT off the list that `curate status` shows. Its output and ledger stay.
+
+    The next run of the job puts it on the list again.
+    """
+    from curate import log
+    from curate.observe import registry
+
+    log.configure()
+    registry.forget(output)
+    click.echo(f"{output} is no longer listed; its files were not touched", err=True)
+
+
 @cli.command(short_help="What failed, grouped by reason.")
 @click.argument("output")
 @click.option("--shard", metavar="ID", help="Show one shard whole: every try, with the traceback.")

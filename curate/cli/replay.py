@@ -20,8 +20,8 @@ from curate.clock import SystemClock
 from curate.driver.options import RunOptions, resolve_output
 from curate.driver.replay import Replayed, frames_below, replay, users_traceback
 from curate.graph.dry import as_run
-from curate.job.command import stdout_to_stderr
 from curate.job.locate import locate, recorded_run
+from curate.job.streams import end_stdout, stdout_to_stderr
 from curate.ledger.stages import LAST
 from curate.observe.failures import StageFailures, read_shard
 from curate.observe.job import find_job
@@ -60,6 +60,7 @@ def show_replay(
         return EXIT_INTERRUPTED
     if as_json:
         click.echo(json_line(_as_dict(root, stage, replayed), default=str))
+        end_stdout()
     else:
         _render(Console(highlight=False), root, stage, replayed)
     if debug and replayed.record.failure is not None:

@@ -122,15 +122,17 @@ def _render(console: Console, status: JobStatus, now: float) -> None:
         fact(console, label, Text(value), "red")
     for number, run in enumerate(status.runs[:SHOWN_RUNS]):
         ago = f"{format_duration(max(0.0, now - run.updated))} ago"
-        if run.state in (RUNNING, STALLED):
-            ago = f"heard of {ago} from {plain_line(run.host)}, process {run.pid}"
+        if run.gone:
+            ago = f"process {run.pid} on {plain_line(run.host)} is gone; last heartbeat {ago}"
+        elif run.state in (RUNNING, STALLED):
+            ago = f"last heartbeat {ago} on {plain_line(run.host)}, process {run.pid}"
         fact(console, "" if number else "run", Text.assemble(f"{run.run_id} ", _state(run.state), f", {ago}"))
     more = len(status.runs[SHOWN_RUNS:]) + status.earlier_runs
     if more:
         fact(console, "", Text(f"... and {more:,} earlier"))
     if status.state in FAILED:
         # In a line of its own, to be copied.
-        line(console, Text(f"{'next':<{LABEL_COLUMNS}}curate failures {shlex.quote(plain_line(status.output))}"))
+        line(console, Text(f"{'next':<{LABEL_COLUMNS}}curate failures {_word(status.output)}"))
     if hint := _next(status):
         fact(console, "" if status.state in FAILED else "next", Text(hint))
 
@@ -223,13 +225,12 @@ def _listed(label: str, texts: Iterable[str], most: int) -> Iterator[tuple[str, 
 
 def _next(status: JobStatus) -> str:
     """Returns what to do now, if anything."""
-    if status.state == STALLED:
-        run = status.runs[0]
-        return f"if process {run.pid} on {plain_line(run.host)} is gone, run the job again: it goes on where it stopped"
+    if status.state == STALLED and not (run := status.runs[0]).gone:
+        return f"if process {run.pid} on {plain_line(run.host)} is gone, run the job again; it resumes"
     if status.state in FAILED:
-        return "mend the cause and run the job again: what is done is skipped"
-    if status.state in ("interrupted", "pending"):
-        return "run the job again: it goes on where it stopped"
+        return "fix the cause and run the job again; finished shards are skipped"
+    if status.state in (STALLED, "interrupted", "pending"):
+        return "run the job again; it resumes"
     return ""
 
 
@@ -310,6 +311,10 @@ def _render_all(console: Console, found: list[tuple[dict[str, Any], JobStatus | 
     for _, job in found:
         if isinstance(job, CurateError) and not isinstance(job, NoJobError):
             line(console, Text.assemble(("unreachable: ", "red"), plain_line(str(job))))
+    gone = [entry["output"] for entry, job in found if isinstance(job, NoJobError)]
+    if gone:
+        what = "1 output was" if len(gone) == 1 else f"{len(gone):,} outputs were"
+        line(console, Text(f"{what} removed; shorten this list with: curate forget {_word(gone[-1])}"))
 
 
 # Lines
@@ -332,6 +337,11 @@ def _number(value: float | None) -> str:
 
 def _state(state: str) -> tuple[str, str]:
     return state, COLOURS.get(state, "")
+
+
+def _word(text: str) -> str:
+    """Returns a word as a shell takes it."""
+    return shlex.quote(plain_line(text))
 
 
 def _time(seconds: float) -> str:

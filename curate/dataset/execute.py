@@ -50,6 +50,9 @@ class Options:
     """The few things of a dataset that are tuned; none changes a row, or a byte that is written.
 
     Raises ConfigError for a backend that there is not, and sizes below 1.
+
+    >>> curate.range(3).using(curate.Options(block_bytes=1 << 20)).take(1)
+    [{'id': 0}]
     """
 
     backend: str | None = None
@@ -182,7 +185,7 @@ def upstream_run(tasks: Tasks, root: str, how: Options, run: RunStats) -> tuple[
     from curate.graph import entry
 
     def write(stage: StageSpec, options: RunOptions) -> None:
-        ended = entry.run(stage, replace(options, display=run.write(NoDisplay(), stage.name)))
+        ended = entry.run(stage, replace(options, display=run.write(NoDisplay(), stage.record.name)))
         if ended.state is not RunState.COMPLETE:
             failed = "; ".join(group.error for group in ended.failures)
             raise ExchangeFailed(
@@ -198,7 +201,8 @@ def upstream_run(tasks: Tasks, root: str, how: Options, run: RunStats) -> tuple[
                 f"failed; see: curate failures {before.path}"
             )
 
-    spec = replace(reader_of(tasks), memory_budget=how.memory_budget)
+    spec = reader_of(tasks)
+    spec = replace(spec, tasks=replace(spec.tasks, memory_budget=how.memory_budget))
     incomplete = any(map(may_be_incomplete, tasks.upstream))
     options = RunOptions(inputs=(), output=root, backend=how.backend or "inline", allow_incomplete_input=incomplete)
     ready = run_upstream(spec, root, options, write, write_checkpoint)

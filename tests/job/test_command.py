@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -256,10 +258,10 @@ class TestRunOptions:
             ]
         )
         spec = given[0][0]
-        assert (spec.batch_rows, spec.shard_bytes, spec.max_tasks) == (7, 64 * 2**20, 3)
+        assert (spec.tasks.batch_rows, spec.tasks.shard_bytes, spec.tasks.max_tasks) == (7, 64 * 2**20, 3)
         (pool,) = spec.operator.pools
         assert (pool.resources.num_cpus, pool.resources.num_gpus, pool.resources.memory) == (0.5, 1.0, 2 * 2**30)
-        assert spec.resources == Resources()
+        assert spec.tasks.resources == Resources()
 
     def test_a_setting_that_the_job_computes_has_no_option(self, run: Run) -> None:
         class Computed(Job):
@@ -422,10 +424,10 @@ class TestExitCodes:
         (source / "broken.jsonl.gz").write_bytes(b"no gzip")
         result = run()
         assert result.exit_code == 1
-        assert "4 of 5 done, 1 failed" in result.stdout
-        assert "1 x CorruptInput" in result.stdout
-        assert "(such as broken)" in result.stdout
-        assert "see: curate status" in result.stdout
+        assert "4 of 5 done, 1 failed" in result.stderr
+        assert "1 x CorruptInput" in result.stderr
+        assert "(such as broken)" in result.stderr
+        assert "see: curate status" in result.stderr
 
     @pytest.mark.parametrize(
         ("most", "code", "done"), [("0", 3, 0), ("1", 3, 0), ("2", 1, 4), ("40%", 1, 4), ("30%", 3, 0)]
@@ -535,6 +537,7 @@ class TestScope:
 
 
 SCRIPT = """
+import atexit
 import os
 import subprocess
 import sys
@@ -554,8 +557,15 @@ class Prints(Job):
 
 
 if __name__ == "__main__":
+    atexit.register(print, "at the end")
     Prints.main()
 """
+
+
+def without_children(script: str) -> str:
+    """Returns a job that prints, and starts no process that does: that one is told of a closed pipe."""
+    lines = [line for line in script.splitlines() if "os.write" not in line and "subprocess.run" not in line]
+    return "\n".join(lines)
 
 
 @pytest.fixture
@@ -571,16 +581,59 @@ def script(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 class TestAsAProcess:
+    @pytest.mark.slow
     def test_standard_output_holds_the_object_alone(
         self, script: Callable[..., subprocess.CompletedProcess[str]], source: Path
     ) -> None:
-        """Not what `process` prints, writes past Python, or has a child write."""
+        """Not what `process` prints, writes past Python, or has a child write; nor what is printed when all is done."""
         del source
         done = script("--json")
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["state"] == "complete"
-        for text in ("printed", "written", "from a child"):
+        for text in ("printed", "written", "from a child", "at the end"):
             assert text in done.stderr
+
+    def test_the_summary_is_on_standard_error(
+        self, script: Callable[..., subprocess.CompletedProcess[str]], source: Path
+    ) -> None:
+        """So what the job prints can be piped on."""
+        del source
+        done = script()
+        assert "prints: complete in" in done.stderr
+        assert sorted(set(done.stdout.splitlines())) == ["at the end", "from a child", "printed", "written"]
+
+    @pytest.mark.parametrize("unbuffered", ["", "1"])
+    def test_a_pipe_that_is_closed_ends_no_run(self, tmp_path: Path, source: Path, unbuffered: str) -> None:
+        """`| head`, of both streams: all shards are done, and the exit code says so."""
+        del source
+        (tmp_path / "prints.py").write_text(without_children(SCRIPT))
+        reader, writer = os.pipe()
+        os.close(reader)
+        command = [sys.executable, "prints.py", "--backend", "inline", "-i", "in", "-o", "out"]
+        environ = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered}
+        done = subprocess.run(command, cwd=tmp_path, env=environ, stdout=writer, stderr=writer, check=False)
+        os.close(writer)
+        assert done.returncode == 0
+        assert sorted(outputs(tmp_path / "out")) == [f"{name}.parquet" for name in "abcd"]
+
+    def test_a_terminal_that_is_closed_ends_no_run(self, tmp_path: Path, source: Path) -> None:
+        """Neither by SIGHUP, nor by writes to what is no terminal any more."""
+        del source
+        waits = without_children(SCRIPT).replace(
+            'print("printed")', "open('begun', 'w').close()\n        sys.stdin.read()\n        print('printed')"
+        )
+        (tmp_path / "prints.py").write_text(f"import sys\n{waits}")
+        command = [sys.executable, "prints.py", "--backend", "inline", "-i", "in", "-o", "out"]
+        child, terminal = pty.fork()
+        if not child:
+            os.chdir(tmp_path)
+            os.execve(sys.executable, command, os.environ | {"PYTHONPATH": str(ROOT)})
+        while not (tmp_path / "begun").exists():
+            assert os.waitpid(child, os.WNOHANG) == (0, 0)
+            time.sleep(0.02)
+        os.close(terminal)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert sorted(outputs(tmp_path / "out")) == [f"{name}.parquet" for name in "abcd"]
 
     def test_an_interrupt_during_preparation_ends_without_a_traceback(self, tmp_path: Path, source: Path) -> None:
         """Wherever it hits: here, while the inputs are listed."""
