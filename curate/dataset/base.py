@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from itertools import chain
 from typing import Any, Self
 
 import pyarrow as pa
@@ -20,8 +21,9 @@ from curate.operators.protocol import Operator
 from curate.plan import explain as plan_explain
 from curate.plan import physical
 from curate.plan.explain import chain_text, explain_logical
-from curate.plan.nodes import Apply, Exchanged, Limit, Plan, schema_of
+from curate.plan.nodes import Apply, Exchanged, Limit, Plan, Scan, Union, name_of, schema_of, sources_of, walk
 from curate.plan.physical import through_files
+from curate.sources.protocol import FileListing
 from curate.streaming.prefetch import Stopped, never_stopped
 from curate.units import format_count
 
@@ -66,6 +68,48 @@ class Base:
                 batch = self._first(physical.lower)
             found = (self._blank() if batch is None else batch).schema
         return found
+
+    def columns(self, fetch_if_missing: bool = True) -> list[str] | None:
+        """Returns the names of the columns, as `schema` finds them; with `fetch_if_missing=False` None where only
+        running a function would tell.
+
+        >>> curate.range(1).columns()
+        ['id']
+        """
+        found = self.schema() if fetch_if_missing else schema_of(self._plan)
+        return None if found is None else list(found.names)
+
+    def input_files(self) -> list[str]:
+        """Returns the files that are read, each once, in their order; none of what is in memory. Runs nothing.
+
+        >>> curate.range(1).input_files()
+        []
+        """
+        listed = [one.listing["uri"].to_pylist() for one in sources_of(self._plan) if isinstance(one, FileListing)]
+        return list(dict.fromkeys(chain.from_iterable(listed)))
+
+    def num_blocks(self) -> int:
+        """Returns how many shards are read: parts of large files, tables in memory. Runs nothing.
+
+        Raises ConfigError behind an exchange, a checkpoint, a limit or a zip, where only running tells.
+
+        >>> curate.range(3).num_blocks()
+        1
+        """
+        behind = [name_of(one) for one in walk(self._plan) if not isinstance(one, Scan | Apply | Union)]
+        if behind:
+            raise ConfigError(
+                f"num_blocks: how many shards {behind[0]} makes is known once it has run: call materialize() first"
+            )
+        return sum(1 for source in sources_of(self._plan) for _ in source.pieces())
+
+    def size_bytes(self) -> int:
+        """Returns the bytes that all rows take in memory, in Arrow's format; runs what there is to run.
+
+        >>> curate.range(10).size_bytes()
+        80
+        """
+        return sum(block.nbytes for block in self._blocks())
 
     def using(self, options: Options | None = None, **changes: Any) -> Self:
         """Says how rows are made: with these `Options`, or with the ones there are and these fields of them changed.
