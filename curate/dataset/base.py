@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
@@ -18,6 +18,7 @@ from curate.dataset.stats import LastRun, with_progress
 from curate.errors import ConfigError, did_you_mean
 from curate.exchange.protocol import Exchange
 from curate.operators.protocol import Operator
+from curate.operators.ray_data import instead_of_method
 from curate.plan import explain as plan_explain
 from curate.plan import physical
 from curate.plan.explain import chain_text, explain_logical
@@ -49,6 +50,15 @@ class Base:
                 columns = format_schema(pa.schema(list(found)[:SHOWN_COLUMNS]))
                 columns += f", and {format_count(more, 'column')} more" if more > 0 else ""
         return f"Dataset({chain_text(self._plan)}; {columns})"
+
+    if not TYPE_CHECKING:  # where a name that there is not is to be seen
+
+        def __getattr__(self, name: str) -> Any:
+            if instead := instead_of_method(name):
+                raise AttributeError(f"a Dataset of curate has no {name}: {instead}", name=name, obj=self)
+            names = [one for one in dir(type(self)) if not one.startswith("_")]
+            near = "" if name.startswith("_") else did_you_mean(name, names)
+            raise AttributeError(f"a Dataset of curate has no {name}{near}", name=name, obj=self)
 
     def schema(self) -> pa.Schema:
         """Returns the schema of the rows; without running anything where no function is in the way.
