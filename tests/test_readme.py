@@ -25,6 +25,12 @@ VARIES = re.compile(r"complete in|run +20|output |^toxicity +complete|█")
 """Lines of the console that hold times, paths, or a bar as wide as the terminal."""
 SECONDS = re.compile(r"\bin \d+\.\d+ s\b")
 
+NO_VARIABLES_OF_USERS = {"CURATE_FRESH_WORKER", "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "RAY_JOB_CONFIG_JSON_ENV_VAR"}
+"""Variables that curate itself sets, or Ray."""
+
+READS = r'environ(?:\.get\(|\.setdefault\(|\[)"(\w+)"|"(\w+)" in (?:os\.)?environ'
+"""How code looks at a variable that it names."""
+
 PARAMETERS = """
 import importlib, json, pathlib, sys
 from curate.job.job import Job
@@ -111,6 +117,7 @@ def test_the_job_of_several_steps_runs(home: Path, monkeypatch: pytest.MonkeyPat
     assert books.dropped.keys() == {"short", "few words"}
 
 
+@pytest.mark.slow
 def test_the_job_is_a_program(home: Path) -> None:
     """The same module runs from the command line, with its parameter as an option."""
     (home / "shouting.py").write_text(blocks("python")[0])
@@ -208,6 +215,16 @@ def shown(default: object) -> str:
             return f"`{','.join(default)}`"
         case _:
             return str(default)
+
+
+def test_every_environment_variable_has_a_line() -> None:
+    """The main page lists those that curate reads: no code looks at another one."""
+    text = "\n".join(path.read_text() for path in (ROOT / "curate").rglob("*.py"))
+    found = set(re.findall(r'"((?:CURATE|RAY|STORAGE)_[A-Z_]+)"', text))
+    read = {one for pair in re.findall(READS, text) for one in pair if one}
+    listed = [row[0].strip("`") for row in table_rows(section(MAIN, "Look at it")) if re.fullmatch("`[A-Z_]+`", row[0])]
+    assert len(listed) == len(set(listed))
+    assert set(listed) == (found | read) - NO_VARIABLES_OF_USERS
 
 
 def test_every_script_has_a_line() -> None:

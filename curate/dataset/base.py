@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from curate.arrow.schema import format_schema
 from curate.arrow.unknown import is_known
 from curate.dataset.execute import Options, blocks
 from curate.dataset.schemas import blank_of, unions_settled
@@ -18,19 +19,34 @@ from curate.exchange.protocol import Exchange
 from curate.operators.protocol import Operator
 from curate.plan import explain as plan_explain
 from curate.plan import physical
-from curate.plan.explain import explain_logical
+from curate.plan.explain import chain_text, explain_logical
 from curate.plan.nodes import Apply, Exchanged, Limit, Plan, schema_of
 from curate.plan.physical import through_files
 from curate.streaming.prefetch import Stopped, never_stopped
+from curate.units import format_count
+
+SHOWN_COLUMNS = 10
+"""Columns that `repr` shows."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Base:
     """A plan, the options that it runs with, and what came of its runs."""
 
     _plan: Plan
     _how: Options = field(default_factory=Options)
     _ran: LastRun = field(init=False, default_factory=LastRun, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        """Returns what was asked for, and the columns as far as they are known; reads nothing."""
+        columns = "columns are known once it runs"
+        with suppress(ConfigError):
+            found = schema_of(self._plan)
+            if found is not None:
+                more = len(found) - SHOWN_COLUMNS
+                columns = format_schema(pa.schema(list(found)[:SHOWN_COLUMNS]))
+                columns += f", and {format_count(more, 'column')} more" if more > 0 else ""
+        return f"Dataset({chain_text(self._plan)}; {columns})"
 
     def schema(self) -> pa.Schema:
         """Returns the schema of the rows; without running anything where no function is in the way.

@@ -51,6 +51,9 @@ class Options:
     """The few things of a dataset that are tuned; none changes a row, or a byte that is written.
 
     Raises ConfigError for a backend that there is not, and sizes below 1.
+
+    >>> curate.range(3).using(curate.Options(block_bytes=1 << 20)).take(1)
+    [{'id': 0}]
     """
 
     backend: str | None = None
@@ -175,7 +178,7 @@ def upstream_run(plan: Plan, operators: tuple[Operator, ...], root: str, how: Op
     from curate.graph import entry
 
     def write(stage: StageSpec, options: RunOptions) -> None:
-        ended = entry.run(stage, replace(options, display=run.write(NoDisplay(), stage.name)))
+        ended = entry.run(stage, replace(options, display=run.write(NoDisplay(), stage.record.name)))
         if ended.state is not RunState.COMPLETE:
             failed = "; ".join(group.error for group in ended.failures)
             raise ExchangeFailed(
@@ -191,7 +194,8 @@ def upstream_run(plan: Plan, operators: tuple[Operator, ...], root: str, how: Op
                 f"failed; see: curate failures {before.path}"
             )
 
-    spec = replace(reader_of(seeded(plan, secrets.randbits(63))), memory_budget=how.memory_budget)
+    spec = reader_of(seeded(plan, secrets.randbits(63)))
+    spec = replace(spec, tasks=replace(spec.tasks, memory_budget=how.memory_budget))
     options = RunOptions(
         inputs=(), output=root, backend=how.backend or "inline", allow_incomplete_input=may_be_incomplete(plan)
     )

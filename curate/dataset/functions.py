@@ -8,7 +8,7 @@ from typing import Any, Self, Unpack
 import pyarrow as pa
 
 from curate.arrow.declared import check_declared
-from curate.arrow.expressions import is_expression
+from curate.arrow.expressions import as_expression, is_expression
 from curate.dataset.base import Base
 from curate.dataset.batches import check_rows
 from curate.errors import ConfigError
@@ -45,10 +45,11 @@ class Functions(Base):
         batch that they do not hold is refused, consumed or written.
 
         A function runs in the tasks that read. A class runs in a pool of actors: each makes an instance, with
-        `fn_constructor_args` and `fn_constructor_kwargs`, keeps it, and calls it with batches. `compute` says how large
-        the pool is, and puts a function into one; so do `num_gpus` and `resources` (custom ones of Ray), since Ray
-        starts a new process for every task that holds a GPU. These, `num_cpus` (default 1, beside a GPU 0) and `memory`
-        in bytes are what one actor holds; of a function in tasks `num_cpus` is what such a task holds.
+        `fn_constructor_args` and `fn_constructor_kwargs`, keeps it, and calls it with batches. `concurrency` says how
+        many actors there are: 4, or from 1 to 8 as `(1, 8)`. `compute` says the same, and puts a function into a pool;
+        so do `num_gpus` and `resources` (custom ones of Ray), since Ray starts a new process for every task that holds
+        a GPU. These, `num_cpus` (default 1, beside a GPU 0) and `memory` in bytes are what one actor holds; of a
+        function in tasks `num_cpus` is what such a task holds.
 
         Raises ConfigError for what cannot be called, arguments that the constructor does not take, an unknown format,
         or a size below 1. What `fn` raises reaches whoever asks for the rows, with a note that names operator, rows
@@ -64,7 +65,7 @@ class Functions(Base):
         ...     def __call__(self, batch):
         ...         return {"id": batch["id"] * self.factor}
         >>> scaled = curate.range(3).map_batches(
-        ...     Scale, fn_constructor_args=[2], batch_format="numpy", compute=curate.ActorPool(size=1)
+        ...     Scale, fn_constructor_args=[2], batch_format="numpy", concurrency=1
         ... )
         >>> scaled.take_all()
         [{'id': 0}, {'id': 2}, {'id': 4}]
@@ -130,12 +131,14 @@ class Functions(Base):
 
     def filter(
         self,
-        fn: Any,
+        fn: Any = None,
+        expr: Any = None,
         *,
         reason: str = "filter",
         **options: Unpack[UdfOptions],
     ) -> Self:
-        """Keeps the rows for which `fn` is true: a pyarrow.compute expression, or a function of the row.
+        """Keeps the rows for which `fn` is true: a pyarrow.compute expression (also as `expr`), or a function of the
+        row.
 
         Where an expression is null the row is dropped. A write books what is dropped under `reason`. Expressions over
         columns of Parquet files are pushed into the read: row groups that cannot match are not read. Where a function
@@ -149,8 +152,12 @@ class Functions(Base):
         """
         if not reason or not isinstance(reason, str):
             raise ConfigError(f"filter(reason={reason!r}): a reason is some text")
-        if is_expression(fn):
+        if (fn is None) == (expr is None):
+            raise ConfigError("filter takes a function of the row, or an expression like curate.col('n') > 0; give one")
+        if expr is None and is_expression(fn):
+            expr = fn
+        if expr is not None:
             check_options("filter", options)
-            return self._apply(columns.FilterExpression(fn, reason))
+            return self._apply(columns.FilterExpression(as_expression("filter", expr), reason))
         udf, where = udf_of("filter", fn, options)
         return self._apply(rows.FilterRows(udf, reason, where))

@@ -16,21 +16,28 @@ from curate.exchange.kinds.group import Grouped, GroupRows, aggregates_of_pairs
 from curate.exchange.kinds.map_groups import MapGroups
 from curate.operators.convert import check_format
 from curate.operators.udf import UdfOptions, udf_of
+from curate.plan.explain import chain_text
 from curate.plan.nodes import Apply, Exchanged
 
 D = TypeVar("D", bound=Base)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class GroupedData(Generic[D]):
     """Rows that are grouped by keys, of which the methods make a row a group, or what a function makes of it.
 
     Rows come in order of the keys, ascending; NaN makes a group, after the numbers, and null makes the last one. The
     two zeros are one key. Nulls among values are left out, as Arrow does it: the sum of nothing else is null.
+
+    >>> curate.from_items([{"k": "b", "n": 1}, {"k": "a", "n": 2}]).groupby("k").max("n").take_all()
+    [{'k': 'a', 'n_max': 2}, {'k': 'b', 'n_max': 1}]
     """
 
     _dataset: D
     _keys: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"GroupedData({chain_text(self._dataset._plan)}.{self._name})"
 
     def count(self) -> D:
         """Returns how many rows each group has, in a column `count`.

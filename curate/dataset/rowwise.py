@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from curate.arrow.expressions import is_expression
+from curate.arrow.expressions import as_expression
 from curate.dataset.base import Base, column_names
 from curate.dataset.batches import check_rows
 from curate.errors import ConfigError
@@ -30,12 +30,7 @@ class Rowwise(Base):
         >>> curate.range(2).with_column("id", pc.field("id") + 1).take_all()
         [{'id': 1}, {'id': 2}]
         """
-        if not is_expression(expr):
-            raise ConfigError(
-                f"with_column({column_name!r}) takes a pyarrow.compute expression such as pc.field('n') * 2, found "
-                f"{expr!r}; use map_batches for a function"
-            )
-        return self._apply(ops.WithColumn(column_name, expr))
+        return self._apply(ops.WithColumn(column_name, as_expression(f"with_column({column_name!r})", expr)))
 
     def select_columns(self, cols: str | Sequence[str]) -> Self:
         """Keeps these columns, in this order. Those of Parquet files that nothing needs are not read.

@@ -175,7 +175,7 @@ class Writing(Base):
 
         log.ensure_configured()
         spec = stage_of(self._plan, format, codec)
-        spec = replace(spec, memory_budget=self._how.memory_budget)
+        spec = replace(spec, tasks=replace(spec.tasks, memory_budget=self._how.memory_budget))
         return run(
             spec,
             RunOptions(

@@ -11,14 +11,14 @@ from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing
 from curate.log import get_logger
-from curate.stage.spec import StageSpec
+from curate.stage.job_record import JobRecord
 
 
-def job_of(spec: StageSpec, ledger: Ledger, listing: OutputListing) -> dict[str, Any]:
+def job_of(record: JobRecord, ledger: Ledger, listing: OutputListing) -> dict[str, Any]:
     """Returns `job.json`: as it is there, refused if it is another job's, or as it is to be."""
     if listing.has_job:
         job = ledger.read_job()
-        refuse_other_job(spec, ledger, job)
+        refuse_other_job(record, ledger, job)
         return job
     if listing.plan_parts:
         raise ConfigError(
@@ -27,20 +27,20 @@ def job_of(spec: StageSpec, ledger: Ledger, listing: OutputListing) -> dict[str,
         )
     return {
         "format_version": layout.FORMAT_VERSION,
-        "job": spec.name,
-        "fingerprint": spec.fingerprint,
-        "identity": dict(spec.identity),
-        "parameters": dict(spec.parameters),
-        "sides": sorted(spec.sides),
-        "code_digest": spec.code_digest,
-        "format": spec.format.value,
-        "codec": spec.codec,
-        "suffix": spec.suffix,
+        "job": record.name,
+        "fingerprint": record.fingerprint,
+        "identity": dict(record.identity),
+        "parameters": dict(record.parameters),
+        "sides": sorted(record.sides),
+        "code_digest": record.code_digest,
+        "format": record.format.value,
+        "codec": record.codec,
+        "suffix": record.suffix,
     }
 
 
 def accepted_code(
-    spec: StageSpec,
+    record: JobRecord,
     options: RunOptions,
     ledger: Ledger,
     listing: OutputListing,
@@ -53,10 +53,10 @@ def accepted_code(
     Returns the digest that this run accepts and the ledger does not know yet.
     """
     recorded = job["code_digest"]
-    if not recorded or recorded == spec.code_digest or spec.code_digest in listing.accepted:
+    if not recorded or recorded == record.code_digest or record.code_digest in listing.accepted:
         return ""
     if finished:
-        get_logger(job=spec.name).warning(
+        get_logger(job=record.name).warning(
             "the job's code changed under the same version; its outputs are those of the old code",
             output=ledger.root,
             next="raise `version` and run with another --output or --overwrite if the change matters",
@@ -64,20 +64,20 @@ def accepted_code(
         return ""
     if not options.accept_code_change:
         raise ConfigError(
-            f"the code of {spec.name!r} changed (digest {recorded} there, {spec.code_digest} here), but not its "
+            f"the code of {record.name!r} changed (digest {recorded} there, {record.code_digest} here), but not its "
             f"version, and {ledger.root} is unfinished: the outputs to come may not fit those that are there. "
             "Go on with --accept-code-change, or raise `version` and start over with --overwrite."
         )
-    return spec.code_digest
+    return record.code_digest
 
 
-def refuse_other_job(spec: StageSpec, ledger: Ledger, job: Mapping[str, Any]) -> None:
-    """Raises ConfigError, with both sides of the difference, if `job` has another identity than `spec`."""
-    if job["fingerprint"] != spec.fingerprint:
+def refuse_other_job(record: JobRecord, ledger: Ledger, job: Mapping[str, Any]) -> None:
+    """Raises ConfigError, with both sides of the difference, if `job` has another identity than `record`."""
+    if job["fingerprint"] != record.fingerprint:
         raise ConfigError(
             f"{ledger.root} holds the output of {job['job']!r} with another identity "
-            f"({job['fingerprint']}, this one is {spec.fingerprint}):\n"
-            + identity_difference(job["identity"], dict(spec.identity))
+            f"({job['fingerprint']}, this one is {record.fingerprint}):\n"
+            + identity_difference(job["identity"], dict(record.identity))
             + "\nRun with the old values, choose another --output, or replace what is there with --overwrite."
         )
 

@@ -76,8 +76,8 @@ def _look(spec: StageSpec, options: RunOptions, run_id: str, clock: Clock, seen:
     run_ids = frozenset(listing.run_ids) - {run_id}
     todo = PendingWrites()
     if options.overwrite and (listing.has_job or listing.plan_parts):
-        listing, todo.remove = overwritten(spec, ledger, listing)
-    job = job_of(spec, ledger, listing)
+        listing, todo.remove = overwritten(spec.record, ledger, listing)
+    job = job_of(spec.record, ledger, listing)
     if spec.limit is not None and not listing.has_job:
         # Counting streams rows, which is much to load for the many jobs that have no limit.
         from curate.streaming.count import decide
@@ -87,7 +87,7 @@ def _look(spec: StageSpec, options: RunOptions, run_id: str, clock: Clock, seen:
         todo.job = job
     plan = ledger.read_plan(listing)
     if len(plan.removed):
-        found = left_behind(spec, options, ledger, listing, plan)
+        found = left_behind(spec.record, options, ledger, listing, plan)
         listing, todo.left = found.listing, found.objects
     if spec.limit is not None:
         spec = replace(spec, operator=spec.limit.operator(job["limit"]))
@@ -108,7 +108,12 @@ def _plan_work(prepared: Prepared, options: RunOptions) -> None:
     if not options.allow_incomplete_input:
         refuse_holes(prepared.holes, stores.of)
     if dropping:
-        found = drop(spec, options, prepared.ledger, prepared.listing, prepared.plan, prepared.growth)
+        if spec.limit is not None or not spec.rows.grows:
+            raise ConfigError(
+                f"--drop-removed: what {prepared.output} is made of was decided from all of its inputs, the removed "
+                "ones among them; make it anew with --overwrite"
+            )
+        found = drop(spec.record, options, prepared.ledger, prepared.listing, prepared.plan, prepared.growth)
         prepared.listing, todo.dropped, todo.dropped_outputs = found.listing, found.part, found.objects
         prepared.planned(found.plan)
     first = not len(prepared.plan)
@@ -127,18 +132,18 @@ def _plan_work(prepared: Prepared, options: RunOptions) -> None:
 
 def _check(prepared: Prepared, options: RunOptions) -> None:
     """Looks at what earlier runs have done, and into the inputs of what is left to do, for reasons not to run."""
-    spec, ledger, listing, todo = prepared.spec, prepared.ledger, prepared.listing, prepared.uncommitted
+    ledger, listing, todo = prepared.ledger, prepared.listing, prepared.uncommitted
     plan, matched = prepared.plan, prepared.matched
-    prepared.history = look_back(spec, ledger, listing, plan, matched)
+    prepared.history = look_back(prepared.record, ledger, listing, plan, matched)
     matched.done[list(prepared.history.foreign)] = False
     todo.foreign = list(prepared.history.foreign.values())
     refuse_undeletable(ledger.store, todo.foreign, "making outputs of another identity again")
     finished = matched.count == len(plan)
-    todo.accepted = accepted_code(spec, options, ledger, listing, prepared.job, finished=finished)
+    todo.accepted = accepted_code(prepared.record, options, ledger, listing, prepared.job, finished=finished)
     if len(prepared.todo):
         undone = plan.table["uri"].take(prepared.todo).to_pylist()
         known = ledger if listing.has_job else None
-        prepared.spec = with_input_schemas(spec, known, prepared.inputs, undone, prepared.stores)
+        prepared.spec = with_input_schemas(prepared.spec, known, prepared.inputs, undone, prepared.stores)
     if is_local(prepared.output) and (len(prepared.todo) or todo):
         _refuse_links(prepared)
 
@@ -165,14 +170,15 @@ def _up_to(part: Any, shard: str) -> Any:
 
 def _grow(prepared: Prepared) -> Any:
     """Returns the rows to append to the plan, None if there are none: new inputs, and those replaced while undone."""
-    spec, plan, inputs, growth = prepared.spec, prepared.plan, prepared.inputs, prepared.growth
-    rule = Sharding(job=spec.name, suffix=spec.suffix, shard_bytes=spec.shard_bytes, encoding=spec.rows.encoding)
+    job, plan, inputs, growth = prepared.record, prepared.plan, prepared.inputs, prepared.growth
+    shard_bytes, encoding = prepared.spec.tasks.shard_bytes, prepared.spec.rows.encoding
+    rule = Sharding(job=job.name, suffix=job.suffix, shard_bytes=shard_bytes, encoding=encoding)
     rows = [plan_new(rule, plan, inputs, growth, prepared.stores.of)] if growth.new else []
     if len(plan):
         changed = replan_changed(plan, inputs, growth, prepared.matched.done)
         rows += [changed] if changed is not None else []
         if growth.new:
-            get_logger(job=spec.name).info("the plan grows", new_shards=len(rows[0]), planned_before=len(plan))
+            get_logger(job=job.name).info("the plan grows", new_shards=len(rows[0]), planned_before=len(plan))
     return pa.concat_tables(rows) if rows else None
 
 
@@ -189,8 +195,8 @@ def _redo_stale(prepared: Prepared) -> None:
     ranks = np.flatnonzero(chosen & whole & prepared.growth.changed & done)
     if not len(ranks):
         return
-    todo.stale = stale_outputs(prepared.spec, prepared.ledger, listing, prepared.matched, ranks)
-    sides = sides_of_shards(listing, plan, prepared.spec.suffix, ranks)
+    todo.stale = stale_outputs(prepared.record, prepared.ledger, listing, prepared.matched, ranks)
+    sides = sides_of_shards(listing, plan, prepared.record.suffix, ranks)
     todo.stale_sides = [listing.object(prepared.ledger.root, row) for row in sides.tolist()]
     refuse_undeletable(prepared.ledger.store, [*todo.stale, *todo.stale_sides], "--redo-stale")
     others = np.ones(len(plan), dtype=bool)
@@ -228,8 +234,8 @@ def _scope(plan: ShardPlan, options: RunOptions, among: Any) -> Any:
 
 
 def _warn(prepared: Prepared, options: RunOptions) -> None:
-    log = get_logger(job=prepared.spec.name)
-    warn_of_holes(prepared.holes, prepared.spec.name)
+    log = get_logger(job=prepared.record.name)
+    warn_of_holes(prepared.holes, prepared.record.name)
     if len(prepared.stale):
         log.warning(
             "inputs changed after their outputs were made; the outputs are stale and are kept",
@@ -264,7 +270,7 @@ def describe(prepared: Prepared, rivals: str = "") -> str:
     """Returns what a run would do, for `--dry-run`; `rivals` are lines about other drivers."""
     done = prepared.matched.done[prepared.scope]
     lines = [
-        f"job      {prepared.spec.name}  (fingerprint {prepared.spec.fingerprint})",
+        f"job      {prepared.record.name}  (fingerprint {prepared.record.fingerprint})",
         f"output   {prepared.output}",
         f"inputs   {len(prepared.inputs.table):,} objects",
         f"shards   {len(prepared.scope):,} of {len(prepared.plan):,} in the plan",
@@ -276,7 +282,7 @@ def describe(prepared: Prepared, rivals: str = "") -> str:
     lines += [f"skip     {int(done.sum()):,}: their output exists", f"run      {int((~done).sum()):,}"]
     for rank in prepared.todo[:EXAMPLES].tolist():
         shard = prepared.plan.shard(rank)
-        lines.append(f"         {shard.uri} -> {shard.id}{prepared.spec.suffix}")
+        lines.append(f"         {shard.uri} -> {shard.id}{prepared.record.suffix}")
     if len(prepared.todo) > EXAMPLES:
         lines.append(f"         ... and {len(prepared.todo) - EXAMPLES:,} more")
     if prepared.uncommitted.dropped is not None:

@@ -58,7 +58,7 @@ class RunRecorder:
         self.clock = clock
         self.started_s = started_s
         self.started = started
-        self.log = get_logger(job=prepared.spec.name, run=prepared.run_id)
+        self.log = get_logger(job=prepared.record.name, run=prepared.run_id)
         matched, plan = prepared.matched, prepared.plan
         positions = matched.position[matched.done]
         sizes = prepared.listing.sizes.to_numpy() if len(positions) else np.zeros(0, dtype=np.int64)
@@ -108,7 +108,7 @@ class RunRecorder:
         shards = {"total": len(prepared.plan), "scope": len(prepared.scope), "skipped": self.skipped}
         self._runlog.open(
             {
-                **introduction(prepared.spec, self.options, self.started, prepared.incomplete_input),
+                **introduction(prepared.record, self.options, self.started, prepared.incomplete_input),
                 "shards": shards,
                 **({} if dropped is None else {"dropped": dropped["id"].to_pylist()}),
             }
@@ -304,7 +304,7 @@ class RunRecorder:
             # As far as the driver knows: one shard a busy slot.
             running = min(self.scheduler.running_tasks, self._slots)
             return Progress(
-                self.prepared.spec.name if self._at is None else self._at.job,
+                self.prepared.record.name if self._at is None else self._at.job,
                 len(self.prepared.scope),
                 totals.done,
                 running,
@@ -337,7 +337,7 @@ class RunRecorder:
         with self._lock:
             totals = self.totals
             return {
-                "job": self.prepared.spec.name,
+                "job": self.prepared.record.name,
                 "state": self._state,
                 "started": self.started,
                 "shards": {
@@ -373,8 +373,8 @@ class RunRecorder:
             return None
         return {
             **({} if self._earlier is None else {"earlier": self._earlier.as_dict()}),
-            "job": self.prepared.spec.name,
-            "fingerprint": self.prepared.spec.fingerprint,
+            "job": self.prepared.record.name,
+            "fingerprint": self.prepared.record.fingerprint,
             "run_id": self.prepared.run_id,
             "shards": {"total": len(self.prepared.plan), "done": totals.job_done},
             **totals.as_dict(),
@@ -406,7 +406,7 @@ class RunRecorder:
         totals = self.totals
         reports = self._reports(state)
         return Summary(
-            self.prepared.spec.name,
+            self.prepared.record.name,
             self.prepared.run_id,
             self.prepared.output,
             state,

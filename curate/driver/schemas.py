@@ -41,7 +41,7 @@ def with_input_schemas(
     def stored(name: str) -> Any:
         return None if ledger is None else ledger.read_schema(f"input-{name}")
 
-    with bound(job=spec.name):
+    with bound(job=spec.record.name):
         return replace(spec, rows=spec.rows.sampled(inputs, undone, stores.of, stored))
 
 
@@ -81,10 +81,10 @@ def output_schemas(
 
     `idle` is called every half second while a shard is asked. `setup` hears of the workers that are set up for it.
     """
-    spec, ledger = prepared.spec, prepared.ledger
-    log = get_logger(job=spec.name, run=prepared.run_id)
-    unknown = tuple(sorted(name for name, schema in spec.sides.items() if schema is None))
-    asking = _Asking(backend, interrupts, clock, spec.task_timeout_s, log, idle, setup)
+    job, ledger = prepared.record, prepared.ledger
+    log = get_logger(job=job.name, run=prepared.run_id)
+    unknown = tuple(sorted(name for name, schema in job.sides.items() if schema is None))
+    asking = _Asking(backend, interrupts, clock, prepared.spec.tasks.task_timeout_s, log, idle, setup)
 
     @cache
     def derived() -> Probed:
@@ -103,9 +103,9 @@ def output_schemas(
     try:
         sides = {
             name: stored(schema_name(name), name) if schema is None else schema
-            for name, schema in sorted(spec.sides.items())
+            for name, schema in sorted(job.sides.items())
         }
-        main = stored("output", None) if spec.output_schema is None else spec.output_schema
+        main = stored("output", None) if job.output_schema is None else job.output_schema
     except _InterruptedError:
         return Schemas()
     except _NoSchemaError as error:
@@ -135,8 +135,8 @@ class _Walk:
         self._asking = asking
         self._unknown = unknown
         self._log = log
-        spec = prepared.spec
-        declared = planned_schema(spec) if spec.output_schema is None else spec.output_schema
+        declared = prepared.record.output_schema
+        declared = planned_schema(prepared.spec) if declared is None else declared
         self._known = Probed(declared, sides=dict.fromkeys(unknown))
         self._vacant = Probed(sides=dict.fromkeys(unknown))
         """What tables without rows say."""

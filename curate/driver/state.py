@@ -18,6 +18,7 @@ from curate.ledger.listing import OutputListing, OutputMatch, match_outputs
 from curate.ledger.manifest import InputDiff, ShardPlan, diff_inputs
 from curate.sources.listing import Inputs
 from curate.sources.upstream import Hole
+from curate.stage.job_record import JobRecord
 from curate.stage.spec import StageSpec
 from curate.storage.open import open_store
 from curate.storage.protocol import Calls, Object, Store
@@ -139,7 +140,12 @@ class Prepared:
         """Takes a plan in the place of the one that there is, and compares it with the inputs and the outputs."""
         self.plan = plan
         self.growth = diff_inputs(plan, self.inputs.table)
-        self.matched = match_outputs(plan, self.listing, self.spec.suffix)
+        self.matched = match_outputs(plan, self.listing, self.record.suffix)
+
+    @property
+    def record(self) -> JobRecord:
+        """Which job it is."""
+        return self.spec.record
 
     @cached_property
     def over(self) -> dict[str, str]:

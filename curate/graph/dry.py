@@ -69,16 +69,18 @@ def _dry_stage(spec: StageSpec, options: RunOptions) -> tuple[Prepared, str]:
 
 def _dry_checkpoint(before: Upstream, reader: StageSpec, options: RunOptions) -> tuple[Prepared, str] | None:
     prepared, text = dry_run(before.spec, checkpoint_options(options, before))
-    then = f"{text}\nthen     {reader.name} over this checkpoint, into {options.output}"
+    then = f"{text}\nthen     {reader.record.name} over this checkpoint, into {options.output}"
     return (prepared, then) if len(prepared.todo) else None
 
 
 def _stage_text(last: StageSpec, stage: StageSpec, how: RunOptions) -> str:
     """Returns which stage of a job one is, as people are told."""
-    key = LAST if stage.name == last.name else how.output.rpartition("/")[2]
+    key = LAST if stage.record.name == last.record.name else how.output.rpartition("/")[2]
     stages = planned(last)
     # One that merges run files was not planned.
-    return stage_title(stages, key) if key in {one.key for one in stages} else stage.name.removeprefix(f"{last.name}: ")
+    if key in {one.key for one in stages}:
+        return stage_title(stages, key)
+    return stage.record.name.removeprefix(f"{last.record.name}: ")
 
 
 @dataclass(frozen=True, slots=True)

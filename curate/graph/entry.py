@@ -31,5 +31,5 @@ def run(spec: StageSpec, options: RunOptions, *, clock: Clock | None = None, bac
     """
     if spec.from_inputs is not None:
         spec = spec.from_inputs(options)
-    with Signals(options.handle_signals, get_logger(job=spec.name)) as signals:
+    with Signals(options.handle_signals, get_logger(job=spec.record.name)) as signals:
         return JobRun(clock or SystemClock(), backend, signals).run(spec, options)

@@ -150,7 +150,7 @@ class JobRun:
     def _run_stages(self, job: StagedJob, options: RunOptions, root: str, course: JobProgress) -> Summary:
         """Runs all stages; again, where a later one found files of an earlier one damaged, or gone. Returns the summary
         of the one that was run last."""
-        spec, log = job.spec, get_logger(job=job.spec.name)
+        spec, log = job.spec, get_logger(job=job.spec.record.name)
         rounds: list[Summary] = []
         mended: Counter[str] = Counter()
         while True:
@@ -158,7 +158,7 @@ class JobRun:
 
             def run(stage: StageSpec, how: RunOptions, done: list[tuple[StageSpec, str]] = done) -> Summary | None:
                 key = how.output.rpartition("/")[2]
-                ended = self._run_stage(stage, how, at=course.stage(key, stage.name))
+                ended = self._run_stage(stage, how, at=course.stage(key, stage.record.name))
                 course.ended(key, ended)
                 if ended.state is not RunState.COMPLETE:
                     return ended
@@ -171,7 +171,7 @@ class JobRun:
             def run_checkpoint(before: Upstream, reader: StageSpec, how: RunOptions) -> Summary | None:
                 # Who watches the job is told of the stage that reads it.
                 key = LAST if how.output == options.output else how.output.rpartition("/")[2]
-                course.stage(key, reader.name)
+                course.stage(key, reader.record.name)
                 ended = self._run_checkpoint(before, reader, how)
                 if ended is not None:
                     course.ended(key, ended)
@@ -191,7 +191,7 @@ class JobRun:
                     log.info("another driver has completed the job meanwhile", here=str(error))
                     return self._conclude(job, options)
                 if isinstance(ready, Ready):
-                    ended = self._run_stage(last, ready.options, at=course.stage(LAST, spec.name))
+                    ended = self._run_stage(last, ready.options, at=course.stage(LAST, spec.record.name))
                     course.ended(LAST, ended)
                     rounds.append(ended)
                 else:
@@ -225,9 +225,9 @@ def _lacks_outputs(before: Upstream) -> bool:
     output = resolve_output(before.path)
     ledger = open_ledger(output)
     listing = ledger.list()
-    if not listing.has_job or ledger.read_job()["fingerprint"] != before.spec.fingerprint:
+    if not listing.has_job or ledger.read_job()["fingerprint"] != before.spec.record.fingerprint:
         return False
-    return not match_outputs(ledger.read_plan(listing), listing, before.spec.suffix).done.all()
+    return not match_outputs(ledger.read_plan(listing), listing, before.spec.record.suffix).done.all()
 
 
 def _hopeless(uri: str) -> str:
@@ -248,8 +248,8 @@ def _lost(done: Sequence[tuple[StageSpec, str]]) -> list[str]:
             lost.append(output)
             continue
         plan = ledger.read_plan(listing)
-        missing = (~match_outputs(plan, listing, stage.suffix).done).nonzero()[0]
-        lost += [ledger.uri(plan.shard_id(rank) + stage.suffix) for rank in missing.tolist()]
+        missing = (~match_outputs(plan, listing, stage.record.suffix).done).nonzero()[0]
+        lost += [ledger.uri(plan.shard_id(rank) + stage.record.suffix) for rank in missing.tolist()]
     return lost
 
 
@@ -292,14 +292,14 @@ def _tell_if_full(ended: Summary, spec: StageSpec) -> None:
     listing = ledger.list()
     plan = ledger.read_plan(listing)
     stage = next((one for one in stages_of(spec) if ended.output.endswith(f"/{key_of(one)}")), spec)
-    matched = match_outputs(plan, listing, stage.suffix)
+    matched = match_outputs(plan, listing, stage.record.suffix)
     read = int(plan.sizes[matched.done].sum())
     written = sum(listing.sizes.take(pa.array(matched.position[matched.done])).to_pylist())
     left = int(plan.sizes[~matched.done].sum())
     # What was written of what was read, if that is known; else as if nothing grew.
     needed = round(left * (written / read if read else 1.0))
     free = shutil.disk_usage(_existing(ended.output)).free if is_local(ended.output) else 0
-    get_logger(job=spec.name).error(
+    get_logger(job=spec.record.name).error(
         "the disk is full",
         where=ended.output,
         written=format_bytes(written),

@@ -27,7 +27,7 @@ from curate.stage.spec import StageSpec, Upstream
 
 def key_of(spec: StageSpec) -> str:
     """Returns what a stage is called: 16 hex digits of what it does and what it reads."""
-    told = [spec.fingerprint, _reads(spec)]
+    told = [spec.record.fingerprint, _reads(spec)]
     return hashlib.sha256(orjson.dumps(told)).hexdigest()[:16]
 
 
@@ -40,7 +40,7 @@ def _reads(spec: StageSpec) -> Any:
 def _checkpoint(before: Upstream) -> Any:
     # By what it is made of: where it lies, there may be another one by then.
     files = None if before.listing is None else before.listing.to_pylist()
-    return [before.spec.fingerprint, _reads(before.spec), files]
+    return [before.spec.record.fingerprint, _reads(before.spec), files]
 
 
 def stages_of(spec: StageSpec) -> Iterator[StageSpec]:
@@ -63,7 +63,7 @@ def planned(spec: StageSpec) -> tuple[StageReport, ...]:
     """Returns the job's stages, in the order in which they run, this one last; one that is read twice is there once."""
     found: dict[str, StageReport] = {}
     for stage in stages_of(spec):
-        name = stage.name.removeprefix(f"{spec.name}: ")
+        name = stage.record.name.removeprefix(f"{spec.record.name}: ")
         found.setdefault(key_of(stage), StageReport(key_of(stage), name, _feeding(stage)))
     return (*found.values(), StageReport(LAST, WRITE, _feeding(spec)))
 

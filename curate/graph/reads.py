@@ -65,22 +65,17 @@ def merge_stage(spec: StageSpec, how: Exchange, side: int, files: Sequence[Objec
     source = merge_source(order, tuple(files), runs, isqrt(outputs - 1) + 1)
     # By what they are called and not by their generation: those that are made again are the same.
     told = hashlib.sha256(repr([(item.uri.rpartition("/")[2], item.size) for item in files]).encode()).hexdigest()[:16]
-    return replace(
-        spec,
+    record = replace(
+        spec.record,
         name=f"{how.name}: merge",
         identity={"job": "merge", "version": None, "order": order.identity(), "of": told},
-        operator=Pipeline(()),
-        output_schema=runs[0].schema,
         format=OutputFormat.RUN,
         codec="none",
-        rows=SourceRows([source], [Projection()]),
+        output_schema=runs[0].schema,
         sides={},
-        runs=RunSettings(order, None, how.reason, how.even),
-        before=(),
-        exchange=None,
-        seeded=None,
-        from_inputs=None,
     )
+    runs_of = RunSettings(order, None, how.reason, how.even)
+    return StageSpec(record, spec.tasks, Pipeline(()), SourceRows([source], [Projection()]), runs_of, holes=spec.holes)
 
 
 def opened(spec: StageSpec, outputs: Outputs) -> StageSpec:
@@ -88,11 +83,10 @@ def opened(spec: StageSpec, outputs: Outputs) -> StageSpec:
     if spec.exchange is not None and spec.rows.grows:
         how = spec.exchange.how
         files = [_of_side(outputs, side) for side in range(len(how.orders))]
-        source = ranges_of(how, spec.exchange.schema, files, spec.memory_budget or MOST_MEMORY)
+        source = ranges_of(how, spec.exchange.schema, files, spec.tasks.memory_budget or MOST_MEMORY)
         most = max((piece.size for piece in source.made), default=0)
         needed = COPIES * most if most > LEAST_BYTES else 0
-        resources = replace(spec.resources, memory=max(spec.resources.memory or 0, needed) or None)
-        spec = replace(spec, rows=SourceRows([source], [Projection()]), resources=resources)
+        spec = replace(spec, rows=SourceRows([source], [Projection()]), tasks=spec.tasks.needing(needed))
     return replace(spec, operator=_with_marks(spec.operator, outputs), before=(), exchange=None)
 
 

@@ -91,10 +91,10 @@ def look_at(spec: StageSpec, options: RunOptions, output: str, clock: Clock) -> 
     found = StagedJob(spec, owned, ledger, seen, manifest, known, None, ShardPlan.of([]), False)
     if options.overwrite:
         return found
-    told = job_of(spec, ledger, listing)
+    told = job_of(spec.record, ledger, listing)
     if listing.has_job:
         found.plan = ledger.read_plan(listing)
-        found.done = len(found.plan) > 0 and bool(match_outputs(found.plan, listing, spec.suffix).done.all())
+        found.done = len(found.plan) > 0 and bool(match_outputs(found.plan, listing, spec.record.suffix).done.all())
         _refuse_other_inputs(ledger, told, manifest, done=found.done, drop_removed=options.drop_removed)
         found.job = told
         found.spec = with_seed(found, told.get("seed", 0))
@@ -106,7 +106,7 @@ def complete_now(job: StagedJob) -> bool:
     moment = job.owned.moment()
     job.seen = OutputSnapshot(moment, job.ledger.list(), job.stores)
     job.plan = job.ledger.read_plan(job.listing)
-    return len(job.plan) > 0 and bool(match_outputs(job.plan, job.listing, job.spec.suffix).done.all())
+    return len(job.plan) > 0 and bool(match_outputs(job.plan, job.listing, job.spec.record.suffix).done.all())
 
 
 def is_complete(job: StagedJob) -> bool:
@@ -139,7 +139,7 @@ def begin(job: StagedJob, options: RunOptions, clock: Clock) -> tuple[StageSpec,
 def _publish_job(job: StagedJob) -> dict[str, Any]:
     """Writes down what the job is and reads; returns that, or what another driver wrote. Raises ConfigError."""
     spec, ledger = job.spec, job.ledger
-    told = job_of(spec, ledger, OutputListing(None, None, None))
+    told = job_of(spec.record, ledger, OutputListing(None, None, None))
     if spec.seeded is not None:
         told["seed"] = secrets.randbits(63)
     told["inputs"] = _publish_inputs(ledger, job.manifest)
@@ -148,7 +148,7 @@ def _publish_job(job: StagedJob) -> dict[str, Any]:
     published = ledger.store.publish(ledger.uri(layout.JOB), orjson.dumps(told, option=orjson.OPT_INDENT_2))
     if published.outcome is Outcome.DIFFERENT:
         told = ledger.read_job()
-        refuse_other_job(spec, ledger, told)
+        refuse_other_job(spec.record, ledger, told)
         _refuse_other_inputs(ledger, told, job.manifest)
     job.owned.claim(published.object.generation, moment)
     return told
@@ -159,7 +159,7 @@ def refuse_mixed_keys(job: StagedJob) -> None:
     if job.job is None:
         for stage in stages_of(job.spec):
             if stage.runs is not None:
-                stage.rows.refuse_keys(stage.name, [key.column for key in stage.runs.order.keys])
+                stage.rows.refuse_keys(stage.record.name, [key.column for key in stage.runs.order.keys])
 
 
 def with_seed(job: StagedJob, seed: int) -> StageSpec:
@@ -253,8 +253,8 @@ def _overwrite(job: StagedJob, options: RunOptions, clock: Clock) -> None:
             )
             running |= run_ids
     kept = {key_of(one) for one in stages_of(spec)} if spec.seeded is None else set()
-    outputs = overwritten(spec, ledger, listing)[1]
-    remove_job(ledger, spec.name, running, outputs, options, kept)
+    outputs = overwritten(spec.record, ledger, listing)[1]
+    remove_job(ledger, spec.record.name, running, outputs, options, kept)
     job.owned.claim(None, job.owned.moment())
     if may_be_scratch(ledger.root):
         remove_stages(scratch_of(ledger.root), kept)

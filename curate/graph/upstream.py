@@ -80,7 +80,7 @@ def run_upstream(
 
 def no_stage(spec: StageSpec, options: RunOptions) -> None:
     """Does a stage before one that reads checkpoints alone: there is none."""
-    raise AssertionError(f"{spec.name} comes before what reads no stage but checkpoints, for {options.output}")
+    raise AssertionError(f"{spec.record.name} comes before what reads no stage but checkpoints, for {options.output}")
 
 
 def _stage_options(options: RunOptions, output: str) -> RunOptions:
@@ -120,9 +120,9 @@ def outputs_of(spec: StageSpec, output: str) -> list[Object]:
     if not listing.has_job:
         raise DamagedRun(output, "it is gone")
     plan = ledger.read_plan(listing)
-    matched = match_outputs(plan, listing, spec.suffix)
+    matched = match_outputs(plan, listing, spec.record.suffix)
     for rank in (~matched.done).nonzero()[0][:1].tolist():
-        raise DamagedRun(ledger.uri(plan.shard_id(rank) + spec.suffix), "it is gone")
+        raise DamagedRun(ledger.uri(plan.shard_id(rank) + spec.record.suffix), "it is gone")
     names, sizes, generations = (
         column.take(pa.array(matched.position)).to_pylist()
         for column in (listing.names, listing.sizes, listing.generations)

@@ -114,7 +114,7 @@ class Built:
             again = _built(self.job, Dataset(Scan(list_for(spec, asked))), self.build)
             # Keys that are not there, or have no order, are said now.
             schema_of(again.plan)
-            made = stage_of(again.plan, spec.format, spec.codec, Stages(self.job, spec))
+            made = stage_of(again.plan, spec.record.format, spec.record.codec, Stages(self.job, spec))
             return again._ended(made, spec)
 
         return replace(spec, from_inputs=from_inputs)
@@ -125,12 +125,9 @@ class Built:
         assert isinstance(chain, Pipeline)
         return replace(
             made,
-            identity=spec.identity,
+            record=spec.record,
+            tasks=replace(made.tasks, resources=self.resources(chain)),
             operator=self.operator(chain),
-            output_schema=spec.output_schema,
-            sides=spec.sides,
-            resources=self.resources(chain),
-            origin=spec.origin,
             seeded=None if with_seed is None else lambda seed: self._ended(with_seed(seed), spec),
         )
 
@@ -142,23 +139,23 @@ class Built:
             checkpoints.append(base)
             base, _ = chain_of(base.input)
         # What becomes of the rows of a checkpoint afterwards is nothing to it.
-        identity = {name: value for name, value in spec.identity.items() if name != "sides"}
+        identity = {name: value for name, value in spec.record.identity.items() if name != "sides"}
         kept: Upstream | None = None
         for number, checkpoint in enumerate(reversed(checkpoints)):
             steps = tuple(map(operator_of, chain_of(checkpoint.input)[1]))
-            first = replace(
-                spec,
-                name=f"{spec.name}-checkpoint",
+            record = replace(
+                spec.record,
+                name=f"{spec.record.name}-checkpoint",
                 identity={**identity, "output_schema": None, **CHECKPOINT, "checkpoint": number},
-                operator=Pipeline(steps),
-                output_schema=None,
-                sides={},
                 format=OutputFormat(CHECKPOINT["format"]),
                 codec=CHECKPOINT["codec"],
-                resources=resources_of(self.job, steps),
+                output_schema=None,
+                sides={},
                 # What makes the job again makes all of it.
                 origin={},
             )
+            tasks = replace(spec.tasks, resources=resources_of(self.job, steps))
+            first = replace(spec, record=record, tasks=tasks, operator=Pipeline(steps))
             kept = Upstream(_reading(first, kept), checkpoint.path)
         return _reading(spec, kept)
 
@@ -167,8 +164,8 @@ def _reading(spec: StageSpec, kept: Upstream | None) -> StageSpec:
     """Returns the stage as one that reads a checkpoint."""
     if kept is None:
         return spec
-    identity = {**spec.identity, "upstream": kept.spec.fingerprint}
-    return replace(spec, identity=identity, rows=FileRows(), before=(kept,))
+    record = replace(spec.record, identity={**spec.record.identity, "upstream": kept.spec.record.fingerprint})
+    return replace(spec, record=record, rows=FileRows(), before=(kept,))
 
 
 def _built(job: Settings, ds: Dataset, build: Build) -> Built:
@@ -302,24 +299,27 @@ class Stages:
 
     def title(self, text: str) -> str:
         """Returns what a stage is called: by the job, too."""
-        return f"{self.last.name}: {text}"
+        return f"{self.last.record.name}: {text}"
 
     def spec(
         self, asked: Sequence[Operator], operators: Sequence[Operator], cpus: float | None, identity: Mapping[str, Any]
     ) -> StageSpec:
         """Returns a stage: with the identity of the job, whose version and parameters stand for its operators."""
         del asked, cpus
-        told = {name: value for name, value in self.last.identity.items() if name not in ("sides", "output_schema")}
-        return replace(
-            self.last,
+        last = self.last.record
+        told = {name: value for name, value in last.identity.items() if name not in ("sides", "output_schema")}
+        record = replace(
+            last,
             identity={**told, **identity, "owner": self.job.job, "stage": list(self.path)},
+            format=OutputFormat(identity["format"]),
+            codec=identity["codec"],
             output_schema=None,
             sides={},
-            resources=resources_of(self.job, operators),
             # What makes the job again makes all of it.
             origin={},
-            from_inputs=None,
         )
+        tasks = replace(self.last.tasks, resources=resources_of(self.job, operators))
+        return replace(self.last, record=record, tasks=tasks, from_inputs=None)
 
 
 CHECKPOINT = {"format": "parquet", "codec": "zstd"}

@@ -151,7 +151,7 @@ def _dry_run(spec: StageSpec, options: RunOptions, *, as_json: bool) -> str | by
         return text
     total, run = len(prepared.scope), len(prepared.todo)
     value = {
-        "job": spec.name,
+        "job": spec.record.name,
         "output": prepared.output,
         "dry_run": True,
         "inputs": len(prepared.inputs.table),

@@ -107,7 +107,7 @@ def list_for(spec: StageSpec, asked: RunRequest) -> JobFiles:
         refuse_holes(holes, stores.of)
     _refuse_namesakes(inputs.table)
     rows = with_input_schemas(spec, None, inputs, inputs.table["uri"].to_pylist(), stores).rows
-    found = JobFiles(rows, listing=inputs.table, shard_bytes=spec.shard_bytes, holes=tuple(holes))
+    found = JobFiles(rows, listing=inputs.table, shard_bytes=spec.tasks.shard_bytes, holes=tuple(holes))
     for format, schema in rows.schemas.items():
         plain = pa.schema([one.with_nullable(True) for one in schema])
         if sorted(map(str, plain)) != sorted(map(str, found.found)):

@@ -25,7 +25,8 @@ from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import ActorPool
 from curate.sources.inputs import FileRows
 from curate.sources.protocol import RowSource
-from curate.stage.spec import StageSpec
+from curate.stage.job_record import JobRecord
+from curate.stage.spec import StageSpec, TaskSettings
 from curate.storage.open import open_store
 from curate.units import MIB
 
@@ -122,6 +123,7 @@ class Job:
         # For calls of `process` without a run, in tests: whatever it books goes nowhere.
         self._tally = ShardBooks(BadRowBudget("100%"))
         self.log = log.get_logger(job=self.name)
+        """Logs for `curate logs`: `self.log.info("model loaded", layers=6)`. Also from `process`, with the shard."""
 
     def _set(self, name: str, value: Any) -> None:
         try:
@@ -289,29 +291,29 @@ class Job:
         if sides:
             # Another output is another job: what is finished without it is not finished with it.
             identity["sides"] = {name: _schema_text(schema) for name, schema in sides.items()}
-        spec = StageSpec(
-            name=self.name,
-            identity=identity,
+        record = JobRecord(
+            self.name,
+            identity,
+            output_format,
+            codec,
             # Without a version the digest is the identity, and there is nothing left to guard.
             code_digest=digest if self.version is not None else "",
             parameters=parameters,
-            operator=made.operator,
-            rows=self._rows(columns, required),
             output_schema=schema,
             sides=sides,
-            batch_rows=self.batch_size,
-            shard_bytes=self.shard_bytes,
-            format=output_format,
-            codec=codec,
-            resources=made.resources,
-            memory_budget=self.memory_budget,
-            max_tasks=self.max_tasks,
-            max_bad_rows=None if self.max_bad_rows is None else str(self.max_bad_rows),
-            task_timeout_s=None if self.task_timeout_s is None else float(self.task_timeout_s),
-            quarantine_errors=self.quarantine_errors,
             origin=job_origin(self),
         )
-        return made.stages(spec)
+        tasks = TaskSettings(
+            self.batch_size,
+            self.shard_bytes,
+            made.resources,
+            max_tasks=self.max_tasks,
+            memory_budget=self.memory_budget,
+            max_bad_rows=None if self.max_bad_rows is None else str(self.max_bad_rows),
+            quarantine_errors=self.quarantine_errors,
+            task_timeout_s=None if self.task_timeout_s is None else float(self.task_timeout_s),
+        )
+        return made.stages(StageSpec(record, tasks, made.operator, self._rows(columns, required)))
 
     def _made(self, columns: Mapping[str, Any] | None) -> Made:
         """Returns what happens to rows, from one durable place to the next."""

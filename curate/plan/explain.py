@@ -7,12 +7,34 @@ from itertools import groupby
 
 from curate.operators.protocol import Operator
 from curate.pipeline.step import Compute
-from curate.plan.nodes import Checkpoint, Exchanged, Marked, Plan, children, name_of
+from curate.plan.nodes import Checkpoint, Exchanged, Marked, Plan, Union, Zip, children, name_of
 from curate.plan.physical import First, FromStages, Joined, Local, Physical, Tasks, ZipRows, cpus_of, lower
 from curate.plan.rewrites import map_bytes, size_of
 from curate.sources.files import Files
 from curate.stage.fusion import FusedScan
-from curate.units import format_bytes
+from curate.units import ellipsize, format_bytes
+
+SHOWN_CHARS = 80
+"""Characters of a node's name in one line of a whole plan."""
+SHOWN_NODES = 12
+"""Nodes of a chain there, at most: the first one, and the last ones."""
+
+
+def chain_text(plan: Plan) -> str:
+    """Returns a plan as one line, as it is written in code; of what is joined or marked, what it begins with."""
+    names: list[str] = []
+    node: Plan | None = plan
+    while node is not None:
+        name = ellipsize(name_of(node), SHOWN_CHARS)
+        first, *others = children(node) or [None]
+        if isinstance(node, Union | Zip):
+            told = ", ".join(chain_text(one) for one in others if one is not None)
+            name = f"{name}({ellipsize(told, 2 * SHOWN_CHARS)})"
+        names.insert(0, name)
+        node = first
+    if len(names) > SHOWN_NODES:
+        names[1 : 2 - SHOWN_NODES] = [f"({len(names) - SHOWN_NODES + 1:,} more)"]
+    return ".".join(names)
 
 
 def explain_physical(physical: Physical, depth: int = 0, told: list[Plan] | None = None) -> Iterator[str]:

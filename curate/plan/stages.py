@@ -35,7 +35,8 @@ from curate.sources.shards import SourceRows
 from curate.sources.slices import sliced
 from curate.sources.split import SHARD_BYTES
 from curate.stage.fusion import FirstRows, FusedScan
-from curate.stage.spec import ExchangeRead, StageSpec, Upstream
+from curate.stage.job_record import JobRecord
+from curate.stage.spec import ExchangeRead, StageSpec, TaskSettings, Upstream
 
 NOT_RUN = "none"
 """The codec of run files, which are not compressed: they are mapped into memory."""
@@ -86,9 +87,9 @@ class DatasetStages:
     ) -> StageSpec:
         format = OutputFormat(identity["format"])
         name = f"write_{'json' if format is OutputFormat.JSONL else format.value}"
-        return StageSpec(
-            name=name,
-            identity={
+        record = JobRecord(
+            name,
+            {
                 "job": name,
                 "version": None,
                 "operators": [operator.identity() for operator in asked],
@@ -96,16 +97,12 @@ class DatasetStages:
                 "shard_bytes": SHARD_BYTES,
                 **identity,
             },
-            code_digest="",
+            format,
+            identity["codec"],
             parameters={"operators": [operator.name for operator in asked]},
-            operator=Pipeline(tuple(operators)),
-            output_schema=None,
-            batch_rows=read_rows(operators),
-            shard_bytes=SHARD_BYTES,
-            format=format,
-            codec=identity["codec"],
-            resources=Resources(task_cpus(operators, cpus)),
         )
+        tasks = TaskSettings(read_rows(operators), SHARD_BYTES, Resources(task_cpus(operators, cpus)))
+        return StageSpec(record, tasks, Pipeline(tuple(operators)))
 
 
 DATASET = DatasetStages()
@@ -130,8 +127,6 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None, owner: Owner =
     spec = replace(
         owner.spec(asked, read.operators, read.num_cpus, identity),
         operator=Pipeline(read.operators),
-        format=format,
-        codec=codec,
         rows=read.rows,
         inputs=tuple(read.paths),
         before=read.before,
@@ -139,9 +134,11 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None, owner: Owner =
         holes=tuple(one.as_dict() for source in sources_of(plan) for one in getattr(source, "holes", ())),
     )
     if lacks_seed(plan):
-        spec = replace(spec, seeded=partial(_seeded, plan, format, codec, owner, spec.identity))
+        spec = replace(spec, seeded=partial(_seeded, plan, owner, spec.record))
     found = {name: None for step in read.operators for name in getattr(step, "sides", ())}
-    return replace(spec, sides={**spec.sides, **found}) if found and not runs else spec
+    if not found or runs:
+        return spec
+    return replace(spec, record=replace(spec.record, sides={**spec.record.sides, **found}))
 
 
 def reader_of(plan: Plan) -> StageSpec:
@@ -161,7 +158,7 @@ def _read(plan: Plan, owner: Owner, *, runs: bool) -> _Read:
     if isinstance(base, Checkpoint):
         upstream = stage_of(base.input, OutputFormat.PARQUET, None, owner.kept(base.path))
         read.paths, read.before = upstream.inputs, (Upstream(upstream, base.path),)
-        read.identity["checkpoint"] = upstream.fingerprint
+        read.identity["checkpoint"] = upstream.record.fingerprint
     elif isinstance(base, Exchanged) and (there := _sliceable(base)) is not None:
         read.operators = (*there.operators, *read.operators)
         read.rows = SourceRows([sliced(cast(Files, there.source), cast(int, base.how.count))], [there.view])
@@ -172,8 +169,8 @@ def _read(plan: Plan, owner: Owner, *, runs: bool) -> _Read:
         # Keys that are not there are refused before anything runs, wherever it is known what there is.
         read.exchange = ExchangeRead(base.how, schema_of(base))
         read.before = tuple(map_stages(base, owner))
-        prints = [one.spec.fingerprint for one in read.before]
-        of = prints if len(base.inputs) == 1 else [[one.side, one.spec.fingerprint] for one in read.before]
+        prints = [one.spec.record.fingerprint for one in read.before]
+        of = prints if len(base.inputs) == 1 else [[one.side, one.spec.record.fingerprint] for one in read.before]
         read.identity["exchange"] = [base.how.identity(), of]
     else:
         _read_sources(read, unmarked(plan), runs=runs, named=not marked)
@@ -182,7 +179,7 @@ def _read(plan: Plan, owner: Owner, *, runs: bool) -> _Read:
         for number, node in enumerate(marked):
             made = _marks_stages(node, owner, number, len(read.before))
             read.before += tuple(made)
-            told.append([one.spec.fingerprint for one in made])
+            told.append([one.spec.record.fingerprint for one in made])
         read.identity["marks"] = told
     return read
 
@@ -265,20 +262,20 @@ def _marks_stages(plan: Marked, owner: Owner, which: int, before: int) -> list[U
 def _run_files(plan: Plan, owner: Owner, text: str, job: str, runs: RunSettings, fold: Any) -> StageSpec:
     """Returns the stage that writes a plan's rows to run files. `fold` is the identity of what puts some together."""
     spec = stage_of(plan, OutputFormat.RUN, NOT_RUN, owner)
-    return replace(
-        spec,
+    record = replace(
+        spec.record,
         name=owner.title(text),
         # What becomes of its rows afterwards is nothing to it, but for how they are put in order and together.
-        identity={**spec.identity, "job": job, "order": runs.order.identity(), "fold": fold},
+        identity={**spec.record.identity, "job": job, "order": runs.order.identity(), "fold": fold},
         output_schema=_known_schema(plan),
-        runs=replace(runs, chunk_bytes=chunk_bytes(spec)),
     )
+    return replace(spec, record=record, runs=replace(runs, chunk_bytes=chunk_bytes(spec.rows)))
 
 
-def chunk_bytes(spec: StageSpec) -> int:
+def chunk_bytes(rows: RowSource) -> int:
     """Returns the bytes of rows that a map shard sorts at once: a quarter of a large one, so that few parts of it have
     to be put together again."""
-    bundle = spec.rows.bundle_bytes if isinstance(spec.rows, SourceRows) else None
+    bundle = rows.bundle_bytes if isinstance(rows, SourceRows) else None
     return max(CHUNK_BYTES, (bundle or 0) // 4)
 
 
@@ -286,8 +283,7 @@ def with_memory(spec: StageSpec) -> StageSpec:
     """Returns a map stage whose tasks ask for what a chunk takes that is larger than usual."""
     if spec.runs is None or spec.runs.chunk_bytes == CHUNK_BYTES:
         return spec
-    needed = max(COPIES * spec.runs.chunk_bytes, spec.resources.memory or 0)
-    return replace(spec, resources=replace(spec.resources, memory=needed))
+    return replace(spec, tasks=spec.tasks.needing(COPIES * spec.runs.chunk_bytes))
 
 
 def _branches(plan: Plan) -> list[Plan]:
@@ -323,12 +319,11 @@ def _known_schema(plan: Plan) -> Any:
     return found if found is not None and all(is_known(field.type) for field in found) else None
 
 
-def _seeded(
-    plan: Plan, format: OutputFormat, codec: str, owner: Owner, identity: Mapping[str, Any], seed: int
-) -> StageSpec:
-    """Returns the stage of a plan with a seed. Who asked for none asks for none the next time: its `identity` is the
+def _seeded(plan: Plan, owner: Owner, record: JobRecord, seed: int) -> StageSpec:
+    """Returns the stage of a plan with a seed. Who asked for none asks for none the next time: its identity is the
     same, as is the job."""
-    return replace(stage_of(seeded(plan, seed), format, codec, owner), identity=identity)
+    made = stage_of(seeded(plan, seed), record.format, record.codec, owner)
+    return replace(made, record=replace(made.record, identity=record.identity))
 
 
 # Limits, and what reads files
@@ -343,11 +338,15 @@ def _limited(base: Limit, after: tuple[Operator, ...], format: OutputFormat, cod
     of = fusions(below)
     assert of is not None
     told = [operator.identity() for operator in after]
+    record = replace(
+        inner.record,
+        identity={**inner.record.identity, "limit": base.rows, "after": told},
+        parameters={**inner.record.parameters, "limit": base.rows, "after": [operator.name for operator in after]},
+    )
     return replace(
         inner,
-        identity={**inner.identity, "limit": base.rows, "after": told},
-        parameters={**inner.parameters, "limit": base.rows, "after": [operator.name for operator in after]},
-        resources=Resources(task_cpus((*of[0].operators, *after))),
+        record=record,
+        tasks=replace(inner.tasks, resources=Resources(task_cpus((*of[0].operators, *after)))),
         # With a limit that is not decided yet: what pools there are is known from it.
         operator=Pipeline((*of[0].operators, *after)),
         limit=FirstRows(base.rows, of, after, by_rank=not inner.rows.grows),

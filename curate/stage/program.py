@@ -101,7 +101,7 @@ class StageProgram:
     @property
     def _word_s(self) -> float:
         """How often a shard that waits says so: well within its time limit."""
-        return WORD_S if self.spec.task_timeout_s is None else min(WORD_S, self.spec.task_timeout_s / 4)
+        return WORD_S if self.spec.tasks.task_timeout_s is None else min(WORD_S, self.spec.tasks.task_timeout_s / 4)
 
     def run(self, payload: TaskInput | Probe) -> Iterator[Any]:
         """Yields a `ShardRecord` for each shard, and a `ShardWaits` now and then while one waits; or a `Probed`; before
@@ -144,7 +144,7 @@ class StageProgram:
             with (
                 self._guarded(shard.id),
                 log.bound(run=self.key, shard=shard.id, attempt=piece.attempt),
-                self._log().shard(shard.id, piece.attempt, self.spec.task_timeout_s),
+                self._log().shard(shard.id, piece.attempt, self.spec.tasks.task_timeout_s),
             ):
                 record = yield from self._run_shard(index, shard, given, piece)
         except Exception as error:  # noqa: BLE001 - whatever user code raises becomes a failure of this shard alone
@@ -159,9 +159,9 @@ class StageProgram:
     def _run_shard(
         self, index: int, shard: Shard, given: Any, piece: TaskInput
     ) -> Generator[ShardWaits, None, ShardRecord]:
-        uri = f"{self.output}/{shard.id}{self.spec.suffix}"
+        uri = f"{self.output}/{shard.id}{self.spec.record.suffix}"
         out = self._store(self.output)
-        there = ExistingOutputs(out, self.output, self.spec.fingerprint, self.spec.format, self.spec.codec, piece.over)
+        there = ExistingOutputs(out, self.output, self.spec.record, piece.over)
         if piece.attempt > 1 and (done := there.record(index, uri)) is not None:
             return done
         self._setup()
@@ -188,8 +188,8 @@ class StageProgram:
 
         Returns None, without the main output, if others are to be replaced first, which are in `replaced` then.
         """
-        tally, meters = ShardBooks(BadRowBudget(self.spec.max_bad_rows)), meters_of(self.spec.operator)
-        isolate = piece.last and self.spec.quarantine_errors
+        tally, meters = ShardBooks(BadRowBudget(self.spec.tasks.max_bad_rows)), meters_of(self.spec.operator)
+        isolate = piece.last and self.spec.tasks.quarantine_errors
         how = ShardContext("", index, errors=isolate, budget_bytes=self.budget_bytes)
         tables = self._tables(shard, given, tally, how, meters, asks=piece.asks)
         if piece.schema is None:
@@ -242,7 +242,7 @@ class StageProgram:
             if runs.chunk_bytes > CHUNK_BYTES:
                 sizes = {"chunk_bytes": runs.chunk_bytes, "page_bytes": max(PAGE_BYTES, runs.chunk_bytes // PAGES)}
             return RunWriter(sink, schema, runs.order, runs.fold, keys_begin_pages=runs.keys_begin_pages, **sizes)
-        return make_writer(sink, schema, self.spec.format, self.spec.codec)
+        return make_writer(sink, schema, self.spec.record.format, self.spec.record.codec)
 
     def _tables(
         self,
@@ -258,7 +258,7 @@ class StageProgram:
         each batch that may be read; None: all may. `waiting` is as for `wait_between`."""
 
         def parts() -> Iterator[tuple[ShardContext, Iterator[Any]]]:
-            read = self.spec.rows.parts(shard, how.rank, given, self.spec.batch_rows, tally, self._store)
+            read = self.spec.rows.parts(shard, how.rank, given, self.spec.tasks.batch_rows, tally, self._store)
             for name, rank, batches in read:
                 if numbers is not None:
                     # The number first: what is not asked for any more is not read.
@@ -277,7 +277,7 @@ class StageProgram:
         if probe.shard is None:
             blank = self.spec.rows.blank()
             return None if blank is None else self.spec.operator.apply(blank, tally)
-        how = ShardContext("", errors=self.spec.quarantine_errors, hold=False, budget_bytes=self.budget_bytes)
+        how = ShardContext("", errors=self.spec.tasks.quarantine_errors, hold=False, budget_bytes=self.budget_bytes)
         return self._tables(probe.shard, probe.given, tally, how, meters_of(self.spec.operator), numbers, stays=False)
 
     def _record(self, shard: Shard, tally: ShardBooks, out: Store) -> dict[str, Any]:
@@ -288,9 +288,9 @@ class StageProgram:
             quarantine = f"{layout.QUARANTINE}{digest}.jsonl.zst"
             out.publish(f"{self.output}/{quarantine}", data.read())
         return {
-            "job": self.spec.name,
+            "job": self.spec.record.name,
             "shard": shard.id,
-            "fingerprint": self.spec.fingerprint,
+            "fingerprint": self.spec.record.fingerprint,
             "rows": tally.books.rows(),
             "counters": tally.books.sorted_counters(),
             "quarantine": quarantine,

@@ -22,7 +22,11 @@ OPERATIONS = ("list", "stat", "read", "open", "publish", "replace", "delete", "m
 
 
 class When(StrEnum):
-    """At which point of a call a fault hits."""
+    """At which point of a call a fault hits.
+
+    >>> Fault("publish", when=When.AFTER).when.value
+    'after'
+    """
 
     BEFORE = "before"
     """Nothing happened."""
@@ -57,13 +61,17 @@ class Fault:
     operation: str | None = None
     """One of `OPERATIONS`; None for any. A call that is tried again counts again."""
     nth: int = 1
+    """Which of the calls that match is the first one hit, from 1."""
     when: When | str = When.BEFORE
+    """Whether the store has done what the call asks for by then."""
     times: int = 1
+    """How many calls are hit, one after another."""
     name: str = ""
     """Part of the URI; of the prefix, for a listing."""
     error: BaseException | Callable[[], BaseException] = lost
     """What is raised, or makes it."""
     slow_s: float = 1.0
+    """How long a slow call takes, in seconds."""
     matched: int = 0
     """Calls so far that the fault applies to."""
     fired: int = 0
@@ -111,8 +119,11 @@ class Faults:
     """
 
     scripted: Collection[Fault] = ()
+    """What is to go wrong."""
     rate: float = 0.0
+    """The share of all other calls that fail, from 0 to 1."""
     seed: int = 0
+    """Chooses these calls."""
     error: BaseException | Callable[[], BaseException] = lost
     """What is raised by those drawn."""
     calls: Counter[str] = field(default_factory=Counter, init=False)

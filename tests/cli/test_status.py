@@ -602,6 +602,7 @@ def test_a_long_output_gets_its_own_line_on_a_narrow_terminal(
 # The program
 
 
+@pytest.mark.slow
 def test_it_starts_without_ray_gcsfs_or_a_model(tmp_path: Path) -> None:
     """A look at a job costs no cluster, no cloud library and no model."""
     make_job(f"{tmp_path}/out", total=2, done=1)
@@ -620,6 +621,7 @@ def test_it_starts_without_ray_gcsfs_or_a_model(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (0, "[]\n"), done.stderr
 
 
+@pytest.mark.slow
 def test_the_installed_program_prints_json(tmp_path: Path) -> None:
     """`curate status OUTPUT --json`, as a shell runs it."""
     make_job(f"{tmp_path}/out", total=2, done=1)

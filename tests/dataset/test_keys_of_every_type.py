@@ -179,6 +179,7 @@ def cases() -> Iterator[Any]:
             yield pytest.param(use, name, marks=[] if use in QUICK else [pytest.mark.slow])
 
 
+@pytest.mark.quick(40)
 @pytest.mark.parametrize(("use", "name"), cases())
 def test_values_are_compared_or_refused_by_name(use: str, name: str) -> None:
     """Whatever way they are stored in; a refusal names the column and its type."""

@@ -151,6 +151,7 @@ class Breaking(InlineBackend):
         super().close()
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("method", ["start", "load", "poll"])
 @pytest.mark.parametrize("error", [ConfigError("no node is that big"), ZeroDivisionError(), KeyboardInterrupt()])
 def test_an_error_of_the_driver_ends_the_run(bench: Bench, method: str, error: BaseException) -> None:

@@ -85,6 +85,7 @@ def test_killed_at_every_operation_and_run_again(place: Place, sweep: Sweep, tmp
                 assert (calls["list"], calls["put"], calls["delete"]) == (2, 0, 0), f"{where}: {calls}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", [LENGTHS, pytest.param(CURATION, marks=pytest.mark.slow)])
 def test_killed_at_every_operation_of_an_overwrite(local: Place, sweep: Sweep, tmp_path: Path, job: str) -> None:
     """The next overwrite goes on where the kill hit, and ends with the new outputs alone, beside what is foreign. Run
@@ -125,6 +126,7 @@ def test_killed_at_every_operation_of_an_overwrite(local: Place, sweep: Sweep, t
             shutil.rmtree(out)
 
 
+@pytest.mark.slow
 def test_killed_at_every_operation_of_a_growth(local: Place, sweep: Sweep, tmp_path: Path) -> None:
     """A finished job with a new input, an output that was deleted and one of another identity ends as if made at once,
     and its status says that it is complete then and not before."""
@@ -160,6 +162,7 @@ def test_killed_at_every_operation_of_a_growth(local: Place, sweep: Sweep, tmp_p
             shutil.rmtree(out)
 
 
+@pytest.mark.slow
 def test_killed_at_every_operation_between_the_tries_of_bad_rows(local: Place, sweep: Sweep, tmp_path: Path) -> None:
     """Which rows are set aside depends on the rows: not on which try was the last, nor on which run it was in. Drops
     and counters of a batch that raised half way are those of the rows that stayed."""

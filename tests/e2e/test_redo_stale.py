@@ -188,6 +188,7 @@ def test_parts_of_an_input_are_kept(local: Place, tmp_path: Path) -> None:
     assert "--overwrite" in warning["next"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", [LENGTHS, pytest.param(CURATION, marks=pytest.mark.slow)])
 def test_killed_at_every_operation(local: Place, sweep: Sweep, tmp_path: Path, job: str) -> None:
     """The next run, asked for it or not, ends complete. What was removed is done again, of the new input; what was not

@@ -44,6 +44,7 @@ from tests.support.workbench import Bench, NoBackend, complete
 NEW = "2022/new.jsonl"
 
 
+@pytest.mark.slow
 def test_both_end_well(place: Place, tmp_path: Path) -> None:
     """Both say complete, with the same books; bytes and names are those of one driver alone, and the next run finds
     nothing to do. Then with inputs that are new to the plan, which both want to append."""

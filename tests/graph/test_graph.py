@@ -183,7 +183,7 @@ def complete(summary: Summary) -> Summary:
     return summary
 
 
-@pytest.fixture(params=["memory", "local"])
+@pytest.fixture(params=["memory", pytest.param("local", marks=pytest.mark.slow)])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
     made = Bench(f"memory://staged-{next(_names)}" if request.param == "memory" else str(tmp_path / "data"))
     for number in range(MAPS):
@@ -250,6 +250,7 @@ def expected_looks(bench: Bench, parts: int) -> tuple[int, int]:
 
 
 class TestKillPoints:
+    @pytest.mark.quick(1)
     @pytest.mark.parametrize("after", [False, True])
     def test_at_every_call(self, bench: Bench, sweep: Sweep, after: bool) -> None:
         """Of the stores, in the driver and in tasks: the next run ends with the same bytes, and runs the maps and the
@@ -360,6 +361,7 @@ class TestDamaged:
         assert len(maps) == 2 * (MAPS + 1)
         bench.check()
 
+    @pytest.mark.quick(2)
     @pytest.mark.parametrize("what", DAMAGES)
     def test_damaged_between_runs(self, bench: Bench, what: str) -> None:
         """Whoever reads it finds that, driver or task; that map alone runs again, in the same run."""

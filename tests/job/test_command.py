@@ -258,10 +258,10 @@ class TestRunOptions:
             ]
         )
         spec = given[0][0]
-        assert (spec.batch_rows, spec.shard_bytes, spec.max_tasks) == (7, 64 * 2**20, 3)
+        assert (spec.tasks.batch_rows, spec.tasks.shard_bytes, spec.tasks.max_tasks) == (7, 64 * 2**20, 3)
         (pool,) = spec.operator.pools
         assert (pool.resources.num_cpus, pool.resources.num_gpus, pool.resources.memory) == (0.5, 1.0, 2 * 2**30)
-        assert spec.resources == Resources()
+        assert spec.tasks.resources == Resources()
 
     def test_a_setting_that_the_job_computes_has_no_option(self, run: Run) -> None:
         class Computed(Job):
@@ -581,6 +581,7 @@ def script(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 class TestAsAProcess:
+    @pytest.mark.slow
     def test_standard_output_holds_the_object_alone(
         self, script: Callable[..., subprocess.CompletedProcess[str]], source: Path
     ) -> None:

@@ -116,7 +116,7 @@ class TestCodeUnderTheSameVersion:
         before = everything(out)
         with refusing("Go on with --accept-code-change, or raise `version` and start over with --overwrite") as caught:
             run_job(make(CHANGED), source, out)
-        there, here = job_json(out)["code_digest"], make(CHANGED).spec().code_digest
+        there, here = job_json(out)["code_digest"], make(CHANGED).spec().record.code_digest
         assert f"the code of 'mine' changed (digest {there} there, {here} here)" in str(caught.value)
         assert everything(out) == before
 

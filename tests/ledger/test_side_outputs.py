@@ -250,11 +250,11 @@ class TestIdentity:
             name = "halves"
             sides = {"odd": pa.schema([("n", pa.int64())])}  # noqa: RUF012
 
-        assert Declared().spec().fingerprint != Named().spec().fingerprint
-        assert Declared().spec().identity["sides"] == {"odd": "n: int64"}
+        assert Declared().spec().record.fingerprint != Named().spec().record.fingerprint
+        assert Declared().spec().record.identity["sides"] == {"odd": "n: int64"}
 
     def test_without_any_it_is_as_ever(self) -> None:
-        assert "sides" not in Single().spec().identity
+        assert "sides" not in Single().spec().record.identity
 
 
 class Named(Halves):
@@ -654,7 +654,7 @@ class TestWhatBuildMayGive:
 
     def test_main_alone_is_no_extra_output(self, source: Path, tmp_path: Path) -> None:
         alone = built(lambda ds: {"main": ds.filter(pc.field("n") > 3)})
-        assert alone.spec().sides == {}
+        assert alone.spec().record.sides == {}
         complete(run_job(alone, source, tmp_path / "out"))
         assert numbers(tmp_path / "out") == ALL[4:]
 

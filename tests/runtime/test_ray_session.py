@@ -61,6 +61,7 @@ def test_a_start_that_fails_says_so_in_a_line(error: Exception, says: str, monke
     assert init.calls == [("local",), ("local",)]
 
 
+@pytest.mark.slow
 def test_the_command_says_it_without_a_traceback(tmp_path: Path) -> None:
     """Exit code 2, and standard output is empty: it belongs to the result."""
     (tmp_path / "in.jsonl").write_text('{"file": "a", "id": 1, "text": "x"}\n')
