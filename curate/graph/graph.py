@@ -284,7 +284,9 @@ def _refuse_other_files(job: StagedJob) -> None:
 
 def _tell_if_full(ended: Summary, last: Stage) -> None:
     """Says how much room a stage would have needed that has failed because a disk was full."""
-    if not any(group.error.startswith(f"{DiskFull.__name__}:") for group in ended.failures):
+    full = [group.error for group in ended.failures if group.error.startswith(f"{DiskFull.__name__}:")]
+    # Where inodes are lacking, bytes are no answer; the error says so.
+    if not full or "0 inodes" in full[0]:
         return
     ledger = open_ledger(ended.output)
     listing = ledger.list()
