@@ -40,16 +40,23 @@ class ObjectNotFound(StorageError):
 
 
 class DiskFull(StorageError):
-    """A file cannot be written: the disk, or the quota of who writes, is full."""
+    """A file cannot be written: the disk, or the quota of who writes, has no room for it."""
 
-    def __init__(self, uri: str, written: int | None, free: int) -> None:
-        """`written`: bytes of the file when that was found, those included that did not fit; None: not known."""
-        super().__init__(uri, written, free)
+    def __init__(self, uri: str, written: int | None, free: int, inodes: int | None = None) -> None:
+        """`written`: bytes of the file when that was found, those included that did not fit; None: not known.
+        `inodes`: files for which there is room; None: not known, or not limited."""
+        super().__init__(uri, written, free, inodes)
         self.uri = uri
         self.written = written
         self.free = free
+        self.inodes = inodes
 
     def __str__(self) -> str:
+        if self.inodes == 0:
+            return (
+                f"{self.uri} cannot be written: the file system takes no more files (0 inodes are free; {self.free:,} "
+                "bytes are); remove files there, or give another --output, and run again"
+            )
         needed = "" if self.written is None else f"this file needs {self.written:,} bytes or more, "
         return (
             f"{self.uri} cannot be written: the disk or its quota is full; free space and run again ({needed}"

@@ -6,7 +6,8 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
@@ -18,10 +19,12 @@ from curate.dataset.stats import LastRun, with_progress
 from curate.errors import ConfigError, did_you_mean
 from curate.exchange.protocol import Exchange
 from curate.operators.protocol import Operator
+from curate.operators.ray_data import instead_of_method
 from curate.plan.explain import chain_text, explain_logical, explain_physical
-from curate.plan.nodes import Apply, Exchanged, Limit, Plan, schema_of
+from curate.plan.nodes import Apply, Exchanged, Limit, Plan, Scan, Union, name_of, schema_of, sources_of, walk
 from curate.plan.physical import End, Physical, lower, lower_stage, unpaced
 from curate.plan.rewrites import seeded
+from curate.sources.protocol import FileListing
 from curate.streaming.prefetch import Stopped, never_stopped
 from curate.units import format_count
 
@@ -48,6 +51,15 @@ class Base:
                 columns += f", and {format_count(more, 'column')} more" if more > 0 else ""
         return f"Dataset({chain_text(self._plan)}; {columns})"
 
+    if not TYPE_CHECKING:  # where a name that there is not is to be seen
+
+        def __getattr__(self, name: str) -> Any:
+            if instead := instead_of_method(name):
+                raise AttributeError(f"a Dataset of curate has no {name}: {instead}", name=name, obj=self)
+            names = [one for one in dir(type(self)) if not one.startswith("_")]
+            near = "" if name.startswith("_") else did_you_mean(name, names)
+            raise AttributeError(f"a Dataset of curate has no {name}{near}", name=name, obj=self)
+
     def schema(self) -> pa.Schema:
         """Returns the schema of the rows; without running anything where no function is in the way.
 
@@ -66,6 +78,48 @@ class Base:
                 batch = self._first(_consumed)
             found = (self._blank() if batch is None else batch).schema
         return found
+
+    def columns(self, fetch_if_missing: bool = True) -> list[str] | None:
+        """Returns the names of the columns, as `schema` finds them; with `fetch_if_missing=False` None where only
+        running a function would tell.
+
+        >>> curate.range(1).columns()
+        ['id']
+        """
+        found = self.schema() if fetch_if_missing else schema_of(self._plan)
+        return None if found is None else list(found.names)
+
+    def input_files(self) -> list[str]:
+        """Returns the files that are read, each once, in their order; none of what is in memory. Runs nothing.
+
+        >>> curate.range(1).input_files()
+        []
+        """
+        listed = [one.listing["uri"].to_pylist() for one in sources_of(self._plan) if isinstance(one, FileListing)]
+        return list(dict.fromkeys(chain.from_iterable(listed)))
+
+    def num_blocks(self) -> int:
+        """Returns how many shards are read: parts of large files, tables in memory. Runs nothing.
+
+        Raises ConfigError behind an exchange, a checkpoint, a limit or a zip, where only running tells.
+
+        >>> curate.range(3).num_blocks()
+        1
+        """
+        behind = [name_of(one) for one in walk(self._plan) if not isinstance(one, Scan | Apply | Union)]
+        if behind:
+            raise ConfigError(
+                f"num_blocks: how many shards {behind[0]} makes is known once it has run: call materialize() first"
+            )
+        return sum(1 for source in sources_of(self._plan) for _ in source.pieces())
+
+    def size_bytes(self) -> int:
+        """Returns the bytes that all rows take in memory, in Arrow's format; runs what there is to run.
+
+        >>> curate.range(10).size_bytes()
+        80
+        """
+        return sum(block.nbytes for block in self._blocks())
 
     def using(self, options: Options | None = None, **changes: Any) -> Self:
         """Says how rows are made: with these `Options`, or with the ones there are and these fields of them changed.

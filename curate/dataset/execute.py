@@ -37,7 +37,7 @@ from curate.sources.files import files
 from curate.sources.protocol import Projection
 from curate.sources.shards import SourceRows
 from curate.stage.fusion import FusedScan
-from curate.stage.spec import MEMORY_BUDGET, StageSpec, Upstream
+from curate.stage.stage import MEMORY_BUDGET, Stage, Upstream
 from curate.streaming.engine import STREAM_POLICY, stream_blocks
 from curate.streaming.prefetch import Stopped, never_stopped
 from curate.streaming.program import StreamProgram, ranked_pieces
@@ -184,7 +184,7 @@ def upstream_run(tasks: Tasks, root: str, how: Options, run: RunStats) -> tuple[
     """
     from curate.graph import entry
 
-    def write(stage: StageSpec, options: RunOptions) -> None:
+    def write(stage: Stage, options: RunOptions) -> None:
         ended = entry.run(stage, replace(options, display=run.write(NoDisplay(), stage.record.name)))
         if ended.state is not RunState.COMPLETE:
             failed = "; ".join(group.error for group in ended.failures)
@@ -192,9 +192,9 @@ def upstream_run(tasks: Tasks, root: str, how: Options, run: RunStats) -> tuple[
                 f"{ended.job} is {ended.state.value}: {ended.failed:,} of {ended.total:,} shards failed: {failed}"
             )
 
-    def write_checkpoint(before: Upstream, reader: StageSpec, options: RunOptions) -> None:
+    def write_checkpoint(before: Upstream, reader: Stage, options: RunOptions) -> None:
         del reader
-        ended = entry.run(before.spec, replace(checkpoint_options(options, before), display=run.write(NoDisplay())))
+        ended = entry.run(before.stage, replace(checkpoint_options(options, before), display=run.write(NoDisplay())))
         if ended.state is not RunState.COMPLETE:
             raise CheckpointFailed(
                 f"the checkpoint {before.path} is {ended.state.value}: {ended.failed:,} of {ended.total:,} shards "
@@ -208,14 +208,14 @@ def upstream_run(tasks: Tasks, root: str, how: Options, run: RunStats) -> tuple[
     ready = run_upstream(spec, root, options, write, write_checkpoint)
     # What is not done raises, so that nothing is said about it.
     assert ready is not None
-    assert isinstance(ready.spec.operator, Pipeline)
-    operators = cast(tuple[Operator, ...], ready.spec.operator.steps)
-    if ready.spec.rows.grows:
+    assert isinstance(ready.stage.operator, Pipeline)
+    operators = cast(tuple[Operator, ...], ready.stage.operator.steps)
+    if ready.stage.rows.grows:
         source = files("read_parquet", Format.PARQUET, list(ready.options.inputs))
         # Marks tell of rows by their places, among all rows.
         return (FusedScan(source, Projection(), operators) if tasks.marked else fuse(source, operators),)
-    assert isinstance(ready.spec.rows, SourceRows)
-    pairs = zip(ready.spec.rows.sources, ready.spec.rows.views, strict=True)
+    assert isinstance(ready.stage.rows, SourceRows)
+    pairs = zip(ready.stage.rows.sources, ready.stage.rows.views, strict=True)
     return tuple(FusedScan(source, view, operators) for source, view in pairs)
 
 

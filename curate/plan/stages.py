@@ -36,7 +36,7 @@ from curate.sources.slices import sliced
 from curate.sources.split import SHARD_BYTES
 from curate.stage.fusion import FirstRows, FusedScan
 from curate.stage.job_record import JobRecord
-from curate.stage.spec import ExchangeRead, StageSpec, TaskSettings, Upstream
+from curate.stage.stage import ExchangeRead, Stage, TaskSettings, Upstream
 
 NOT_RUN = "none"
 """The codec of run files, which are not compressed: they are mapped into memory."""
@@ -59,7 +59,7 @@ class Owner(Protocol):
 
     def spec(
         self, asked: Sequence[Operator], operators: Sequence[Operator], cpus: float | None, identity: Mapping[str, Any]
-    ) -> StageSpec:
+    ) -> Stage:
         """Returns a stage of these operators, of which the plan decides all else.
 
         They are `asked` for as they are known by; `cpus` are those that reading asks for. `identity` is that of where
@@ -84,7 +84,7 @@ class DatasetStages:
 
     def spec(
         self, asked: Sequence[Operator], operators: Sequence[Operator], cpus: float | None, identity: Mapping[str, Any]
-    ) -> StageSpec:
+    ) -> Stage:
         format = OutputFormat(identity["format"])
         name = f"write_{'json' if format is OutputFormat.JSONL else format.value}"
         record = JobRecord(
@@ -102,13 +102,13 @@ class DatasetStages:
             parameters={"operators": [operator.name for operator in asked]},
         )
         tasks = TaskSettings(read_rows(operators), SHARD_BYTES, Resources(task_cpus(operators, cpus)))
-        return StageSpec(record, tasks, Pipeline(tuple(operators)))
+        return Stage(record, tasks, Pipeline(tuple(operators)))
 
 
 DATASET = DatasetStages()
 
 
-def stage_of(plan: Plan, format: OutputFormat, codec: str | None, owner: Owner = DATASET) -> StageSpec:
+def stage_of(plan: Plan, format: OutputFormat, codec: str | None, owner: Owner = DATASET) -> Stage:
     """Returns the stage that writes a plan's rows, with those before it.
 
     Raises ConfigError for a plan whose outputs cannot be named after what it reads, and for one without an identity.
@@ -131,13 +131,13 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None, owner: Owner =
     return replace(spec, record=replace(spec.record, sides={**spec.record.sides, **found}))
 
 
-def reader_of(tasks: Tasks) -> StageSpec:
+def reader_of(tasks: Tasks) -> Stage:
     """Returns the stage that reads what stages before it wrote for who consumes it: no more is said of it than what it
     reads, and what it does with that. All shuffles have a seed."""
     return _stage(tasks, DATASET, End.BLOCKS, {"format": OutputFormat.RUN.value, "codec": NOT_RUN}, ())
 
 
-def _stage(tasks: Tasks, owner: Owner, end: End, written: Mapping[str, str], asked: tuple[Operator, ...]) -> StageSpec:
+def _stage(tasks: Tasks, owner: Owner, end: End, written: Mapping[str, str], asked: tuple[Operator, ...]) -> Stage:
     """Returns the stage of some tasks, which is known by what is `asked` for and `written`."""
     read = _read(tasks, owner, end)
     return replace(
@@ -182,8 +182,8 @@ def _read(tasks: Tasks, owner: Owner, end: End) -> _Read:
                 read.identity["exchange"] = [how.identity(), there.source.identity(), told_below]
             else:
                 read.before = tuple(map_stages(base, owner))
-                prints = [one.spec.record.fingerprint for one in read.before]
-                of = prints if len(inputs) == 1 else [[one.side, one.spec.record.fingerprint] for one in read.before]
+                prints = [one.stage.record.fingerprint for one in read.before]
+                of = prints if len(inputs) == 1 else [[one.side, one.stage.record.fingerprint] for one in read.before]
                 read.identity["exchange"] = [how.identity(), of]
         case scans:
             _read_sources(read, scans, end, named=not tasks.marked)
@@ -191,7 +191,7 @@ def _read(tasks: Tasks, owner: Owner, end: End) -> _Read:
     for number, node in enumerate(tasks.marked):
         made = _marks_stages(node, owner, number, len(read.before))
         read.before += tuple(made)
-        told.append([one.spec.record.fingerprint for one in made])
+        told.append([one.stage.record.fingerprint for one in made])
     if told:
         read.identity["marks"] = told
     return read
@@ -255,7 +255,7 @@ def _marks_stages(plan: Marked, owner: Owner, which: int, before: int) -> list[U
     return [Upstream(spec, marks=which) for spec in specs]
 
 
-def _run_files(plan: Plan, owner: Owner, text: str, job: str, runs: RunSettings, fold: Any) -> StageSpec:
+def _run_files(plan: Plan, owner: Owner, text: str, job: str, runs: RunSettings, fold: Any) -> Stage:
     """Returns the stage that writes a plan's rows to run files. `fold` is the identity of what puts some together."""
     spec = stage_of(plan, OutputFormat.RUN, NOT_RUN, owner)
     record = replace(
@@ -275,7 +275,7 @@ def chunk_bytes(rows: RowSource) -> int:
     return max(CHUNK_BYTES, (bundle or 0) // 4)
 
 
-def with_memory(spec: StageSpec) -> StageSpec:
+def with_memory(spec: Stage) -> Stage:
     """Returns a map stage whose tasks ask for what a chunk takes that is larger than usual."""
     if spec.runs is None or spec.runs.chunk_bytes == CHUNK_BYTES:
         return spec
@@ -300,14 +300,14 @@ def _known_schema(plan: Plan) -> Any:
     return found if found is not None and all(is_known(field.type) for field in found) else None
 
 
-def _seeded(plan: Plan, owner: Owner, record: JobRecord, seed: int) -> StageSpec:
+def _seeded(plan: Plan, owner: Owner, record: JobRecord, seed: int) -> Stage:
     """Returns the stage of a plan with a seed. Who asked for none asks for none the next time: its identity is the
     same, as is the job."""
     made = stage_of(seeded(plan, seed), record.format, record.codec, owner)
     return replace(made, record=replace(made.record, identity=record.identity))
 
 
-def _limited(spec: StageSpec, tasks: Tasks, first: int) -> StageSpec:
+def _limited(spec: Stage, tasks: Tasks, first: int) -> Stage:
     """Returns a stage that writes the first rows alone, and what follows on them."""
     scans, after = cast(tuple[FusedScan, ...], tasks.read), tasks.after
     operators = (*scans[0].operators, *after)

@@ -167,7 +167,7 @@ class TestRefused:
             (lambda ds: ds.filter(pc.field("idd") > 1), "no column 'idd'; did you mean 'id'"),
             (lambda ds: ds.filter(pc.field("id")), "expected a boolean expression"),
             (lambda ds: ds.with_column("x", pc.utf8_upper(pc.field("id"))), "the rows have id: int64"),
-            (lambda ds: ds.with_column("x", lambda row: row), "takes a pyarrow.compute expression"),
+            (lambda ds: ds.with_column("x", 3), "takes a pyarrow.compute expression"),
             (lambda ds: ds.map_batches(dict, batch_size=2), "give it __call__"),
             (lambda ds: ds.map_batches(len, batch_size=0), "at least 1"),
             (lambda ds: ds.map_batches(len, batch_format="nump"), "did you mean 'numpy'"),
