@@ -12,7 +12,7 @@ from curate.dataset.dataset import Dataset
 from curate.exchange.kinds.base import Materialize
 from curate.exchange.kinds.zip import Zipped
 from curate.plan.nodes import Checkpoint, Exchanged
-from curate.plan.physical import End, First, Joined, Local, Physical, Tasks, ZipRows, apart, lower
+from curate.plan.physical import End, First, Joined, Local, Physical, StagePlan, ZipRows, apart, lower
 from tests.pins.pinning import fresh
 from tests.pins.plans import PLANS, from_people, words
 
@@ -33,17 +33,17 @@ def same(row: dict[str, Any]) -> dict[str, Any]:
 def kind(physical: Physical) -> str:
     """Returns what runs in one word; of what stages write first, by what."""
     match physical:
-        case Tasks(first=int()):
+        case StagePlan(first=int()):
             return "counted"
-        case Tasks(marked=[_, *_]):
+        case StagePlan(marked=[_, *_]):
             return "marks"
-        case Tasks(Checkpoint()):
+        case StagePlan(Checkpoint()):
             return "checkpoint"
-        case Tasks(Exchanged(how=Materialize(first=first) as how)):
+        case StagePlan(Exchanged(how=Materialize(first=first) as how)):
             return how.called if first is None else "first of what is held"
-        case Tasks(Exchanged(how=how)):
+        case StagePlan(Exchanged(how=how)):
             return "zip" if isinstance(how, Zipped) else "exchange"
-        case Tasks(tuple() as scans):
+        case StagePlan(tuple() as scans):
             return f"{len(scans)} scans"
         case First() | Local() | Joined() | ZipRows():
             return type(physical).__name__
@@ -94,8 +94,8 @@ def test_what_a_plan_becomes(what: str) -> None:
 def test_what_is_written_is_one_stage(name: str) -> None:
     """Whatever was asked for: no process is there to do what a consumer's does."""
     plan = PLANS[name]()._plan
-    assert all(isinstance(lower(plan, end), Tasks) for end in WRITTEN)
-    assert all(isinstance(lower(part, End.RUNS), Tasks) for part in apart(plan))
+    assert all(isinstance(lower(plan, end), StagePlan) for end in WRITTEN)
+    assert all(isinstance(lower(part, End.RUNS), StagePlan) for part in apart(plan))
 
 
 def test_parts_that_are_read_alike_are_written_together() -> None:
