@@ -110,7 +110,10 @@ class RunOptions:
 
     inputs: tuple[str, ...] = _option(
         "file, directory or quoted glob, local or gs://; can be repeated",
-        **{"name": "input", "short": "-i", "metavar": "PATH", "check": _inputs},
+        name="input",
+        short="-i",
+        metavar="PATH",
+        check=_inputs,
     )
     output: str = _option("prefix that the outputs and the ledger go under", short="-o", metavar="PATH", check=_path)
     backend: str = _option("where tasks run", default="ray", choices=BACKENDS, check=_backend)
