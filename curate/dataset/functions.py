@@ -129,6 +129,47 @@ class Functions(Base):
         udf, where = udf_of("flat_map", fn, options)
         return self._apply(rows.MapRows(udf, True, where, check_declared("flat_map", output_schema)))
 
+    def with_column(self, column_name: str, expr: Any, **options: Unpack[UdfOptions]) -> Self:
+        """Adds a column made by a pyarrow.compute expression, as the last one; one of that name is replaced in place.
+
+        `expr` may be a function of batches, too, as for `add_column`. Raises ConfigError for anything else, and an
+        expression that cannot be made of the columns there are.
+
+        >>> import pyarrow.compute as pc
+        >>> curate.range(2).with_column("id", pc.field("id") + 1).take_all()
+        [{'id': 1}, {'id': 2}]
+        """
+        if callable(expr) and not is_expression(expr):
+            return self._column("with_column", column_name, expr, "pyarrow", options)
+        check_options("with_column", options)
+        expression = as_expression(f"with_column({column_name!r})", expr)
+        return self._apply(columns.WithColumn(column_name, expression))
+
+    def add_column(
+        self,
+        col: str,
+        fn: Callable[..., Any],
+        *,
+        batch_format: str = "pyarrow",
+        **options: Unpack[UdfOptions],
+    ) -> Self:
+        """Adds a column of what `fn(batch)` returns, as the last one; one of that name is replaced in place.
+
+        `fn` returns an array, a series or a list with a value for each row. Formats of batches, types, where `fn` runs
+        and what is refused are as for `map_batches`.
+
+        >>> curate.range(2).add_column("double", lambda batch: batch["id"] * 2, batch_format="pandas").take_all()
+        [{'id': 0, 'double': 0}, {'id': 1, 'double': 2}]
+        """
+        return self._column("add_column", col, fn, batch_format, options)
+
+    def _column(self, method: str, column: str, fn: Any, batch_format: str, options: UdfOptions) -> Self:
+        udf, where = udf_of(method, fn, options)
+        convert.check_format(batch_format)
+        if not isinstance(column, str) or not column:
+            raise ConfigError(f"{method}({column!r}): the name of a column is some text")
+        return self._apply(rows.AddColumn(udf, column, batch_format, where))
+
     def filter(
         self,
         fn: Any = None,

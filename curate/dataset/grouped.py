@@ -169,7 +169,7 @@ class GroupedData(Generic[D]):
 
     @property
     def _name(self) -> str:
-        return f"groupby({', '.join(map(repr, self._keys))})"
+        return f"groupby({', '.join(map(repr, self._keys)) or None})"
 
     def _each(self, function: str, on: str | Sequence[str], **how: Any) -> D:
         columns = key_columns(function, on)

@@ -52,9 +52,9 @@ def commit(prepared: Prepared, options: RunOptions) -> None:
     if todo.accepted:
         ledger.store.publish(ledger.uri(layout.ACCEPTED + todo.accepted), b"")
     if len(prepared.todo):
-        rows = prepared.spec.rows
+        rows = prepared.stage.rows
         held = {name: _held(ledger, name, schema) for name, schema in rows.schemas.items()}
-        prepared.spec = replace(prepared.spec, rows=rows.holding(held))
+        prepared.stage = replace(prepared.stage, rows=rows.holding(held))
     if prepared.listing.summary is not None and (todo.dropped is not None or not prepared.matched.done.all()):
         # It says "complete", which is untrue for a while.
         _take_away(ledger, prepared.listing.summary)

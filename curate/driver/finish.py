@@ -102,7 +102,7 @@ def sweep_quarantine(prepared: Prepared, listing: OutputListing, now: OutputMatc
     if prepared.history.summarised:
         return 0  # the job was complete before, and swept; nothing is known of its single shards
     naming = np.flatnonzero(prepared.history.quarantining)
-    earlier = prepared.spec.earlier
+    earlier = prepared.stage.earlier
     known = set() if earlier is None else {name for _, name in earlier.quarantine}
     exact = len(prepared.plan.removed) > 0  # what was set aside of a removed input must not stay by mere counting
     if not listing.quarantine or (len(listing.quarantine) <= len(naming) + len(known) and not exact):

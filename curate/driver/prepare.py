@@ -34,20 +34,20 @@ from curate.sources.patterns import parse_input, refuse_overlap
 from curate.sources.planning import Sharding, plan_new, replan_changed
 from curate.sources.same_bytes import unchanged
 from curate.sources.upstream import holes_in, refuse_holes, warn_of_holes
-from curate.stage.spec import StageSpec
+from curate.stage.stage import Stage
 from curate.storage.uris import is_local
 from curate.tasks.shard import SliceKind
 
 
 def prepare(
-    spec: StageSpec, options: RunOptions, run_id: str, clock: Clock | None = None, seen: OutputSnapshot | None = None
+    stage: Stage, options: RunOptions, run_id: str, clock: Clock | None = None, seen: OutputSnapshot | None = None
 ) -> Prepared:
     """Lists inputs and outputs once each, these if they were not `seen`, and decides what is to be done. Writes
     nothing.
 
     Raises ConfigError for every reason not to run that can be seen before.
     """
-    if not options.inputs and spec.rows.grows:
+    if not options.inputs and stage.rows.grows:
         raise ConfigError("no input was given; add --input PATH_OR_GLOB (it can be repeated)")
     if options.limit is not None and options.limit < 1:
         raise ConfigError(f"--limit {options.limit} leaves nothing to do; it is a number of shards, at least 1")
@@ -55,14 +55,14 @@ def prepare(
         raise ConfigError(
             "--overwrite removes all there is, and --retry-failed would then find nothing that failed; give one of them"
         )
-    prepared = _look(spec, options, run_id, clock or SystemClock(), seen)
+    prepared = _look(stage, options, run_id, clock or SystemClock(), seen)
     _plan_work(prepared, options)
     _check(prepared, options)
     _warn(prepared, options)
     return prepared
 
 
-def _look(spec: StageSpec, options: RunOptions, run_id: str, clock: Clock, seen: OutputSnapshot | None) -> Prepared:
+def _look(stage: Stage, options: RunOptions, run_id: str, clock: Clock, seen: OutputSnapshot | None) -> Prepared:
     """Returns what is there: inputs, outputs, the job and its plan, without what is to be removed of them."""
     output = resolve_output(options.output)
     patterns = [parse_input(text) for text in options.inputs]
@@ -70,35 +70,35 @@ def _look(spec: StageSpec, options: RunOptions, run_id: str, clock: Clock, seen:
     stores = seen.stores if seen else Stores(f"{output}/{layout.TMP}{run_id}")
     owned = FencedStore(stores.of(output), output, clock)
     ledger = Ledger(owned, output)
-    inputs = spec.rows.inputs(patterns, stores.of)
+    inputs = stage.rows.inputs(patterns, stores.of)
     before, listing = (seen.moment, seen.listing) if seen else (owned.moment(), ledger.list())
     owned.claim(listing.job_generation or None, before)
     run_ids = frozenset(listing.run_ids) - {run_id}
     todo = PendingWrites()
     if options.overwrite and (listing.has_job or listing.plan_parts):
-        listing, todo.remove = overwritten(spec.record, ledger, listing)
-    job = job_of(spec.record, ledger, listing)
-    if spec.limit is not None and not listing.has_job:
+        listing, todo.remove = overwritten(stage.record, ledger, listing)
+    job = job_of(stage.record, ledger, listing)
+    if stage.limit is not None and not listing.has_job:
         # Counting streams rows, which is much to load for the many jobs that have no limit.
         from curate.streaming.count import decide
 
-        job["limit"] = decide(spec.limit, options.backend)
+        job["limit"] = decide(stage.limit, options.backend)
     if not listing.has_job:
         todo.job = job
     plan = ledger.read_plan(listing)
     if len(plan.removed):
-        found = left_behind(spec.record, options, ledger, listing, plan)
+        found = left_behind(stage.record, options, ledger, listing, plan)
         listing, todo.left = found.listing, found.objects
-    if spec.limit is not None:
-        spec = replace(spec, operator=spec.limit.operator(job["limit"]))
+    if stage.limit is not None:
+        stage = replace(stage, operator=stage.limit.operator(job["limit"]))
         inputs = _within(plan, inputs)
-    return Prepared(spec, output, run_id, stores, ledger, listing, inputs, plan, job, owned, run_ids, todo)
+    return Prepared(stage, output, run_id, stores, ledger, listing, inputs, plan, job, owned, run_ids, todo)
 
 
 def _plan_work(prepared: Prepared, options: RunOptions) -> None:
     """Decides which shards there are, and which of them are to be run. Raises ConfigError for inputs that are not all
     there, and for what cannot be taken out or replaced."""
-    spec, stores, inputs, todo = prepared.spec, prepared.stores, prepared.inputs, prepared.uncommitted
+    stage, stores, inputs, todo = prepared.stage, prepared.stores, prepared.inputs, prepared.uncommitted
     dropping = options.drop_removed and bool(prepared.growth.missing.any())
     if prepared.growth.new or prepared.listing.summary is None or dropping:
         # Free for a job that is complete, and whose inputs are those that it was complete with. What is missing of
@@ -108,22 +108,22 @@ def _plan_work(prepared: Prepared, options: RunOptions) -> None:
     if not options.allow_incomplete_input:
         refuse_holes(prepared.holes, stores.of)
     if dropping:
-        if spec.limit is not None or not spec.rows.grows:
+        if stage.limit is not None or not stage.rows.grows:
             raise ConfigError(
                 f"--drop-removed: what {prepared.output} is made of was decided from all of its inputs, the removed "
                 "ones among them; make it anew with --overwrite"
             )
-        found = drop(spec.record, options, prepared.ledger, prepared.listing, prepared.plan, prepared.growth)
+        found = drop(stage.record, options, prepared.ledger, prepared.listing, prepared.plan, prepared.growth)
         prepared.listing, todo.dropped, todo.dropped_outputs = found.listing, found.part, found.objects
         prepared.planned(found.plan)
     first = not len(prepared.plan)
-    same = unchanged(prepared.plan, inputs.table, prepared.growth, stores.of) if spec.rows.grows else None
+    same = unchanged(prepared.plan, inputs.table, prepared.growth, stores.of) if stage.rows.grows else None
     parts = [one for one in (same, _grow(prepared)) if one is not None]
     if parts:
         todo.part = pa.concat_tables(parts)
-        if spec.limit is not None and first:
+        if stage.limit is not None and first:
             limit = prepared.job["limit"]
-            todo.part = _up_to(todo.part, spec.rows.holder(limit["shard"], limit["rank"]))
+            todo.part = _up_to(todo.part, stage.rows.holder(limit["shard"], limit["rank"]))
         prepared.planned(prepared.plan.plus(todo.part))
     prepared.scope = _scope(prepared.plan, options, _failed(prepared) if options.retry_failed else None)
     if options.redo_stale:
@@ -143,7 +143,7 @@ def _check(prepared: Prepared, options: RunOptions) -> None:
     if len(prepared.todo):
         undone = plan.table["uri"].take(prepared.todo).to_pylist()
         known = ledger if listing.has_job else None
-        prepared.spec = with_input_schemas(prepared.spec, known, prepared.inputs, undone, prepared.stores)
+        prepared.stage = with_input_schemas(prepared.stage, known, prepared.inputs, undone, prepared.stores)
     if is_local(prepared.output) and (len(prepared.todo) or todo):
         _refuse_links(prepared)
 
@@ -171,7 +171,7 @@ def _up_to(part: Any, shard: str) -> Any:
 def _grow(prepared: Prepared) -> Any:
     """Returns the rows to append to the plan, None if there are none: new inputs, and those replaced while undone."""
     job, plan, inputs, growth = prepared.record, prepared.plan, prepared.inputs, prepared.growth
-    shard_bytes, encoding = prepared.spec.tasks.shard_bytes, prepared.spec.rows.encoding
+    shard_bytes, encoding = prepared.stage.tasks.shard_bytes, prepared.stage.rows.encoding
     rule = Sharding(job=job.name, suffix=job.suffix, shard_bytes=shard_bytes, encoding=encoding)
     rows = [plan_new(rule, plan, inputs, growth, prepared.stores.of)] if growth.new else []
     if len(plan):

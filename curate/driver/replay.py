@@ -37,7 +37,7 @@ from curate.stage.job_record import JobRecord
 from curate.stage.messages import Probe, TaskInput
 from curate.stage.operator import StageOperator
 from curate.stage.program import StageProgram
-from curate.stage.spec import StageSpec
+from curate.stage.stage import Stage
 from curate.storage.open import open_store
 from curate.storage.protocol import Object
 from curate.tasks.failure import FailureKind, ShardRecord
@@ -64,7 +64,7 @@ class Replayed:
 
 
 def replay(
-    found: JobFailures, spec: StageSpec, shard_id: str, clock: Clock, *, publish: bool, whole: bool, rows: int
+    found: JobFailures, stage: Stage, shard_id: str, clock: Clock, *, publish: bool, whole: bool, rows: int
 ) -> Replayed:
     """Runs one shard of the job whose ledger was `found`; `rows` is the number of rows to return.
 
@@ -73,12 +73,12 @@ def replay(
     """
     rank, shard = found.shard(shard_id)
     # What a stage reads that comes after another one is there as it was planned, or not at all.
-    shard, notes = _as_it_is_now(shard) if spec.rows.grows else (shard, [])
+    shard, notes = _as_it_is_now(shard) if stage.rows.grows else (shard, [])
     if publish:
-        _refuse_to_publish(found, spec.record, shard_id, notes)
-    elif found.job["fingerprint"] != spec.record.fingerprint:
+        _refuse_to_publish(found, stage.record, shard_id, notes)
+    elif found.job["fingerprint"] != stage.record.fingerprint:
         notes.append("the job's code or parameters are not those of the output: the result may differ from a run's")
-    operator: Any = _Watched(spec.operator)
+    operator: Any = _Watched(stage.operator)
     with ExitStack() as cleanup:
         run_id = new_run_id(clock.now())
         if publish:
@@ -87,17 +87,17 @@ def replay(
             output = cleanup.enter_context(tempfile.TemporaryDirectory(prefix="curate-replay-"))
             scratch = f"{output}/{layout.TMP}{run_id}"
         # Nobody waits for a debugger's user: no time limit here.
-        tasks = replace(spec.tasks, task_timeout_s=None)
-        tried = replace(spec, tasks=tasks, operator=operator, rows=_with_schema(found, spec.rows, shard))
+        tasks = replace(stage.tasks, task_timeout_s=None)
+        tried = replace(stage, tasks=tasks, operator=operator, rows=_with_schema(found, stage.rows, shard))
         program = StageProgram(tried, run_id, output, scratch)
-        given = spec.rows.given(shard.uri)
-        schemas = _output_schemas(found, spec.record, program, Probe(shard, given=given), publish=publish)
+        given = stage.rows.given(shard.uri)
+        schemas = _output_schemas(found, stage.record, program, Probe(shard, given=given), publish=publish)
         attempt = LATE_ATTEMPT if publish else 1
         piece = TaskInput(((rank, shard),), attempt, schemas.main, last=whole, sides=schemas.sides, given=(given,))
         record = _run(program, piece)
-        uri = f"{output}/{shard.id}{spec.record.suffix}"
+        uri = f"{output}/{shard.id}{stage.record.suffix}"
         done = record.failure is None
-        first = _first_rows(uri, record, spec.record, rows) if done else ()
+        first = _first_rows(uri, record, stage.record, rows) if done else ()
     error = None if record.failure is None else operator.raised
     return Replayed(shard, record, first, publish and done and not record.existed, error, tuple(notes))
 

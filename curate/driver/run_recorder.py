@@ -63,7 +63,7 @@ class RunRecorder:
         positions = matched.position[matched.done]
         sizes = prepared.listing.sizes.to_numpy() if len(positions) else np.zeros(0, dtype=np.int64)
         history = prepared.history
-        self._earlier = history.earlier if history.summarised else prepared.spec.earlier
+        self._earlier = history.earlier if history.summarised else prepared.stage.earlier
         self.start_s = 0.0
         """Seconds that it took to start what runs tasks, as far as it was started for this run."""
         self._at = at
@@ -88,7 +88,7 @@ class RunRecorder:
         self._shown_s = started_s
         self._warned = 0
         self._retrying = Retrying()
-        steps = [(name, Role.STEP, pooled) for name, pooled in prepared.spec.operator.metered]
+        steps = [(name, Role.STEP, pooled) for name, pooled in prepared.stage.operator.metered]
         self._operators = [("read", Role.READ, False), *steps, ("write", Role.WRITE, False)]
         self._meters = [Meter() for _ in self._operators]
         self._capacity = Capacity()
@@ -391,9 +391,9 @@ class RunRecorder:
         history, totals = self.prepared.history, self.totals
         if history.summarised:
             return history.reports
-        if not self.prepared.spec.reports:
+        if not self.prepared.stage.reports:
             return ()
-        *before, last = self.prepared.spec.reports
+        *before, last = self.prepared.stage.reports
         shards = len(self.prepared.plan), totals.job_done, 0, totals.failed
         now = StageReport(
             *(last.key, last.name, last.reads, state.value, *shards),

@@ -25,7 +25,7 @@ from curate.ledger.summary import RunState, Summary
 from curate.observe import registry
 from curate.observe.progress import Display, Progress
 from curate.stage.job_record import JobRecord
-from curate.stage.spec import StageSpec
+from curate.stage.stage import Stage
 from curate.storage.protocol import Calls
 from curate.tasks.books import Books
 
@@ -60,7 +60,7 @@ class JobProgress:
 
     def __init__(
         self,
-        spec: StageSpec,
+        stage: Stage,
         options: RunOptions,
         ledger: Ledger,
         clock: Clock,
@@ -68,10 +68,10 @@ class JobProgress:
         calls: Callable[[], Calls],
     ) -> None:
         """`calls` returns the storage calls that the run made beside those of its stages."""
-        self.job = spec.record.name
+        self.job = stage.record.name
         self.ledger = ledger
         self.display = _OneDisplay(options.display)
-        self._spec = spec
+        self._stage = stage
         self._options = options
         self._clock = clock
         self._own_calls = calls
@@ -104,7 +104,7 @@ class JobProgress:
         self._runlog = RunLog(self.ledger, self.run_id, self._clock, self.heartbeat)
 
     def _open(self) -> None:
-        about = introduction(self._spec.record, self._options, self.started, self._spec.holes)
+        about = introduction(self._stage.record, self._options, self.started, self._stage.holes)
         self._runlog.open({**about, "stages": [one.planned() for one in self._stages.values()]})
         registry.register(self.ledger.root, self.job, self.run_id, self.started)
         self._opened = True

@@ -32,7 +32,7 @@ from curate.runtime.backends import make_backend
 from curate.runtime.protocol import Backend
 from curate.stage.messages import TaskInput
 from curate.stage.program import StageProgram
-from curate.stage.spec import MEMORY_BUDGET, StageSpec, TaskSettings
+from curate.stage.stage import MEMORY_BUDGET, Stage, TaskSettings
 from curate.storage.local import remove_scratch, sweep_scratch, sync_directories
 from curate.storage.uris import is_local
 from curate.tasks.dispatcher import Dispatcher
@@ -65,7 +65,7 @@ class _DisturbedError(Exception):
 
 
 def run_stage(
-    spec: StageSpec,
+    stage: Stage,
     options: RunOptions,
     clock: Clock,
     backend: Backend | None,
@@ -81,10 +81,10 @@ def run_stage(
     """
     started_s, started = clock.monotonic(), clock.now()
     run_id = (at and at.run_id) or new_run_id(started)
-    log = get_logger(job=spec.record.name, run=run_id)
+    log = get_logger(job=stage.record.name, run=run_id)
     rounds: list[Summary] = []
     while True:
-        prepared = prepare(spec, options, run_id, clock, seen)
+        prepared = prepare(stage, options, run_id, clock, seen)
         if seen is not None and len(prepared.todo):
             raise WorkLeftError
         if prepared.has_work and not rounds:
@@ -96,7 +96,7 @@ def run_stage(
                 overwrite=prepared.uncommitted.remove is not None,
             )
         todo = prepared.todo
-        policy = _policy(spec.tasks, options, len(prepared.scope), pooled=bool(spec.operator.pools))
+        policy = _policy(stage.tasks, options, len(prepared.scope), pooled=bool(stage.operator.pools))
         scheduler = Scheduler(todo, prepared.plan.sizes[todo], policy)
         account = RunRecorder(prepared, options, scheduler, clock, started_s, started, at)
         last = len(rounds) == MOST_ROUNDS
@@ -177,7 +177,7 @@ class _Run:
 
     def _start(self, backend: Backend) -> None:
         with self.signals.starting(backend):
-            resources, pools = self.prepared.spec.tasks.resources, self.prepared.spec.operator.pools
+            resources, pools = self.prepared.stage.tasks.resources, self.prepared.stage.operator.pools
             self.account.start_s = backend.start(resources, pools)
 
     def _work(self, backend: Backend | None) -> RunState:
@@ -213,13 +213,13 @@ class _Run:
     def _tidy(self) -> None:
         if is_local(self.prepared.output):
             # A run's directories reach the disk before it says how it ended: a crash of the machine loses none.
-            if self.prepared.spec.runs is None:
+            if self.prepared.stage.runs is None:
                 sync_directories(self.prepared.output)
             remove_scratch(self.prepared.stores.scratch)
 
     def _dispatch(self, backend: Backend) -> RunState:
         prepared, account, interrupts = self.prepared, self.account, self.signals.interrupts
-        spec, job, tasks, plan = prepared.spec, prepared.record, prepared.spec.tasks, prepared.plan
+        stage, job, tasks, plan = prepared.stage, prepared.record, prepared.stage.tasks, prepared.plan
         inline = backend.name == "inline"
         if inline and tasks.task_timeout_s is not None:
             account.log.warning(
@@ -229,7 +229,7 @@ class _Run:
         # Elsewhere the clock is that of the worker.
         clock = self.clock if inline else SystemClock()
         budget_bytes = (tasks.memory_budget or MEMORY_BUDGET) // max(1, backend.slots())
-        program = StageProgram(spec, prepared.run_id, prepared.output, prepared.stores.scratch, budget_bytes, clock)
+        program = StageProgram(stage, prepared.run_id, prepared.output, prepared.stores.scratch, budget_bytes, clock)
 
         def stopped() -> bool:
             account.wait(backend)
@@ -238,7 +238,7 @@ class _Run:
         backend.load(program, program.pools, stopped=stopped)
         setup = SetupWatch(self.clock, tasks.task_timeout_s)
         schemas = output_schemas(prepared, backend, interrupts, self.clock, lambda: account.wait(backend), setup)
-        if (runs := spec.runs) is not None and schemas.main is not None and len(schemas.main):
+        if (runs := stage.runs) is not None and schemas.main is not None and len(schemas.main):
             # What user functions give is known only now; not if they gave no row.
             runs.order.check(job.name, schemas.main)
         for schema in (schemas.main, *schemas.sides.values()):
@@ -249,7 +249,7 @@ class _Run:
 
         def payload(launch: Launch) -> TaskInput:
             shards = tuple(zip(launch.shards, plan.shards(launch.shards), strict=True))
-            given = tuple(spec.rows.given(shard.uri) for _, shard in shards)
+            given = tuple(stage.rows.given(shard.uri) for _, shard in shards)
             own = self._replaced_by(shards, schemas.sides) if over else {}
             return TaskInput(
                 shards,

@@ -19,7 +19,7 @@ from curate.ledger.manifest import InputDiff, ShardPlan, diff_inputs
 from curate.sources.listing import Inputs
 from curate.sources.upstream import Hole
 from curate.stage.job_record import JobRecord
-from curate.stage.spec import StageSpec
+from curate.stage.stage import Stage
 from curate.storage.open import open_store
 from curate.storage.protocol import Calls, Object, Store
 
@@ -109,7 +109,7 @@ class WorkLeftError(Exception):
 class Prepared:
     """A run that may start: what is there and what is left to do."""
 
-    spec: StageSpec
+    stage: Stage
     """The stage; what it reads has its schemas, if there is something to do."""
     output: str
     run_id: str
@@ -145,7 +145,7 @@ class Prepared:
     @property
     def record(self) -> JobRecord:
         """Which job it is."""
-        return self.spec.record
+        return self.stage.record
 
     @cached_property
     def over(self) -> dict[str, str]:
@@ -157,7 +157,7 @@ class Prepared:
         """What was missing of the inputs, as the record of the run says it."""
         if self.history.summarised:
             return self.history.incomplete_input
-        return tuple(one.as_dict() for one in self.holes) or self.spec.holes
+        return tuple(one.as_dict() for one in self.holes) or self.stage.holes
 
     @property
     def missing_inputs(self) -> tuple[int, int]:

@@ -22,7 +22,7 @@ from curate.units import escape_controls, json_line
 
 if TYPE_CHECKING:
     from curate.driver.options import RunOptions
-    from curate.stage.spec import StageSpec
+    from curate.stage.stage import Stage
 
 
 EXIT_OK = 0
@@ -34,7 +34,7 @@ EXIT_INTERRUPTED = 130
 class Staged(Protocol):
     """What a command runs: a job."""
 
-    def spec(self) -> StageSpec:
+    def spec(self) -> Stage:
         """Returns it as a stage."""
         ...
 
@@ -142,16 +142,16 @@ def _result(job: Staged, options: RunOptions, *, as_json: bool, dry: bool) -> _R
     return _Result(json_line(summary.as_dict()) if as_json else render(summary), summary.state.exit_code)
 
 
-def _dry_run(spec: StageSpec, options: RunOptions, *, as_json: bool) -> str | bytes:
+def _dry_run(stage: Stage, options: RunOptions, *, as_json: bool) -> str | bytes:
     """Returns what a run would do. Writes nothing, starts nothing."""
     from curate.graph.entry import dry_run
 
-    prepared, text = dry_run(spec, options)
+    prepared, text = dry_run(stage, options)
     if not as_json:
         return text
     total, run = len(prepared.scope), len(prepared.todo)
     value = {
-        "job": spec.record.name,
+        "job": stage.record.name,
         "output": prepared.output,
         "dry_run": True,
         "inputs": len(prepared.inputs.table),

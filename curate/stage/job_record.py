@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -31,6 +31,11 @@ class JobRecord:
     """Schemas of the extra outputs by name, which are part of the identity; None: derived from the first rows."""
     origin: Mapping[str, Any] = field(default_factory=dict)
     """Where the job comes from, for who makes it again: script, class, settings that were given."""
+
+    def of_stage(self, identity: Mapping[str, Any], format: OutputFormat, codec: str) -> JobRecord:
+        """Returns the record of a stage before the last one, of this identity. What the job says of its own outputs is
+        nothing to it, nor where the job comes from: what makes the job again makes all of it."""
+        return replace(self, identity=identity, format=format, codec=codec, output_schema=None, sides={}, origin={})
 
     @property
     def fingerprint(self) -> str:

@@ -39,13 +39,21 @@ class When(StrEnum):
 
 
 def kill() -> BaseException:
-    """Kills this process, as `kill -9` does. For `Fault.error`."""
+    """Kills this process, as `kill -9` does. For `Fault.error`.
+
+    >>> Fault("publish", error=kill).fired
+    0
+    """
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("a process survived its SIGKILL")
 
 
 def lost() -> BaseException:
-    """Returns the error of a request that was throttled, reset or timed out."""
+    """Returns the error of a request that was throttled, reset or timed out.
+
+    >>> lost()
+    TransientStorageError('a scripted fault')
+    """
     return TransientStorageError("a scripted fault")
 
 
@@ -56,6 +64,8 @@ class Fault:
     >>> fault = Fault("publish", nth=2, when="after")
     >>> fault.matched, fault.fired
     (0, 0)
+    >>> [fault.hits("publish", "gs://b/x") for _ in range(3)], fault.make_error()
+    ([False, True, False], TransientStorageError('a scripted fault'))
     """
 
     operation: str | None = None
@@ -111,7 +121,7 @@ class Faults:
     `rate` of all calls fail besides the scripted faults, chosen by `seed`, before or after their effect. In one thread
     the same seed gives the same faults.
 
-    >>> faults = Faults([Fault("stat", nth=2)])
+    >>> faults = Faults([Fault("stat", nth=2)], rate=0.0, error=lost)
     >>> [faults.next("stat", "gs://b/x") is not None for _ in range(4)]
     [False, True, False, False]
     >>> faults.calls, faults.fired

@@ -38,7 +38,7 @@ from curate.operators.sample import RandomSample, random_numbers
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import BatchPosition
 from curate.plan.nodes import schema_of
-from curate.plan.physical import lower
+from curate.plan.physical import End, lower
 from curate.runtime.inline import InlineBackend
 from curate.streaming import prefetch
 from curate.streaming.prefetch import Prefetcher, Stopped, prefetched
@@ -909,7 +909,7 @@ class TestZip:
 
         monkeypatch.setattr("curate.dataset.execute.stream_blocks", watched)
         found = curate.range(2).zip(curate.range(2).zip(curate.range(2), curate.range(2)))
-        assert not list(blocks(lower(found._plan), Options(memory_budget=1200)))
+        assert not list(blocks(lower(found._plan, End.BLOCKS), Options(memory_budget=1200)))
         assert budgets == [600, 200, 200, 200]
 
     def test_tables_of_columns_alone(self) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
+import re
 from collections import Counter
 from dataclasses import FrozenInstanceError, fields
 from inspect import signature
@@ -12,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import curate
+from curate.operators.ray_data import METHODS
 
 PARTS = curate.Dataset.__mro__[1:-1]
 
@@ -78,3 +81,31 @@ def test_a_summary_is_a_line(tmp_path: Path) -> None:
     summary = curate.range(3).limit(2).write_parquet(tmp_path / "out", backend="inline")
     told = "complete, 1 of 1 shard done, 3 rows in, 2 out"
     assert repr(summary) == str(summary) == f"Summary(write_parquet: {told}, output {str(tmp_path / 'out')!r})"
+
+
+def test_every_method_of_ray_data_is_there_or_answered() -> None:
+    """In one line that says what to write; and what is there is not answered."""
+    theirs = pytest.importorskip("ray.data").Dataset
+    public = {name for name in dir(theirs) if not name.startswith("_")}
+    assert {name for name in public if not hasattr(curate.Dataset, name)} == METHODS.keys()
+    for name, instead in METHODS.items():
+        assert not hasattr(curate.range(1), name)
+        with pytest.raises(AttributeError, match=f"^a Dataset of curate has no {name}: {re.escape(instead)}$"):
+            getattr(curate.range(1), name)
+
+
+def test_what_the_answers_name_is_there() -> None:
+    """Methods of a dataset, or what they return."""
+    named = {name for text in METHODS.values() for name in re.findall(r"\b(\w+)\(", text)}
+    beside = {"pickle", "from_generator", "process_file", "read_parquet"}
+    assert [name for name in named - beside if not hasattr(curate.Dataset, name)] == []
+
+
+def test_any_other_name_is_refused_as_ever() -> None:
+    """With the one that was meant; copies ask for names that nobody has."""
+    ds = curate.range(1)
+    with pytest.raises(AttributeError, match=r"^a Dataset of curate has no mapp; did you mean 'map'\?$"):
+        ds.mapp  # noqa: B018
+    with pytest.raises(AttributeError, match=r"^a Dataset of curate has no _blocs$"):
+        ds._blocs  # noqa: B018
+    assert copy.deepcopy(ds) == copy.copy(ds) == ds

@@ -335,7 +335,7 @@ def test_what_a_job_says_of_its_tasks_holds_in_every_stage(folder: Path, tmp_pat
     assert spec.from_inputs is not None
     last = spec.from_inputs(job.options(input=folder, output=tmp_path / "out", backend="inline"))
     [before] = last.before
-    for stage in (before.spec, last):
+    for stage in (before.stage, last):
         tasks = stage.tasks
         assert (tasks.max_bad_rows, tasks.task_timeout_s, tasks.max_tasks, tasks.quarantine_errors) == (
             "3",
@@ -346,8 +346,8 @@ def test_what_a_job_says_of_its_tasks_holds_in_every_stage(folder: Path, tmp_pat
         assert (stage.record.code_digest, stage.record.parameters) == (spec.record.code_digest, {"least": 10})
         assert (tasks.resources.num_cpus, tasks.resources.memory) == (2.0, 123)
     assert last.record.fingerprint == spec.record.fingerprint
-    assert before.spec.record.identity["version"] == "1"
-    assert before.spec.record.fingerprint != spec.record.fingerprint
+    assert before.stage.record.identity["version"] == "1"
+    assert before.stage.record.fingerprint != spec.record.fingerprint
 
 
 def test_two_exchanges_alike_are_two_stages(folder: Path, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from curate.job.params import param
 from curate.job.shapes import TextJob
 from curate.ledger.summary import Summary
 from curate.runtime.protocol import Resources
-from curate.stage.spec import StageSpec
+from curate.stage.stage import Stage
 from tests.job.inline import everything, numbered, outputs, write_jsonl
 from tests.support.fakes import NEVER_S
 
@@ -67,11 +67,11 @@ class Options(TextJob):
 
 
 @pytest.fixture
-def given(monkeypatch: pytest.MonkeyPatch) -> list[tuple[StageSpec, RunOptions]]:
+def given(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Stage, RunOptions]]:
     """What the driver is handed, instead of being run."""
-    seen: list[tuple[StageSpec, RunOptions]] = []
+    seen: list[tuple[Stage, RunOptions]] = []
 
-    def run(spec: StageSpec, options: RunOptions) -> Any:
+    def run(spec: Stage, options: RunOptions) -> Any:
         seen.append((spec, options))
         raise KeyboardInterrupt
 
@@ -124,21 +124,21 @@ class TestParameters:
         ],
     )
     def test_each_becomes_a_typed_option(
-        self, run: Run, given: list[tuple[StageSpec, RunOptions]], arguments: list[str], name: str, value: Any
+        self, run: Run, given: list[tuple[Stage, RunOptions]], arguments: list[str], name: str, value: Any
     ) -> None:
         run(*arguments)
-        assert given[0][0].parameters[name] == value
-        assert type(given[0][0].parameters[name]) is type(value)
+        assert given[0][0].record.parameters[name] == value
+        assert type(given[0][0].record.parameters[name]) is type(value)
 
     def test_assets_are_uris_which_may_hold_commas(
-        self, run: Run, given: list[tuple[StageSpec, RunOptions]], tmp_path: Path
+        self, run: Run, given: list[tuple[Stage, RunOptions]], tmp_path: Path
     ) -> None:
         for name in ("a,b.txt", "c.txt"):
             (tmp_path / name).write_bytes(b"x")
         run(
             "--lists", str(tmp_path / "a,b.txt"), "--lists", str(tmp_path / "c.txt"), "--model", str(tmp_path / "c.txt")
         )
-        parameters = given[0][0].parameters
+        parameters = given[0][0].record.parameters
         assert [one["uri"] for one in parameters["lists"]] == [f"{tmp_path}/a,b.txt", f"{tmp_path}/c.txt"]
         assert parameters["model"]["uri"] == f"{tmp_path}/c.txt"
 
@@ -231,16 +231,16 @@ class TestRunOptions:
         ],
     )
     def test_each_reaches_the_driver(
-        self, run: Run, given: list[tuple[StageSpec, RunOptions]], arguments: list[str], field: str, value: Any
+        self, run: Run, given: list[tuple[Stage, RunOptions]], arguments: list[str], field: str, value: Any
     ) -> None:
         run(*arguments)
         assert getattr(given[0][1], field) == value
 
-    def test_inputs_can_be_repeated(self, run: Run, given: list[tuple[StageSpec, RunOptions]], tmp_path: Path) -> None:
+    def test_inputs_can_be_repeated(self, run: Run, given: list[tuple[Stage, RunOptions]], tmp_path: Path) -> None:
         run("-i", "other/*.jsonl", "--input", "~/more")
         assert given[0][1].inputs == (str(tmp_path / "in"), "other/*.jsonl", str(Path("~/more").expanduser()))
 
-    def test_settings_reach_the_driver(self, run: Run, given: list[tuple[StageSpec, RunOptions]]) -> None:
+    def test_settings_reach_the_driver(self, run: Run, given: list[tuple[Stage, RunOptions]]) -> None:
         run(
             *[
                 "--batch-size",
@@ -274,7 +274,7 @@ class TestRunOptions:
 
         assert "No such option '--batch-size'" in run("--batch-size", "3", cls=Computed).stderr
 
-    def test_yes_answers_the_question_of_overwrite(self, run: Run, given: list[tuple[StageSpec, RunOptions]]) -> None:
+    def test_yes_answers_the_question_of_overwrite(self, run: Run, given: list[tuple[Stage, RunOptions]]) -> None:
         run("--overwrite", "--yes")
         run("--overwrite")
         assert given[0][1].confirm("sure?")
@@ -442,7 +442,7 @@ class TestExitCodes:
         assert found["state"] == {1: "failed", 3: "aborted"}[code]
         assert found["shards"]["done"] == done
 
-    def test_130_if_interrupted_before_anything_ran(self, run: Run, given: list[tuple[StageSpec, RunOptions]]) -> None:
+    def test_130_if_interrupted_before_anything_ran(self, run: Run, given: list[tuple[Stage, RunOptions]]) -> None:
         result = run("--json")
         assert given
         assert (result.exit_code, result.stdout) == (130, "")

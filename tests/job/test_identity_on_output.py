@@ -115,7 +115,7 @@ class TestIdentity:
         assert run_job(make(WITHOUT_VERSION), source, out).skipped == 3
         with refusing("version: made with 'code ") as caught:
             run_job(make(WITHOUT_VERSION.replace('"rows"', '"seen"')), source, out)
-        assert "', here 'code " in str(caught.value)
+        assert "', you asked for 'code " in str(caught.value)
 
 
 class TestCodeUnderTheSameVersion:

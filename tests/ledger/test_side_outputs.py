@@ -334,7 +334,7 @@ class TestResuming:
         (tmp_path / "out/s1.parquet").unlink()
         side = tmp_path / "out/_side/odd/s1.parquet"
         replacing = Replacing(side)
-        replacing.around(made.spec.operator)
+        replacing.around(made.stage.operator)
         (source / "s1.jsonl").write_text('{"n": 7}\n{"n": 8}\n')
         [record] = made.run(piece(now(shard), attempt=1))
         assert record.failure is None

@@ -34,7 +34,7 @@ from curate.stage.messages import Probe, Probed, TaskInput
 from curate.stage.outputs import books_of
 from curate.stage.probe import PROBED_BATCHES
 from curate.stage.program import StageProgram
-from curate.stage.spec import StageSpec, TaskSettings
+from curate.stage.stage import Stage, TaskSettings
 from curate.storage.memory import clear
 from curate.storage.open import open_store
 from curate.tasks.failure import FailureKind, ShardRecord
@@ -45,9 +45,7 @@ IN = pa.schema([("id", pa.string()), ("n", pa.int64())])
 JOB = JobRecord("doubling", {"version": 1}, OutputFormat.PARQUET, "zstd")
 OTHER = replace(JOB, identity={"version": 2})
 """Another job."""
-SPEC = StageSpec(
-    JOB, TaskSettings(batch_rows=2, shard_bytes=SHARD_BYTES), Pipeline(()), FileRows(held={Format.JSONL: IN})
-)
+SPEC = Stage(JOB, TaskSettings(batch_rows=2, shard_bytes=SHARD_BYTES), Pipeline(()), FileRows(held={Format.JSONL: IN}))
 
 
 @dataclass
@@ -119,10 +117,10 @@ def rows(start: int, stop: int) -> list[dict[str, Any]]:
 
 def program(operator: Doubling | None = None, **settings: Any) -> StageProgram:
     where = {name: settings.pop(name) for name in ("output", "scratch") if name in settings}
-    stage = {name: settings.pop(name) for name in ("record", "rows") if name in settings}
+    own = {name: settings.pop(name) for name in ("record", "rows") if name in settings}
     tasks = replace(SPEC.tasks, **settings)
-    spec = replace(SPEC, operator=Pipeline((operator or Doubling(),)), tasks=tasks, **stage)
-    return StageProgram(**{"spec": spec, "key": "run-1", "output": f"{ROOT}/out", "scratch": "/nowhere"} | where)
+    stage = replace(SPEC, operator=Pipeline((operator or Doubling(),)), tasks=tasks, **own)
+    return StageProgram(**{"stage": stage, "key": "run-1", "output": f"{ROOT}/out", "scratch": "/nowhere"} | where)
 
 
 def run(made: StageProgram, *shards: Shard, attempt: int = 1, schema: Any = IN) -> list[ShardRecord]:
@@ -193,7 +191,7 @@ class TestShards:
         run(made, put("a.jsonl", rows(0, 1)))
         there = pickle.loads(pickle.dumps(made))
         run(there, put("b.jsonl", rows(0, 1)))
-        assert there.spec.operator.steps[0].setups == 2
+        assert there.stage.operator.steps[0].setups == 2
 
     def test_the_same_rows_give_the_same_bytes_whatever_ran_before(self) -> None:
         a = put("a.jsonl", rows(0, 5))

@@ -75,7 +75,7 @@ class TaskSettings:
 class Upstream:
     """A stage that is run before another one."""
 
-    spec: StageSpec
+    stage: Stage
     path: str | None = None
     """Its output prefix, which outlives the job: a checkpoint. None: one among the job's own stages."""
     listing: Any = None
@@ -97,7 +97,7 @@ class ExchangeRead:
 
 
 @dataclass(frozen=True, slots=True)
-class StageSpec:
+class Stage:
     """A stage over files, from its inputs to one output an input shard."""
 
     record: JobRecord
@@ -118,9 +118,9 @@ class StageSpec:
     """The exchange that it reads; of one that moves no row, `rows` say where all of them are."""
     holes: tuple[Mapping[str, Any], ...] = ()
     """What was missing of its inputs when they were listed, which may be incomplete (see `curate.sources.upstream`)."""
-    seeded: Callable[[int], StageSpec] | None = None
+    seeded: Callable[[int], Stage] | None = None
     """Returns the stage with a seed, where it has none of its own: one is chosen by its first run, and kept."""
-    from_inputs: Callable[[RunRequest], StageSpec] | None = None
+    from_inputs: Callable[[RunRequest], Stage] | None = None
     """Returns the stage as it is for the inputs of a run, where these decide what stages there are."""
     earlier: UpstreamBooks | None = None
     """What happened to its rows in the stages before it, once these are done."""
@@ -133,7 +133,7 @@ class StageSpec:
         goes by marks."""
         return self.exchange is not None or any(one.marks is not None for one in self.before)
 
-    def in_worker(self) -> StageSpec:
+    def in_worker(self) -> Stage:
         """Returns what workers are given of it: nothing of other stages, nor of what is only written down."""
         record = replace(self.record, parameters={}, origin={})
-        return StageSpec(record, self.tasks, self.operator, self.rows, self.runs)
+        return Stage(record, self.tasks, self.operator, self.rows, self.runs)
