@@ -41,8 +41,9 @@ from curate.exchange.protocol import ExchangeDefaults, ReducePart
 from curate.exchange.row_ids import BY_ROW_ID, ROW_ID, row_ids
 from curate.operators.protocol import OperatorDefaults
 from curate.operators.side_input import Marks
-from curate.pipeline.shard_books import GROUPED, ShardBooks
+from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition, SideTable
+from curate.tasks.books import GROUPED
 
 COMPARED = "compared"
 """Why rows are dropped that were read to be compared."""

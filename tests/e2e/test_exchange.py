@@ -409,7 +409,7 @@ def test_a_second_driver_stops(local: Place, tmp_path: Path, what: str) -> None:
         wait_until(lambda: looks(bench.trace("out"))[what] > 0, "it begins")
         second = run(*bench.argv("out"))
         assert second.code == 2
-        assert "another driver is at work" in second.err
+        assert "another driver is running" in second.err
         assert "--allow-concurrent" in second.err
         third = run(*bench.argv("out", "--overwrite", "--again"))
         assert third.code == 2

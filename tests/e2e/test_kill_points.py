@@ -124,7 +124,7 @@ def test_killed_at_every_operation_of_an_overwrite(local: Place, sweep: Sweep, t
                     assert totals(other.json) == totals(old.json), where
                 else:
                     assert other.code == 2, where
-                    assert "parameters.short: there 25, here 20" in other.err, where
+                    assert "parameters.short: made with 25, you asked for 20" in other.err, where
             ended = zygote.run(*common, str(out), *again)
             assert ended.code == 0, f"{where}: {ended.err}"
             found = local.objects(out.name)

@@ -77,7 +77,7 @@ def test_without_it_they_are_kept_and_it_is_named(bench: Bench) -> None:
     (warning,) = [log for log in logs if "stale" in log["event"]]
     assert "--redo-stale" in warning["next"]
     options: dict[str, Any] = {"input": bench.source, "output": f"{bench.place.root}/out", "backend": "inline"}
-    assert "stale    1: their input changed; kept (--redo-stale replaces them)" in words(options)
+    assert "stale    1: out of date, their input changed; kept (--redo-stale replaces them)" in words(options)
     text = words(options | {"redo_stale": True})
     assert "redo     1: stale, replaced by what their input is now" in text
     assert "run      1" in text

@@ -863,7 +863,7 @@ class TestRivals:
         refused: list[str] = []
 
         def act() -> None:
-            with pytest.raises(ConfigError, match="another driver is at work") as caught:
+            with pytest.raises(ConfigError, match="another driver is running") as caught:
                 Bench(bench.root, Moving(bench)).write(overwrite=True)
             refused.append(str(caught.value))
 
@@ -875,7 +875,7 @@ class TestRivals:
         """The second one stops at the stage that the first is at, or helps if it is told to."""
 
         def act() -> None:
-            with pytest.raises(ConfigError, match="another driver is at work"):
+            with pytest.raises(ConfigError, match="another driver is running"):
                 Bench(bench.root, Moving(bench)).write()
             complete(bench.write(allow_concurrent=True))
 
