@@ -9,8 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from curate.arrow.expressions import col, lit
     from curate.dataset.dataset import Dataset
     from curate.dataset.execute import Options
+    from curate.dataset.grouped import GroupedData
     from curate.dataset.read import (
         from_arrow,
         from_items,
@@ -43,6 +45,7 @@ _HOME = {
     "Asset": "curate.job",
     # rows without a job
     "Dataset": "curate.dataset.dataset",
+    "GroupedData": "curate.dataset.grouped",
     "ActorPool": "curate.pipeline.step",
     "Options": "curate.dataset.execute",
     "read_parquet": "curate.dataset.read",
@@ -56,6 +59,8 @@ _HOME = {
     "from_pandas": "curate.dataset.read",
     "from_numpy": "curate.dataset.read",
     "range": "curate.dataset.read",
+    "col": "curate.arrow.expressions",
+    "lit": "curate.arrow.expressions",
     # what a run returns
     "Summary": "curate.ledger.summary",
     "RunState": "curate.ledger.summary",
@@ -77,16 +82,19 @@ __all__ = [
     "CurateError",
     "Dataset",
     "FileJob",
+    "GroupedData",
     "Job",
     "Options",
     "RetryLater",
     "RunState",
     "Summary",
     "TextJob",
+    "col",
     "from_arrow",
     "from_items",
     "from_numpy",
     "from_pandas",
+    "lit",
     "param",
     "range",
     "read_binary_files",

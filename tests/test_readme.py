@@ -78,10 +78,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(home: Path, *command: str) -> str:
+    """Runs a command and returns what it printed: results, then logs and summaries."""
     environ = {**os.environ, "CURATE_HOME": str(home / "home"), "COLUMNS": "100"}
     found = subprocess.run(command, cwd=home, env=environ, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr
-    return found.stdout
+    return found.stdout + found.stderr
 
 
 def test_the_main_page_is_short() -> None:
@@ -116,6 +117,7 @@ def test_the_job_of_several_steps_runs(home: Path, monkeypatch: pytest.MonkeyPat
     assert books.dropped.keys() == {"short", "few words"}
 
 
+@pytest.mark.slow
 def test_the_job_is_a_program(home: Path) -> None:
     """The same module runs from the command line, with its parameter as an option."""
     (home / "shouting.py").write_text(blocks("python")[0])
@@ -216,13 +218,32 @@ def shown(default: object) -> str:
 
 
 def test_every_environment_variable_has_a_line() -> None:
-    """The main page lists those that curate reads: no code looks at another one."""
+    """One table lists those that curate reads: no code looks at another one."""
     text = "\n".join(path.read_text() for path in (ROOT / "curate").rglob("*.py"))
     found = set(re.findall(r'"((?:CURATE|RAY|STORAGE)_[A-Z_]+)"', text))
     read = {one for pair in re.findall(READS, text) for one in pair if one}
-    listed = [row[0].strip("`") for row in table_rows(section(MAIN, "Look at it")) if re.fullmatch("`[A-Z_]+`", row[0])]
+    listed = [row[0].strip("`") for row in table_rows(section("infra/README.md", "Environment variables"))]
     assert len(listed) == len(set(listed))
     assert set(listed) == (found | read) - NO_VARIABLES_OF_USERS
+
+
+def test_what_the_page_says_of_ray_data_is_there() -> None:
+    """Twenty methods at least: those that are as there by their names, and all others as they are to be written."""
+    import ray.data
+
+    import curate
+
+    tables = [row for row in table_rows(section(MAIN, "A dataset")) if len(row) == 2]
+    start = next(at for at, row in enumerate(tables) if row[0].startswith("`map`"))
+    same, *others = tables[start:]
+    alike = re.findall(r"`(\w+)", same[0])
+    written = [name for row in others for name in re.findall(r"\b(\w+)\(", "".join(row))]
+    assert len(alike) + len(others) >= 20
+    for name in alike:
+        assert hasattr(curate.Dataset, name), name
+        assert hasattr(ray.data.Dataset, name), name
+    for name in {*written} - {"Sum", "sum", "f", "col"}:
+        assert hasattr(curate.Dataset, name) or hasattr(ray.data.grouped_data.GroupedData, name), name
 
 
 def test_every_script_has_a_line() -> None:

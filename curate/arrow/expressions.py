@@ -134,5 +134,46 @@ def expression_text(expression: Any) -> str:
 
 
 def is_expression(value: Any) -> bool:
-    """Returns whether a value is a pyarrow.compute expression."""
-    return isinstance(value, pc.Expression)
+    """Returns whether a value is an expression, of pyarrow.compute or of ray.data."""
+    return isinstance(value, pc.Expression) or callable(getattr(type(value), "to_pyarrow", None))
+
+
+def as_expression(where: str, value: Any) -> Any:
+    """Returns an expression of pyarrow.compute, as which one of ray.data's is taken that is of columns and values.
+
+    Raises ConfigError for anything else, a text among it.
+    """
+    if not isinstance(value, pc.Expression) and is_expression(value):
+        try:
+            value = value.to_pyarrow()
+        except (TypeError, ValueError, NotImplementedError) as error:
+            raise ConfigError(
+                f"{where}: this expression of ray.data has none of pyarrow.compute: {error}; use map_batches for what "
+                "calls a function"
+            ) from error
+    if isinstance(value, str):
+        raise ConfigError(f"{where}: a text is no expression: {value!r}; write columns as curate.col('n')")
+    if not isinstance(value, pc.Expression):
+        raise ConfigError(
+            f"{where} takes a pyarrow.compute expression such as curate.col('n') * 2, found {value!r}; use map_batches "
+            "for a function"
+        )
+    return value
+
+
+def col(name: str) -> Any:
+    """Returns a column, for expressions: `pyarrow.compute.field`. Functions of pyarrow.compute take it, too.
+
+    >>> curate.range(3).filter(curate.col("id") > 1).take_all()
+    [{'id': 2}]
+    """
+    return pc.field(name)
+
+
+def lit(value: Any) -> Any:
+    """Returns a value, for expressions: `pyarrow.compute.scalar`. Beside a column, plain values need none.
+
+    >>> curate.range(1).with_column("source", curate.lit("demo")).take_all()
+    [{'id': 0, 'source': 'demo'}]
+    """
+    return pc.scalar(value)

@@ -23,7 +23,7 @@ class RunGroup(click.Group):
         if cmd_name.startswith("-"):
             return None  # click says that there is no such option
         from curate.job.command import command
-        from curate.job.load import named_job
+        from curate.job.locate import named_job
 
         return command(named_job(cmd_name))
 

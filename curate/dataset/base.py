@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
+from curate.arrow.schema import format_schema
 from curate.arrow.unknown import is_known
 from curate.dataset.execute import Options, blocks
 from curate.dataset.schemas import blank_of, unions_settled
@@ -16,21 +19,46 @@ from curate.dataset.stats import LastRun, with_progress
 from curate.errors import ConfigError, did_you_mean
 from curate.exchange.protocol import Exchange
 from curate.operators.protocol import Operator
-from curate.plan import explain as plan_explain
-from curate.plan import physical
-from curate.plan.explain import explain_logical
-from curate.plan.nodes import Apply, Exchanged, Limit, Plan, schema_of
-from curate.plan.physical import through_files
+from curate.operators.ray_data import instead_of_method
+from curate.plan.explain import chain_text, explain_logical, explain_physical
+from curate.plan.nodes import Apply, Exchanged, Limit, Plan, Scan, Union, name_of, schema_of, sources_of, walk
+from curate.plan.physical import End, Physical, lower, lower_stage, unpaced
+from curate.plan.rewrites import seeded
+from curate.sources.protocol import FileListing
 from curate.streaming.prefetch import Stopped, never_stopped
+from curate.units import format_count
+
+SHOWN_COLUMNS = 10
+"""Columns that `repr` shows."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Base:
     """A plan, the options that it runs with, and what came of its runs."""
 
     _plan: Plan
     _how: Options = field(default_factory=Options)
     _ran: LastRun = field(init=False, default_factory=LastRun, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        """Returns what was asked for, and the columns as far as they are known; reads nothing."""
+        columns = "columns are known once it runs"
+        with suppress(ConfigError):
+            found = schema_of(self._plan)
+            if found is not None:
+                more = len(found) - SHOWN_COLUMNS
+                columns = format_schema(pa.schema(list(found)[:SHOWN_COLUMNS]))
+                columns += f", and {format_count(more, 'column')} more" if more > 0 else ""
+        return f"Dataset({chain_text(self._plan)}; {columns})"
+
+    if not TYPE_CHECKING:  # where a name that there is not is to be seen
+
+        def __getattr__(self, name: str) -> Any:
+            if instead := instead_of_method(name):
+                raise AttributeError(f"a Dataset of curate has no {name}: {instead}", name=name, obj=self)
+            names = [one for one in dir(type(self)) if not one.startswith("_")]
+            near = "" if name.startswith("_") else did_you_mean(name, names)
+            raise AttributeError(f"a Dataset of curate has no {name}{near}", name=name, obj=self)
 
     def schema(self) -> pa.Schema:
         """Returns the schema of the rows; without running anything where no function is in the way.
@@ -45,11 +73,53 @@ class Base:
         if found is None:
             # Not the first row alone: of what type the values of a batch are, all of them tell. Where they do not, the
             # batches that follow do.
-            batch = self._first(lambda plan: physical.unpaced(physical.lower(Limit(plan, 1))))
+            batch = self._first(lambda plan: unpaced(_consumed(Limit(plan, 1))))
             if batch is None or not all(is_known(field.type) for field in batch.schema):
-                batch = self._first(physical.lower)
+                batch = self._first(_consumed)
             found = (self._blank() if batch is None else batch).schema
         return found
+
+    def columns(self, fetch_if_missing: bool = True) -> list[str] | None:
+        """Returns the names of the columns, as `schema` finds them; with `fetch_if_missing=False` None where only
+        running a function would tell.
+
+        >>> curate.range(1).columns()
+        ['id']
+        """
+        found = self.schema() if fetch_if_missing else schema_of(self._plan)
+        return None if found is None else list(found.names)
+
+    def input_files(self) -> list[str]:
+        """Returns the files that are read, each once, in their order; none of what is in memory. Runs nothing.
+
+        >>> curate.range(1).input_files()
+        []
+        """
+        listed = [one.listing["uri"].to_pylist() for one in sources_of(self._plan) if isinstance(one, FileListing)]
+        return list(dict.fromkeys(chain.from_iterable(listed)))
+
+    def num_blocks(self) -> int:
+        """Returns how many shards are read: parts of large files, tables in memory. Runs nothing.
+
+        Raises ConfigError behind an exchange, a checkpoint, a limit or a zip, where only running tells.
+
+        >>> curate.range(3).num_blocks()
+        1
+        """
+        behind = [name_of(one) for one in walk(self._plan) if not isinstance(one, Scan | Apply | Union)]
+        if behind:
+            raise ConfigError(
+                f"num_blocks: how many shards {behind[0]} makes is known once it has run: call materialize() first"
+            )
+        return sum(1 for source in sources_of(self._plan) for _ in source.pieces())
+
+    def size_bytes(self) -> int:
+        """Returns the bytes that all rows take in memory, in Arrow's format; runs what there is to run.
+
+        >>> curate.range(10).size_bytes()
+        80
+        """
+        return sum(block.nbytes for block in self._blocks())
 
     def using(self, options: Options | None = None, **changes: Any) -> Self:
         """Says how rows are made: with these `Options`, or with the ones there are and these fields of them changed.
@@ -82,13 +152,13 @@ class Base:
                 gives at most 1 rows of a piece; reads as many first, and more only if those are not enough
                 fused: filter((id > 2))
         """
-        consumed = list(plan_explain.explain_physical(physical.lower(self._plan), 1))
+        consumed = list(explain_physical(_consumed(self._plan), 1))
         told = ["logical", *explain_logical(self._plan, 1), "physical", *consumed]
         # What a write refuses is none of a consumer's business.
         with suppress(ConfigError):
-            if (plan := through_files(self._plan)) is not None:
-                written = list(plan_explain.explain_physical(physical.lower(plan), 1))
-                told += ["written", *written] if written != consumed else []
+            lowered = lower_stage(self._plan, End.FILES)
+            written = list(explain_physical(lowered, 1))
+            told += ["written", *written] if lowered.upstream and written != consumed else []
         return "\n".join(told)
 
     def stats(self) -> str:
@@ -136,9 +206,9 @@ class Base:
         object.__setattr__(other, "_ran", ran or self._ran)
         return other
 
-    def _first(self, lower: Callable[[Plan], physical.Physical]) -> pa.Table | None:
+    def _first(self, lowered: Callable[[Plan], Physical]) -> pa.Table | None:
         """Returns the first block of what runs for this dataset; None if there are no rows."""
-        stream = self._run(lower)
+        stream = self._run(lowered)
         first: pa.Table | None = next(stream, None)
         stream.close()
         return first
@@ -149,23 +219,29 @@ class Base:
 
     def _blank(self) -> pa.Table:
         """Returns a table without rows, once it was run and there were none."""
-        return blank_of(self._plan, physical.lower(self._plan), self._ran.last)
+        return blank_of(self._plan, _consumed(self._plan), self._ran.last)
 
     def _blocks(self, stopped: Stopped = never_stopped) -> Any:
-        return self._run(physical.lower, stopped)
+        return self._run(_consumed, stopped)
 
     def _blocks_of(self, plan: Plan) -> Any:
         """Returns the blocks of another plan, run as this one is."""
         return self._then(plan)._blocks()
 
-    def _run(self, lower: Callable[[Plan], physical.Physical], stopped: Stopped = never_stopped) -> Any:
+    def _run(self, lowered: Callable[[Plan], Physical], stopped: Stopped = never_stopped) -> Any:
         run = self._ran.begin()
 
         def made() -> Iterator[pa.Table]:
             plan = unions_settled(self._plan, lambda part: self._with(part).schema())
-            yield from blocks(lower(plan), self._how, stopped, run=run)
+            # One seed for all that lack one, as where they are written.
+            physical = lowered(seeded(plan, secrets.randbits(63)))
+            yield from blocks(physical, self._how, stopped, run=run)
 
         return with_progress(made(), run)
+
+
+def _consumed(plan: Plan) -> Physical:
+    return lower(plan, End.BLOCKS)
 
 
 def column_names(method: str, cols: str | Sequence[str]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import importlib.util
 import secrets
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager
+from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,13 @@ def check_rows(name: str, value: Any, least: int) -> None:
     """Raises ConfigError for what is no whole number, or is below `least`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigError(f"{name} is {value!r}, expected a whole number, at least {least}")
+
+
+def fraction_of(method: str, value: float) -> Fraction:
+    """Returns a proportion as it is written: 0.7 and 0.1 are 0.8. Raises ConfigError if it is not between 0 and 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
+        raise ConfigError(f"{method}: {value!r} is no proportion; expected a number between 0 and 1")
+    return Fraction(str(value))
 
 
 class Batches:

@@ -1,22 +1,29 @@
-"""The part of a Dataset that gives its rows to this process."""
+"""The part of a Dataset that gives its rows to this process: one by one, in batches, all at once, or kept in parts."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from fractions import Fraction
+from itertools import accumulate, pairwise
 from typing import Any, Self
 
 import pyarrow as pa
 from rich.console import Console
 
 from curate.arrow.batches import joined
+from curate.arrow.hashing import check_seed
 from curate.dataset.base import Base
-from curate.dataset.batches import Batches, check_rows
+from curate.dataset.batches import Batches, check_rows, fraction_of
 from curate.dataset.execute import connection
 from curate.dataset.split import DataIterator, Epochs
+from curate.dataset.stats import LastRun
 from curate.errors import ConfigError
 from curate.operators import columns as ops
 from curate.operators import convert
-from curate.plan.nodes import Limit, known_row_count, schema_of
+from curate.plan.nodes import Limit, Scan, known_row_count, schema_of
+from curate.plan.rewrites import shuffle_plan
+from curate.sources.memory import Tables
 
 Batch = Any
 """A pyarrow.Table, or a dictionary of numpy arrays."""
@@ -131,6 +138,112 @@ class Consuming(Base, Batches):
         """
         return joined(self._tables())
 
+    def materialize(self) -> Self:
+        """Runs what there is to run, and returns its rows as a dataset that has them in this process's memory.
+
+        What follows on it does not run it again.
+
+        >>> numbers = curate.range(3).map(lambda row: {"n": row["id"] * 2}).materialize()
+        >>> numbers.count(), numbers.take_all()
+        (3, [{'n': 0}, {'n': 2}, {'n': 4}])
+        """
+        tables = self._tables()
+        return self._held("materialize", tables, 0, sum(table.num_rows for table in tables))
+
+    def split(self, n: int, *, equal: bool = False) -> list[Self]:
+        """Runs what there is to run, and returns the rows in `n` datasets that follow each other, held as `materialize`
+        does.
+
+        Their numbers of rows differ by one at most; with `equal` they are the same, and the last rows, less than `n`,
+        are left out. Raises ConfigError for `n` below 1.
+
+        >>> [part.count() for part in curate.range(5).split(2)]
+        [2, 3]
+        >>> [part.take_all() for part in curate.range(5).split(2, equal=True)]
+        [[{'id': 0}, {'id': 1}], [{'id': 2}, {'id': 3}]]
+        """
+        check_rows("n", n, 1)
+        tables = self._tables()
+        rows = sum(table.num_rows for table in tables)
+        ends = [part * (rows // n) if equal else part * rows // n for part in range(n + 1)]
+        return [self._held("split", tables, start, stop) for start, stop in pairwise(ends)]
+
+    def split_at_indices(self, indices: Sequence[int]) -> list[Self]:
+        """Runs what there is to run, and returns the rows cut before those of these numbers, in one dataset more than
+        there are numbers, held as `materialize` does. Raises ConfigError for no number, one below 0, or one after a
+        larger one.
+
+        >>> [part.count() for part in curate.range(10).split_at_indices([2, 9])]
+        [2, 7, 1]
+        """
+        ends = list(indices)
+        for at in ends:
+            check_rows("split_at_indices: an index", at, 0)
+        if not ends or ends != sorted(ends):
+            raise ConfigError(f"split_at_indices({ends}): expected numbers of rows in ascending order, at least one")
+        return self._cut("split_at_indices", lambda rows: [min(one, rows) for one in ends])
+
+    def split_proportionately(self, proportions: Sequence[float]) -> list[Self]:
+        """Runs what there is to run, and returns the rows in parts of these proportions, and the rest in a last one,
+        held as `materialize` does. Raises ConfigError for numbers that are not above 0, or are 1 or more in all.
+
+        >>> [part.count() for part in curate.range(10).split_proportionately([0.2, 0.5])]
+        [2, 5, 3]
+        """
+        parts = [fraction_of("split_proportionately", one) for one in proportions]
+        if not parts or sum(parts) >= 1:
+            raise ConfigError(f"split_proportionately({list(proportions)}): expected numbers that are below 1 in all")
+        return self._cut("split_proportionately", lambda rows: [int(rows * one) for one in accumulate(parts)])
+
+    def train_test_split(
+        self, test_size: float, *, shuffle: bool = False, seed: int | None = None, stratify: str | None = None
+    ) -> tuple[Self, Self]:
+        """Runs what there is to run, and returns the first rows and the last ones, held as `materialize` does.
+
+        `test_size` is the number of the last ones, or a proportion of all between 0 and 1. With `shuffle` rows are put
+        in random order first, by `seed`. What does not fit into memory, `streaming_train_test_split` parts lazily.
+        Raises ConfigError for another size, as many rows as there are, and `stratify`, which there is not.
+
+        >>> train, test = curate.range(8).train_test_split(0.25)
+        >>> train.count(), test.take_all()
+        (6, [{'id': 6}, {'id': 7}])
+        """
+        if stratify is not None:
+            raise ConfigError(
+                f"train_test_split(stratify={stratify!r}) there is not: split each class by itself, "
+                f"ds.filter(curate.col({stratify!r}) == value), and union the parts"
+            )
+        if seed is not None:
+            check_seed(seed)
+        whole = isinstance(test_size, int)
+        share = Fraction(0) if whole else fraction_of("train_test_split", test_size)
+        if whole:
+            check_rows("train_test_split: test_size", test_size, 1)
+
+        def ends(rows: int) -> list[int]:
+            if whole and test_size >= rows:
+                raise ConfigError(f"train_test_split({test_size}): there are {rows:,} rows in all; take fewer")
+            return [rows - int(test_size) if whole else int(rows * (1 - share))]
+
+        rows = self._with(shuffle_plan(self._plan, seed, None)) if shuffle else self
+        train, test = rows._cut("train_test_split", ends)
+        return train, test
+
     def _limited(self, rows: int) -> Self:
         check_rows("limit", rows, 0)
         return self._part(self._with(Limit(self._plan, rows)))
+
+    def _cut(self, method: str, ends_of: Callable[[int], list[int]]) -> list[Self]:
+        """Returns the rows, run once, in parts that end where a function of their number says."""
+        tables = self._tables()
+        rows = sum(table.num_rows for table in tables)
+        ends = [0, *ends_of(rows), rows]
+        return [self._held(method, tables, start, stop) for start, stop in pairwise(ends)]
+
+    def _held(self, method: str, tables: Sequence[pa.Table], start: int, stop: int) -> Self:
+        """Returns rows of tables as a dataset."""
+        whole = joined(list(tables))
+        ends = accumulate((table.num_rows for table in tables), initial=0)
+        cut = [(max(first, start), min(last, stop)) for first, last in pairwise(ends)]
+        pieces = tuple(whole.slice(first, last - first) for first, last in cut if first < last)
+        return self._part(self._with(Scan(Tables(method, pieces, whole.schema))), LastRun(self._ran.last))

@@ -15,7 +15,7 @@ from curate.dataset.totals import AllRows
 from curate.dataset.writing import Writing
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Dataset(Writing, Consuming, AllRows, Exchanges, Rowwise, Functions):
     """Rows that come from somewhere and go through operators; every method returns a new one.
 

@@ -74,15 +74,16 @@ class Exchanges(Base):
             return self.random_shuffle(seed=seed, num_shards=num_shards)
         return self._exchange(Repartitioned(num_shards))
 
-    def groupby(self, key: str | Sequence[str]) -> GroupedData[Self]:
+    def groupby(self, key: str | Sequence[str] | None) -> GroupedData[Self]:
         """Groups rows by one column, or several; the methods of what is returned make a row a group of them.
 
-        Raises ConfigError for a column that is not there, is nested, or of a type that has no order.
+        With None all rows are one group, which one task reduces; of no rows there is none. Raises ConfigError for a
+        column that is not there, is nested, or of a type that has no order.
 
         >>> curate.from_items([{"k": "b", "n": 1}, {"k": "a", "n": 2}]).groupby("k").sum("n").take_all()
         [{'k': 'a', 'n_sum': 2}, {'k': 'b', 'n_sum': 1}]
         """
-        keys = key_columns("groupby", key)
+        keys = () if key is None else key_columns("groupby", key)
         found = schema_of(self._plan)
         if found is not None:
             order_by(keys).check("groupby", found)

@@ -8,10 +8,11 @@ from typing import Any, Self, Unpack
 import pyarrow as pa
 
 from curate.arrow.declared import check_declared
-from curate.arrow.expressions import is_expression
+from curate.arrow.expressions import as_expression, is_expression
 from curate.dataset.base import Base
 from curate.dataset.batches import check_rows
 from curate.errors import ConfigError
+from curate.keywords import shows_keywords
 from curate.operators import columns, convert, rows
 from curate.operators.udf import UdfOptions, check_options, udf_of
 
@@ -21,6 +22,7 @@ class Functions(Base):
 
     __slots__ = ()
 
+    @shows_keywords(UdfOptions)
     def map_batches(
         self,
         fn: Callable[..., Any],
@@ -45,10 +47,11 @@ class Functions(Base):
         batch that they do not hold is refused, consumed or written.
 
         A function runs in the tasks that read. A class runs in a pool of actors: each makes an instance, with
-        `fn_constructor_args` and `fn_constructor_kwargs`, keeps it, and calls it with batches. `compute` says how large
-        the pool is, and puts a function into one; so do `num_gpus` and `resources` (custom ones of Ray), since Ray
-        starts a new process for every task that holds a GPU. These, `num_cpus` (default 1, beside a GPU 0) and `memory`
-        in bytes are what one actor holds; of a function in tasks `num_cpus` is what such a task holds.
+        `fn_constructor_args` and `fn_constructor_kwargs`, keeps it, and calls it with batches. `concurrency` says how
+        many actors there are: 4, or from 1 to 8 as `(1, 8)`. `compute` says the same, and puts a function into a pool;
+        so do `num_gpus` and `resources` (custom ones of Ray), since Ray starts a new process for every task that holds
+        a GPU. These, `num_cpus` (default 1, beside a GPU 0) and `memory` in bytes are what one actor holds; of a
+        function in tasks `num_cpus` is what such a task holds.
 
         Raises ConfigError for what cannot be called, arguments that the constructor does not take, an unknown format,
         or a size below 1. What `fn` raises reaches whoever asks for the rows, with a note that names operator, rows
@@ -64,7 +67,7 @@ class Functions(Base):
         ...     def __call__(self, batch):
         ...         return {"id": batch["id"] * self.factor}
         >>> scaled = curate.range(3).map_batches(
-        ...     Scale, fn_constructor_args=[2], batch_format="numpy", compute=curate.ActorPool(size=1)
+        ...     Scale, fn_constructor_args=[2], batch_format="numpy", concurrency=1
         ... )
         >>> scaled.take_all()
         [{'id': 0}, {'id': 2}, {'id': 4}]
@@ -77,6 +80,7 @@ class Functions(Base):
             rows.MapBatches(udf, batch_size, batch_format, where, check_declared("map_batches", output_schema))
         )
 
+    @shows_keywords(UdfOptions)
     def map(
         self,
         fn: Callable[..., Mapping[str, Any]],
@@ -111,6 +115,7 @@ class Functions(Base):
             return self._apply(rows.MapIsolated(udf, timeout_s, where, declared))
         return self._apply(rows.MapRows(udf, False, where, declared))
 
+    @shows_keywords(UdfOptions)
     def flat_map(
         self,
         fn: Callable[..., Iterable[Mapping[str, Any]]],
@@ -128,14 +133,60 @@ class Functions(Base):
         udf, where = udf_of("flat_map", fn, options)
         return self._apply(rows.MapRows(udf, True, where, check_declared("flat_map", output_schema)))
 
+    @shows_keywords(UdfOptions)
+    def with_column(self, column_name: str, expr: Any, **options: Unpack[UdfOptions]) -> Self:
+        """Adds a column made by a pyarrow.compute expression, as the last one; one of that name is replaced in place.
+
+        `expr` may be a function of batches, too, as for `add_column`. Raises ConfigError for anything else, and an
+        expression that cannot be made of the columns there are.
+
+        >>> import pyarrow.compute as pc
+        >>> curate.range(2).with_column("id", pc.field("id") + 1).take_all()
+        [{'id': 1}, {'id': 2}]
+        """
+        if callable(expr) and not is_expression(expr):
+            return self._column("with_column", column_name, expr, "pyarrow", options)
+        check_options("with_column", options)
+        expression = as_expression(f"with_column({column_name!r})", expr)
+        return self._apply(columns.WithColumn(column_name, expression))
+
+    @shows_keywords(UdfOptions)
+    def add_column(
+        self,
+        col: str,
+        fn: Callable[..., Any],
+        *,
+        batch_format: str = "pyarrow",
+        **options: Unpack[UdfOptions],
+    ) -> Self:
+        """Adds a column of what `fn(batch)` returns, as the last one; one of that name is replaced in place.
+
+        `fn` returns an array, a series or a list with a value for each row. Formats of batches, types, where `fn` runs
+        and what is refused are as for `map_batches`.
+
+        >>> curate.range(2).add_column("double", lambda batch: batch["id"] * 2, batch_format="pandas").take_all()
+        [{'id': 0, 'double': 0}, {'id': 1, 'double': 2}]
+        """
+        return self._column("add_column", col, fn, batch_format, options)
+
+    def _column(self, method: str, column: str, fn: Any, batch_format: str, options: UdfOptions) -> Self:
+        udf, where = udf_of(method, fn, options)
+        convert.check_format(batch_format)
+        if not isinstance(column, str) or not column:
+            raise ConfigError(f"{method}({column!r}): the name of a column is some text")
+        return self._apply(rows.AddColumn(udf, column, batch_format, where))
+
+    @shows_keywords(UdfOptions)
     def filter(
         self,
-        fn: Any,
+        fn: Any = None,
+        expr: Any = None,
         *,
         reason: str = "filter",
         **options: Unpack[UdfOptions],
     ) -> Self:
-        """Keeps the rows for which `fn` is true: a pyarrow.compute expression, or a function of the row.
+        """Keeps the rows for which `fn` is true: a pyarrow.compute expression (also as `expr`), or a function of the
+        row.
 
         Where an expression is null the row is dropped. A write books what is dropped under `reason`. Expressions over
         columns of Parquet files are pushed into the read: row groups that cannot match are not read. Where a function
@@ -149,8 +200,12 @@ class Functions(Base):
         """
         if not reason or not isinstance(reason, str):
             raise ConfigError(f"filter(reason={reason!r}): a reason is some text")
-        if is_expression(fn):
+        if (fn is None) == (expr is None):
+            raise ConfigError("filter takes a function of the row, or an expression like curate.col('n') > 0; give one")
+        if expr is None and is_expression(fn):
+            expr = fn
+        if expr is not None:
             check_options("filter", options)
-            return self._apply(columns.FilterExpression(fn, reason))
+            return self._apply(columns.FilterExpression(as_expression("filter", expr), reason))
         udf, where = udf_of("filter", fn, options)
         return self._apply(rows.FilterRows(udf, reason, where))

@@ -14,23 +14,31 @@ from curate.exchange.kinds.aggregates import Aggregate, make
 from curate.exchange.kinds.base import key_columns
 from curate.exchange.kinds.group import Grouped, GroupRows, aggregates_of_pairs
 from curate.exchange.kinds.map_groups import MapGroups
+from curate.keywords import shows_keywords
 from curate.operators.convert import check_format
 from curate.operators.udf import UdfOptions, udf_of
+from curate.plan.explain import chain_text
 from curate.plan.nodes import Apply, Exchanged
 
 D = TypeVar("D", bound=Base)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class GroupedData(Generic[D]):
     """Rows that are grouped by keys, of which the methods make a row a group, or what a function makes of it.
 
     Rows come in order of the keys, ascending; NaN makes a group, after the numbers, and null makes the last one. The
     two zeros are one key. Nulls among values are left out, as Arrow does it: the sum of nothing else is null.
+
+    >>> curate.from_items([{"k": "b", "n": 1}, {"k": "a", "n": 2}]).groupby("k").max("n").take_all()
+    [{'k': 'a', 'n_max': 2}, {'k': 'b', 'n_max': 1}]
     """
 
     _dataset: D
     _keys: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"GroupedData({chain_text(self._dataset._plan)}.{self._name})"
 
     def count(self) -> D:
         """Returns how many rows each group has, in a column `count`.
@@ -136,6 +144,7 @@ class GroupedData(Generic[D]):
         """
         return self._then("aggregate()", aggregates_of_pairs("aggregate", aggregates))
 
+    @shows_keywords(UdfOptions)
     def map_groups(
         self,
         fn: Callable[..., Any],
@@ -162,7 +171,7 @@ class GroupedData(Generic[D]):
 
     @property
     def _name(self) -> str:
-        return f"groupby({', '.join(map(repr, self._keys))})"
+        return f"groupby({', '.join(map(repr, self._keys)) or None})"
 
     def _each(self, function: str, on: str | Sequence[str], **how: Any) -> D:
         columns = key_columns(function, on)

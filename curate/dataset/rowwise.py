@@ -6,12 +6,12 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from curate.arrow.expressions import is_expression
+from curate.arrow.expressions import as_expression
 from curate.dataset.base import Base, column_names
-from curate.dataset.batches import check_rows
+from curate.dataset.batches import check_rows, fraction_of
 from curate.errors import ConfigError
 from curate.operators import columns as ops
-from curate.operators.sample import RandomSample
+from curate.operators.sample import RandomSample, TrainTestSide
 from curate.plan.nodes import Limit, Union, Zip
 from curate.plan.rewrites import unified
 
@@ -21,21 +21,19 @@ class Rowwise(Base):
 
     __slots__ = ()
 
-    def with_column(self, column_name: str, expr: Any) -> Self:
-        """Adds a column made by a pyarrow.compute expression, as the last one; one of that name is replaced in place.
+    def with_columns(self, exprs: Mapping[str, Any]) -> Self:
+        """Adds several columns made by pyarrow.compute expressions, or replaces those of their names in place.
 
-        Raises ConfigError for what is no expression, or one that cannot be made of the columns there are.
+        All expressions see the columns as they were before. Raises ConfigError as `with_column` does, and for no
+        column.
 
-        >>> import pyarrow.compute as pc
-        >>> curate.range(2).with_column("id", pc.field("id") + 1).take_all()
-        [{'id': 1}, {'id': 2}]
+        >>> curate.range(2).with_columns({"id": curate.col("id") + 1, "old": curate.col("id")}).take_all()
+        [{'id': 1, 'old': 0}, {'id': 2, 'old': 1}]
         """
-        if not is_expression(expr):
-            raise ConfigError(
-                f"with_column({column_name!r}) takes a pyarrow.compute expression such as pc.field('n') * 2, found "
-                f"{expr!r}; use map_batches for a function"
-            )
-        return self._apply(ops.WithColumn(column_name, expr))
+        if not isinstance(exprs, Mapping) or not exprs:
+            raise ConfigError(f"with_columns takes expressions by the names of their columns, found {exprs!r}")
+        columns = [(name, as_expression(f"with_columns({name!r})", expr)) for name, expr in exprs.items()]
+        return self._apply(ops.WithColumns(tuple(columns)))
 
     def select_columns(self, cols: str | Sequence[str]) -> Self:
         """Keeps these columns, in this order. Those of Parquet files that nothing needs are not read.
@@ -128,3 +126,38 @@ class Rowwise(Base):
             seed = secrets.randbits(64)
         check_rows("seed", seed, 0)
         return self._apply(RandomSample(float(fraction), seed))
+
+    def streaming_train_test_split(
+        self,
+        test_size: float,
+        *,
+        split_type: str = "random",
+        hash_column: str | None = None,
+        seed: int | None = None,
+    ) -> tuple[Self, Self]:
+        """Returns two datasets, lazily: about a proportion `test_size` of the rows is in the second, all others are in
+        the first; rows stay in order.
+
+        Each row goes by a number of its own, as for `random_sample`: with a seed both sides are the same each time,
+        consumed or written. With `split_type="hash"` it goes by the value in `hash_column`, whatever file it is in, so
+        that rows of one author, say, are all on one side. Each side runs by itself. A write books the rows of the other
+        side as dropped for "train_test_split". Raises ConfigError for another proportion, and a column that is not
+        there or has no hash.
+
+        >>> train, test = curate.range(1000).streaming_train_test_split(0.25, split_type="hash", hash_column="id")
+        >>> train.count(), test.count()
+        (755, 245)
+        """
+        fraction = float(fraction_of("streaming_train_test_split", test_size))
+        if split_type not in ("random", "hash") or (split_type == "hash") != (hash_column is not None):
+            raise ConfigError(
+                f"streaming_train_test_split(split_type={split_type!r}, hash_column={hash_column!r}): write "
+                "split_type='random', or split_type='hash' and the column with hash_column"
+            )
+        if hash_column is not None:
+            seed = 0
+        elif seed is None:
+            seed = secrets.randbits(64)
+        check_rows("seed", seed, 0)
+        train, test = (self._apply(TrainTestSide(fraction, seed, side, hash_column)) for side in (False, True))
+        return train, test

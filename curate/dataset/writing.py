@@ -1,30 +1,23 @@
-"""The part of a Dataset that keeps its rows: in files, or in memory."""
+"""The part of a Dataset that keeps its rows in files."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise
 from typing import Self
 
-import pyarrow as pa
-
 from curate import log
-from curate.arrow.batches import joined
 from curate.dataset.base import Base
-from curate.dataset.batches import check_rows
-from curate.dataset.stats import LastRun, terminal_display
+from curate.dataset.stats import terminal_display
 from curate.driver.options import RunOptions
 from curate.formats.record import OutputFormat
 from curate.ledger.summary import Summary
-from curate.plan.nodes import Checkpoint, Scan, may_be_incomplete
+from curate.plan.nodes import Checkpoint, may_be_incomplete
 from curate.plan.stages import stage_of
-from curate.sources.memory import Tables
 
 
 class Writing(Base):
-    """Rows that are kept: in files, by jobs that go on where they stopped, or in this process's memory."""
+    """Rows that are kept in files, by jobs that go on where they stopped."""
 
     __slots__ = ()
 
@@ -44,44 +37,6 @@ class Writing(Base):
         ([{'n': 2}], 1)
         """
         return self._with(Checkpoint(self._plan, os.fspath(path)))
-
-    def materialize(self) -> Self:
-        """Runs what there is to run, and returns its rows as a dataset that has them in this process's memory.
-
-        What follows on it does not run it again.
-
-        >>> numbers = curate.range(3).map(lambda row: {"n": row["id"] * 2}).materialize()
-        >>> numbers.count(), numbers.take_all()
-        (3, [{'n': 0}, {'n': 2}, {'n': 4}])
-        """
-        tables = self._tables()
-        return self._held("materialize", tables, 0, sum(table.num_rows for table in tables))
-
-    def split(self, n: int, *, equal: bool = False) -> list[Self]:
-        """Runs what there is to run, and returns the rows in `n` datasets that follow each other, held as `materialize`
-        does.
-
-        Their numbers of rows differ by one at most; with `equal` they are the same, and the last rows, less than `n`,
-        are left out. Raises ConfigError for `n` below 1.
-
-        >>> [part.count() for part in curate.range(5).split(2)]
-        [2, 3]
-        >>> [part.take_all() for part in curate.range(5).split(2, equal=True)]
-        [[{'id': 0}, {'id': 1}], [{'id': 2}, {'id': 3}]]
-        """
-        check_rows("n", n, 1)
-        tables = self._tables()
-        rows = sum(table.num_rows for table in tables)
-        ends = [part * (rows // n) if equal else part * rows // n for part in range(n + 1)]
-        return [self._held("split", tables, start, stop) for start, stop in pairwise(ends)]
-
-    def _held(self, method: str, tables: Sequence[pa.Table], start: int, stop: int) -> Self:
-        """Returns rows of tables as a dataset."""
-        whole = joined(list(tables))
-        ends = accumulate((table.num_rows for table in tables), initial=0)
-        cut = [(max(first, start), min(last, stop)) for first, last in pairwise(ends)]
-        pieces = tuple(whole.slice(first, last - first) for first, last in cut if first < last)
-        return self._part(self._with(Scan(Tables(method, pieces, whole.schema))), LastRun(self._ran.last))
 
     def write_parquet(
         self,
@@ -174,12 +129,12 @@ class Writing(Base):
         from curate.graph.entry import run
 
         log.ensure_configured()
-        spec = stage_of(self._plan, format, codec)
-        spec = replace(spec, memory_budget=self._how.memory_budget)
+        stage = stage_of(self._plan, format, codec)
+        stage = replace(stage, tasks=replace(stage.tasks, memory_budget=self._how.memory_budget))
         return run(
-            spec,
+            stage,
             RunOptions(
-                inputs=spec.inputs,
+                inputs=stage.inputs,
                 output=os.fspath(path),
                 backend=backend or self._how.backend or "ray",
                 keep_stages=keep_stages,

@@ -68,10 +68,7 @@ class WithColumn(OperatorDefaults):
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         if found is None:
             return None
-        made = pa.field(self.column, type_of(self.expression, found, self.name))
-        if self.column in found.names:
-            return found.set(found.get_field_index(self.column), made)
-        return found.append(made)
+        return _with_field(found, pa.field(self.column, type_of(self.expression, found, self.name)))
 
     def identity(self) -> Any:
         return ["with_column", self.column, expression_text(self.expression)]
@@ -79,15 +76,62 @@ class WithColumn(OperatorDefaults):
     def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         del tally, place
         self.schema(table.schema)
-        column = project(table, [self.expression], [self.column])[self.column]
-        if self.column in table.column_names:
-            yield table.set_column(table.column_names.index(self.column), self.column, column)
-        else:
-            yield table.append_column(self.column, column)
+        yield with_column(table, self.column, project(table, [self.expression], [self.column])[self.column])
 
     def reads(self, schema: pa.Schema) -> frozenset[str]:
         """Returns the columns that it looks at."""
         return columns_of(self.expression, schema)
+
+
+def _with_field(schema: pa.Schema, field: pa.Field) -> pa.Schema:
+    if field.name in schema.names:
+        return schema.set(schema.get_field_index(field.name), field)
+    return schema.append(field)
+
+
+def with_column(table: pa.Table, name: str, column: Any) -> pa.Table:
+    """Returns a table with a column of this name at its place, or else at the end."""
+    if name in table.column_names:
+        return table.set_column(table.column_names.index(name), name, column)
+    return table.append_column(name, column)
+
+
+@dataclass(frozen=True, slots=True)
+class WithColumns(OperatorDefaults):
+    """Adds or replaces several columns, of which none sees another one."""
+
+    columns: tuple[tuple[str, Any], ...]
+    keeps_rows = True
+
+    @property
+    def name(self) -> str:
+        return f"with_columns({', '.join(f'{name!r}: {expression}' for name, expression in self.columns)})"
+
+    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
+        if found is None:
+            return None
+        made = found
+        for name, expression in self.columns:
+            made = _with_field(made, pa.field(name, type_of(expression, found, f"with_columns({name!r})")))
+        return made
+
+    def identity(self) -> Any:
+        return ["with_columns", *([name, expression_text(expression)] for name, expression in self.columns)]
+
+    def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
+        del tally, place
+        self.schema(table.schema)
+        names, expressions = zip(*self.columns, strict=True)
+        columns = project(table, expressions, names)
+        for name in names:
+            table = with_column(table, name, columns[name])
+        yield table
+
+    def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
+        # One that is replaced keeps its place, so that it is read though its values are not looked at.
+        own = {name for name, _ in self.columns}
+        read = {name for _, expression in self.columns for name in columns_of(expression, schema)}
+        return (needed & set(schema.names)) | read | (own & set(schema.names))
 
 
 @dataclass(frozen=True, slots=True)

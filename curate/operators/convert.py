@@ -49,7 +49,7 @@ def check_format(batch_format: str) -> None:
     if batch_format not in FORMATS:
         raise ConfigError(
             f"no batch_format {batch_format!r}{did_you_mean(str(batch_format), FORMATS)}; "
-            f"there are {', '.join(FORMATS)}"
+            f"there are {', '.join(FORMATS)}{' (what ray.data calls default is numpy)' * (batch_format == 'default')}"
         )
     if batch_format == "pandas":
         need_pandas("batch_format='pandas'")

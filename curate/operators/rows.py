@@ -1,4 +1,4 @@
-"""User functions over rows and batches: `map`, `flat_map`, `filter`, `map_batches`."""
+"""User functions over rows and batches: `map`, `flat_map`, `filter`, `map_batches`, `add_column`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import pyarrow as pa
 
 from curate.arrow.declared import identity_of
 from curate.arrow.order import rows_where
-from curate.errors import BadRow
+from curate.errors import BadRow, SchemaMismatch
 from curate.formats.bad_line import RejectedRow
-from curate.operators.convert import formatted, rows, rows_to_table, to_table
+from curate.operators.columns import with_column
+from curate.operators.convert import formatted, is_data_frame, rows, rows_to_table, to_table
 from curate.operators.udf import Placement, Udf, UdfOperator
 from curate.pipeline.bad_rows import row_text
 from curate.pipeline.retry_later import Busy, busy, call_with_retries, is_busy
@@ -50,6 +51,35 @@ class MapBatches(UdfOperator):
         result = self.fn(formatted(table.combine_chunks(), self.batch_format))
         for one in result if isinstance(result, Iterator) else [result]:
             yield self.declared(to_table(self.name, one, table), table, place)
+
+
+@dataclass(frozen=True, slots=True)
+class AddColumn(UdfOperator):
+    """Adds a column that a function of batches returns, the last one, or replaces one, at its place."""
+
+    fn: Udf
+    column: str
+    batch_format: str
+    placement: Placement = field(default_factory=Placement)
+    # BadRow may leave any of them out.
+    keeps_rows = False
+
+    @property
+    def name(self) -> str:
+        return f"add_column({self.column!r}, {self.fn.label})"
+
+    def identity(self) -> Any:
+        return ["add_column", self.column, *self.fn.identity(self.name), self.batch_format]
+
+    def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
+        del tally, place
+        values = self.fn(formatted(table.combine_chunks(), self.batch_format))
+        if isinstance(values, pa.Table) or is_data_frame(values):
+            raise TypeError(f"{self.name} gave {type(values).__name__}, expected one column: an array, series or list")
+        made = to_table(self.name, {self.column: values}, table)
+        if len(made) != len(table):
+            raise SchemaMismatch(f"{self.name} gave {len(made):,} values for {len(table):,} rows; expected as many")
+        yield with_column(table, self.column, made[self.column])
 
 
 @dataclass(frozen=True, slots=True)

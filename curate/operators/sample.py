@@ -10,13 +10,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from curate.arrow.expressions import unknown_column
+from curate.arrow.hashing import VERSION, digest_rows
 from curate.arrow.order import rows_where
+from curate.arrow.unknown import empty
+from curate.errors import ConfigError
 from curate.operators.protocol import OperatorDefaults
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition
 
 REASON = "random_sample"
 """What a write books the rows under that are left out."""
+OTHER_SIDE = "train_test_split"
+"""What it books the rows under that are on the other side of a split."""
 BITS = 53
 """Of a row's number that are compared with the fraction: as many as a float has."""
 
@@ -45,9 +51,53 @@ class RandomSample(OperatorDefaults):
 
     def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         numbers = random_numbers(self.seed, place.shard, place.row, table.num_rows)
-        kept = rows_where(table, numbers >> np.uint64(64 - BITS) < np.uint64(round(self.fraction * 2**BITS)))
+        kept = rows_where(table, below(numbers, self.fraction))
         tally.drop(table.num_rows - kept.num_rows, REASON)
         yield kept
+
+
+@dataclass(frozen=True, slots=True)
+class TrainTestSide(RandomSample):
+    """Keeps the rows on one side of a split: those that a sample of `fraction` takes (`test`), or all others."""
+
+    test: bool
+    column: str | None = None
+    """Rows go by the hash of this column, so that equal values are on one side; None: each by its own number."""
+
+    @property
+    def name(self) -> str:
+        by = f"seed={self.seed}" if self.column is None else f"hash_column={self.column!r}"
+        return f"train_test_split({self.fraction}, {by}, side={'test' if self.test else 'train'!r})"
+
+    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
+        if found is not None and self.column is not None:
+            if self.column not in found.names:
+                raise ConfigError(f"train_test_split: {unknown_column(self.column, found.names)}")
+            digest_rows(empty(found), [self.column])
+        return found
+
+    def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
+        del schema
+        return needed if self.column is None else needed | {self.column}
+
+    def identity(self) -> Any:
+        by = self.seed if self.column is None else [self.column, VERSION]
+        return ["train_test_split", self.fraction.hex(), by, self.test]
+
+    def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
+        if self.column is None:
+            numbers = random_numbers(self.seed, place.shard, place.row, table.num_rows)
+        else:
+            self.schema(table.schema)
+            numbers = digest_rows(table, [self.column])[0]
+        kept = rows_where(table, below(numbers, self.fraction) == self.test)
+        tally.drop(table.num_rows - kept.num_rows, OTHER_SIDE)
+        yield kept
+
+
+def below(numbers: np.ndarray[Any, np.dtype[np.uint64]], fraction: float) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Returns which of uniform numbers of 64 bits are in the first `fraction` of all."""
+    return numbers >> np.uint64(64 - BITS) < np.uint64(round(fraction * 2**BITS))
 
 
 def random_numbers(seed: int, shard: str, row: int, count: int) -> np.ndarray[Any, np.dtype[np.uint64]]:

@@ -14,6 +14,7 @@ from curate.code.closures import Unhashable, value_text
 from curate.code.function import callable_text
 from curate.errors import ConfigError, did_you_mean
 from curate.operators.protocol import OperatorDefaults
+from curate.operators.ray_data import instead_of_argument, instead_of_compute
 from curate.pipeline.step import ActorPool, BatchPosition, Compute
 from curate.runtime.protocol import Resources
 
@@ -111,6 +112,7 @@ class UdfOptions(TypedDict, total=False):
     """With what a function or class is called, and where it runs: see `Dataset.map_batches`."""
 
     compute: ActorPool | None
+    concurrency: int | tuple[int, int] | None
     fn_args: Iterable[Any] | None
     fn_kwargs: Mapping[str, Any] | None
     fn_constructor_args: Iterable[Any] | None
@@ -122,10 +124,12 @@ class UdfOptions(TypedDict, total=False):
 
 
 def check_options(method: str, options: UdfOptions) -> None:
-    """Raises TypeError for an option that there is not."""
+    """Raises TypeError for an option that there is not, ConfigError for one of ray.data's that there is not here."""
     known = UdfOptions.__annotations__
     for name in options:
         if name not in known:
+            if instead := instead_of_argument(name):
+                raise ConfigError(f"{method}() has no {name} in curate: {instead}")
             raise TypeError(f"{method}() got an unexpected keyword argument {name!r}{did_you_mean(name, known)}")
 
 
@@ -149,21 +153,50 @@ def _placement(method: str, udf: Udf, options: UdfOptions) -> Placement:
 
     Raises ConfigError for what is no pool, no amount, and memory for what runs in the tasks that read.
     """
-    pool, resources = options.get("compute"), options.get("resources")
+    resources = options.get("resources")
     num_cpus, num_gpus, memory = options.get("num_cpus"), options.get("num_gpus"), options.get("memory")
-    if pool is not None and not isinstance(pool, ActorPool):
-        raise ConfigError(f"{method}(compute={pool!r}) is no curate.ActorPool; such as ActorPool(size=2)")
+    pool = _pool(method, options.get("compute"), options.get("concurrency"))
     amounts = {"num_cpus": num_cpus, "num_gpus": num_gpus, "memory": memory, **(resources or {})}
     for name, amount in amounts.items():
         if amount is not None and (isinstance(amount, bool) or not isinstance(amount, int | float) or amount < 0):
             raise ConfigError(f"{method}: {name} is {amount!r}, expected a number, at least 0")
-    if pool is None and not isinstance(udf.target, type) and not num_gpus and not resources:
+    in_pool = isinstance(udf.target, type) or bool(num_gpus or resources)
+    if options.get("concurrency") is not None and not in_pool:
+        raise ConfigError(
+            f"{method}(concurrency={options['concurrency']!r}) is the size of a pool, and the function {udf.label} "
+            "runs in the tasks that read: leave it out for as many tasks as there are CPUs, say with num_cpus what a "
+            "task holds, or give the function a pool with compute=curate.ActorPool(size=...)"
+        )
+    if pool is None and not in_pool:
         if memory is not None:
             raise ConfigError(f"{method}: memory is asked for by actors; add compute=curate.ActorPool(...)")
         return Placement(None, num_cpus)
     # What holds a GPU needs no CPU of its own, unless it says so: as in Ray.
     cpus = num_cpus if num_cpus is not None else 0.0 if num_gpus else 1.0
     return Placement(Compute(pool or ActorPool(), Resources(cpus, num_gpus or 0.0, memory, dict(resources or {}))))
+
+
+def _pool(method: str, compute: Any, concurrency: Any) -> ActorPool | None:
+    """Returns the pool that `compute` is, or that `concurrency` says the size of. Raises ConfigError for both, and for
+    what says neither."""
+    if compute is not None and not isinstance(compute, ActorPool):
+        raise ConfigError(f"{method}(compute={compute!r}) is no curate.ActorPool; {instead_of_compute(compute)}")
+    if concurrency is None:
+        return compute
+    if compute is not None:
+        raise ConfigError(f"{method}: compute and concurrency both say how large the pool is; give one")
+    try:
+        match concurrency:
+            case [smallest, largest]:
+                return ActorPool(min_size=smallest, max_size=largest)
+            case int():
+                return ActorPool(size=concurrency)
+    except ValueError as error:
+        raise ConfigError(f"{method}(concurrency={concurrency!r}): {error}") from error
+    raise ConfigError(
+        f"{method}(concurrency={concurrency!r}): expected a number of actors, or the least and the most: (1, 8); a "
+        "pool begins with the least"
+    )
 
 
 class UdfOperator(OperatorDefaults):

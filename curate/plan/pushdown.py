@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from curate.arrow.expressions import may_keep_nan
 from curate.formats.encoding import Format
-from curate.operators.columns import Drop, FilterExpression, Rename, Select, WithColumn
+from curate.operators.columns import Drop, FilterExpression, Rename, Select, WithColumn, WithColumns
 from curate.operators.protocol import Operator, OperatorDefaults
 from curate.operators.rows import FilterRows
 from curate.operators.unify import Unify
@@ -36,7 +36,7 @@ def _selects(schema: pa.Schema, operators: Sequence[Operator]) -> bool:
     for operator in operators:
         if isinstance(operator, Select):
             return True
-        if not isinstance(operator, FilterExpression | WithColumn | Rename | Drop):
+        if not isinstance(operator, FilterExpression | WithColumn | WithColumns | Rename | Drop):
             return False
         found = operator.schema(found)
         if found is None:
@@ -131,6 +131,8 @@ def _predicates(schema: pa.Schema, operators: Sequence[Operator]) -> Iterator[An
                     yield expression
             case WithColumn(column):
                 there = there - {column}
+            case WithColumns(columns):
+                there = there - {name for name, _ in columns}
             case Select() | Drop() | FilterRows():
                 pass
             case Unify(to):

@@ -14,7 +14,7 @@ import pytest
 
 from curate import jobs
 from curate.cli.run import listed
-from curate.job.load import jobs_of, packaged, packaged_names
+from curate.job.locate import jobs_of, packaged, packaged_names
 from curate.runtime import shipping
 from tests.cli.running import Curate, curate
 from tests.job.inline import write_jsonl

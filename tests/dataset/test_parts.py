@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
+import re
 from collections import Counter
 from dataclasses import FrozenInstanceError, fields
 from inspect import signature
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import curate
+from curate.operators.ray_data import METHODS
 
 PARTS = curate.Dataset.__mro__[1:-1]
 
@@ -39,5 +44,68 @@ def test_what_a_method_returns_is_a_dataset() -> None:
         assert type(made) is curate.Dataset
         assert type(pickle.loads(pickle.dumps(made))) is curate.Dataset
     assert ds.limit(2) == curate.range(3).limit(2) != ds.limit(1)
-    assert repr(ds).startswith("Dataset(")
     assert pickle.loads(pickle.dumps(ds.limit(2))).take_all() == [{"id": 0}, {"id": 1}]
+
+
+def test_it_says_in_a_line_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was asked for, and the columns as far as they are known: of rows on their way, and grouped ones."""
+    (tmp_path / "in.jsonl").write_text('{"n": 1}\n')
+    monkeypatch.chdir(tmp_path)
+    read = curate.read_json("in.jsonl")
+    (tmp_path / "in.jsonl").unlink()  # nothing is read for it
+    assert str(read) == repr(read) == "Dataset(read_json('in.jsonl'); n: int64)"
+    kept = read.filter(curate.col("n") > 2).limit(1)
+    assert repr(kept) == "Dataset(read_json('in.jsonl').filter((n > 2)).limit(1); n: int64)"
+    assert repr(read.map(len)) == "Dataset(read_json('in.jsonl').map(len); columns are known once it runs)"
+    assert repr(read.groupby("n")) == "GroupedData(read_json('in.jsonl').groupby('n'))"
+    both = curate.range(2).union(curate.range(3).limit(1)).zip(curate.range(3))
+    assert repr(both) == "Dataset(range(2).union(range(3).limit(1)).zip(range(3)); id: int64, id_1: int64)"
+    wide = curate.from_arrow(pa.table({f"c{number}": [1] for number in range(11)}))
+    assert repr(wide).endswith(
+        "; c0: int64, c1: int64, c2: int64, c3: int64, c4: int64, c5: int64, c6: int64, "
+        "c7: int64, c8: int64, c9: int64, and 1 column more)"
+    )
+
+
+def test_a_long_plan_is_a_line_all_the_same() -> None:
+    """With what it begins with, and how it ends."""
+    long = curate.range(2)
+    for number in range(200):
+        long = long.limit(number)
+    assert repr(long).startswith("Dataset(range(2).(190 more).limit(190).")
+    assert len(repr(long)) < 300
+
+
+def test_a_summary_is_a_line(tmp_path: Path) -> None:
+    """How it ended; all else is in `as_dict()`."""
+    summary = curate.range(3).limit(2).write_parquet(tmp_path / "out", backend="inline")
+    told = "complete, 1 of 1 shard done, 3 rows in, 2 out"
+    assert repr(summary) == str(summary) == f"Summary(write_parquet: {told}, output {str(tmp_path / 'out')!r})"
+
+
+def test_every_method_of_ray_data_is_there_or_answered() -> None:
+    """In one line that says what to write; and what is there is not answered."""
+    theirs = pytest.importorskip("ray.data").Dataset
+    public = {name for name in dir(theirs) if not name.startswith("_")}
+    assert {name for name in public if not hasattr(curate.Dataset, name)} == METHODS.keys()
+    for name, instead in METHODS.items():
+        assert not hasattr(curate.range(1), name)
+        with pytest.raises(AttributeError, match=f"^a Dataset of curate has no {name}: {re.escape(instead)}$"):
+            getattr(curate.range(1), name)
+
+
+def test_what_the_answers_name_is_there() -> None:
+    """Methods of a dataset, or what they return."""
+    named = {name for text in METHODS.values() for name in re.findall(r"\b(\w+)\(", text)}
+    beside = {"pickle", "from_generator", "process_file", "read_parquet"}
+    assert [name for name in named - beside if not hasattr(curate.Dataset, name)] == []
+
+
+def test_any_other_name_is_refused_as_ever() -> None:
+    """With the one that was meant; copies ask for names that nobody has."""
+    ds = curate.range(1)
+    with pytest.raises(AttributeError, match=r"^a Dataset of curate has no mapp; did you mean 'map'\?$"):
+        ds.mapp  # noqa: B018
+    with pytest.raises(AttributeError, match=r"^a Dataset of curate has no _blocs$"):
+        ds._blocs  # noqa: B018
+    assert copy.deepcopy(ds) == copy.copy(ds) == ds

@@ -37,7 +37,7 @@ HELPER = "import pyarrow.compute as pc\n\n\ndef loud(texts):\n    return pc.utf8
 
 DIGESTS = """
 from curate.job.definition import job_digest
-from curate.job.load import jobs_of, packaged, packaged_names
+from curate.job.locate import jobs_of, packaged, packaged_names
 for name in packaged_names():
     (job,) = jobs_of(packaged(f"curate.jobs.{name}")).values()
     print(name, job_digest(job))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from inspect import signature
 from typing import Any
 
 import pyarrow.compute as pc
 import pytest
 
 import curate
+from curate.errors import ConfigError
+from curate.operators.udf import UdfOptions
 
 
 @pytest.mark.parametrize("method", ["map_batches", "map", "flat_map", "filter"])
@@ -24,3 +28,98 @@ def test_it_is_refused_beside_an_expression_too() -> None:
     """Which runs nowhere."""
     with pytest.raises(TypeError, match=r"filter\(\) got an unexpected keyword argument 'fn_arg'"):
         curate.range(2).filter(pc.field("id") > 0, **{"fn_arg": [1]})
+
+
+class Same:
+    """Gives rows, and batches, as they are."""
+
+    def __call__(self, given: Any) -> Any:
+        return given
+
+
+METHODS = ["map_batches", "map", "flat_map", "filter"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("concurrency", "pool"),
+    [(2, curate.ActorPool(size=2)), ((1, 3), curate.ActorPool(min_size=1, max_size=3))],
+)
+def test_concurrency_is_the_size_of_the_pool_of_a_class(method: str, concurrency: Any, pool: curate.ActorPool) -> None:
+    """As in ray.data: a number of actors, or the least and the most. The plan is that of the pool."""
+    ds = curate.range(2)
+    assert getattr(ds, method)(Same, concurrency=concurrency) == getattr(ds, method)(Same, compute=pool)
+    gpu = ds.map_batches(len, num_gpus=1, concurrency=concurrency)
+    assert gpu == ds.map_batches(len, num_gpus=1, compute=pool)
+
+
+def test_a_class_with_concurrency_runs() -> None:
+    """In this process with the same rows."""
+    assert curate.range(3).map_batches(Same, concurrency=2).count() == 3
+
+
+@pytest.mark.parametrize(
+    ("fn", "given", "told"),
+    [
+        (len, {"concurrency": 4}, r"concurrency=4\) is the size of a pool, and the function len runs in the tasks"),
+        (Same, {"concurrency": 0}, r"concurrency=0\): ActorPool\(size=0\): expected a whole number"),
+        (Same, {"concurrency": (3, 1)}, r"concurrency=\(3, 1\)\): ActorPool: min_size 3 is above max_size 1"),
+        (Same, {"concurrency": (1, 4, 2)}, r"expected a number of actors, or the least and the most: \(1, 8\)"),
+        (Same, {"concurrency": 2, "compute": curate.ActorPool(size=2)}, "both say how large the pool is; give one"),
+        (Same, {"compute": "actors"}, r"no curate.ActorPool; write compute=curate.ActorPool\(size=2\)"),
+    ],
+)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_pool_that_cannot_be_is_refused(method: str, fn: Any, given: dict[str, Any], told: str) -> None:
+    """In one line that says what to write."""
+    with pytest.raises(ConfigError, match=told):
+        getattr(curate.range(2), method)(fn, **given)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_argument_of_ray_data_is_taken_or_answered(method: str) -> None:
+    """None is a bare TypeError: curate has it, or says what to write instead."""
+    ray_data = pytest.importorskip("ray.data")
+    theirs = [*signature(getattr(ray_data.Dataset, method)).parameters.values()][1:]
+    ours = {*signature(getattr(curate.Dataset, method)).parameters, *UdfOptions.__annotations__}
+    missing = [one.name for one in theirs if one.name not in ours]
+    assert len(missing) > 3
+    for name in missing:
+        given: dict[str, Any] = {name: 1}
+        with pytest.raises(ConfigError, match=rf"{method}\(\) has no {name} in curate: \w"):
+            getattr(curate.range(2), method)(len, **given)
+
+
+def test_the_strategies_of_ray_data_are_answered_with_pools() -> None:
+    """Of the same sizes."""
+    ray_data = pytest.importorskip("ray.data")
+    told = {
+        "compute=curate.ActorPool(size=2)": ray_data.ActorPoolStrategy(size=2),
+        "compute=curate.ActorPool(min_size=1)": ray_data.ActorPoolStrategy(min_size=1),
+        "compute=curate.ActorPool(min_size=1, max_size=4)": ray_data.ActorPoolStrategy(min_size=1, max_size=4),
+        "leave it out": ray_data.TaskPoolStrategy(2),
+    }
+    for text, strategy in told.items():
+        with pytest.raises(ConfigError, match=re.escape(text)):
+            curate.range(2).map(Same, compute=strategy)
+
+
+def test_a_filter_is_a_function_or_an_expression() -> None:
+    """By place or by name; one of ray.data is taken as that of pyarrow.compute that it stands for."""
+    ds = curate.range(4)
+    expected = ds.filter(pc.field("id") > 2)
+    assert ds.filter(expr=curate.col("id") > curate.lit(2)).take_all() == expected.take_all() == [{"id": 3}]
+    for given, told in (
+        ({}, "give one"),
+        ({"fn": len, "expr": pc.field("id") > 2}, "give one"),
+        ({"expr": "id > 2"}, r"a text is no expression: 'id > 2'; write columns as curate.col\('n'\)"),
+        ({"expr": 3}, "filter takes a pyarrow.compute expression"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            ds.filter(**given)
+    expressions = pytest.importorskip("ray.data.expressions")
+    wanted = expressions.col("id") > 2
+    assert ds.filter(expr=wanted).explain() == ds.filter(wanted).explain() == expected.explain()
+    assert ds.with_column("n", expressions.col("id") * 2).take(2)[1] == {"id": 1, "n": 2}
+    with pytest.raises(ConfigError, match=r"has none of pyarrow\.compute"):
+        ds.with_column("n", expressions.random())

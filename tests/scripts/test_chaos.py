@@ -22,7 +22,7 @@ def chaos(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.serial
 def test_some_episodes_end_as_undisturbed_runs_do() -> None:
     """On files and in a bucket, inline and on a cluster that loses nodes; which ones, the seed says."""
-    ended = chaos("--seed", "2", "--minutes", "0.5")
+    ended = chaos("--seed", "2", "--minutes", "0.2")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     told = json.loads(ended.stdout.splitlines()[-1])
     assert told["episodes"] > 0

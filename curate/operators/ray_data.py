@@ -1,0 +1,134 @@
+"""What users of ray.data write and curate does not have, each with what to write instead: one line.
+
+The first table is of methods of a Dataset, the second of arguments of methods that call functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_LOAD = "write files with write_parquet(path), and load them there: they are whole or absent, and named after inputs"
+_FILES = "write_parquet(path), write_json(path) or write_csv(path)"
+_PER_ROW = "write each file in the function of map_batches, named after its row: a shard may be run more than once"
+_HANDED = "hand over Arrow with to_arrow(), or the files that write_parquet(path) made"
+_NO_REFS = "rows are handed out by value, with to_arrow() or iter_batches(); no block stays in Ray's object store"
+_NO_LINEAGE = "pickle the dataset, which is a plan and runs wherever it is loaded"
+_NO_NAME = "a write is told by its output path; leave it out"
+_NO_INSIDE = "explain() shows the plan, and stats() the last run"
+
+METHODS: Mapping[str, str] = {
+    # how it runs
+    "context": "write .using(memory_budget=..., block_bytes=..., backend=...)",
+    "copy": "a dataset never changes; use it as it is",
+    "iterator": "use the dataset: it has iter_rows, iter_batches and iter_torch_batches itself; for several consumers "
+    "write streaming_split(n)",
+    "map_batches_internal": "write map_batches(fn)",
+    "name": _NO_NAME,
+    "set_name": _NO_NAME,
+    "serialize_lineage": _NO_LINEAGE,
+    "deserialize_lineage": _NO_LINEAGE,
+    "has_serializable_lineage": _NO_LINEAGE,
+    "get_dataset_id": _NO_NAME,
+    "get_stats_summary": _NO_INSIDE,
+    "get_internal_block_refs": _NO_REFS,
+    "iter_internal_ref_bundles": _NO_REFS,
+    # rows
+    "mix": "write union(other) and random_shuffle(seed=...), with random_sample(fraction) of what there is too much of",
+    "randomize_block_order": "write random_shuffle(seed=...); of a reader for training, "
+    "iter_batches(local_shuffle_buffer_size=...)",
+    "summary": "write aggregate([('n', 'mean'), ('n', 'min'), (None, 'count')])",
+    "to_random_access_dataset": "write sort(key).write_parquet(path), and look rows up with "
+    "read_parquet(path, filter=...)",
+    # other libraries
+    "iter_jax_batches": "write iter_batches(batch_format='numpy'), and jax.numpy.asarray of each array",
+    "iter_tf_batches": "write iter_batches(batch_format='numpy'), and tf.convert_to_tensor of each array",
+    "to_tf": "write tf.data.Dataset.from_generator over iter_batches(batch_format='numpy')",
+    "to_arrow_refs": _NO_REFS,
+    "to_numpy_refs": _NO_REFS,
+    "to_pandas_refs": _NO_REFS,
+    "to_daft": _HANDED,
+    "to_dask": _HANDED,
+    "to_mars": _HANDED,
+    "to_modin": _HANDED,
+    "to_spark": _HANDED,
+    # files and databases
+    "write_bigquery": _LOAD,
+    "write_clickhouse": _LOAD,
+    "write_delta": _LOAD,
+    "write_iceberg": _LOAD,
+    "write_kafka": _LOAD,
+    "write_lance": _LOAD,
+    "write_mongo": _LOAD,
+    "write_snowflake": _LOAD,
+    "write_sql": _LOAD,
+    "write_turbopuffer": _LOAD,
+    "write_datasink": f"write {_FILES}; anything else: {_PER_ROW}",
+    "write_images": _PER_ROW,
+    "write_numpy": "write write_parquet(path): arrays are lists, or tensors of one shape",
+    "write_orc": f"write {_FILES}",
+    "write_tfrecords": f"write {_FILES}",
+    "write_webdataset": "write write_parquet(path) with the bytes of samples in columns",
+}
+"""By the name of the method of ray.data.Dataset."""
+
+_PLACES = "Ray chooses nodes by what a task or an actor holds; say that with num_cpus, num_gpus, memory or resources"
+_RETRIES = "shards are tried again by themselves (raise curate.RetryLater for a busy service); leave it out"
+
+ARGUMENTS: Mapping[str, str] = {
+    "zero_copy_batch": "batches are given without a copy, and may be read-only; leave it out, and copy in the function "
+    "what it writes into: batch['x'].copy()",
+    "udf_modifying_row_count": "a function may always return any number of rows; leave it out",
+    "ray_remote_args": "say what it holds with num_cpus, num_gpus, memory or resources",
+    "ray_remote_args_fn": "say what it holds with num_cpus, num_gpus, memory or resources",
+    "accelerator_type": "write resources={'accelerator_type:A100': 0.001}, as Ray calls the resource of such nodes",
+    "label_selector": _PLACES,
+    "fallback_strategy": _PLACES,
+    "scheduling_strategy": _PLACES,
+    "runtime_env": "give it to Ray: ray.init(runtime_env=...) before the first run, or ray job submit --runtime-env",
+    "max_calls": "a worker keeps its process; leave it out",
+    "max_concurrency": "an actor works on one batch at a time; write concurrency=..., or compute=curate.ActorPool(...)",
+    "max_restarts": _RETRIES,
+    "max_retries": _RETRIES,
+    "max_task_retries": _RETRIES,
+    "retry_exceptions": _RETRIES,
+    "parallelism": "files are split by their bytes, and tasks are as many as there are CPUs; leave it out",
+    "override_num_blocks": "files are split by their bytes; leave it out, or write .repartition(n) before a write",
+}
+"""By the name of the argument."""
+
+
+def instead_of_method(name: str) -> str:
+    """Returns what to write instead of a method of ray.data; empty for one that ray.data does not have, too.
+
+    >>> instead_of_method("copy")
+    'a dataset never changes; use it as it is'
+    """
+    return METHODS.get(name, "")
+
+
+def instead_of_argument(name: str) -> str:
+    """Returns what to write instead of an argument of ray.data; empty for one that ray.data does not have, too.
+
+    >>> instead_of_argument("udf_modifying_row_count")
+    'a function may always return any number of rows; leave it out'
+    """
+    return ARGUMENTS.get(name, "")
+
+
+def instead_of_compute(compute: Any) -> str:
+    """Returns what to write instead of what ray.data takes as `compute`: its strategies, or their names.
+
+    >>> instead_of_compute("actors")
+    'write compute=curate.ActorPool(size=2), or curate.ActorPool(min_size=1, max_size=8)'
+    """
+    kind = compute if isinstance(compute, str) else type(compute).__name__
+    if kind in ("tasks", "TaskPoolStrategy"):
+        return "leave it out: a function runs in the tasks that read, as many as there are CPUs"
+    sizes = [getattr(compute, name, None) for name in ("min_size", "max_size")]
+    if kind == "ActorPoolStrategy" and isinstance(sizes[0], int):
+        if sizes[0] == sizes[1]:
+            return f"write compute=curate.ActorPool(size={sizes[0]})"
+        most = f", max_size={sizes[1]}" if isinstance(sizes[1], int) else ""
+        return f"write compute=curate.ActorPool(min_size={sizes[0]}{most})"
+    return "write compute=curate.ActorPool(size=2), or curate.ActorPool(min_size=1, max_size=8)"
