@@ -27,6 +27,7 @@ from curate.observe.eta import format_range
 from curate.observe.job import NoJobError, quick_status, read_status
 from curate.observe.retries import shards_text
 from curate.observe.status import COMPLETE, STALLED, JobStatus
+from curate.observe.summary_text import dropped_text, rows_text
 from curate.storage.uris import is_local
 from curate.units import ellipsize, format_bytes, format_duration, json_line, plain_line
 
@@ -148,12 +149,8 @@ def _facts(status: JobStatus) -> Iterator[tuple[str, str]]:
     )
     rows = status.rows
     dropped = sorted(rows["dropped"].items(), key=lambda item: (-item[1], item[0]))
-    yield (
-        "rows",
-        f"{rows['in']:,} in + {rows['created']:,} created = {rows['out']:,} out "
-        f"+ {sum(rows['dropped'].values()):,} dropped + {rows['quarantined']:,} quarantined",
-    )
-    yield from _listed("dropped", (f"{n:,} {plain_line(reason)}" for reason, n in dropped), SHOWN_REASONS)
+    yield "rows", rows_text(rows)
+    yield from _listed("dropped", (dropped_text(one, n, labelled=True) for one, n in dropped), SHOWN_REASONS)
     for one in exchanges(status.stages) if status.state == COMPLETE else ():
         if one.rows_in != one.rows_out:
             yield "unequal", f"{plain_line(one.name)}: {one.rows_in:,} rows went in, {one.rows_out:,} came out"
@@ -199,7 +196,7 @@ def _operator(one: Mapping[str, Any]) -> str:
     rows = [f"{one[key]:,} rows {what}" for key, what in (("rows_in", "in"), ("rows_out", "out")) if one[key]]
     text = f"{ellipsize(one['name'], SHOWN_NAME)}: "
     text += f"{', '.join(rows)}; " if rows else ""
-    text += f"{format_duration(one['wall_s'])} at work, {format_duration(one['cpu_s'])} of it on a CPU"
+    text += f"{format_duration(one['wall_s'])} busy, {format_duration(one['cpu_s'])} of it on a CPU"
     if "actors" in one:
         actors = f"{one['actors']:,} {'actor' if one['actors'] == 1 else 'actors'}"
         text += f"; {actors} {100 * one['busy']:.0f} % busy, {one['queued']:,} calls queued"
@@ -208,7 +205,7 @@ def _operator(one: Mapping[str, Any]) -> str:
 
 def _failures(status: JobStatus) -> Iterator[tuple[str, str]]:
     texts = (
-        f"{one['count']:,} x {ellipsize(one['error'], SHOWN_CHARS)} (such as {plain_line(one['shard'])})"
+        f"{one['count']:,} x {ellipsize(one['error'], SHOWN_CHARS)} (for example {plain_line(one['shard'])})"
         for one in status.failures
     )
     yield from _listed("failed", texts, SHOWN_FAILURES)

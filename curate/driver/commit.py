@@ -84,12 +84,16 @@ def _drop(prepared: Prepared) -> None:
     todo, ledger = prepared.uncommitted, prepared.ledger
     log = get_logger(job=prepared.record.name)
     if todo.left:
-        log.warning("removing what was left of shards whose input was removed", objects=len(todo.left))
+        log.warning("removing leftovers of shards whose input no longer matches --input", objects=len(todo.left))
     for object in todo.left:
         _take_away(ledger, object)
     if todo.dropped is None:
         return
-    log.info("taking shards out whose input was removed", shards=len(todo.dropped), objects=len(todo.dropped_outputs))
+    log.info(
+        "taking out shards whose input no longer matches --input",
+        shards=len(todo.dropped),
+        objects=len(todo.dropped_outputs),
+    )
     if not ledger.append_plan(todo.dropped, prepared.listing):
         raise LostRaceError
     _retract(ledger, prepared.record.fingerprint, None)

@@ -64,8 +64,8 @@ def accepted_code(
         return ""
     if not options.accept_code_change:
         raise ConfigError(
-            f"the code of {record.name!r} changed (digest {recorded} there, {record.code_digest} here), but not its "
-            f"version, and {ledger.root} is unfinished: the outputs to come may not fit those that are there. "
+            f"the code of {record.name!r} changed (digest {recorded} before, {record.code_digest} now), but not its "
+            f"version, and {ledger.root} is unfinished: new outputs may not fit the existing ones. "
             "Go on with --accept-code-change, or raise `version` and start over with --overwrite."
         )
     return record.code_digest
@@ -75,7 +75,7 @@ def refuse_other_job(record: JobRecord, ledger: Ledger, job: Mapping[str, Any]) 
     """Raises ConfigError, with both sides of the difference, if `job` has another identity than `record`."""
     if job["fingerprint"] != record.fingerprint:
         raise ConfigError(
-            f"{ledger.root} holds the output of {job['job']!r} with another identity "
+            f"{ledger.root} already contains output of {job['job']!r} with another identity "
             f"({job['fingerprint']}, this one is {record.fingerprint}):\n"
             + identity_difference(job["identity"], dict(record.identity))
             + "\nRun with the old values, choose another --output, or replace what is there with --overwrite."
@@ -86,19 +86,21 @@ def identity_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> s
     """Returns both sides of every difference, one a line.
 
     >>> print(identity_difference({"version": "1", "a": 1}, {"version": "2", "a": 1}))
-      version: there '1', here '2'
+      version: made with '1', you asked for '2'
     """
     lines = []
     for key in sorted({*theirs, *ours}):
         there, here = theirs.get(key), ours.get(key)
         if isinstance(there, Mapping) and isinstance(here, Mapping):
             names = {name: (_shown(there, name), _shown(here, name)) for name in sorted({*there, *here})}
-            lines += [
-                f"  {key}.{name}: there {one}, here {other}" for name, (one, other) in names.items() if one != other
-            ]
+            lines += [_difference(f"{key}.{name}", *both) for name, both in names.items() if both[0] != both[1]]
         elif (shown := (_shown(theirs, key), _shown(ours, key)))[0] != shown[1]:
-            lines.append(f"  {key}: there {shown[0]}, here {shown[1]}")
+            lines.append(_difference(key, *shown))
     return "\n".join(lines)
+
+
+def _difference(name: str, theirs: str, ours: str) -> str:
+    return f"  {name}: made with {theirs}, you asked for {ours}"
 
 
 def _shown(values: Mapping[str, Any], key: str) -> str:

@@ -178,7 +178,7 @@ def _grow(prepared: Prepared) -> Any:
         changed = replan_changed(plan, inputs, growth, prepared.matched.done)
         rows += [changed] if changed is not None else []
         if growth.new:
-            get_logger(job=job.name).info("the plan grows", new_shards=len(rows[0]), planned_before=len(plan))
+            get_logger(job=job.name).info("new inputs found", shards_added=len(rows[0]), shards_before=len(plan))
     return pa.concat_tables(rows) if rows else None
 
 
@@ -210,7 +210,8 @@ def _failed(prepared: Prepared) -> Any:
     """Returns one boolean a shard: it failed when it was last run, and has no output."""
     if not prepared.listing.has_job:
         raise ConfigError(
-            f"--retry-failed: {prepared.output} holds no job, so nothing has failed there; run the job without it first"
+            f"--retry-failed: {prepared.output} has no curate job, so nothing has failed there; run the job without it "
+            "first"
         )
     return failed_now(prepared.ledger, prepared.listing, prepared.plan, prepared.matched)
 
@@ -238,7 +239,7 @@ def _warn(prepared: Prepared, options: RunOptions) -> None:
     warn_of_holes(prepared.holes, prepared.record.name)
     if len(prepared.stale):
         log.warning(
-            "inputs changed after their outputs were made; the outputs are stale and are kept",
+            "inputs changed since they were processed; their outputs are out of date and are kept",
             shards=len(prepared.stale),
             example=prepared.plan.shard_id(int(prepared.stale[0])),
             next=_next_for_stale(prepared, options),
@@ -288,12 +289,15 @@ def describe(prepared: Prepared, rivals: str = "") -> str:
     if prepared.uncommitted.dropped is not None:
         shards, objects = len(prepared.uncommitted.dropped), len(prepared.uncommitted.dropped_outputs)
         lines.append(
-            f"drop     {shards:,}: their input was removed; with {objects:,} objects made of them (--drop-removed)"
+            f"drop     {shards:,}: no --input matches their input any more; {objects:,} objects made of them go "
+            "(--drop-removed)"
         )
     if any(prepared.missing_inputs):
         lines.append(f"missing  {missing_text(*prepared.missing_inputs)}")
     if len(prepared.stale):
-        lines.append(f"stale    {len(prepared.stale):,}: their input changed; kept (--redo-stale replaces them)")
+        lines.append(
+            f"stale    {len(prepared.stale):,}: out of date, their input changed; kept (--redo-stale replaces them)"
+        )
     if prepared.uncommitted.stale:
         lines.append(f"redo     {len(prepared.uncommitted.stale):,}: stale, replaced by what their input is now")
     return "\n".join(lines)

@@ -71,7 +71,7 @@ def remove_job(
             ledger.store.delete(item.uri, item.generation)
     except GenerationMismatch as error:
         raise ConfigError(
-            f"another driver is at work on {ledger.root} after all ({error}); it was taken for gone. What is left of "
+            f"another driver is running on {ledger.root} after all ({error}); it was taken for gone. What is left of "
             "its output stays: stop it, and run this again"
         ) from error
 

@@ -427,6 +427,8 @@ class RunRecorder:
             self.prepared.incomplete_input,
             self.start_s,
             self.missing,
+            max(0, len(self.prepared.plan) - totals.job_done - (len(self.prepared.scope) - totals.done)),
+            self.options.restricted_by,
             0 if self.prepared.uncommitted.dropped is None else len(self.prepared.uncommitted.dropped),
         )
 

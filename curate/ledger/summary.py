@@ -100,6 +100,10 @@ class Summary:
     """Seconds, of `seconds`, that it took to start Ray, or to join a cluster; 0 where this process had done so."""
     missing: tuple[int, int] = (0, 0)
     """Inputs of earlier runs that this one was not given, and their shards, which are still part of the job."""
+    pending: int = 0
+    """Shards of the job that this run was not asked for, and that are not done."""
+    only: str = ""
+    """What restricted this run to a part of the job, as it is given: `--limit 3`."""
     dropped: int = 0
     """Shards that this run took out of the job, for their inputs were removed."""
 
@@ -134,6 +138,7 @@ class Summary:
             "start_seconds": round(self.start_seconds, 3),
             "storage_calls": self.calls.as_dict(),
             **({"missing_inputs": {"inputs": self.missing[0], "shards": self.missing[1]}} if any(self.missing) else {}),
+            **({"pending": {"shards": self.pending, "restricted_by": self.only}} if self.pending else {}),
             **({"dropped_shards": self.dropped} if self.dropped else {}),
             **({"incomplete_input": [dict(one) for one in self.incomplete_input]} if self.incomplete_input else {}),
             **staged_as_dict(self.stages),

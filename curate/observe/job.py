@@ -259,8 +259,8 @@ def _ledger(output: str) -> Ledger:
 
 def _no_job(ledger: Ledger, found: int) -> NoJobError:
     return NoJobError(
-        f"{ledger.root} holds no job: there is no {layout.JOB}"
-        + (f" beside {found:,} other objects" if found else "; nothing is there at all")
+        f"no curate job at {ledger.root} "
+        + (f"({found:,} other objects, but no {layout.JOB})" if found else "(there is nothing)")
         + ". Give the --output of a job, or list the known ones with: curate status"
     )
 

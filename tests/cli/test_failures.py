@@ -135,7 +135,7 @@ def test_no_job_is_exit_2(tmp_path: Path, curate: Curate) -> None:
     """With the next step."""
     shown = curate("failures", str(tmp_path))
     assert shown.code == 2
-    assert "holds no job" in shown.err
+    assert "no curate job" in shown.err
 
 
 def fail(root: str, lines: list[dict[str, Any]]) -> None:

@@ -149,10 +149,10 @@ def test_an_incomplete_job_is_exit_1_and_says_so(out: str, run: Run) -> None:
     assert code == 1
     assert text.splitlines()[0] == f"kept  incomplete  {out}"
     assert text.splitlines()[-1] == (
-        "next      all outputs are there, but no run ended with them: run the job again, which only closes it"
+        "next      all outputs are there, but no run has finished the job; run it again, which takes a moment"
     )
     next(Path(out).glob("s1.*")).unlink()
-    assert "next      1 output is to come: run the job again, it goes on where it stopped" in run("verify", out)[1]
+    assert "next      1 output is missing; run the job again to produce it" in run("verify", out)[1]
 
 
 def test_an_output_that_is_gone_is_made_anew(out: str, run: Run) -> None:
@@ -161,7 +161,7 @@ def test_an_output_that_is_gone_is_made_anew(out: str, run: Run) -> None:
         path.unlink()
     code, text, _ = run("verify", out)
     assert code == 1
-    assert text.splitlines()[-1] == "next      2 outputs are gone: run the job again, it goes on where it stopped"
+    assert text.splitlines()[-1] == "next      2 outputs are missing; run the job again to produce them"
 
 
 def test_a_job_that_is_at_work_is_let_go_on(root: str, run: Run) -> None:
@@ -173,7 +173,9 @@ def test_a_job_that_is_at_work_is_let_go_on(root: str, run: Run) -> None:
     ledger.store.replace(ledger.uri(layout.run_file(NEWER, "heartbeat.json")), orjson.dumps({**beat, "run_id": NEWER}))
     code, text, _ = run("verify", root)
     assert code == 1
-    assert text.splitlines()[-1] == "next      a run is at work: what is there is well; verify again when it has ended"
+    assert text.splitlines()[-1] == (
+        "next      a run is going on and its outputs so far are fine; verify again when it has ended"
+    )
 
 
 @pytest.mark.parametrize("command", ["verify", "head", "quarantine", "logs"])

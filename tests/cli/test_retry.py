@@ -87,7 +87,7 @@ class TestOption:
 
     def test_no_job(self, places: tuple[Path, Path], tmp_path: Path) -> None:
         """A slip in the output's name is not the beginning of a new job."""
-        with refusing("holds no job, so nothing has failed there"):
+        with refusing("has no curate job, so nothing has failed there"):
             run_job(Choosy(), places[0], tmp_path / "uot", retry_failed=True)
         assert not (tmp_path / "uot").exists()
 
@@ -167,7 +167,7 @@ class TestCommand:
         """Exit code 2, as for all that looks at jobs."""
         refused = curate("retry", str(tmp_path))
         assert refused.code == 2
-        assert "holds no job" in refused.err
+        assert "no curate job" in refused.err
 
 
 SCRIPT = """

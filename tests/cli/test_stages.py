@@ -93,7 +93,8 @@ class TestStatus:
             "shards    1 failed",
         ]
         assert (
-            f"failed    1 x ValueError: cannot take '07 of 0' before the sort (such as {place.map_of(failed)})" in lines
+            f"failed    1 x ValueError: cannot take '07 of 0' before the sort (for example {place.map_of(failed)})"
+            in lines
         )
         assert lines[-2:] == [
             f"next      curate failures {place.out}",
@@ -289,7 +290,7 @@ def test_an_interrupt_in_a_map_stage(place: Place, curate: Curate, monkeypatch: 
     first, last = ended.stages
     assert first.done == ended.done
     assert (first.state, last.state) == ("complete" if first.done == FILES else "interrupted", "waiting")
-    assert render(ended).endswith(f"Run it again to go on where it stopped; see: curate status {place.out}")
+    assert render(ended).endswith(f"Run it again to resume; see: curate status {place.out}")
     lines = curate("status", place.out).out.splitlines()
     assert lines[0] == f"ordered  interrupted  {place.out}"
     assert lines[-1] == "next      run the job again; it resumes"

@@ -120,9 +120,9 @@ def test_operators_of_a_job_at_work(tmp_path: Path, run: Callable[..., tuple[int
     _, out, _ = run("status", root)
     lines = out.splitlines()
     place = next(number for number, line in enumerate(lines) if line.startswith("operators"))
-    assert lines[place] == "operators read: 1,200 rows out; 1 min 15 s at work, 4.0 s of it on a CPU"
+    assert lines[place] == "operators read: 1,200 rows out; 1 min 15 s busy, 4.0 s of it on a CPU"
     assert lines[place + 1] == (
-        "          map(Model)\\x1b[31m: 1,200 rows in, 1,000 rows out; 1 min 15 s at work, 4.0 s of it on a CPU; 2 "
+        "          map(Model)\\x1b[31m: 1,200 rows in, 1,000 rows out; 1 min 15 s busy, 4.0 s of it on a CPU; 2 "
         "actors 97 % busy, 3 calls queued"
     )
     assert lines[place + 2].startswith("run ")
@@ -170,7 +170,7 @@ def test_a_person_sees_the_same(root: str, run: Callable[..., tuple[int, str, st
         "2 running, 3 pending, 1 failed\n",
         "2.0 shards/s, 20 rows/s, 1.95 KiB/s\n",
         "ETA       3-6 s\n",
-        "1 x ValueError: boom (such as s0000007)\n",
+        "1 x ValueError: boom (for example s0000007)\n",
         f"{RUN} running, last heartbeat ",
     ):
         assert text in out
@@ -184,7 +184,7 @@ def test_no_job_is_exit_2_with_the_next_step(
     code, out, err = run("status", root, *args)
     assert (code, out) == (2, "")
     assert err == (
-        f"error: {root} holds no job: there is no _curate/job.json; nothing is there at all. "
+        f"error: no curate job at {root} (there is nothing). "
         "Give the --output of a job, or list the known ones with: curate status\n"
     )
 
@@ -198,7 +198,8 @@ def test_something_else_than_a_job_is_told_apart_from_nothing(
         ledger.store.publish(ledger.uri(name), b"{}")
     code, _, err = run("status", root)
     assert code == 2
-    assert "beside 2 other objects" in err
+    assert "no curate job at" in err
+    assert "(2 other objects, but no _curate/job.json)" in err
 
 
 @pytest.mark.parametrize("bad", ["s3://bucket/x", "gs://", "gs:/bucket/x", ""])

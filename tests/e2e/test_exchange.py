@@ -151,8 +151,16 @@ def undone(bench: Bench, name: str, parts: set[str]) -> dict[str, int]:
 # Killed at every operation
 
 
-@pytest.mark.quick(1)
-@pytest.mark.parametrize("flags", [(), ("--shuffle",)])
+@pytest.mark.parametrize(
+    ("place", "flags"),
+    [
+        ("local", ()),
+        pytest.param("gcs", ("--shuffle",), marks=pytest.mark.slow),
+        pytest.param("local", ("--shuffle",), marks=[pytest.mark.slow, pytest.mark.nightly]),
+        pytest.param("gcs", (), marks=[pytest.mark.slow, pytest.mark.nightly]),
+    ],
+    indirect=["place"],
+)
 def test_killed_at_every_operation_and_run_again(
     place: Place, sweep: Sweep, tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
@@ -401,7 +409,7 @@ def test_a_second_driver_stops(local: Place, tmp_path: Path, what: str) -> None:
         wait_until(lambda: looks(bench.trace("out"))[what] > 0, "it begins")
         second = run(*bench.argv("out"))
         assert second.code == 2
-        assert "another driver is at work" in second.err
+        assert "another driver is running" in second.err
         assert "--allow-concurrent" in second.err
         third = run(*bench.argv("out", "--overwrite", "--again"))
         assert third.code == 2

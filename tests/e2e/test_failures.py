@@ -181,7 +181,7 @@ def test_a_refusal_after_the_start_lets_the_backend_go(bench: Bench) -> None:
             return started_s
 
     backend = Slow("none", ConfigError())
-    with pytest.raises(ConfigError, match=r"parameters\.short: there 25, here 20"):
+    with pytest.raises(ConfigError, match=r"parameters\.short: made with 25, you asked for 20"):
         bench.run(backend=backend)
     assert backend.calls == ["start", "close"]
 

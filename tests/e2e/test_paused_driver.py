@@ -143,7 +143,7 @@ class Scene:
             assert all("is the output of another job by now" in group.error for group in self.ended.failures)
         else:
             assert re.search(
-                "job.json was replaced while|another driver began on|is at work on|with another identity",
+                "job.json was replaced while|another driver began on|is running on|with another identity",
                 str(self.ended),
             )
 

@@ -426,7 +426,7 @@ class TestExitCodes:
         assert result.exit_code == 1
         assert "4 of 5 done, 1 failed" in result.stderr
         assert "1 x CorruptInput" in result.stderr
-        assert "(such as broken)" in result.stderr
+        assert "(for example broken)" in result.stderr
         assert "see: curate status" in result.stderr
 
     @pytest.mark.parametrize(
@@ -519,6 +519,19 @@ class TestScope:
         assert run().exit_code == 0
         assert sorted(outputs(tmp_path / "out")) == [f"{name}.parquet" for name in "abcd"]
         assert {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in before} == before
+
+    def test_the_summary_says_what_restricted_the_run(self, run: Run, source: Path) -> None:
+        """And how many shards are left: a run without it does them. Nothing of it is said of a job that is done."""
+        del source
+        assert (
+            "pending  2 other shards of this job: this run was restricted by --limit 2; run it"
+            in run("--limit", "2").stderr
+        )
+        found = json.loads(run("--limit", "1", "--sample", "50%", "--json").stdout)
+        assert found["pending"] == {"shards": found["pending"]["shards"], "restricted_by": "--limit 1 --sample 50%"}
+        assert 1 <= found["pending"]["shards"] <= 2
+        assert "pending" not in run().stderr
+        assert "pending" not in json.loads(run("--limit", "1", "--json").stdout)
 
     def test_sample_takes_the_same_ones_each_time_and_at_least_one(self, run: Run, tmp_path: Path) -> None:
         for k in range(40):

@@ -242,7 +242,7 @@ class TestIdentity:
     def test_another_output_is_another_job(self, source: Path, tmp_path: Path) -> None:
         """What is finished without it is not finished with it."""
         complete(run_job(Single(), source, tmp_path / "out"))
-        with refusing("sides: there nothing, here {'odd': None}"):
+        with refusing("sides: made with nothing, you asked for {'odd': None}"):
             run_job(Named(), source, tmp_path / "out")
 
     def test_schemas_that_are_declared_are_part_of_it(self) -> None:
