@@ -65,7 +65,9 @@ class ReadAs:
     """Height and width that images are brought to; None: each keeps its own."""
     image_mode: str = "RGB"
     include_paths: bool = False
-    """Whether rows of binary files and images have the column `path`."""
+    """Whether rows have the column `path`."""
+    partitions: Any = None
+    """The schema of the columns that rows have of their folders; None: none."""
 
     def identity(self) -> dict[str, Any]:
         """Returns what decides the bytes of an output, as JSON values."""
@@ -78,8 +80,10 @@ class ReadAs:
             said |= {"encoding": self.text_encoding, "drop_empty_lines": self.drop_empty_lines}
         if self.format is Format.IMAGE:
             said |= {"size": None if self.image_size is None else [*self.image_size], "mode": self.image_mode}
-        if self.format in (Format.BINARY, Format.IMAGE):
+        if self.include_paths or self.format in (Format.BINARY, Format.IMAGE):
             said["include_paths"] = self.include_paths
+        if self.partitions:
+            said["partitions"] = [[field.name, str(field.type)] for field in self.partitions]
         return said
 
 
