@@ -119,6 +119,7 @@ def read_csv(
     paths: Paths,
     *,
     delimiter: str = ",",
+    column_names: Sequence[str] | None = None,
     schema: pa.Schema | None = None,
     include_paths: bool = False,
     partitioning: str | None = "hive",
@@ -127,18 +128,23 @@ def read_csv(
 ) -> Dataset:
     """Returns the rows of CSV files with a header, plain or compressed; files called `.tsv` are taken, too.
 
-    `delimiter` is one character. Columns are found by their names: one that a file lacks is null; one that only
-    a later file has is refused, as in Parquet. Schema, bad rows, all other arguments and errors are as for `read_json`.
+    `delimiter` is one character. Of files without a header, `column_names` says what their columns are called, and the
+    first line is a row. Columns are found by their names: one that a file lacks is null; one that only a later file has
+    is refused, as in Parquet. Schema, bad rows, all other arguments and errors are as for `read_json`.
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.csv"
     >>> _ = path.write_text("n;text\\n1;a\\n")
     >>> curate.read_csv(path, delimiter=";").take_all()
     [{'n': 1, 'text': 'a'}]
+    >>> _ = path.write_text("1;a\\n2;b\\n")
+    >>> curate.read_csv(path, delimiter=";", column_names=["n", "text"]).take_all()
+    [{'n': 1, 'text': 'a'}, {'n': 2, 'text': 'b'}]
     """
     if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n' or ord(delimiter) > 127:
         raise ConfigError(f"read_csv(delimiter={delimiter!r}): expected one character of ASCII, no quote or line end")
-    how = ReadAs(Format.CSV, schema, delimiter=delimiter, include_paths=bool(include_paths))
+    names = None if column_names is None else _names_of(column_names)
+    how = ReadAs(Format.CSV, schema, delimiter=delimiter, column_names=names, include_paths=bool(include_paths))
     return _files("read_csv", Format.CSV, paths, how, num_cpus, allow_incomplete_input, partitioning)
 
 
@@ -341,6 +347,14 @@ def _of_tables(method: str, given: tuple[Any, ...]) -> Dataset:
         _refuse_twice(method, table.column_names)
     plain = tuple(table.replace_schema_metadata(None) for table in given)
     return Dataset(Scan(Tables(method, plain, plain[0].schema if plain else pa.schema([]))))
+
+
+def _names_of(column_names: Sequence[str]) -> tuple[str, ...]:
+    names = () if isinstance(column_names, str) else tuple(column_names)
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise ConfigError(f"read_csv(column_names={column_names!r}): expected a list of names, one for each column")
+    _refuse_twice("read_csv", names)
+    return names
 
 
 def _refuse_twice(method: str, names: Sequence[str]) -> None:

@@ -58,6 +58,8 @@ class ReadAs:
     """Whether all columns are read, and not a part that was pushed into the read."""
     delimiter: str = ","
     """Of CSV."""
+    column_names: tuple[str, ...] | None = None
+    """Of CSV without a header; None: the first line is one."""
     text_encoding: str = "utf-8"
     drop_empty_lines: bool = True
     """Of text."""
@@ -76,6 +78,7 @@ class ReadAs:
             said["schema"] = [[field.name, str(field.type), field.nullable] for field in self.schema]
         if self.format is Format.CSV:
             said["delimiter"] = self.delimiter
+            said |= {} if self.column_names is None else {"column_names": list(self.column_names)}
         if self.format is Format.TEXT:
             said |= {"encoding": self.text_encoding, "drop_empty_lines": self.drop_empty_lines}
         if self.format is Format.IMAGE:

@@ -100,7 +100,7 @@ def _sampled(
         case Format.JSONL:
             return sample_jsonl(store, object, encoding.codec, wanted)
         case Format.CSV:
-            return sample_csv(store, object, encoding.codec, wanted, "," if how is None else how.delimiter)
+            return sample_csv(store, object, encoding.codec, wanted, how)
         case Format.TEXT:
             return sample_text(object.uri, wanted)
         case Format.BINARY | Format.IMAGE:
