@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from curate.arrow.expressions import col, lit
     from curate.dataset.dataset import Dataset
     from curate.dataset.execute import Options
+    from curate.dataset.grouped import GroupedData
     from curate.dataset.read import (
         from_arrow,
         from_items,
@@ -44,6 +45,7 @@ _HOME = {
     "Asset": "curate.job",
     # rows without a job
     "Dataset": "curate.dataset.dataset",
+    "GroupedData": "curate.dataset.grouped",
     "ActorPool": "curate.pipeline.step",
     "Options": "curate.dataset.execute",
     "read_parquet": "curate.dataset.read",
@@ -80,6 +82,7 @@ __all__ = [
     "CurateError",
     "Dataset",
     "FileJob",
+    "GroupedData",
     "Job",
     "Options",
     "RetryLater",

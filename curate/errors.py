@@ -12,11 +12,23 @@ from collections.abc import Iterable
 
 
 class CurateError(Exception):
-    """Root of all errors that curate raises on purpose."""
+    """Root of all errors that curate raises on purpose.
+
+    >>> try:
+    ...     curate.range(3).select_columns(["nr"])
+    ... except curate.CurateError as error:
+    ...     print(type(error).__name__)
+    ConfigError
+    """
 
 
 class ConfigError(CurateError):
-    """The job cannot run as it was asked to; nothing was dispatched. Exit code 2."""
+    """The job cannot run as it was asked to; nothing was dispatched. Exit code 2.
+
+    >>> curate.range(3).select_columns(["nr"])
+    Traceback (most recent call last):
+    curate.errors.ConfigError: select_columns('nr'): there is no column 'nr'; there are 'id'
+    """
 
 
 class StorageError(CurateError):
@@ -28,16 +40,23 @@ class ObjectNotFound(StorageError):
 
 
 class DiskFull(StorageError):
-    """A file cannot be written: the disk, or the quota of who writes, is full."""
+    """A file cannot be written: the disk, or the quota of who writes, has no room for it."""
 
-    def __init__(self, uri: str, written: int | None, free: int) -> None:
-        """`written`: bytes of the file when that was found, those included that did not fit; None: not known."""
-        super().__init__(uri, written, free)
+    def __init__(self, uri: str, written: int | None, free: int, inodes: int | None = None) -> None:
+        """`written`: bytes of the file when that was found, those included that did not fit; None: not known.
+        `inodes`: files for which there is room; None: not known, or not limited."""
+        super().__init__(uri, written, free, inodes)
         self.uri = uri
         self.written = written
         self.free = free
+        self.inodes = inodes
 
     def __str__(self) -> str:
+        if self.inodes == 0:
+            return (
+                f"{self.uri} cannot be written: the file system takes no more files (0 inodes are free; {self.free:,} "
+                "bytes are); remove files there, or give another --output, and run again"
+            )
         needed = "" if self.written is None else f"this file needs {self.written:,} bytes or more, "
         return (
             f"{self.uri} cannot be written: the disk or its quota is full; free space and run again ({needed}"
@@ -71,12 +90,18 @@ class RetryLater(CurateError):
     quarantined.
 
     `process_file` is one call for a whole file, whose tables cannot be taken back: its shard is run again.
+
+    >>> raise curate.RetryLater(60, "HTTP 429")
+    Traceback (most recent call last):
+    curate.errors.RetryLater: run again in 60 s: HTTP 429
     """
 
     def __init__(self, after_s: float = 30.0, reason: str = "") -> None:
         super().__init__(after_s, reason)
         self.after_s = after_s
+        """How many seconds to wait at least."""
         self.reason = reason
+        """What is not there now; it is shown while the shard waits."""
 
     def __str__(self) -> str:
         return f"run again in {self.after_s:g} s{': ' if self.reason else ''}{self.reason}"
@@ -86,12 +111,22 @@ class BadRow(CurateError):
     """Raised by user code: a row of the batch at hand is bad; it is quarantined, the rest of the batch processed.
 
     `row` is its position in the batch; without it, curate finds out by processing parts of the batch.
+
+    >>> def checked(row):
+    ...     if row["id"] == 1:
+    ...         raise curate.BadRow("not a number that we like")
+    ...     return row
+    >>> checked({"id": 1})
+    Traceback (most recent call last):
+    curate.errors.BadRow: not a number that we like
     """
 
     def __init__(self, reason: str, row: int | None = None) -> None:
         super().__init__(reason, row)
         self.reason = reason
+        """Why it is bad; kept with the row in quarantine."""
         self.row = row
+        """Its position in the batch, from 0; None if that is not known."""
 
     def __str__(self) -> str:
         return self.reason
@@ -122,7 +157,12 @@ class ShardError(CurateError):
 
 
 class CorruptInput(ShardError):
-    """The input cannot be read: truncated gzip, a broken Parquet footer, an object that vanished or changed."""
+    """The input cannot be read: truncated gzip, a broken Parquet footer, an object that vanished or changed.
+
+    >>> raise curate.CorruptInput("the archive has no index")
+    Traceback (most recent call last):
+    curate.errors.CorruptInput: the archive has no index
+    """
 
 
 class WrongRecord(CorruptInput):

@@ -5,6 +5,7 @@ Standard output belongs to results (`--json`), so nothing is ever logged there.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import os
@@ -51,9 +52,21 @@ def configure() -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         # Looked up at each call: tests and progress displays replace sys.stderr. Beneath one that listens in, since
         # whoever listens has been told already.
-        logger_factory=lambda *_: structlog.PrintLogger(getattr(sys.stderr, "beneath", sys.stderr)),
+        logger_factory=lambda *_: _Printer(getattr(sys.stderr, "beneath", sys.stderr)),
         cache_logger_on_first_use=False,
     )
+
+
+class _Printer(structlog.PrintLogger):
+    """Prints events. A pipe or a terminal that was closed ends nobody's run."""
+
+    def msg(self, message: str) -> None:
+        """Prints one."""
+        with contextlib.suppress(OSError):
+            super().msg(message)
+
+    log = debug = info = warn = warning = msg
+    fatal = failure = err = error = critical = exception = msg
 
 
 def ensure_configured() -> None:

@@ -1,6 +1,6 @@
 # Sourced by the other scripts. Sets `root`, and makes `$root/.venv` hold what requirements.lock names and curate itself
 # (editable), unless it already does. Quick when there is nothing to do. `ensure_venv .venv-extras` does the same for the
-# environment of the tests that need the extra `embed`: what requirements-extras.lock names, and torch.
+# environment of the tests that need the extra `embed`: what scripts/requirements-extras.lock names, and torch.
 # shellcheck shell=bash
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -13,7 +13,7 @@ torch=torch==2.13.0
 _venv_identity() {
     local lock=requirements.lock
     if [ "$1" = .venv-extras ]; then
-        lock=requirements-extras.lock
+        lock=scripts/requirements-extras.lock
         echo "$torch"
     fi
     { sha256sum "$root/$lock" 2>/dev/null || shasum -a 256 "$root/$lock"; } | cut -d' ' -f1
@@ -48,7 +48,7 @@ _fill_venv() {
     if [ "$1" = .venv-extras ]; then
         # The lock names all that there is beside torch, so that nothing brings another torch.
         _pip_install "$1" --no-deps "$torch" &&
-            _pip_install "$1" --no-deps --require-hashes -r "$root/requirements-extras.lock"
+            _pip_install "$1" --no-deps --require-hashes -r "$root/scripts/requirements-extras.lock"
     else
         _pip_install "$1" --require-hashes -r "$root/requirements.lock"
     fi &&

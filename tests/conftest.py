@@ -4,6 +4,7 @@ of others is joined, nor one of these tests by others."""
 from __future__ import annotations
 
 import atexit
+import fcntl
 import importlib.util
 import os
 import shutil
@@ -18,7 +19,7 @@ import structlog
 from tests.support.examples import use_profile
 from tests.support.fakes import FakeClock
 from tests.support.ray_head import for_workers, ray_head
-from tests.support.sweeps import Mode, Sweep, mode_of, sweep_of
+from tests.support.sweeps import Mode, Sweep, mode_of, some_cases, sweep_of
 
 # Ray notes the address of a cluster there, and whoever has no other address joins it. Short: it holds sockets.
 os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
@@ -41,11 +42,17 @@ def pytest_configure(config: pytest.Config) -> None:
     use_profile(mode_of(config))
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skips what needs the extra `embed` where that is not installed; leaves out what is for the night."""
-    if mode_of(config) is not Mode.NIGHTLY and (nightly := [one for one in items if one.get_closest_marker("nightly")]):
-        items[:] = [one for one in items if one not in nightly]
-        config.hook.pytest_deselected(items=nightly)
+    """Skips what needs the extra `embed` where that is not installed; leaves out what is for the night, and of the
+    quick tests most cases of those that have many."""
+    mode = mode_of(config)
+    left_out = {one for one in items if mode is not Mode.NIGHTLY and one.get_closest_marker("nightly")}
+    if mode is Mode.QUICK:
+        left_out |= set(items) - set(some_cases(items))
+    if left_out:
+        items[:] = [one for one in items if one not in left_out]
+        config.hook.pytest_deselected(items=list(left_out))
     missing = [name for name in EXTRAS if importlib.util.find_spec(name) is None]
     if missing and not config.getoption("--extras"):
         reason = f"needs the extra `embed`, and there is no {missing[0]}: scripts/test --extras"
@@ -130,6 +137,15 @@ def _disk() -> Iterator[str]:
 def disk_path(_disk: str) -> Path:
     """An empty folder on a disk, also where that of a test is in memory (scripts/test)."""
     return Path(tempfile.mkdtemp(dir=_disk))
+
+
+@pytest.fixture
+def gigabytes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Of the tests that take gigabytes, or look at how many are taken, one runs at a time."""
+    # With pytest-xdist, the folder above is that of all processes.
+    with (tmp_path_factory.getbasetemp().parent / "gigabytes").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture

@@ -25,6 +25,12 @@ VARIES = re.compile(r"complete in|run +20|output |^toxicity +complete|█")
 """Lines of the console that hold times, paths, or a bar as wide as the terminal."""
 SECONDS = re.compile(r"\bin \d+\.\d+ s\b")
 
+NO_VARIABLES_OF_USERS = {"CURATE_FRESH_WORKER", "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "RAY_JOB_CONFIG_JSON_ENV_VAR"}
+"""Variables that curate itself sets, or Ray."""
+
+READS = r'environ(?:\.get\(|\.setdefault\(|\[)"(\w+)"|"(\w+)" in (?:os\.)?environ'
+"""How code looks at a variable that it names."""
+
 PARAMETERS = """
 import importlib, json, pathlib, sys
 from curate.job.job import Job
@@ -72,10 +78,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(home: Path, *command: str) -> str:
+    """Runs a command and returns what it printed: results, then logs and summaries."""
     environ = {**os.environ, "CURATE_HOME": str(home / "home"), "COLUMNS": "100"}
     found = subprocess.run(command, cwd=home, env=environ, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr
-    return found.stdout
+    return found.stdout + found.stderr
 
 
 def test_the_main_page_is_short() -> None:
@@ -110,6 +117,7 @@ def test_the_job_of_several_steps_runs(home: Path, monkeypatch: pytest.MonkeyPat
     assert books.dropped.keys() == {"short", "few words"}
 
 
+@pytest.mark.slow
 def test_the_job_is_a_program(home: Path) -> None:
     """The same module runs from the command line, with its parameter as an option."""
     (home / "shouting.py").write_text(blocks("python")[0])
@@ -207,6 +215,16 @@ def shown(default: object) -> str:
             return f"`{','.join(default)}`"
         case _:
             return str(default)
+
+
+def test_every_environment_variable_has_a_line() -> None:
+    """One table lists those that curate reads: no code looks at another one."""
+    text = "\n".join(path.read_text() for path in (ROOT / "curate").rglob("*.py"))
+    found = set(re.findall(r'"((?:CURATE|RAY|STORAGE)_[A-Z_]+)"', text))
+    read = {one for pair in re.findall(READS, text) for one in pair if one}
+    listed = [row[0].strip("`") for row in table_rows(section("infra/README.md", "Environment variables"))]
+    assert len(listed) == len(set(listed))
+    assert set(listed) == (found | read) - NO_VARIABLES_OF_USERS
 
 
 def test_what_the_page_says_of_ray_data_is_there() -> None:

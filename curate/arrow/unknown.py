@@ -67,3 +67,11 @@ def filled(type: pa.DataType, other: pa.DataType) -> pa.DataType:
     if is_list(type):
         return with_children(type, lambda one: filled(one, other.value_type))
     return type
+
+
+def fill_schema(schema: pa.Schema | None, other: pa.Schema | None) -> pa.Schema | None:
+    """Returns a schema with what its types do not tell taken from another one; that one, if there is none."""
+    if schema is None or other is None:
+        return other if schema is None else schema
+    types = {field.name: field.type for field in other}
+    return pa.schema([one.with_type(filled(one.type, types.get(one.name, one.type))) for one in schema])

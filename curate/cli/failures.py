@@ -99,8 +99,7 @@ def _group(console: Console, output: str, stage: StageFailures, group: Group) ->
     shards = "1 shard" if group.shards == 1 else f"{group.shards:,} shards"
     line(console, Text.assemble((shards, "bold red"), f", {tries}: {kinds}, last on {moment(group.last)} UTC"))
     _wrapped(console, ellipsize(example.get("error", ""), SHOWN_CHARS), "bold")
-    if group.signature.frame:
-        _wrapped(console, f"at {plain_line(group.signature.frame)}")
+    _own_line(console, example)
     if stage.text:
         _fact(console, "at", plain_line(stage.text))
     _fact(console, "shard", plain_line(shard))
@@ -136,10 +135,9 @@ def show_shard(output: str, shard_id: str, *, as_json: bool) -> int:
     _fact(console, "slice", _slice_text(shard))
     if not tries:
         line(console, Text("no try of it has failed"))
-    for number, failure in enumerate(tries):
+    for equal in _equal_tries(tries):
         line(console, Text())
-        following = tries[number + 1] if number + 1 < len(tries) else {}
-        _try(console, failure, shown=not _same_traceback(failure, following))
+        _tries(console, equal)
     if not found.matched.done[rank]:
         line(console, Text())
         _commands(console, root, shard_id)
@@ -152,26 +150,64 @@ def _commands(console: Console, root: str, shard_id: str) -> None:
     _fact(console, "retry", f"curate retry {_shell_word(root)}")
 
 
-def _try(console: Console, failure: Mapping[str, Any], *, shown: bool) -> None:
+def _equal_tries(tries: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Returns the tries in order, those together that follow one another in a run and failed of the very same."""
+    found: list[list[Mapping[str, Any]]] = []
+    for one in tries:
+        alike = found and all(found[-1][-1].get(name) == one.get(name) for name in _SAME)
+        if alike:
+            found[-1].append(one)
+        else:
+            found.append([one])
+    return found
+
+
+_SAME = ("run_id", "kind", "error", "traceback")
+
+
+def _tries(console: Console, equal: Sequence[Mapping[str, Any]]) -> None:
+    """Prints tries that failed of the same: where the last one ran, the job's own line, then the whole traceback."""
+    failure = equal[-1]
     means = {Outcome.FAILED: "given up", Outcome.RETRY: "tried again"}.get(failure["outcome"], "another copy of it ran")
     kind = str(failure.get("kind", "")).replace("_", " ")
-    line(console, Text.assemble((f"try {failure['attempt']}", "bold"), f": {kind}, {means}"))
+    heading = f"try {failure['attempt']}" if len(equal) == 1 else f"{len(equal):,} tries, the same error"
+    line(console, Text.assemble((heading, "bold"), f": {kind}, {means}"))
     _fact(console, "run", f"{failure['run_id']}, task {failure['task']}, {moment(failure['time'])} UTC")
     if where := _where(failure):
         _fact(console, "where", where)
     _wrapped(console, ellipsize(failure.get("error", ""), SHOWN_CHARS), "red")
-    traceback = failure.get("traceback", "")
-    if traceback and not shown:
-        line(console, Text(f"{INDENT}(the next try has the same traceback)", "dim"))
-    elif traceback:
+    _own_line(console, failure)
+    if traceback := failure.get("traceback", ""):
         if "as" in failure:
             line(console, Text(f"{INDENT}(the traceback of {plain_line(failure['as'])}, which failed alike)", "dim"))
         for one in traceback.rstrip().splitlines():
             line(console, Text(f"{INDENT}{visible(one)}"))
 
 
-def _same_traceback(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return bool(other) and bool(one.get("traceback")) and one.get("traceback") == other.get("traceback")
+def _own_line(console: Console, failure: Mapping[str, Any]) -> None:
+    """Prints the innermost line of the job's own code, if any: not curate's, Ray's or a library's."""
+    frame = str(failure.get("frame", ""))
+    if not frame:
+        return
+    _wrapped(console, f"at {plain_line(frame)}", "bold")
+    if code := own_code(frame, str(failure.get("traceback", ""))):
+        line(console, Text(f"{INDENT}{INDENT}{plain_line(code)}"))
+
+
+def own_code(frame: str, traceback: str) -> str:
+    """Returns the line of code of a frame, as a traceback shows it; empty if it does not.
+
+    >>> shown = 'Traceback:\\n  File "/home/a/jobs/x.py", line 3, in f\\n    raise ValueError(a)\\nValueError: 1'
+    >>> own_code("jobs/x.py:3 in f", shown)
+    'raise ValueError(a)'
+    """
+    place, _, function = frame.rpartition(" in ")
+    path, _, number = place.rpartition(":")
+    lines = traceback.splitlines()
+    for at, one in reversed(list(enumerate(lines[:-1]))):
+        if one.endswith(f'{path}", line {number}, in {function}') and lines[at + 1].startswith("    "):
+            return lines[at + 1].strip()
+    return ""
 
 
 def _where(failure: Mapping[str, Any]) -> str:

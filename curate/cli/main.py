@@ -62,6 +62,21 @@ def status(output: str | None, as_json: bool, watch: bool) -> None:
     sys.exit(show_job(output, SystemClock(), as_json=as_json, watch_s=watch_s))
 
 
+@cli.command(short_help="Take a job off the list of known jobs.")
+@click.argument("output")
+def forget(output: str) -> None:
+    """Takes the job that writes to OUTPUT off the list that `curate status` shows. Its output and ledger stay.
+
+    The next run of the job puts it on the list again.
+    """
+    from curate import log
+    from curate.observe import registry
+
+    log.configure()
+    registry.forget(output)
+    click.echo(f"{output} is no longer listed; its files were not touched", err=True)
+
+
 @cli.command(short_help="What failed, grouped by reason.")
 @click.argument("output")
 @click.option("--shard", metavar="ID", help="Show one shard whole: every try, with the traceback.")
@@ -83,14 +98,15 @@ def failures(output: str, shard: str | None, everything: bool, as_json: bool) ->
 @click.option("--job", "script", metavar="PATH", help="Where the job's file is now, if not where it was run from.")
 @click.option("--backend", type=click.Choice(["ray", "inline"]), help="Where tasks run; by default as in the last run.")
 @click.option("--accept-code-change", is_flag=True, help="Go on although the code changed under the same version.")
-@click.option("--allow-concurrent", is_flag=True, help="Run although another driver is at work on OUTPUT, and help it.")
+@click.option("--allow-concurrent", is_flag=True, help="Run alongside another process that is already writing OUTPUT.")
 @click.option("--max-failed-shards", metavar="N|P%", help="Stop, with exit code 3, when more shards have failed.")
 @click.option("--dry-run", "dry", is_flag=True, help="Say what would run; run and write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def retry(output: str, **options: Any) -> None:
     """Runs the shards that have failed of the job that writes to OUTPUT again, and nothing else.
 
-    The job is made as its last run was: from its file, with its parameters and inputs. Exit codes are those of a job.
+    The job is made as its last run was: from its file, with its parameters and inputs, but without its --limit and
+    --sample. Shards that were never tried stay pending: run the job itself for those. Exit codes are those of a job.
     """
     from curate.cli.retry import retry
 

@@ -8,14 +8,18 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
+import pyarrow.compute as pc
 from rich.console import Console
 from rich.text import Text
 
 from curate.cli.table import print_table
 from curate.cli.terminal import fact, line
+from curate.errors import ConfigError
+from curate.formats.encoding import Format, detect
 from curate.formats.quarantine import Quarantined
 from curate.observe.browse import quarantined
 from curate.observe.job import FoundJob, find_job, find_shard, find_stages
+from curate.tasks.shard import Shard, SliceKind
 from curate.units import ellipsize, json_line, plain_line
 
 SHOWN_REASONS = 20
@@ -36,7 +40,7 @@ def show_quarantine(
     chosen = _chosen(_rows(found, shard), reason)
     if as_json:
         for shard_id, row in itertools.islice(chosen, most):
-            click.echo(json_line(_as_dict(shard_id, row)))
+            click.echo(json_line(_as_dict(found, shard_id, row)))
         return 0
     reasons: Counter[str] = Counter()
     shards, last = 0, ""
@@ -45,7 +49,8 @@ def show_quarantine(
         shards, last = shards + (shard_id != last), shard_id
         reasons[row.reason if row.reason in reasons or len(reasons) < MOST_REASONS else OTHER_REASONS] += 1
         if most is None or len(first) < most:
-            first.append(_as_dict(shard_id, row))
+            shard_of = _shard(found, shard_id)
+            first.append(_as_dict(found, shard_id, row) | {"at": input_position(shard_of, row.line)})
     console = Console(highlight=False)
     line(console, Text.assemble((plain_line(found.job["job"]), "bold"), f"  {plain_line(found.ledger.root)}"))
     total = reasons.total()
@@ -57,7 +62,7 @@ def show_quarantine(
         fact(console, "", Text(f"... and {len(reasons) - SHOWN_REASONS:,} more"))
     if first:
         line(console, Text())
-        print_table(console, ["shard", "line", "reason", "row"], first)
+        print_table(console, ["shard", "at", "reason", "row"], first)
     if first and total > len(first):
         line(console, Text(f"... and {total - len(first):,} more: -n {total}, or --json"))
     return 0
@@ -80,6 +85,42 @@ def _chosen(rows: Iterable[tuple[str, Quarantined]], reason: str | None) -> Iter
     return ((shard_id, row) for shard_id, row in rows if wanted in row.reason.casefold())
 
 
-def _as_dict(shard_id: str, row: Quarantined) -> dict[str, Any]:
+def _as_dict(found: FoundJob, shard_id: str, row: Quarantined) -> dict[str, Any]:
     name = "row_base64" if row.is_base64 else "row"
-    return {"shard": shard_id, "line": row.line, "reason": row.reason, name: row.row}
+    shard = _shard(found, shard_id)
+    where: dict[str, Any] = {} if shard is None else {"input": shard.uri}
+    if shard is not None and shard.kind is not SliceKind.WHOLE:
+        where["slice"] = {"kind": shard.kind.value, "start": shard.start, "stop": shard.stop}
+    return {"shard": shard_id, **where, "line": row.line or None, "reason": row.reason, name: row.row}
+
+
+def _shard(found: FoundJob, shard_id: str) -> Shard | None:
+    """Returns a shard of the job's last stage; None for one of a stage before it."""
+    rank = pc.index(found.plan.ids, shard_id).as_py()
+    return found.plan.shard(rank) if rank >= 0 else None
+
+
+def input_position(shard: Shard | None, line: int) -> str:
+    """Returns where a row was in its input; empty where that is unknown: of what the job's own code set aside.
+
+    A slice of a file is counted from its own beginning.
+
+    >>> part = Shard("a.part-00001", "/in/a.csv", SliceKind.BYTES, 4096, 8192, 4096, 9000, "1")
+    >>> input_position(part, 3), input_position(Shard("a", "/in/a.jsonl", SliceKind.WHOLE, 0, 0, 9, 9, "1"), 12)
+    ('row 3 from byte 4,096', 'line 12')
+    """
+    if not line:
+        return ""
+    start = ""
+    if shard is not None and shard.kind is not SliceKind.WHOLE:
+        start = f" from {'byte' if shard.kind is SliceKind.BYTES else 'row group'} {shard.start:,}"
+    return f"{_counted(shard)} {line:,}{start}"
+
+
+def _counted(shard: Shard | None) -> str:
+    """Returns what positions in an input count: lines, or rows where a row is not always a line."""
+    try:
+        by_row = shard is not None and detect(shard.uri).format in (Format.PARQUET, Format.CSV)
+    except ConfigError:
+        return "line"
+    return "row" if by_row else "line"

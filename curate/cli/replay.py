@@ -20,11 +20,12 @@ from curate.clock import SystemClock
 from curate.driver.options import RunOptions, resolve_output
 from curate.driver.replay import Replayed, frames_below, replay, users_traceback
 from curate.graph.dry import as_run
-from curate.job.command import stdout_to_stderr
 from curate.job.locate import locate, recorded_run
+from curate.job.streams import end_stdout, stdout_to_stderr
 from curate.ledger.stages import LAST
 from curate.observe.failures import StageFailures, read_shard
 from curate.observe.job import find_job
+from curate.observe.summary_text import dropped_text, rows_text
 from curate.tasks.failure import Failure, FailureKind
 from curate.units import format_bytes, format_duration, json_line, plain_line
 
@@ -60,6 +61,7 @@ def show_replay(
         return EXIT_INTERRUPTED
     if as_json:
         click.echo(json_line(_as_dict(root, stage, replayed), default=str))
+        end_stdout()
     else:
         _render(Console(highlight=False), root, stage, replayed)
     if debug and replayed.record.failure is not None:
@@ -139,17 +141,9 @@ def _published(replayed: Replayed) -> str:
 
 def _books(console: Console, record: Any) -> None:
     rows = record.books.rows()
-    gone = sum(rows["dropped"].values())
-    fact(
-        console,
-        "rows",
-        Text(
-            f"{rows['in']:,} in + {rows['created']:,} created = {rows['out']:,} out + {gone:,} dropped "
-            f"+ {rows['quarantined']:,} quarantined"
-        ),
-    )
+    fact(console, "rows", Text(rows_text(rows)))
     for reason, n in rows["dropped"].items():
-        fact(console, "dropped", Text(f"{n:,} {plain_line(reason)}"))
+        fact(console, "dropped", Text(dropped_text(reason, n, labelled=True)))
     for counter, n in record.books.sorted_counters().items():
         fact(console, "counter", Text(f"{plain_line(counter)} = {n:,}"))
     fact(console, "bytes", Text(f"{format_bytes(record.bytes_out)} out"))

@@ -64,7 +64,7 @@ def retry(
         try:
             return execute(make, as_json=as_json, dry=dry)
         except _NothingFailed as nothing:
-            click.echo(str(nothing))
+            click.echo(str(nothing), err=True)
             return EXIT_OK
 
 

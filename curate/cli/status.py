@@ -27,6 +27,7 @@ from curate.observe.eta import format_range
 from curate.observe.job import NoJobError, quick_status, read_status
 from curate.observe.retries import shards_text
 from curate.observe.status import COMPLETE, STALLED, JobStatus
+from curate.observe.summary_text import dropped_text, rows_text
 from curate.storage.uris import is_local
 from curate.units import ellipsize, format_bytes, format_duration, json_line, plain_line
 
@@ -122,15 +123,17 @@ def _render(console: Console, status: JobStatus, now: float) -> None:
         fact(console, label, Text(value), "red")
     for number, run in enumerate(status.runs[:SHOWN_RUNS]):
         ago = f"{format_duration(max(0.0, now - run.updated))} ago"
-        if run.state in (RUNNING, STALLED):
-            ago = f"heard of {ago} from {plain_line(run.host)}, process {run.pid}"
+        if run.gone:
+            ago = f"process {run.pid} on {plain_line(run.host)} is gone; last heartbeat {ago}"
+        elif run.state in (RUNNING, STALLED):
+            ago = f"last heartbeat {ago} on {plain_line(run.host)}, process {run.pid}"
         fact(console, "" if number else "run", Text.assemble(f"{run.run_id} ", _state(run.state), f", {ago}"))
     more = len(status.runs[SHOWN_RUNS:]) + status.earlier_runs
     if more:
         fact(console, "", Text(f"... and {more:,} earlier"))
     if status.state in FAILED:
         # In a line of its own, to be copied.
-        line(console, Text(f"{'next':<{LABEL_COLUMNS}}curate failures {shlex.quote(plain_line(status.output))}"))
+        line(console, Text(f"{'next':<{LABEL_COLUMNS}}curate failures {_word(status.output)}"))
     if hint := _next(status):
         fact(console, "" if status.state in FAILED else "next", Text(hint))
 
@@ -146,12 +149,8 @@ def _facts(status: JobStatus) -> Iterator[tuple[str, str]]:
     )
     rows = status.rows
     dropped = sorted(rows["dropped"].items(), key=lambda item: (-item[1], item[0]))
-    yield (
-        "rows",
-        f"{rows['in']:,} in + {rows['created']:,} created = {rows['out']:,} out "
-        f"+ {sum(rows['dropped'].values()):,} dropped + {rows['quarantined']:,} quarantined",
-    )
-    yield from _listed("dropped", (f"{n:,} {plain_line(reason)}" for reason, n in dropped), SHOWN_REASONS)
+    yield "rows", rows_text(rows)
+    yield from _listed("dropped", (dropped_text(one, n, labelled=True) for one, n in dropped), SHOWN_REASONS)
     for one in exchanges(status.stages) if status.state == COMPLETE else ():
         if one.rows_in != one.rows_out:
             yield "unequal", f"{plain_line(one.name)}: {one.rows_in:,} rows went in, {one.rows_out:,} came out"
@@ -197,7 +196,7 @@ def _operator(one: Mapping[str, Any]) -> str:
     rows = [f"{one[key]:,} rows {what}" for key, what in (("rows_in", "in"), ("rows_out", "out")) if one[key]]
     text = f"{ellipsize(one['name'], SHOWN_NAME)}: "
     text += f"{', '.join(rows)}; " if rows else ""
-    text += f"{format_duration(one['wall_s'])} at work, {format_duration(one['cpu_s'])} of it on a CPU"
+    text += f"{format_duration(one['wall_s'])} busy, {format_duration(one['cpu_s'])} of it on a CPU"
     if "actors" in one:
         actors = f"{one['actors']:,} {'actor' if one['actors'] == 1 else 'actors'}"
         text += f"; {actors} {100 * one['busy']:.0f} % busy, {one['queued']:,} calls queued"
@@ -206,7 +205,7 @@ def _operator(one: Mapping[str, Any]) -> str:
 
 def _failures(status: JobStatus) -> Iterator[tuple[str, str]]:
     texts = (
-        f"{one['count']:,} x {ellipsize(one['error'], SHOWN_CHARS)} (such as {plain_line(one['shard'])})"
+        f"{one['count']:,} x {ellipsize(one['error'], SHOWN_CHARS)} (for example {plain_line(one['shard'])})"
         for one in status.failures
     )
     yield from _listed("failed", texts, SHOWN_FAILURES)
@@ -223,13 +222,12 @@ def _listed(label: str, texts: Iterable[str], most: int) -> Iterator[tuple[str, 
 
 def _next(status: JobStatus) -> str:
     """Returns what to do now, if anything."""
-    if status.state == STALLED:
-        run = status.runs[0]
-        return f"if process {run.pid} on {plain_line(run.host)} is gone, run the job again: it goes on where it stopped"
+    if status.state == STALLED and not (run := status.runs[0]).gone:
+        return f"if process {run.pid} on {plain_line(run.host)} is gone, run the job again; it resumes"
     if status.state in FAILED:
-        return "mend the cause and run the job again: what is done is skipped"
-    if status.state in ("interrupted", "pending"):
-        return "run the job again: it goes on where it stopped"
+        return "fix the cause and run the job again; finished shards are skipped"
+    if status.state in (STALLED, "interrupted", "pending"):
+        return "run the job again; it resumes"
     return ""
 
 
@@ -310,6 +308,10 @@ def _render_all(console: Console, found: list[tuple[dict[str, Any], JobStatus | 
     for _, job in found:
         if isinstance(job, CurateError) and not isinstance(job, NoJobError):
             line(console, Text.assemble(("unreachable: ", "red"), plain_line(str(job))))
+    gone = [entry["output"] for entry, job in found if isinstance(job, NoJobError)]
+    if gone:
+        what = "1 output was" if len(gone) == 1 else f"{len(gone):,} outputs were"
+        line(console, Text(f"{what} removed; shorten this list with: curate forget {_word(gone[-1])}"))
 
 
 # Lines
@@ -332,6 +334,11 @@ def _number(value: float | None) -> str:
 
 def _state(state: str) -> tuple[str, str]:
     return state, COLOURS.get(state, "")
+
+
+def _word(text: str) -> str:
+    """Returns a word as a shell takes it."""
+    return shlex.quote(plain_line(text))
 
 
 def _time(seconds: float) -> str:

@@ -13,6 +13,7 @@ from curate.cli.terminal import fact, line
 from curate.clock import Clock
 from curate.ledger.heartbeat import RUNNING
 from curate.observe.job import read_status
+from curate.observe.summary_text import rows_text
 from curate.observe.verify import DAMAGED, INCOMPLETE, KINDS, OK, VerifyReport, verify
 from curate.units import ellipsize, format_bytes, json_line, plain_line
 
@@ -65,15 +66,7 @@ def _render(console: Console, report: VerifyReport, *, at_work: bool) -> None:
     for number, one in enumerate(report.stages):
         told = f"{ellipsize(one.job, SHOWN_NAME)}: {one.read:,} of {one.shards:,} read, {format_bytes(one.size_bytes)}"
         fact(console, "" if number else "stages", Text(told))
-    rows = report.books
-    fact(
-        console,
-        "rows",
-        Text(
-            f"{rows.rows_in:,} in + {rows.created:,} created = {rows.rows_out:,} out "
-            f"+ {sum(rows.dropped.values()):,} dropped + {rows.quarantined:,} quarantined"
-        ),
-    )
+    fact(console, "rows", Text(rows_text(report.books.rows())))
     for kind, text in KINDS.items():
         if report.counts[kind]:
             line(console, Text.assemble((f"{kind:<10}", "red"), f"{text}: {report.counts[kind]:,}"))
@@ -94,14 +87,14 @@ def _findings(report: VerifyReport, kind: str) -> Iterator[str]:
 def _next(report: VerifyReport, *, at_work: bool) -> str:
     """Returns what to do now, if anything."""
     if report.counts.keys() & {"damaged", "record", "schema", "rows", "books"}:
-        return "remove the outputs that are named and run the job again: it makes them anew, and nothing else"
+        return "remove the outputs that are named and run the job again; it makes only those again"
     if at_work:
-        return "a run is at work: what is there is well; verify again when it has ended"
+        return "a run is going on and its outputs so far are fine; verify again when it has ended"
     if report.absent:
-        missing = "1 output is" if report.absent == 1 else f"{report.absent:,} outputs are"
-        return f"{missing} {'gone' if report.closed else 'to come'}: run the job again, it goes on where it stopped"
+        missing, them = ("1 output is", "it") if report.absent == 1 else (f"{report.absent:,} outputs are", "them")
+        return f"{missing} missing; run the job again to produce {them}"
     if report.state == INCOMPLETE and not report.shards and report.stages:
-        return "the last stage has not begun: run the job again, it goes on where it stopped"
+        return "the last stage has not begun; run the job again, it resumes"
     if report.state == INCOMPLETE:
-        return "all outputs are there, but no run ended with them: run the job again, which only closes it"
+        return "all outputs are there, but no run has finished the job; run it again, which takes a moment"
     return ""

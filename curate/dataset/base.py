@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
@@ -19,11 +20,10 @@ from curate.errors import ConfigError, did_you_mean
 from curate.exchange.protocol import Exchange
 from curate.operators.protocol import Operator
 from curate.operators.ray_data import instead_of_method
-from curate.plan import explain as plan_explain
-from curate.plan import physical
-from curate.plan.explain import chain_text, explain_logical
+from curate.plan.explain import chain_text, explain_logical, explain_physical
 from curate.plan.nodes import Apply, Exchanged, Limit, Plan, Scan, Union, name_of, schema_of, sources_of, walk
-from curate.plan.physical import through_files
+from curate.plan.physical import End, Physical, lower, lower_stage, unpaced
+from curate.plan.rewrites import seeded
 from curate.sources.protocol import FileListing
 from curate.streaming.prefetch import Stopped, never_stopped
 from curate.units import format_count
@@ -73,9 +73,9 @@ class Base:
         if found is None:
             # Not the first row alone: of what type the values of a batch are, all of them tell. Where they do not, the
             # batches that follow do.
-            batch = self._first(lambda plan: physical.unpaced(physical.lower(Limit(plan, 1))))
+            batch = self._first(lambda plan: unpaced(_consumed(Limit(plan, 1))))
             if batch is None or not all(is_known(field.type) for field in batch.schema):
-                batch = self._first(physical.lower)
+                batch = self._first(_consumed)
             found = (self._blank() if batch is None else batch).schema
         return found
 
@@ -152,13 +152,13 @@ class Base:
                 gives at most 1 rows of a piece; reads as many first, and more only if those are not enough
                 fused: filter((id > 2))
         """
-        consumed = list(plan_explain.explain_physical(physical.lower(self._plan), 1))
+        consumed = list(explain_physical(_consumed(self._plan), 1))
         told = ["logical", *explain_logical(self._plan, 1), "physical", *consumed]
         # What a write refuses is none of a consumer's business.
         with suppress(ConfigError):
-            if (plan := through_files(self._plan)) is not None:
-                written = list(plan_explain.explain_physical(physical.lower(plan), 1))
-                told += ["written", *written] if written != consumed else []
+            lowered = lower_stage(self._plan, End.FILES)
+            written = list(explain_physical(lowered, 1))
+            told += ["written", *written] if lowered.upstream and written != consumed else []
         return "\n".join(told)
 
     def stats(self) -> str:
@@ -206,9 +206,9 @@ class Base:
         object.__setattr__(other, "_ran", ran or self._ran)
         return other
 
-    def _first(self, lower: Callable[[Plan], physical.Physical]) -> pa.Table | None:
+    def _first(self, lowered: Callable[[Plan], Physical]) -> pa.Table | None:
         """Returns the first block of what runs for this dataset; None if there are no rows."""
-        stream = self._run(lower)
+        stream = self._run(lowered)
         first: pa.Table | None = next(stream, None)
         stream.close()
         return first
@@ -219,23 +219,29 @@ class Base:
 
     def _blank(self) -> pa.Table:
         """Returns a table without rows, once it was run and there were none."""
-        return blank_of(self._plan, physical.lower(self._plan), self._ran.last)
+        return blank_of(self._plan, _consumed(self._plan), self._ran.last)
 
     def _blocks(self, stopped: Stopped = never_stopped) -> Any:
-        return self._run(physical.lower, stopped)
+        return self._run(_consumed, stopped)
 
     def _blocks_of(self, plan: Plan) -> Any:
         """Returns the blocks of another plan, run as this one is."""
         return self._then(plan)._blocks()
 
-    def _run(self, lower: Callable[[Plan], physical.Physical], stopped: Stopped = never_stopped) -> Any:
+    def _run(self, lowered: Callable[[Plan], Physical], stopped: Stopped = never_stopped) -> Any:
         run = self._ran.begin()
 
         def made() -> Iterator[pa.Table]:
             plan = unions_settled(self._plan, lambda part: self._with(part).schema())
-            yield from blocks(lower(plan), self._how, stopped, run=run)
+            # One seed for all that lack one, as where they are written.
+            physical = lowered(seeded(plan, secrets.randbits(63)))
+            yield from blocks(physical, self._how, stopped, run=run)
 
         return with_progress(made(), run)
+
+
+def _consumed(plan: Plan) -> Physical:
+    return lower(plan, End.BLOCKS)
 
 
 def column_names(method: str, cols: str | Sequence[str]) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from typing import cast
 import pyarrow as pa
 
 from curate.arrow.batches import first_rows
+from curate.arrow.unknown import fill_schema
 from curate.clock import SystemClock
 from curate.dataset.stats import LastRun, RunStats
 from curate.driver.options import RunOptions
@@ -27,10 +27,9 @@ from curate.operators.protocol import Operator
 from curate.pipeline.pipeline import Pipeline, ShardContext, in_order
 from curate.pipeline.retry_later import wait_between
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
-from curate.plan.nodes import Checkpoint, Marked, Plan, known_row_count, may_be_incomplete
-from curate.plan.physical import First, FromStages, Joined, Local, Physical, Tasks, ZipRows, are_alike, cpus_of
+from curate.plan.nodes import Checkpoint, known_row_count, may_be_incomplete
+from curate.plan.physical import First, Joined, Local, Physical, StagePlan, ZipRows, are_alike, cpus_of
 from curate.plan.pushdown import fuse
-from curate.plan.rewrites import seeded
 from curate.plan.stages import reader_of
 from curate.runtime.backends import BACKENDS, make_backend
 from curate.runtime.protocol import Resources
@@ -38,11 +37,11 @@ from curate.sources.files import files
 from curate.sources.protocol import Projection
 from curate.sources.shards import SourceRows
 from curate.stage.fusion import FusedScan
-from curate.stage.spec import MEMORY_BUDGET, StageSpec, Upstream
+from curate.stage.stage import MEMORY_BUDGET, Stage, Upstream
 from curate.streaming.engine import STREAM_POLICY, stream_blocks
 from curate.streaming.prefetch import Stopped, never_stopped
 from curate.streaming.program import StreamProgram, ranked_pieces
-from curate.streaming.settling import declared_schema, typed_as, with_one_schema, without_piece
+from curate.streaming.settling import declared_schema, with_one_schema, without_piece
 from curate.tasks.failure import ShardWaits
 
 
@@ -51,6 +50,9 @@ class Options:
     """The few things of a dataset that are tuned; none changes a row, or a byte that is written.
 
     Raises ConfigError for a backend that there is not, and sizes below 1.
+
+    >>> curate.range(3).using(curate.Options(block_bytes=1 << 20)).take(1)
+    [{'id': 0}]
     """
 
     backend: str | None = None
@@ -81,32 +83,16 @@ def blocks(
     """
     run = run or RunStats()
     match physical:
-        case Tasks(fusions):
-            backend = make_backend(how.backend or "inline")
-            run.fusions = fusions
-            try:
-                program = StreamProgram(fusions, how.block_bytes)
-                cpus = cpus_of(fusions)
-                # Tasks that stand still keep their CPUs: those of one stream must leave some to the others, always.
-                run.started(backend.start(Resources(cpus / share), program.pools))
-                slots = max(1, backend.slots())
-                most = max(1, slots // share) if share > 1 else None
-                budget = max(1, (how.memory_budget or MEMORY_BUDGET) // share)
-                program.budget_bytes = max(1, budget // slots)
-                stream = stream_blocks(
-                    program,
-                    ranked_pieces(fusions),
-                    backend,
-                    budget_bytes=budget,
-                    policy=replace(STREAM_POLICY, max_in_flight=most),
-                    stopped=stopped,
-                    gauges=run.stream(program.chains(), inline=backend.name == "inline"),
-                )
-                with closing(cast(Generator[pa.Table], stream)):
-                    there = map(in_one_order(), with_rows(stream, run))
-                    yield from with_one_schema(there) if _settles(fusions) else without_piece(there)
-            finally:
-                backend.close()
+        case StagePlan():
+            with ExitStack() as held:
+                scans = physical.scans
+                if physical.upstream:
+                    root = ""
+                    if not isinstance(physical.read, Checkpoint) or physical.marked:
+                        held.enter_context(connection(how, run))
+                        root = held.enter_context(TemporaryDirectory(prefix="curate-", dir=scratch_root()))
+                    scans = upstream_run(physical, root, how, run)
+                yield from _streamed(scans, how, stopped, share, run)
         case First(input, most_rows):
             yield from first_rows(blocks(input, how, stopped, share, run), most_rows)
         case Local(input, operators):
@@ -123,13 +109,6 @@ def blocks(
             for one in inputs:
                 if not stopped():
                     yield from blocks(one, how, stopped, share, run)
-        case FromStages(plan, operators):
-            with ExitStack() as held:
-                root = ""
-                if not isinstance(plan, Checkpoint):
-                    held.enter_context(connection(how, run))
-                    root = held.enter_context(TemporaryDirectory(prefix="curate-", dir=scratch_root()))
-                yield from blocks(upstream_run(plan, operators, root, how, run), how, stopped, share, run)
         case ZipRows(inputs, plans):
             streams = [blocks(one, how, stopped, share * len(inputs), run) for one in inputs]
             with connection(how, run), ExitStack() as stack:
@@ -138,13 +117,44 @@ def blocks(
                 yield from side_by_side(streams, lambda number: known_row_count(plans[number]))
 
 
+def _streamed(
+    fusions: tuple[FusedScan, ...], how: Options, stopped: Stopped, share: int, run: RunStats
+) -> Iterator[pa.Table]:
+    """Yields the blocks of pieces of sources."""
+    backend = make_backend(how.backend or "inline")
+    run.fusions = fusions
+    try:
+        program = StreamProgram(fusions, how.block_bytes)
+        cpus = cpus_of(fusions)
+        # Tasks that stand still keep their CPUs: those of one stream must leave some to the others, always.
+        run.started(backend.start(Resources(cpus / share), program.pools))
+        slots = max(1, backend.slots())
+        most = max(1, slots // share) if share > 1 else None
+        budget = max(1, (how.memory_budget or MEMORY_BUDGET) // share)
+        program.budget_bytes = max(1, budget // slots)
+        stream = stream_blocks(
+            program,
+            ranked_pieces(fusions),
+            backend,
+            budget_bytes=budget,
+            policy=replace(STREAM_POLICY, max_in_flight=most),
+            stopped=stopped,
+            gauges=run.stream(program.chains(), inline=backend.name == "inline"),
+        )
+        with closing(cast(Generator[pa.Table], stream)):
+            there = map(in_one_order(), with_rows(stream, run))
+            yield from with_one_schema(there) if _settles(fusions) else without_piece(there)
+    finally:
+        backend.close()
+
+
 def with_rows(blocks: Iterator[pa.Table], run: RunStats) -> Iterator[pa.Table]:
     """Yields blocks that have rows; the run keeps what the first others would have been."""
     for block in blocks:
         if block.num_rows:
             yield block
         else:
-            run.vacant = block.schema.remove_metadata() if run.vacant is None else typed_as(run.vacant, block.schema)
+            run.vacant = fill_schema(run.vacant, block.schema.remove_metadata())
 
 
 def _settles(fusions: Sequence[FusedScan]) -> bool:
@@ -168,46 +178,45 @@ def connection(how: Options, run: RunStats | LastRun) -> Iterator[None]:
         backend.close()
 
 
-def upstream_run(plan: Plan, operators: tuple[Operator, ...], root: str, how: Options, run: RunStats) -> Tasks:
-    """Runs the stages that a plan begins with, below `root` and at paths of checkpoints. Returns what reads what they
-    wrote, with what the plan and then `operators` do with that. Raises CheckpointFailed and ExchangeFailed.
+def upstream_run(lowered: StagePlan, root: str, how: Options, run: RunStats) -> tuple[FusedScan, ...]:
+    """Runs the stages before one, below `root` and at paths of checkpoints. Returns what reads what they wrote, with
+    what is done with that. Raises CheckpointFailed and ExchangeFailed.
     """
     from curate.graph import entry
 
-    def write(stage: StageSpec, options: RunOptions) -> None:
-        ended = entry.run(stage, replace(options, display=run.write(NoDisplay(), stage.name)))
+    def write(stage: Stage, options: RunOptions) -> None:
+        ended = entry.run(stage, replace(options, display=run.write(NoDisplay(), stage.record.name)))
         if ended.state is not RunState.COMPLETE:
             failed = "; ".join(group.error for group in ended.failures)
             raise ExchangeFailed(
                 f"{ended.job} is {ended.state.value}: {ended.failed:,} of {ended.total:,} shards failed: {failed}"
             )
 
-    def write_checkpoint(before: Upstream, reader: StageSpec, options: RunOptions) -> None:
+    def write_checkpoint(before: Upstream, reader: Stage, options: RunOptions) -> None:
         del reader
-        ended = entry.run(before.spec, replace(checkpoint_options(options, before), display=run.write(NoDisplay())))
+        ended = entry.run(before.stage, replace(checkpoint_options(options, before), display=run.write(NoDisplay())))
         if ended.state is not RunState.COMPLETE:
             raise CheckpointFailed(
                 f"the checkpoint {before.path} is {ended.state.value}: {ended.failed:,} of {ended.total:,} shards "
                 f"failed; see: curate failures {before.path}"
             )
 
-    spec = replace(reader_of(seeded(plan, secrets.randbits(63))), memory_budget=how.memory_budget)
-    options = RunOptions(
-        inputs=(), output=root, backend=how.backend or "inline", allow_incomplete_input=may_be_incomplete(plan)
-    )
+    spec = reader_of(lowered)
+    spec = replace(spec, tasks=replace(spec.tasks, memory_budget=how.memory_budget))
+    incomplete = any(map(may_be_incomplete, lowered.upstream))
+    options = RunOptions(inputs=(), output=root, backend=how.backend or "inline", allow_incomplete_input=incomplete)
     ready = run_upstream(spec, root, options, write, write_checkpoint)
     # What is not done raises, so that nothing is said about it.
     assert ready is not None
-    assert isinstance(ready.spec.operator, Pipeline)
-    operators = (*cast(tuple[Operator, ...], ready.spec.operator.steps), *operators)
-    if ready.spec.rows.grows:
+    assert isinstance(ready.stage.operator, Pipeline)
+    operators = cast(tuple[Operator, ...], ready.stage.operator.steps)
+    if ready.stage.rows.grows:
         source = files("read_parquet", Format.PARQUET, list(ready.options.inputs))
         # Marks tell of rows by their places, among all rows.
-        marked = isinstance(plan, Marked)
-        return Tasks((FusedScan(source, Projection(), operators) if marked else fuse(source, operators),))
-    assert isinstance(ready.spec.rows, SourceRows)
-    pairs = zip(ready.spec.rows.sources, ready.spec.rows.views, strict=True)
-    return Tasks(tuple(FusedScan(source, view, operators) for source, view in pairs))
+        return (FusedScan(source, Projection(), operators) if lowered.marked else fuse(source, operators),)
+    assert isinstance(ready.stage.rows, SourceRows)
+    pairs = zip(ready.stage.rows.sources, ready.stage.rows.views, strict=True)
+    return tuple(FusedScan(source, view, operators) for source, view in pairs)
 
 
 def side_by_side(streams: Sequence[Iterator[pa.Table]], rows: Callable[[int], int | None]) -> Iterator[pa.Table]:

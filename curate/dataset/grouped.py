@@ -14,6 +14,7 @@ from curate.exchange.kinds.aggregates import Aggregate, make
 from curate.exchange.kinds.base import key_columns
 from curate.exchange.kinds.group import Grouped, GroupRows, aggregates_of_pairs
 from curate.exchange.kinds.map_groups import MapGroups
+from curate.keywords import shows_keywords
 from curate.operators.convert import check_format
 from curate.operators.udf import UdfOptions, udf_of
 from curate.plan.explain import chain_text
@@ -28,6 +29,9 @@ class GroupedData(Generic[D]):
 
     Rows come in order of the keys, ascending; NaN makes a group, after the numbers, and null makes the last one. The
     two zeros are one key. Nulls among values are left out, as Arrow does it: the sum of nothing else is null.
+
+    >>> curate.from_items([{"k": "b", "n": 1}, {"k": "a", "n": 2}]).groupby("k").max("n").take_all()
+    [{'k': 'a', 'n_max': 2}, {'k': 'b', 'n_max': 1}]
     """
 
     _dataset: D
@@ -140,6 +144,7 @@ class GroupedData(Generic[D]):
         """
         return self._then("aggregate()", aggregates_of_pairs("aggregate", aggregates))
 
+    @shows_keywords(UdfOptions)
     def map_groups(
         self,
         fn: Callable[..., Any],

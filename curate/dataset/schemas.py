@@ -17,12 +17,11 @@ from curate.dataset.stats import RunStats
 from curate.errors import ConfigError
 from curate.exchange.kinds.zip import zipped_schema
 from curate.operators.protocol import Operator
-from curate.operators.unify import Unify
 from curate.pipeline.pipeline import Pipeline
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
-from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip, schema_of
+from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip, schema_of, transform
 from curate.plan.physical import Joined, Local, Physical, ZipRows, alike
-from curate.plan.rewrites import chain_of, operator_of
+from curate.plan.rewrites import chain_of, operator_of, unified
 from curate.stage.fusion import FusedScan
 
 # Unions
@@ -31,26 +30,13 @@ from curate.stage.fusion import FusedScan
 def unions_settled(plan: Plan, ask: Callable[[Plan], pa.Schema]) -> Plan:
     """Returns a plan whose unions come to one schema before anything follows, as they do where they are written: parts
     that only functions know are asked for theirs. Raises ConfigError for columns of types that do not go together."""
-    match plan:
-        case Apply(input, operator):
-            return Apply(unions_settled(input, ask), operator)
-        case Limit(input, rows):
-            return Limit(unions_settled(input, ask), rows)
-        case Zip(inputs):
-            return Zip(tuple(unions_settled(one, ask) for one in inputs))
-        case Union(inputs) if schema_of(plan) is None and not _is_one_stage(plan):
-            parts = [unions_settled(one, ask) for one in inputs]
-            known = [schema_of(one) for one in parts]
-            schemas = [ask(one) if schema is None else schema for one, schema in zip(parts, known, strict=True)]
-            # One without rows may not know its columns.
-            if not any(map(len, schemas)):
-                return Union(tuple(parts))
-            to = unify_schemas("union", [schema for schema in schemas if len(schema)])
-            pairs = zip(parts, known, strict=True)
-            return Union(
-                tuple(one if told is not None and told.equals(to) else Apply(one, Unify(to)) for one, told in pairs)
-            )
-    return plan
+
+    def settled(node: Plan) -> Plan:
+        if isinstance(node, Union) and schema_of(node) is None and not _is_one_stage(node):
+            return Union(unified(node.inputs, ask))
+        return node
+
+    return transform(plan, settled, until=(Checkpoint, Exchanged, Marked))
 
 
 def _is_one_stage(plan: Plan) -> bool:

@@ -129,12 +129,12 @@ class Writing(Base):
         from curate.graph.entry import run
 
         log.ensure_configured()
-        spec = stage_of(self._plan, format, codec)
-        spec = replace(spec, memory_budget=self._how.memory_budget)
+        stage = stage_of(self._plan, format, codec)
+        stage = replace(stage, tasks=replace(stage.tasks, memory_budget=self._how.memory_budget))
         return run(
-            spec,
+            stage,
             RunOptions(
-                inputs=spec.inputs,
+                inputs=stage.inputs,
                 output=os.fspath(path),
                 backend=backend or self._how.backend or "ray",
                 keep_stages=keep_stages,

@@ -32,8 +32,9 @@ from curate.exchange.protocol import ExchangeDefaults, ReducePart
 from curate.exchange.row_ids import ROW_ID, first_row_id, ranks, row_ids
 from curate.operators.protocol import OperatorDefaults
 from curate.operators.side_input import Marks
-from curate.pipeline.shard_books import GROUPED, ShardBooks
+from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition, SideTable
+from curate.tasks.books import GROUPED
 
 DUPLICATE = "duplicate"
 """Why rows are dropped that are copies of others."""

@@ -17,6 +17,7 @@ Long because its steps are one algorithm, and each reads what the one before wro
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -40,8 +41,9 @@ from curate.exchange.protocol import ExchangeDefaults, ReducePart
 from curate.exchange.row_ids import BY_ROW_ID, ROW_ID, row_ids
 from curate.operators.protocol import OperatorDefaults
 from curate.operators.side_input import Marks
-from curate.pipeline.shard_books import GROUPED, ShardBooks
+from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition, SideTable
+from curate.tasks.books import GROUPED
 
 COMPARED = "compared"
 """Why rows are dropped that were read to be compared."""
@@ -118,7 +120,7 @@ VERSION = 1
 """Of which pairs are looked at, and what becomes of them."""
 
 
-class _OfRows(OperatorDefaults):
+class _OfRows(OperatorDefaults, ABC):
     """The usual answers of a step that makes something else of rows."""
 
     __slots__ = ()
@@ -131,9 +133,9 @@ class _OfRows(OperatorDefaults):
         self.near.check(found)
         return self.made(found)
 
+    @abstractmethod
     def made(self, found: pa.Schema) -> pa.Schema:
         """Returns the schema of what it makes."""
-        raise NotImplementedError
 
     def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
         del schema, needed

@@ -40,21 +40,21 @@ def commit(prepared: Prepared, options: RunOptions) -> None:
 
         probe_linking(prepared.stores.scratch)
     if todo.remove is not None:
-        remove_job(ledger, prepared.spec.name, prepared.run_ids, todo.remove, options)
+        remove_job(ledger, prepared.record.name, prepared.run_ids, todo.remove, options)
         prepared.owned.claim(None, prepared.owned.moment())
     if todo.job is not None:
         before = prepared.owned.moment()
         published = ledger.store.publish(ledger.uri(layout.JOB), orjson.dumps(todo.job, option=orjson.OPT_INDENT_2))
         if published.outcome is Outcome.DIFFERENT:
-            refuse_other_job(prepared.spec, ledger, ledger.read_job())
+            refuse_other_job(prepared.record, ledger, ledger.read_job())
             raise LostRaceError
         prepared.owned.claim(published.object.generation, before)
     if todo.accepted:
         ledger.store.publish(ledger.uri(layout.ACCEPTED + todo.accepted), b"")
     if len(prepared.todo):
-        rows = prepared.spec.rows
+        rows = prepared.stage.rows
         held = {name: _held(ledger, name, schema) for name, schema in rows.schemas.items()}
-        prepared.spec = replace(prepared.spec, rows=rows.holding(held))
+        prepared.stage = replace(prepared.stage, rows=rows.holding(held))
     if prepared.listing.summary is not None and (todo.dropped is not None or not prepared.matched.done.all()):
         # It says "complete", which is untrue for a while.
         _take_away(ledger, prepared.listing.summary)
@@ -64,9 +64,9 @@ def commit(prepared: Prepared, options: RunOptions) -> None:
         if not ledger.append_plan(todo.part, prepared.listing):
             raise LostRaceError
         if grown:
-            _retract(ledger, prepared.spec.fingerprint, len(prepared.plan))
+            _retract(ledger, prepared.record.fingerprint, len(prepared.plan))
     for output in todo.foreign:
-        get_logger(job=prepared.spec.name).warning("removing an output of another identity", output=output.uri)
+        get_logger(job=prepared.record.name).warning("removing an output of another identity", output=output.uri)
         _take_away(ledger, output)
 
 
@@ -82,17 +82,21 @@ def _drop(prepared: Prepared) -> None:
     their input may have come back, and what was made of the old one must not be taken for what is made of it.
     """
     todo, ledger = prepared.uncommitted, prepared.ledger
-    log = get_logger(job=prepared.spec.name)
+    log = get_logger(job=prepared.record.name)
     if todo.left:
-        log.warning("removing what was left of shards whose input was removed", objects=len(todo.left))
+        log.warning("removing leftovers of shards whose input no longer matches --input", objects=len(todo.left))
     for object in todo.left:
         _take_away(ledger, object)
     if todo.dropped is None:
         return
-    log.info("taking shards out whose input was removed", shards=len(todo.dropped), objects=len(todo.dropped_outputs))
+    log.info(
+        "taking out shards whose input no longer matches --input",
+        shards=len(todo.dropped),
+        objects=len(todo.dropped_outputs),
+    )
     if not ledger.append_plan(todo.dropped, prepared.listing):
         raise LostRaceError
-    _retract(ledger, prepared.spec.fingerprint, None)
+    _retract(ledger, prepared.record.fingerprint, None)
     for object in todo.dropped_outputs:
         _take_away(ledger, object)
 
@@ -110,7 +114,7 @@ def renew(prepared: Prepared, done: Callable[[int], bool]) -> None:
     rows = todo.renewed.filter(pa.array([done(rank) for rank in ranks], pa.bool_()))
     todo.renewed = None
     if len(rows) and not prepared.ledger.append_plan(rows, prepared.listing):
-        get_logger(job=prepared.spec.name).warning(
+        get_logger(job=prepared.record.name).warning(
             "another driver wrote to the plan first: outputs that were replaced are still said to be out of date",
             shards=len(rows),
             next="run again with --redo-stale, which finds them as they are to be",

@@ -56,14 +56,14 @@ def late_outputs(prepared: Prepared, ranks: Any) -> Iterator[ShardRecord]:
     A task that was taken for dead, or cut off, may publish one seconds later. One small call a shard: each of them cost
     many more before it was given up. Raises StorageError.
     """
-    spec, ledger, over = prepared.spec, prepared.ledger, prepared.over
+    job, ledger, over = prepared.record, prepared.ledger, prepared.over
 
     def read(rank: int) -> ShardRecord | None:
         try:
-            found = ledger.store.stat(ledger.uri(prepared.plan.shard_id(rank) + spec.suffix))
+            found = ledger.store.stat(ledger.uri(prepared.plan.shard_id(rank) + job.suffix))
             if over.get(found.uri) == found.generation:
                 return None  # it is out of date: that which was to take its place has failed
-            books = books_of(ledger.store, found, spec.format, spec.codec, spec.fingerprint)
+            books = books_of(ledger.store, found, job)
         except (ObjectNotFound, ShardError, ConfigError):
             return None  # or none of this job's: then the name is taken, and that is why the shard failed
         return ShardRecord(rank, 0.0, books=books, generation=found.generation, bytes_out=found.size, existed=True)
@@ -77,14 +77,14 @@ def standing(prepared: Prepared, done: Callable[[int], bool]) -> Iterator[tuple[
 
     One small read each. Raises StorageError.
     """
-    spec, ledger = prepared.spec, prepared.ledger
-    stale = {one.uri[len(ledger.root) + 1 : -len(spec.suffix)]: one for one in prepared.uncommitted.stale}
+    job, ledger = prepared.record, prepared.ledger
+    stale = {one.uri[len(ledger.root) + 1 : -len(job.suffix)]: one for one in prepared.uncommitted.stale}
     ranks = pc.index_in(pa.array(stale, pa.string()), value_set=prepared.plan.ids).to_pylist()
     for rank, found in zip(ranks, stale.values(), strict=True):
         if rank is None or done(rank):
             continue
         try:
-            yield rank, books_of(ledger.store, found, spec.format, spec.codec, spec.fingerprint)
+            yield rank, books_of(ledger.store, found, job)
         except (ObjectNotFound, GenerationMismatch, ShardError, ConfigError):
             continue  # another driver has replaced or removed it
 
@@ -102,16 +102,16 @@ def sweep_quarantine(prepared: Prepared, listing: OutputListing, now: OutputMatc
     if prepared.history.summarised:
         return 0  # the job was complete before, and swept; nothing is known of its single shards
     naming = np.flatnonzero(prepared.history.quarantining)
-    earlier = prepared.spec.earlier
+    earlier = prepared.stage.earlier
     known = set() if earlier is None else {name for _, name in earlier.quarantine}
     exact = len(prepared.plan.removed) > 0  # what was set aside of a removed input must not stay by mere counting
     if not listing.quarantine or (len(listing.quarantine) <= len(naming) + len(known) and not exact):
         return 0
-    spec, store = prepared.spec, prepared.ledger.store
+    job, store = prepared.record, prepared.ledger.store
 
     def read(rank: int) -> str | None:
         record = read_record(
-            store, listing.object(prepared.ledger.root, int(now.position[rank])), spec.format, spec.codec
+            store, listing.object(prepared.ledger.root, int(now.position[rank])), job.format, job.codec
         )
         return None if record is None else record["quarantine"]
 
@@ -124,7 +124,7 @@ def sweep_quarantine(prepared: Prepared, listing: OutputListing, now: OutputMatc
             break
         swept += store.delete(prepared.ledger.uri(name))
     if swept:
-        get_logger(job=spec.name, run=prepared.run_id).info("removed quarantine that no output names", files=swept)
+        get_logger(job=job.name, run=prepared.run_id).info("removed quarantine that no output names", files=swept)
     return swept
 
 
@@ -186,7 +186,7 @@ def final_check(prepared: Prepared, generations: Any) -> Any:
     """
     listing = prepared.ledger.list()
     prepared.owned.confirm_by(listing)
-    now = match_outputs(prepared.plan, listing, prepared.spec.suffix)
+    now = match_outputs(prepared.plan, listing, prepared.record.suffix)
     ranks = lost_or_foreign(prepared, generations, listing, now)
     if not len(ranks):
         sweep_quarantine(prepared, listing, now)

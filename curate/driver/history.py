@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from curate.errors import ConfigError, CorruptInput, GenerationMismatch, ObjectNotFound
-from curate.formats.record import OutputFormat, read_record
+from curate.formats.record import read_record
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, OutputMatch
@@ -20,8 +20,8 @@ from curate.ledger.segments import done_events
 from curate.ledger.side_outputs import sides_of_shards
 from curate.ledger.stages import StageReport, parse_stages
 from curate.pipeline.classify import ForeignOutputError
+from curate.stage.job_record import JobRecord
 from curate.stage.outputs import books_of
-from curate.stage.spec import StageSpec
 from curate.storage.protocol import Object
 from curate.tasks.books import Books, UpstreamBooks
 
@@ -53,18 +53,16 @@ class History:
         self.quarantining[rank] = books.quarantined > 0
 
 
-def look_back(
-    spec: StageSpec, ledger: Ledger, listing: OutputListing, plan: ShardPlan, matched: OutputMatch
-) -> History:
+def look_back(job: JobRecord, ledger: Ledger, listing: OutputListing, plan: ShardPlan, matched: OutputMatch) -> History:
     """Returns what is known of all done shards. Only reads: the summary where it holds, else what that was made of.
 
     Raises ConfigError naming an object that has the name of an output and was not written by curate.
     """
-    return _summarised(spec, ledger, listing, plan, matched) or _recovered(spec, ledger, listing, plan, matched)
+    return _summarised(job, ledger, listing, plan, matched) or _recovered(job, ledger, listing, plan, matched)
 
 
 def _summarised(
-    spec: StageSpec, ledger: Ledger, listing: OutputListing, plan: ShardPlan, matched: OutputMatch
+    job: JobRecord, ledger: Ledger, listing: OutputListing, plan: ShardPlan, matched: OutputMatch
 ) -> History | None:
     """Returns what the summary says, if it still tells of exactly what is there: the same plan, all of it done."""
     if listing.summary is None or matched.count != len(plan):
@@ -75,7 +73,7 @@ def _summarised(
         return None  # another driver has just begun
     if not summary.keys() >= {"fingerprint", "shards", "rows", "counters"}:
         return None  # it says nothing that the outputs do not
-    if summary["fingerprint"] != spec.fingerprint or summary["shards"].get("total") != len(plan):
+    if summary["fingerprint"] != job.fingerprint or summary["shards"].get("total") != len(plan):
         return None
     books = Books.parse(summary["rows"], summary["counters"], summary.get("metrics"))
     return History(
@@ -88,7 +86,7 @@ def _summarised(
 
 
 def _recovered(
-    spec: StageSpec, ledger: Ledger, listing: OutputListing, plan: ShardPlan, matched: OutputMatch
+    job: JobRecord, ledger: Ledger, listing: OutputListing, plan: ShardPlan, matched: OutputMatch
 ) -> History:
     history = History(quarantining=np.zeros(len(plan), dtype=bool))
     counted = np.zeros(len(plan), dtype=bool)
@@ -100,7 +98,7 @@ def _recovered(
     def read(rank: int) -> tuple[int, Books | None]:
         found = listing.object(ledger.root, int(matched.position[rank]))
         try:
-            return rank, _books(spec, ledger, found)
+            return rank, _books(job, ledger, found)
         except ForeignOutputError:
             return rank, None
 
@@ -113,7 +111,7 @@ def _recovered(
 
 
 def stale_outputs(
-    spec: StageSpec, ledger: Ledger, listing: OutputListing, matched: OutputMatch, ranks: Any
+    job: JobRecord, ledger: Ledger, listing: OutputListing, matched: OutputMatch, ranks: Any
 ) -> list[Object]:
     """Returns the outputs of these shards as they were seen, which are to be replaced.
 
@@ -123,15 +121,15 @@ def stale_outputs(
     def read(rank: int) -> Object:
         found = listing.object(ledger.root, int(matched.position[rank]))
         with contextlib.suppress(ForeignOutputError):
-            _books(spec, ledger, found)
+            _books(job, ledger, found)
         return found
 
     return list(_each(read, ranks))
 
 
-def _books(spec: StageSpec, ledger: Ledger, found: Object) -> Books:
+def _books(job: JobRecord, ledger: Ledger, found: Object) -> Books:
     try:
-        return books_of(ledger.store, found, spec.format, spec.codec, spec.fingerprint)
+        return books_of(ledger.store, found, job)
     except CorruptInput as error:
         if isinstance(gone := error.__cause__, ObjectNotFound | GenerationMismatch):
             # By another driver, which has ended the job and sweeps its stages; or by whoever removes outputs.
@@ -141,9 +139,7 @@ def _books(spec: StageSpec, ledger: Ledger, found: Object) -> Books:
         raise ConfigError(f"{error}; it has the name of an output: move it, or use another --output") from error
 
 
-def ours(
-    ledger: Ledger, listing: OutputListing, plan: ShardPlan, matched: OutputMatch, format: OutputFormat, codec: str
-) -> Any:
+def ours(job: JobRecord, ledger: Ledger, listing: OutputListing, plan: ShardPlan, matched: OutputMatch) -> Any:
     """Returns one boolean a shard: it has an output, and curate wrote that."""
     mine = np.zeros(len(plan), dtype=bool)
     for rank, _ in done_events(ledger, listing, plan, matched):
@@ -152,7 +148,7 @@ def ours(
     def read(rank: int) -> tuple[int, bool]:
         found = listing.object(ledger.root, int(matched.position[rank]))
         try:
-            return rank, read_record(ledger.store, found, format, codec) is not None
+            return rank, read_record(ledger.store, found, job.format, job.codec) is not None
         except CorruptInput:
             return rank, False
 
@@ -161,19 +157,17 @@ def ours(
     return mine
 
 
-def our_sides(
-    ledger: Ledger, listing: OutputListing, plan: ShardPlan, mine: Any, suffix: str, format: OutputFormat, codec: str
-) -> list[int]:
+def our_sides(job: JobRecord, ledger: Ledger, listing: OutputListing, plan: ShardPlan, mine: Any) -> list[int]:
     """Returns the rows of the listing that are extra outputs of the plan's shards, and that curate wrote.
 
     Those of shards whose main output curate wrote, `mine`, are taken for it; the others are looked at.
     """
-    done = sides_of_shards(listing, plan, suffix, np.flatnonzero(mine))
-    others = sides_of_shards(listing, plan, suffix, np.flatnonzero(~mine))
+    done = sides_of_shards(listing, plan, job.suffix, np.flatnonzero(mine))
+    others = sides_of_shards(listing, plan, job.suffix, np.flatnonzero(~mine))
 
     def read(row: int) -> bool:
         try:
-            return read_record(ledger.store, listing.object(ledger.root, row), format, codec) is not None
+            return read_record(ledger.store, listing.object(ledger.root, row), job.format, job.codec) is not None
         except CorruptInput:
             return False
 

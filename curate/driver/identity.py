@@ -11,14 +11,14 @@ from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing
 from curate.log import get_logger
-from curate.stage.spec import StageSpec
+from curate.stage.job_record import JobRecord
 
 
-def job_of(spec: StageSpec, ledger: Ledger, listing: OutputListing) -> dict[str, Any]:
+def job_of(record: JobRecord, ledger: Ledger, listing: OutputListing) -> dict[str, Any]:
     """Returns `job.json`: as it is there, refused if it is another job's, or as it is to be."""
     if listing.has_job:
         job = ledger.read_job()
-        refuse_other_job(spec, ledger, job)
+        refuse_other_job(record, ledger, job)
         return job
     if listing.plan_parts:
         raise ConfigError(
@@ -27,20 +27,20 @@ def job_of(spec: StageSpec, ledger: Ledger, listing: OutputListing) -> dict[str,
         )
     return {
         "format_version": layout.FORMAT_VERSION,
-        "job": spec.name,
-        "fingerprint": spec.fingerprint,
-        "identity": dict(spec.identity),
-        "parameters": dict(spec.parameters),
-        "sides": sorted(spec.sides),
-        "code_digest": spec.code_digest,
-        "format": spec.format.value,
-        "codec": spec.codec,
-        "suffix": spec.suffix,
+        "job": record.name,
+        "fingerprint": record.fingerprint,
+        "identity": dict(record.identity),
+        "parameters": dict(record.parameters),
+        "sides": sorted(record.sides),
+        "code_digest": record.code_digest,
+        "format": record.format.value,
+        "codec": record.codec,
+        "suffix": record.suffix,
     }
 
 
 def accepted_code(
-    spec: StageSpec,
+    record: JobRecord,
     options: RunOptions,
     ledger: Ledger,
     listing: OutputListing,
@@ -53,10 +53,10 @@ def accepted_code(
     Returns the digest that this run accepts and the ledger does not know yet.
     """
     recorded = job["code_digest"]
-    if not recorded or recorded == spec.code_digest or spec.code_digest in listing.accepted:
+    if not recorded or recorded == record.code_digest or record.code_digest in listing.accepted:
         return ""
     if finished:
-        get_logger(job=spec.name).warning(
+        get_logger(job=record.name).warning(
             "the job's code changed under the same version; its outputs are those of the old code",
             output=ledger.root,
             next="raise `version` and run with another --output or --overwrite if the change matters",
@@ -64,20 +64,20 @@ def accepted_code(
         return ""
     if not options.accept_code_change:
         raise ConfigError(
-            f"the code of {spec.name!r} changed (digest {recorded} there, {spec.code_digest} here), but not its "
-            f"version, and {ledger.root} is unfinished: the outputs to come may not fit those that are there. "
+            f"the code of {record.name!r} changed (digest {recorded} before, {record.code_digest} now), but not its "
+            f"version, and {ledger.root} is unfinished: new outputs may not fit the existing ones. "
             "Go on with --accept-code-change, or raise `version` and start over with --overwrite."
         )
-    return spec.code_digest
+    return record.code_digest
 
 
-def refuse_other_job(spec: StageSpec, ledger: Ledger, job: Mapping[str, Any]) -> None:
-    """Raises ConfigError, with both sides of the difference, if `job` has another identity than `spec`."""
-    if job["fingerprint"] != spec.fingerprint:
+def refuse_other_job(record: JobRecord, ledger: Ledger, job: Mapping[str, Any]) -> None:
+    """Raises ConfigError, with both sides of the difference, if `job` has another identity than `record`."""
+    if job["fingerprint"] != record.fingerprint:
         raise ConfigError(
-            f"{ledger.root} holds the output of {job['job']!r} with another identity "
-            f"({job['fingerprint']}, this one is {spec.fingerprint}):\n"
-            + identity_difference(job["identity"], dict(spec.identity))
+            f"{ledger.root} already contains output of {job['job']!r} with another identity "
+            f"({job['fingerprint']}, this one is {record.fingerprint}):\n"
+            + identity_difference(job["identity"], dict(record.identity))
             + "\nRun with the old values, choose another --output, or replace what is there with --overwrite."
         )
 
@@ -86,19 +86,21 @@ def identity_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> s
     """Returns both sides of every difference, one a line.
 
     >>> print(identity_difference({"version": "1", "a": 1}, {"version": "2", "a": 1}))
-      version: there '1', here '2'
+      version: made with '1', you asked for '2'
     """
     lines = []
     for key in sorted({*theirs, *ours}):
         there, here = theirs.get(key), ours.get(key)
         if isinstance(there, Mapping) and isinstance(here, Mapping):
             names = {name: (_shown(there, name), _shown(here, name)) for name in sorted({*there, *here})}
-            lines += [
-                f"  {key}.{name}: there {one}, here {other}" for name, (one, other) in names.items() if one != other
-            ]
+            lines += [_difference(f"{key}.{name}", *both) for name, both in names.items() if both[0] != both[1]]
         elif (shown := (_shown(theirs, key), _shown(ours, key)))[0] != shown[1]:
-            lines.append(f"  {key}: there {shown[0]}, here {shown[1]}")
+            lines.append(_difference(key, *shown))
     return "\n".join(lines)
+
+
+def _difference(name: str, theirs: str, ours: str) -> str:
+    return f"  {name}: made with {theirs}, you asked for {ours}"
 
 
 def _shown(values: Mapping[str, Any], key: str) -> str:

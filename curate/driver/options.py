@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Required, TypedDict, Unpack
 
 from curate.errors import ConfigError, did_you_mean
+from curate.keywords import shows_keywords
 from curate.observe.progress import Display, NoDisplay
 from curate.runtime.backends import BACKENDS
 from curate.storage.uris import normalise
@@ -110,18 +111,21 @@ class RunOptions:
 
     inputs: tuple[str, ...] = _option(
         "file, directory or quoted glob, local or gs://; can be repeated",
-        **{"name": "input", "short": "-i", "metavar": "PATH", "check": _inputs},
+        name="input",
+        short="-i",
+        metavar="PATH",
+        check=_inputs,
     )
     output: str = _option("prefix that the outputs and the ledger go under", short="-o", metavar="PATH", check=_path)
     backend: str = _option("where tasks run", default="ray", choices=BACKENDS, check=_backend)
     limit: int | None = _option(
-        "only the first N shards",
+        "this run only: the first N shards; a run without it does the rest",
         default=None,
         metavar="N",
         below_one="leaves nothing to do; it is a number of shards",
     )
     sample: float | None = _option(
-        "only this part of the shards, at least one; the same ones each time",
+        "this run only: this part of the shards, at least one, the same ones each time",
         default=None,
         metavar="P%",
         check=_fraction,
@@ -132,15 +136,17 @@ class RunOptions:
     allow_incomplete_input: bool = _option(
         "read the output of a job that is not complete, or lacks outputs", default=False
     )
-    allow_concurrent: bool = _option(
-        "run although another driver is at work on this output, and help it", default=False
-    )
-    retry_failed: bool = _option("run only the shards that failed before", default=False)
+    allow_concurrent: bool = _option("run alongside another process that is already writing this output", default=False)
+    retry_failed: bool = _option("this run only: the shards that failed before", default=False)
     """Those that have no output."""
     redo_stale: bool = _option("do shards again whose input changed since their output was made", default=False)
-    drop_removed: bool = _option("remove shards whose input was removed, and all that was made of them", default=False)
+    drop_removed: bool = _option(
+        "remove shards whose input no longer matches --input (it was deleted, or the glob is narrower now), and their "
+        "outputs",
+        default=False,
+    )
     keep_stages: bool = _option(
-        "keep what exchanges read, once the job is complete; the next run removes it", default=False
+        "keep intermediate files after success, for debugging; the next run removes them", default=False
     )
     target_task_s: float = _option(
         "seconds of work to bundle into one task",
@@ -164,6 +170,16 @@ class RunOptions:
     display: Display = field(default_factory=NoDisplay)
     handle_signals: bool = False
     """Whether SIGINT and SIGTERM end the run in order; only a program's main thread may."""
+
+    @property
+    def restricted_by(self) -> str:
+        """What restricts this run to some shards of the job, as it is given; empty if nothing does."""
+        given = {
+            "--retry-failed": self.retry_failed,
+            f"--limit {self.limit}": self.limit is not None,
+            f"--sample {100 * (self.sample or 0.0):g}%": self.sample is not None,
+        }
+        return " ".join(text for text, wanted in given.items() if wanted)
 
 
 OPTIONS = {one.metadata["option"].name or one.name: one for one in fields(RunOptions) if "option" in one.metadata}
@@ -196,6 +212,11 @@ class RunArguments(TypedDict, total=False):
     handle_signals: bool
 
 
+DEFAULTS = {name: one.default for name, one in OPTIONS.items()} | {"yes": False, "handle_signals": False}
+"""What holds where nothing is given, for who asks for help."""
+
+
+@shows_keywords(RunArguments, DEFAULTS)
 def parse_run_options(**given: Unpack[RunArguments]) -> RunOptions:
     """Returns the options of a run. Raises ConfigError for one that makes no sense, before anything is looked at."""
     values: dict[str, Any] = dict(given)

@@ -34,20 +34,20 @@ from curate.sources.patterns import parse_input, refuse_overlap
 from curate.sources.planning import Sharding, plan_new, replan_changed
 from curate.sources.same_bytes import unchanged
 from curate.sources.upstream import holes_in, refuse_holes, warn_of_holes
-from curate.stage.spec import StageSpec
+from curate.stage.stage import Stage
 from curate.storage.uris import is_local
 from curate.tasks.shard import SliceKind
 
 
 def prepare(
-    spec: StageSpec, options: RunOptions, run_id: str, clock: Clock | None = None, seen: OutputSnapshot | None = None
+    stage: Stage, options: RunOptions, run_id: str, clock: Clock | None = None, seen: OutputSnapshot | None = None
 ) -> Prepared:
     """Lists inputs and outputs once each, these if they were not `seen`, and decides what is to be done. Writes
     nothing.
 
     Raises ConfigError for every reason not to run that can be seen before.
     """
-    if not options.inputs and spec.rows.grows:
+    if not options.inputs and stage.rows.grows:
         raise ConfigError("no input was given; add --input PATH_OR_GLOB (it can be repeated)")
     if options.limit is not None and options.limit < 1:
         raise ConfigError(f"--limit {options.limit} leaves nothing to do; it is a number of shards, at least 1")
@@ -55,14 +55,14 @@ def prepare(
         raise ConfigError(
             "--overwrite removes all there is, and --retry-failed would then find nothing that failed; give one of them"
         )
-    prepared = _look(spec, options, run_id, clock or SystemClock(), seen)
+    prepared = _look(stage, options, run_id, clock or SystemClock(), seen)
     _plan_work(prepared, options)
     _check(prepared, options)
     _warn(prepared, options)
     return prepared
 
 
-def _look(spec: StageSpec, options: RunOptions, run_id: str, clock: Clock, seen: OutputSnapshot | None) -> Prepared:
+def _look(stage: Stage, options: RunOptions, run_id: str, clock: Clock, seen: OutputSnapshot | None) -> Prepared:
     """Returns what is there: inputs, outputs, the job and its plan, without what is to be removed of them."""
     output = resolve_output(options.output)
     patterns = [parse_input(text) for text in options.inputs]
@@ -70,35 +70,35 @@ def _look(spec: StageSpec, options: RunOptions, run_id: str, clock: Clock, seen:
     stores = seen.stores if seen else Stores(f"{output}/{layout.TMP}{run_id}")
     owned = FencedStore(stores.of(output), output, clock)
     ledger = Ledger(owned, output)
-    inputs = spec.rows.inputs(patterns, stores.of)
+    inputs = stage.rows.inputs(patterns, stores.of)
     before, listing = (seen.moment, seen.listing) if seen else (owned.moment(), ledger.list())
     owned.claim(listing.job_generation or None, before)
     run_ids = frozenset(listing.run_ids) - {run_id}
     todo = PendingWrites()
     if options.overwrite and (listing.has_job or listing.plan_parts):
-        listing, todo.remove = overwritten(spec, ledger, listing)
-    job = job_of(spec, ledger, listing)
-    if spec.limit is not None and not listing.has_job:
+        listing, todo.remove = overwritten(stage.record, ledger, listing)
+    job = job_of(stage.record, ledger, listing)
+    if stage.limit is not None and not listing.has_job:
         # Counting streams rows, which is much to load for the many jobs that have no limit.
         from curate.streaming.count import decide
 
-        job["limit"] = decide(spec.limit, options.backend)
+        job["limit"] = decide(stage.limit, options.backend)
     if not listing.has_job:
         todo.job = job
     plan = ledger.read_plan(listing)
     if len(plan.removed):
-        found = left_behind(spec, options, ledger, listing, plan)
+        found = left_behind(stage.record, options, ledger, listing, plan)
         listing, todo.left = found.listing, found.objects
-    if spec.limit is not None:
-        spec = replace(spec, operator=spec.limit.operator(job["limit"]))
+    if stage.limit is not None:
+        stage = replace(stage, operator=stage.limit.operator(job["limit"]))
         inputs = _within(plan, inputs)
-    return Prepared(spec, output, run_id, stores, ledger, listing, inputs, plan, job, owned, run_ids, todo)
+    return Prepared(stage, output, run_id, stores, ledger, listing, inputs, plan, job, owned, run_ids, todo)
 
 
 def _plan_work(prepared: Prepared, options: RunOptions) -> None:
     """Decides which shards there are, and which of them are to be run. Raises ConfigError for inputs that are not all
     there, and for what cannot be taken out or replaced."""
-    spec, stores, inputs, todo = prepared.spec, prepared.stores, prepared.inputs, prepared.uncommitted
+    stage, stores, inputs, todo = prepared.stage, prepared.stores, prepared.inputs, prepared.uncommitted
     dropping = options.drop_removed and bool(prepared.growth.missing.any())
     if prepared.growth.new or prepared.listing.summary is None or dropping:
         # Free for a job that is complete, and whose inputs are those that it was complete with. What is missing of
@@ -108,17 +108,22 @@ def _plan_work(prepared: Prepared, options: RunOptions) -> None:
     if not options.allow_incomplete_input:
         refuse_holes(prepared.holes, stores.of)
     if dropping:
-        found = drop(spec, options, prepared.ledger, prepared.listing, prepared.plan, prepared.growth)
+        if stage.limit is not None or not stage.rows.grows:
+            raise ConfigError(
+                f"--drop-removed: what {prepared.output} is made of was decided from all of its inputs, the removed "
+                "ones among them; make it anew with --overwrite"
+            )
+        found = drop(stage.record, options, prepared.ledger, prepared.listing, prepared.plan, prepared.growth)
         prepared.listing, todo.dropped, todo.dropped_outputs = found.listing, found.part, found.objects
         prepared.planned(found.plan)
     first = not len(prepared.plan)
-    same = unchanged(prepared.plan, inputs.table, prepared.growth, stores.of) if spec.rows.grows else None
+    same = unchanged(prepared.plan, inputs.table, prepared.growth, stores.of) if stage.rows.grows else None
     parts = [one for one in (same, _grow(prepared)) if one is not None]
     if parts:
         todo.part = pa.concat_tables(parts)
-        if spec.limit is not None and first:
+        if stage.limit is not None and first:
             limit = prepared.job["limit"]
-            todo.part = _up_to(todo.part, spec.rows.holder(limit["shard"], limit["rank"]))
+            todo.part = _up_to(todo.part, stage.rows.holder(limit["shard"], limit["rank"]))
         prepared.planned(prepared.plan.plus(todo.part))
     prepared.scope = _scope(prepared.plan, options, _failed(prepared) if options.retry_failed else None)
     if options.redo_stale:
@@ -127,18 +132,18 @@ def _plan_work(prepared: Prepared, options: RunOptions) -> None:
 
 def _check(prepared: Prepared, options: RunOptions) -> None:
     """Looks at what earlier runs have done, and into the inputs of what is left to do, for reasons not to run."""
-    spec, ledger, listing, todo = prepared.spec, prepared.ledger, prepared.listing, prepared.uncommitted
+    ledger, listing, todo = prepared.ledger, prepared.listing, prepared.uncommitted
     plan, matched = prepared.plan, prepared.matched
-    prepared.history = look_back(spec, ledger, listing, plan, matched)
+    prepared.history = look_back(prepared.record, ledger, listing, plan, matched)
     matched.done[list(prepared.history.foreign)] = False
     todo.foreign = list(prepared.history.foreign.values())
     refuse_undeletable(ledger.store, todo.foreign, "making outputs of another identity again")
     finished = matched.count == len(plan)
-    todo.accepted = accepted_code(spec, options, ledger, listing, prepared.job, finished=finished)
+    todo.accepted = accepted_code(prepared.record, options, ledger, listing, prepared.job, finished=finished)
     if len(prepared.todo):
         undone = plan.table["uri"].take(prepared.todo).to_pylist()
         known = ledger if listing.has_job else None
-        prepared.spec = with_input_schemas(spec, known, prepared.inputs, undone, prepared.stores)
+        prepared.stage = with_input_schemas(prepared.stage, known, prepared.inputs, undone, prepared.stores)
     if is_local(prepared.output) and (len(prepared.todo) or todo):
         _refuse_links(prepared)
 
@@ -165,14 +170,15 @@ def _up_to(part: Any, shard: str) -> Any:
 
 def _grow(prepared: Prepared) -> Any:
     """Returns the rows to append to the plan, None if there are none: new inputs, and those replaced while undone."""
-    spec, plan, inputs, growth = prepared.spec, prepared.plan, prepared.inputs, prepared.growth
-    rule = Sharding(job=spec.name, suffix=spec.suffix, shard_bytes=spec.shard_bytes, encoding=spec.rows.encoding)
+    job, plan, inputs, growth = prepared.record, prepared.plan, prepared.inputs, prepared.growth
+    shard_bytes, encoding = prepared.stage.tasks.shard_bytes, prepared.stage.rows.encoding
+    rule = Sharding(job=job.name, suffix=job.suffix, shard_bytes=shard_bytes, encoding=encoding)
     rows = [plan_new(rule, plan, inputs, growth, prepared.stores.of)] if growth.new else []
     if len(plan):
         changed = replan_changed(plan, inputs, growth, prepared.matched.done)
         rows += [changed] if changed is not None else []
         if growth.new:
-            get_logger(job=spec.name).info("the plan grows", new_shards=len(rows[0]), planned_before=len(plan))
+            get_logger(job=job.name).info("new inputs found", shards_added=len(rows[0]), shards_before=len(plan))
     return pa.concat_tables(rows) if rows else None
 
 
@@ -189,8 +195,8 @@ def _redo_stale(prepared: Prepared) -> None:
     ranks = np.flatnonzero(chosen & whole & prepared.growth.changed & done)
     if not len(ranks):
         return
-    todo.stale = stale_outputs(prepared.spec, prepared.ledger, listing, prepared.matched, ranks)
-    sides = sides_of_shards(listing, plan, prepared.spec.suffix, ranks)
+    todo.stale = stale_outputs(prepared.record, prepared.ledger, listing, prepared.matched, ranks)
+    sides = sides_of_shards(listing, plan, prepared.record.suffix, ranks)
     todo.stale_sides = [listing.object(prepared.ledger.root, row) for row in sides.tolist()]
     refuse_undeletable(prepared.ledger.store, [*todo.stale, *todo.stale_sides], "--redo-stale")
     others = np.ones(len(plan), dtype=bool)
@@ -204,7 +210,8 @@ def _failed(prepared: Prepared) -> Any:
     """Returns one boolean a shard: it failed when it was last run, and has no output."""
     if not prepared.listing.has_job:
         raise ConfigError(
-            f"--retry-failed: {prepared.output} holds no job, so nothing has failed there; run the job without it first"
+            f"--retry-failed: {prepared.output} has no curate job, so nothing has failed there; run the job without it "
+            "first"
         )
     return failed_now(prepared.ledger, prepared.listing, prepared.plan, prepared.matched)
 
@@ -228,11 +235,11 @@ def _scope(plan: ShardPlan, options: RunOptions, among: Any) -> Any:
 
 
 def _warn(prepared: Prepared, options: RunOptions) -> None:
-    log = get_logger(job=prepared.spec.name)
-    warn_of_holes(prepared.holes, prepared.spec.name)
+    log = get_logger(job=prepared.record.name)
+    warn_of_holes(prepared.holes, prepared.record.name)
     if len(prepared.stale):
         log.warning(
-            "inputs changed after their outputs were made; the outputs are stale and are kept",
+            "inputs changed since they were processed; their outputs are out of date and are kept",
             shards=len(prepared.stale),
             example=prepared.plan.shard_id(int(prepared.stale[0])),
             next=_next_for_stale(prepared, options),
@@ -264,7 +271,7 @@ def describe(prepared: Prepared, rivals: str = "") -> str:
     """Returns what a run would do, for `--dry-run`; `rivals` are lines about other drivers."""
     done = prepared.matched.done[prepared.scope]
     lines = [
-        f"job      {prepared.spec.name}  (fingerprint {prepared.spec.fingerprint})",
+        f"job      {prepared.record.name}  (fingerprint {prepared.record.fingerprint})",
         f"output   {prepared.output}",
         f"inputs   {len(prepared.inputs.table):,} objects",
         f"shards   {len(prepared.scope):,} of {len(prepared.plan):,} in the plan",
@@ -276,18 +283,21 @@ def describe(prepared: Prepared, rivals: str = "") -> str:
     lines += [f"skip     {int(done.sum()):,}: their output exists", f"run      {int((~done).sum()):,}"]
     for rank in prepared.todo[:EXAMPLES].tolist():
         shard = prepared.plan.shard(rank)
-        lines.append(f"         {shard.uri} -> {shard.id}{prepared.spec.suffix}")
+        lines.append(f"         {shard.uri} -> {shard.id}{prepared.record.suffix}")
     if len(prepared.todo) > EXAMPLES:
         lines.append(f"         ... and {len(prepared.todo) - EXAMPLES:,} more")
     if prepared.uncommitted.dropped is not None:
         shards, objects = len(prepared.uncommitted.dropped), len(prepared.uncommitted.dropped_outputs)
         lines.append(
-            f"drop     {shards:,}: their input was removed; with {objects:,} objects made of them (--drop-removed)"
+            f"drop     {shards:,}: no --input matches their input any more; {objects:,} objects made of them go "
+            "(--drop-removed)"
         )
     if any(prepared.missing_inputs):
         lines.append(f"missing  {missing_text(*prepared.missing_inputs)}")
     if len(prepared.stale):
-        lines.append(f"stale    {len(prepared.stale):,}: their input changed; kept (--redo-stale replaces them)")
+        lines.append(
+            f"stale    {len(prepared.stale):,}: out of date, their input changed; kept (--redo-stale replaces them)"
+        )
     if prepared.uncommitted.stale:
         lines.append(f"redo     {len(prepared.uncommitted.stale):,}: stale, replaced by what their input is now")
     return "\n".join(lines)

@@ -26,7 +26,7 @@ from curate.ledger.listing import OutputListing, match_outputs, refuse_special
 from curate.ledger.manifest import InputDiff, ShardPlan, removal
 from curate.ledger.segments import done_events
 from curate.ledger.side_outputs import SIDES, sides_of_ids
-from curate.stage.spec import StageSpec
+from curate.stage.job_record import JobRecord
 from curate.storage import nofollow
 from curate.storage.protocol import Object, Special, Store
 from curate.storage.uris import is_local
@@ -71,7 +71,7 @@ def remove_job(
             ledger.store.delete(item.uri, item.generation)
     except GenerationMismatch as error:
         raise ConfigError(
-            f"another driver is at work on {ledger.root} after all ({error}); it was taken for gone. What is left of "
+            f"another driver is running on {ledger.root} after all ({error}); it was taken for gone. What is left of "
             "its output stays: stop it, and run this again"
         ) from error
 
@@ -110,19 +110,21 @@ def refuse_undeletable(store: Store, objects: Iterable[Object], why: str) -> Non
             )
 
 
-def overwritten(spec: StageSpec, ledger: Ledger, listing: OutputListing) -> tuple[OutputListing, list[Object]]:
+def overwritten(job: JobRecord, ledger: Ledger, listing: OutputListing) -> tuple[OutputListing, list[Object]]:
     """Returns the listing as it will be without this job's outputs and ledger, and the outputs to remove.
 
     The outputs are what the plan names and curate wrote; whatever else is there is foreign and stays. Extra outputs
     come last: a shard that is done has all of its outputs, also if this is cut off and the old job goes on. Raises
     ConfigError if they may not be deleted.
     """
-    job = ledger.read_job() if listing.has_job else {"format": spec.format, "codec": spec.codec, "suffix": spec.suffix}
+    if listing.has_job:
+        # It may be written in another format than the one that takes its place.
+        there = ledger.read_job()
+        job = replace(job, format=OutputFormat(there["format"]), codec=there["codec"])
     plan = ledger.read_plan(listing)
-    matched = match_outputs(plan, listing, job["suffix"])
-    written_as = OutputFormat(job["format"]), job["codec"]
-    mine = ours(ledger, listing, plan, matched, *written_as)
-    rows = [*matched.position[mine].tolist(), *our_sides(ledger, listing, plan, mine, job["suffix"], *written_as)]
+    matched = match_outputs(plan, listing, job.suffix)
+    mine = ours(job, ledger, listing, plan, matched)
+    rows = [*matched.position[mine].tolist(), *our_sides(job, ledger, listing, plan, mine)]
     keep = np.ones(len(listing.names), dtype=bool)
     keep[rows] = False
     mask = pa.array(keep)
@@ -151,15 +153,15 @@ class Dropped:
 
 
 def left_behind(
-    spec: StageSpec, options: RunOptions, ledger: Ledger, listing: OutputListing, plan: ShardPlan
+    job: JobRecord, options: RunOptions, ledger: Ledger, listing: OutputListing, plan: ShardPlan
 ) -> Dropped:
     """Returns what is left of shards that are out of the job already: a run was killed, or a zombie wrote it since."""
-    rows, records = _outputs(spec, ledger, listing, plan.removed)
-    return _without(spec, options, ledger, listing, plan, rows, records)
+    rows, records = _outputs(job, ledger, listing, plan.removed)
+    return _without(job, options, ledger, listing, plan, rows, records)
 
 
 def drop(
-    spec: StageSpec, options: RunOptions, ledger: Ledger, listing: OutputListing, plan: ShardPlan, growth: InputDiff
+    job: JobRecord, options: RunOptions, ledger: Ledger, listing: OutputListing, plan: ShardPlan, growth: InputDiff
 ) -> Dropped:
     """Returns the job without the shards whose inputs are missing.
 
@@ -167,40 +169,35 @@ def drop(
     written by curate; and where one may not be deleted.
     """
     gone = growth.missing
-    if spec.limit is not None or not spec.rows.grows:
-        raise ConfigError(
-            f"--drop-removed: what {ledger.root} is made of was decided from all of its inputs, the removed ones among "
-            "them; make it anew with --overwrite"
-        )
     if gone.all():
         raise ConfigError(
             f"--drop-removed would take all {len(plan):,} shards out of {ledger.root}: none of the inputs of earlier "
             "runs is among those of --input, which looks like another --input; check it, or remove the whole output"
         )
     part = removal(plan.table.filter(pa.array(gone)))
-    rows, records = _outputs(spec, ledger, listing, part["id"])
+    rows, records = _outputs(job, ledger, listing, part["id"])
     mine = set(rows)
-    for row in _rows_named(spec, listing, part["id"]):
+    for row in _rows_named(job, listing, part["id"]):
         if row not in mine:
             uri = ledger.uri(listing.names[row].as_py())
             raise ConfigError(
                 f"--drop-removed: {uri} was not written by curate, but it has the name of an output; move it"
             )
-    found = _without(spec, options, ledger, listing, plan.plus(part), rows, records)
+    found = _without(job, options, ledger, listing, plan.plus(part), rows, records)
     about = [Object(ledger.uri(layout.SUMMARY), 0, "")] if listing.summary is not None else []
     refuse_undeletable(ledger.store, [*about, *found.objects], "--drop-removed")
     return replace(found, part=part)
 
 
-def _outputs(spec: StageSpec, ledger: Ledger, listing: OutputListing, ids: Any) -> tuple[list[int], list[Record]]:
+def _outputs(job: JobRecord, ledger: Ledger, listing: OutputListing, ids: Any) -> tuple[list[int], list[Record]]:
     """Returns the rows of the listing that are outputs of these shards and were written by curate, the main ones first;
     and the records of the main ones."""
-    mains = _rows_named(spec, listing, ids)
-    sides = sides_of_ids(listing, ids, spec.suffix).tolist()
+    mains = _rows_named(job, listing, ids)
+    sides = sides_of_ids(listing, ids, job.suffix).tolist()
 
     def read(row: int) -> Record | None:
         with contextlib.suppress(CorruptInput):
-            return read_record(ledger.store, listing.object(ledger.root, row), spec.format, spec.codec)
+            return read_record(ledger.store, listing.object(ledger.root, row), job.format, job.codec)
         return None
 
     records = _each(read, [*mains, *sides])
@@ -208,14 +205,14 @@ def _outputs(spec: StageSpec, ledger: Ledger, listing: OutputListing, ids: Any) 
     return rows, [record for record in records[: len(mains)] if record is not None]
 
 
-def _rows_named(spec: StageSpec, listing: OutputListing, ids: Any) -> list[int]:
-    wanted = pc.binary_join_element_wise(ids, spec.suffix, "")
+def _rows_named(job: JobRecord, listing: OutputListing, ids: Any) -> list[int]:
+    wanted = pc.binary_join_element_wise(ids, job.suffix, "")
     found: list[int] = np.flatnonzero(pc.is_in(listing.names, value_set=wanted).to_numpy(zero_copy_only=False)).tolist()
     return found
 
 
 def _without(
-    spec: StageSpec,
+    job: JobRecord,
     options: RunOptions,
     ledger: Ledger,
     listing: OutputListing,
@@ -230,16 +227,16 @@ def _without(
     left = replace(listing, **dict(zip(("names", "sizes", "generations"), columns, strict=True)))
     named = {record["quarantine"] for record in records if record.get("quarantine")}.intersection(listing.quarantine)
     if named and not options.allow_concurrent:  # else another driver may be about to name it; it is swept at the end
-        named -= _named_by_others(spec, ledger, left, plan)
+        named -= _named_by_others(job, ledger, left, plan)
         quarantine = [ledger.store.stat(ledger.uri(name)) for name in sorted(named)]
     else:
         quarantine = []
     return Dropped(plan, left, [*quarantine, *(listing.object(ledger.root, row) for row in rows)])
 
 
-def _named_by_others(spec: StageSpec, ledger: Ledger, listing: OutputListing, plan: ShardPlan) -> set[str]:
+def _named_by_others(job: JobRecord, ledger: Ledger, listing: OutputListing, plan: ShardPlan) -> set[str]:
     """Returns the files of rows set aside that outputs name which stay: two may have set the same rows aside."""
-    matched = match_outputs(plan, listing, spec.suffix)
+    matched = match_outputs(plan, listing, job.suffix)
     asked = matched.done.copy()
     for rank, event in done_events(ledger, listing, plan, matched):
         asked[rank] = bool(event["rows"]["quarantined"])
@@ -247,7 +244,7 @@ def _named_by_others(spec: StageSpec, ledger: Ledger, listing: OutputListing, pl
     def read(rank: int) -> str | None:
         found = listing.object(ledger.root, int(matched.position[rank]))
         with contextlib.suppress(CorruptInput):
-            return (read_record(ledger.store, found, spec.format, spec.codec) or {}).get("quarantine")
+            return (read_record(ledger.store, found, job.format, job.codec) or {}).get("quarantine")
         return None
 
     return set(filter(None, _each(read, np.flatnonzero(asked).tolist())))

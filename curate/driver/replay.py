@@ -33,10 +33,11 @@ from curate.pipeline.pipeline import ShardContext
 from curate.pipeline.retry_later import Busy
 from curate.pipeline.shard_books import ShardBooks
 from curate.sources.protocol import RowSource
+from curate.stage.job_record import JobRecord
 from curate.stage.messages import Probe, TaskInput
 from curate.stage.operator import StageOperator
 from curate.stage.program import StageProgram
-from curate.stage.spec import StageSpec
+from curate.stage.stage import Stage
 from curate.storage.open import open_store
 from curate.storage.protocol import Object
 from curate.tasks.failure import FailureKind, ShardRecord
@@ -63,7 +64,7 @@ class Replayed:
 
 
 def replay(
-    found: JobFailures, spec: StageSpec, shard_id: str, clock: Clock, *, publish: bool, whole: bool, rows: int
+    found: JobFailures, stage: Stage, shard_id: str, clock: Clock, *, publish: bool, whole: bool, rows: int
 ) -> Replayed:
     """Runs one shard of the job whose ledger was `found`; `rows` is the number of rows to return.
 
@@ -72,12 +73,12 @@ def replay(
     """
     rank, shard = found.shard(shard_id)
     # What a stage reads that comes after another one is there as it was planned, or not at all.
-    shard, notes = _as_it_is_now(shard) if spec.rows.grows else (shard, [])
+    shard, notes = _as_it_is_now(shard) if stage.rows.grows else (shard, [])
     if publish:
-        _refuse_to_publish(found, spec, shard_id, notes)
-    elif found.job["fingerprint"] != spec.fingerprint:
+        _refuse_to_publish(found, stage.record, shard_id, notes)
+    elif found.job["fingerprint"] != stage.record.fingerprint:
         notes.append("the job's code or parameters are not those of the output: the result may differ from a run's")
-    operator: Any = _Watched(spec.operator)
+    operator: Any = _Watched(stage.operator)
     with ExitStack() as cleanup:
         run_id = new_run_id(clock.now())
         if publish:
@@ -86,16 +87,17 @@ def replay(
             output = cleanup.enter_context(tempfile.TemporaryDirectory(prefix="curate-replay-"))
             scratch = f"{output}/{layout.TMP}{run_id}"
         # Nobody waits for a debugger's user: no time limit here.
-        tried = replace(spec, operator=operator, task_timeout_s=None, rows=_with_schema(found, spec.rows, shard))
+        tasks = replace(stage.tasks, task_timeout_s=None)
+        tried = replace(stage, tasks=tasks, operator=operator, rows=_with_schema(found, stage.rows, shard))
         program = StageProgram(tried, run_id, output, scratch)
-        given = spec.rows.given(shard.uri)
-        schemas = _output_schemas(found, spec, program, Probe(shard, given=given), publish=publish)
+        given = stage.rows.given(shard.uri)
+        schemas = _output_schemas(found, stage.record, program, Probe(shard, given=given), publish=publish)
         attempt = LATE_ATTEMPT if publish else 1
         piece = TaskInput(((rank, shard),), attempt, schemas.main, last=whole, sides=schemas.sides, given=(given,))
         record = _run(program, piece)
-        uri = f"{output}/{shard.id}{spec.suffix}"
+        uri = f"{output}/{shard.id}{stage.record.suffix}"
         done = record.failure is None
-        first = _first_rows(uri, record, spec, rows) if done else ()
+        first = _first_rows(uri, record, stage.record, rows) if done else ()
     error = None if record.failure is None else operator.raised
     return Replayed(shard, record, first, publish and done and not record.existed, error, tuple(notes))
 
@@ -112,12 +114,12 @@ def _as_it_is_now(shard: Shard) -> tuple[Shard, list[str]]:
     return changed, ["the input was replaced after the plan was made: this is what it is now"]
 
 
-def _refuse_to_publish(found: JobFailures, spec: StageSpec, shard_id: str, notes: list[str]) -> None:
-    refuse_other_job(spec, found.ledger, found.job)
+def _refuse_to_publish(found: JobFailures, job: JobRecord, shard_id: str, notes: list[str]) -> None:
+    refuse_other_job(job, found.ledger, found.job)
     recorded = found.job["code_digest"]
-    if recorded and recorded != spec.code_digest and spec.code_digest not in found.listing.accepted:
+    if recorded and recorded != job.code_digest and job.code_digest not in found.listing.accepted:
         raise ConfigError(
-            f"the code of {spec.name!r} changed under the same version (digest {recorded} there, {spec.code_digest} "
+            f"the code of {job.name!r} changed under the same version (digest {recorded} there, {job.code_digest} "
             f"here); accept that for all failed shards with: curate retry {found.ledger.root} --accept-code-change"
         )
     if notes:
@@ -143,15 +145,15 @@ def _with_schema(found: JobFailures, rows: RowSource, shard: Shard) -> RowSource
 
 
 def _output_schemas(
-    found: JobFailures, spec: StageSpec, program: StageProgram, probe: Probe, *, publish: bool
+    found: JobFailures, job: JobRecord, program: StageProgram, probe: Probe, *, publish: bool
 ) -> Schemas:
     """Returns the schemas of the outputs. Where no run could derive one: what this shard gives, if it is only shown."""
 
     def held(declared: Any, name: str) -> Any:
         return found.ledger.read_schema(name) if declared is None else declared
 
-    main = held(spec.output_schema, "output")
-    sides = {name: held(declared, schema_name(name)) for name, declared in sorted(spec.sides.items())}
+    main = held(job.output_schema, "output")
+    sides = {name: held(declared, schema_name(name)) for name, declared in sorted(job.sides.items())}
     if main is not None and None not in sides.values():
         return Schemas(main, sides)
     if publish:
@@ -174,9 +176,9 @@ def _run(program: StageProgram, piece: TaskInput) -> ShardRecord:
     return record
 
 
-def _first_rows(uri: str, record: ShardRecord, spec: StageSpec, rows: int) -> Sequence[Mapping[str, Any]]:
+def _first_rows(uri: str, record: ShardRecord, job: JobRecord, rows: int) -> Sequence[Mapping[str, Any]]:
     object = Object(uri, record.bytes_out, record.generation)
-    lines = preview(open_store(uri), object, spec.format, spec.codec)
+    lines = preview(open_store(uri), object, job.format, job.codec)
     return [orjson.loads(line) for line in itertools.islice(lines, rows)]
 
 

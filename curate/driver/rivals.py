@@ -77,7 +77,7 @@ def running_drivers(
     if not wait or not unclear or len(unclear) < len(found):
         return found
     get_logger().info(
-        "another driver may be at work on this output: looking whether it moves",
+        "another driver may be running on this output: looking whether it makes progress",
         run=next(reversed(unclear)),
         runs=len(unclear),
         wait_s=BETWEEN_LOOKS_S,
@@ -93,7 +93,7 @@ def running_drivers(
 def refuse_rivals(
     ledger: Ledger, run_ids: Iterable[str], clock: Clock, *, allow_concurrent: bool, overwrite: bool
 ) -> None:
-    """Raises ConfigError if another driver is at work on the output, naming it and what to do.
+    """Raises ConfigError if another driver is running on the output, naming it and what to do.
 
     With `allow_concurrent`, both help, and nothing is looked at; not with `overwrite`.
     """
@@ -103,7 +103,7 @@ def refuse_rivals(
     if not found:
         return
     beat, _ = found[-1]
-    problem = f"another driver is at work on {ledger.root}: {beat}, last heard of {_ago(clock.now() - beat.updated)}"
+    problem = f"another driver is running on {ledger.root}: {beat}, last heartbeat {_ago(clock.now() - beat.updated)}"
     if overwrite:
         raise ConfigError(
             f"{problem}; --overwrite would remove what it makes. Wait until it has ended (curate status "
@@ -117,7 +117,7 @@ def refuse_rivals(
 
 def describe_rivals(found: Sequence[tuple[Heartbeat, Liveness]]) -> str:
     """Returns a line for each run of `running_drivers`, for `--dry-run`."""
-    words = {Liveness.ALIVE: "is at work", Liveness.UNCLEAR: "may be at work"}
+    words = {Liveness.ALIVE: "is running", Liveness.UNCLEAR: "may be running"}
     return "\n".join(f"driver   another one {words[standing]}: {beat}" for beat, standing in found)
 
 

@@ -58,12 +58,12 @@ class RunRecorder:
         self.clock = clock
         self.started_s = started_s
         self.started = started
-        self.log = get_logger(job=prepared.spec.name, run=prepared.run_id)
+        self.log = get_logger(job=prepared.record.name, run=prepared.run_id)
         matched, plan = prepared.matched, prepared.plan
         positions = matched.position[matched.done]
         sizes = prepared.listing.sizes.to_numpy() if len(positions) else np.zeros(0, dtype=np.int64)
         history = prepared.history
-        self._earlier = history.earlier if history.summarised else prepared.spec.earlier
+        self._earlier = history.earlier if history.summarised else prepared.stage.earlier
         self.start_s = 0.0
         """Seconds that it took to start what runs tasks, as far as it was started for this run."""
         self._at = at
@@ -88,7 +88,7 @@ class RunRecorder:
         self._shown_s = started_s
         self._warned = 0
         self._retrying = Retrying()
-        steps = [(name, Role.STEP, pooled) for name, pooled in prepared.spec.operator.metered]
+        steps = [(name, Role.STEP, pooled) for name, pooled in prepared.stage.operator.metered]
         self._operators = [("read", Role.READ, False), *steps, ("write", Role.WRITE, False)]
         self._meters = [Meter() for _ in self._operators]
         self._capacity = Capacity()
@@ -108,7 +108,7 @@ class RunRecorder:
         shards = {"total": len(prepared.plan), "scope": len(prepared.scope), "skipped": self.skipped}
         self._runlog.open(
             {
-                **introduction(prepared.spec, self.options, self.started, prepared.incomplete_input),
+                **introduction(prepared.record, self.options, self.started, prepared.incomplete_input),
                 "shards": shards,
                 **({} if dropped is None else {"dropped": dropped["id"].to_pylist()}),
             }
@@ -304,7 +304,7 @@ class RunRecorder:
             # As far as the driver knows: one shard a busy slot.
             running = min(self.scheduler.running_tasks, self._slots)
             return Progress(
-                self.prepared.spec.name if self._at is None else self._at.job,
+                self.prepared.record.name if self._at is None else self._at.job,
                 len(self.prepared.scope),
                 totals.done,
                 running,
@@ -337,7 +337,7 @@ class RunRecorder:
         with self._lock:
             totals = self.totals
             return {
-                "job": self.prepared.spec.name,
+                "job": self.prepared.record.name,
                 "state": self._state,
                 "started": self.started,
                 "shards": {
@@ -373,8 +373,8 @@ class RunRecorder:
             return None
         return {
             **({} if self._earlier is None else {"earlier": self._earlier.as_dict()}),
-            "job": self.prepared.spec.name,
-            "fingerprint": self.prepared.spec.fingerprint,
+            "job": self.prepared.record.name,
+            "fingerprint": self.prepared.record.fingerprint,
             "run_id": self.prepared.run_id,
             "shards": {"total": len(self.prepared.plan), "done": totals.job_done},
             **totals.as_dict(),
@@ -391,9 +391,9 @@ class RunRecorder:
         history, totals = self.prepared.history, self.totals
         if history.summarised:
             return history.reports
-        if not self.prepared.spec.reports:
+        if not self.prepared.stage.reports:
             return ()
-        *before, last = self.prepared.spec.reports
+        *before, last = self.prepared.stage.reports
         shards = len(self.prepared.plan), totals.job_done, 0, totals.failed
         now = StageReport(
             *(last.key, last.name, last.reads, state.value, *shards),
@@ -406,7 +406,7 @@ class RunRecorder:
         totals = self.totals
         reports = self._reports(state)
         return Summary(
-            self.prepared.spec.name,
+            self.prepared.record.name,
             self.prepared.run_id,
             self.prepared.output,
             state,
@@ -427,6 +427,8 @@ class RunRecorder:
             self.prepared.incomplete_input,
             self.start_s,
             self.missing,
+            max(0, len(self.prepared.plan) - totals.job_done - (len(self.prepared.scope) - totals.done)),
+            self.options.restricted_by,
             0 if self.prepared.uncommitted.dropped is None else len(self.prepared.uncommitted.dropped),
         )
 

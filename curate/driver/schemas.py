@@ -26,23 +26,23 @@ from curate.pipeline.pipeline import Pipeline
 from curate.runtime.protocol import Backend, Message, Started, TaskEnd, TaskFinished
 from curate.sources.listing import Inputs
 from curate.stage.messages import TYPE_PROBES, Probe, Probed
-from curate.stage.spec import StageSpec
+from curate.stage.stage import Stage
 from curate.tasks.dispatcher import POLL_S, Interrupts
 from curate.tasks.policy import LONGEST_BACKOFF_S
 from curate.tasks.setup import SetUp, SetupWatch
 
 
 def with_input_schemas(
-    spec: StageSpec, ledger: Ledger | None, inputs: Inputs, undone: Sequence[str], stores: Stores
-) -> StageSpec:
+    stage: Stage, ledger: Ledger | None, inputs: Inputs, undone: Sequence[str], stores: Stores
+) -> Stage:
     """Returns a stage whose source has the schemas of the inputs `undone`: as the ledger has them, else sampled from
     the first such inputs. Raises ConfigError for a missing column."""
 
     def stored(name: str) -> Any:
         return None if ledger is None else ledger.read_schema(f"input-{name}")
 
-    with bound(job=spec.name):
-        return replace(spec, rows=spec.rows.sampled(inputs, undone, stores.of, stored))
+    with bound(job=stage.record.name):
+        return replace(stage, rows=stage.rows.sampled(inputs, undone, stores.of, stored))
 
 
 PROBES = 32
@@ -81,10 +81,10 @@ def output_schemas(
 
     `idle` is called every half second while a shard is asked. `setup` hears of the workers that are set up for it.
     """
-    spec, ledger = prepared.spec, prepared.ledger
-    log = get_logger(job=spec.name, run=prepared.run_id)
-    unknown = tuple(sorted(name for name, schema in spec.sides.items() if schema is None))
-    asking = _Asking(backend, interrupts, clock, spec.task_timeout_s, log, idle, setup)
+    job, ledger = prepared.record, prepared.ledger
+    log = get_logger(job=job.name, run=prepared.run_id)
+    unknown = tuple(sorted(name for name, schema in job.sides.items() if schema is None))
+    asking = _Asking(backend, interrupts, clock, prepared.stage.tasks.task_timeout_s, log, idle, setup)
 
     @cache
     def derived() -> Probed:
@@ -103,9 +103,9 @@ def output_schemas(
     try:
         sides = {
             name: stored(schema_name(name), name) if schema is None else schema
-            for name, schema in sorted(spec.sides.items())
+            for name, schema in sorted(job.sides.items())
         }
-        main = stored("output", None) if spec.output_schema is None else spec.output_schema
+        main = stored("output", None) if job.output_schema is None else job.output_schema
     except _InterruptedError:
         return Schemas()
     except _NoSchemaError as error:
@@ -135,8 +135,8 @@ class _Walk:
         self._asking = asking
         self._unknown = unknown
         self._log = log
-        spec = prepared.spec
-        declared = planned_schema(spec) if spec.output_schema is None else spec.output_schema
+        declared = prepared.record.output_schema
+        declared = planned_schema(prepared.stage) if declared is None else declared
         self._known = Probed(declared, sides=dict.fromkeys(unknown))
         self._vacant = Probed(sides=dict.fromkeys(unknown))
         """What tables without rows say."""
@@ -185,8 +185,8 @@ class _Walk:
                     return
 
     def _probe(self, number: int, *, whole: bool = False) -> Probe:
-        spec, shard = self._prepared.spec, self._prepared.plan.shard(number)
-        return Probe(shard, self._unknown, spec.rows.given(shard.uri), whole)
+        stage, shard = self._prepared.stage, self._prepared.plan.shard(number)
+        return Probe(shard, self._unknown, stage.rows.given(shard.uri), whole)
 
     def _one(self, probe: Probe) -> Probed:
         with closing(self._asking.answers([probe])) as answers:
@@ -202,13 +202,13 @@ class _Walk:
             self._ended.add(number)
 
 
-def planned_schema(spec: StageSpec) -> Any:
+def planned_schema(stage: Stage) -> Any:
     """Returns the schema of a stage's rows where its steps know what they make of those that it reads; None where only
     user functions tell."""
-    found = spec.rows.row_schemas
-    if not isinstance(spec.operator, Pipeline) or not found:
+    found = stage.rows.row_schemas
+    if not isinstance(stage.operator, Pipeline) or not found:
         return None
-    for step in spec.operator.steps:
+    for step in stage.operator.steps:
         tell: Callable[[Any], Any] = getattr(step, "schema", lambda _: None)
         try:
             found = [tell(schema) for schema in found]

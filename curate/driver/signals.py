@@ -2,7 +2,8 @@
 
 While a run gets ready, either ends it at once: nothing is lost. While tasks run, they are counted for the dispatcher,
 which stops launching, cancels or leaves in order. Whatever hangs after a SIGTERM, the process is gone in time; after a
-third SIGINT, or any signal once it has written down how it ended, it is gone at once.
+third SIGINT, or any signal once it has written down how it ended, it is gone at once. SIGHUP is ignored: who closes the
+terminal does not end the run.
 
 A signal that arrives in a finaliser or a callback of the interpreter can raise nothing there: Python tells of it and
 goes on. It is sent again then.
@@ -42,6 +43,7 @@ class Signals:
         self._backend: Backend | None = None
         self._grace: threading.Timer | None = None
         self._before: tuple[Any, Any] | None = None
+        self._hangup_before: Any = None
         self._unraisable_before = sys.unraisablehook
         self._arrivals: tuple[socket.socket, socket.socket] | None = None
         """Where the system notes every signal that arrives. Python itself calls a handler once for all that came while
@@ -50,6 +52,8 @@ class Signals:
     def __enter__(self) -> Self:
         if self._wanted:
             self._before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+            # A terminal that is closed ends no run, nor what the run starts: this is passed on to child processes.
+            self._hangup_before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
             self._arrivals = socket.socketpair()
             for end in self._arrivals:
                 end.setblocking(False)
@@ -78,6 +82,7 @@ class Signals:
         else:
             signal.signal(signal.SIGINT, self._before[0])
             signal.signal(signal.SIGTERM, self._before[1])
+            signal.signal(signal.SIGHUP, self._hangup_before)
 
     def install(self) -> None:
         """Takes both signals; again after whatever may have taken them, as `ray.init` does."""

@@ -24,17 +24,18 @@ from curate.ledger.stages import LAST, StageReport, source_bytes, stage_title
 from curate.ledger.summary import RunState, Summary
 from curate.observe import registry
 from curate.observe.progress import Display, Progress
-from curate.stage.spec import StageSpec
+from curate.stage.job_record import JobRecord
+from curate.stage.stage import Stage
 from curate.storage.protocol import Calls
 from curate.tasks.books import Books
 
 
 def introduction(
-    spec: StageSpec, options: RunOptions, started: float, incomplete: Sequence[Mapping[str, Any]]
+    job: JobRecord, options: RunOptions, started: float, incomplete: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Returns what `run.json` says of a run, whatever it runs."""
     return {
-        "job": spec.name,
+        "job": job.name,
         "started": started,
         "inputs": list(options.inputs),
         "backend": options.backend,
@@ -42,7 +43,7 @@ def introduction(
         "sample": options.sample,
         "allow_incomplete_input": options.allow_incomplete_input,
         **incomplete_as_dict(incomplete),
-        "origin": dict(spec.origin),
+        "origin": dict(job.origin),
     }
 
 
@@ -59,7 +60,7 @@ class JobProgress:
 
     def __init__(
         self,
-        spec: StageSpec,
+        stage: Stage,
         options: RunOptions,
         ledger: Ledger,
         clock: Clock,
@@ -67,10 +68,10 @@ class JobProgress:
         calls: Callable[[], Calls],
     ) -> None:
         """`calls` returns the storage calls that the run made beside those of its stages."""
-        self.job = spec.name
+        self.job = stage.record.name
         self.ledger = ledger
         self.display = _OneDisplay(options.display)
-        self._spec = spec
+        self._stage = stage
         self._options = options
         self._clock = clock
         self._own_calls = calls
@@ -103,7 +104,7 @@ class JobProgress:
         self._runlog = RunLog(self.ledger, self.run_id, self._clock, self.heartbeat)
 
     def _open(self) -> None:
-        about = introduction(self._spec, self._options, self.started, self._spec.holes)
+        about = introduction(self._stage.record, self._options, self.started, self._stage.holes)
         self._runlog.open({**about, "stages": [one.planned() for one in self._stages.values()]})
         registry.register(self.ledger.root, self.job, self.run_id, self.started)
         self._opened = True

@@ -32,7 +32,7 @@ from curate.runtime.backends import make_backend
 from curate.runtime.protocol import Backend
 from curate.stage.messages import TaskInput
 from curate.stage.program import StageProgram
-from curate.stage.spec import MEMORY_BUDGET, StageSpec
+from curate.stage.stage import MEMORY_BUDGET, Stage, TaskSettings
 from curate.storage.local import remove_scratch, sweep_scratch, sync_directories
 from curate.storage.uris import is_local
 from curate.tasks.dispatcher import Dispatcher
@@ -65,7 +65,7 @@ class _DisturbedError(Exception):
 
 
 def run_stage(
-    spec: StageSpec,
+    stage: Stage,
     options: RunOptions,
     clock: Clock,
     backend: Backend | None,
@@ -81,10 +81,10 @@ def run_stage(
     """
     started_s, started = clock.monotonic(), clock.now()
     run_id = (at and at.run_id) or new_run_id(started)
-    log = get_logger(job=spec.name, run=run_id)
+    log = get_logger(job=stage.record.name, run=run_id)
     rounds: list[Summary] = []
     while True:
-        prepared = prepare(spec, options, run_id, clock, seen)
+        prepared = prepare(stage, options, run_id, clock, seen)
         if seen is not None and len(prepared.todo):
             raise WorkLeftError
         if prepared.has_work and not rounds:
@@ -96,7 +96,8 @@ def run_stage(
                 overwrite=prepared.uncommitted.remove is not None,
             )
         todo = prepared.todo
-        scheduler = Scheduler(todo, prepared.plan.sizes[todo], _policy(spec, options, len(prepared.scope)))
+        policy = _policy(stage.tasks, options, len(prepared.scope), pooled=bool(stage.operator.pools))
+        scheduler = Scheduler(todo, prepared.plan.sizes[todo], policy)
         account = RunRecorder(prepared, options, scheduler, clock, started_s, started, at)
         last = len(rounds) == MOST_ROUNDS
         try:
@@ -114,16 +115,16 @@ def run_stage(
         seen = None
 
 
-def _policy(spec: StageSpec, options: RunOptions, scope: int) -> Policy:
-    limits = [n for n in (options.max_in_flight, spec.max_tasks) if n is not None]
+def _policy(tasks: TaskSettings, options: RunOptions, scope: int, *, pooled: bool) -> Policy:
+    limits = [n for n in (options.max_in_flight, tasks.max_tasks) if n is not None]
     most = options.max_failed_shards
     return Policy(
         target_task_s=options.target_task_s,
         max_in_flight=min(limits) if limits else None,
-        task_timeout_s=spec.task_timeout_s,
-        declared_memory=spec.resources.memory,
+        task_timeout_s=tasks.task_timeout_s,
+        declared_memory=tasks.resources.memory,
         # What waits for an actor lets others run in its place: as many again, and not sixteen on two CPUs.
-        least_window=1 if spec.operator.pools else LEAST_WINDOW,
+        least_window=1 if pooled else LEAST_WINDOW,
         max_failed=None if most is None else max_failed_shards(most, scope),
     )
 
@@ -176,7 +177,7 @@ class _Run:
 
     def _start(self, backend: Backend) -> None:
         with self.signals.starting(backend):
-            resources, pools = self.prepared.spec.resources, self.prepared.spec.operator.pools
+            resources, pools = self.prepared.stage.tasks.resources, self.prepared.stage.operator.pools
             self.account.start_s = backend.start(resources, pools)
 
     def _work(self, backend: Backend | None) -> RunState:
@@ -207,48 +208,48 @@ class _Run:
             sweep_scratch(tmp, prepared.stores.scratch, self.clock.now(), LEFTOVER_S, layout.is_scratch)
         self.account.open()
         if self.account.of_job:
-            registry.register(prepared.output, prepared.spec.name, prepared.run_id, self.account.started)
+            registry.register(prepared.output, prepared.record.name, prepared.run_id, self.account.started)
 
     def _tidy(self) -> None:
         if is_local(self.prepared.output):
             # A run's directories reach the disk before it says how it ended: a crash of the machine loses none.
-            if self.prepared.spec.runs is None:
+            if self.prepared.stage.runs is None:
                 sync_directories(self.prepared.output)
             remove_scratch(self.prepared.stores.scratch)
 
     def _dispatch(self, backend: Backend) -> RunState:
         prepared, account, interrupts = self.prepared, self.account, self.signals.interrupts
-        spec, plan = prepared.spec, prepared.plan
+        stage, job, tasks, plan = prepared.stage, prepared.record, prepared.stage.tasks, prepared.plan
         inline = backend.name == "inline"
-        if inline and spec.task_timeout_s is not None:
+        if inline and tasks.task_timeout_s is not None:
             account.log.warning(
                 "task_timeout_s ends no shard here: the inline backend is this very process and cannot cancel itself",
                 next="where a shard is that takes longer, its log says: curate logs",
             )
         # Elsewhere the clock is that of the worker.
         clock = self.clock if inline else SystemClock()
-        budget_bytes = (spec.memory_budget or MEMORY_BUDGET) // max(1, backend.slots())
-        program = StageProgram(spec, prepared.run_id, prepared.output, prepared.stores.scratch, budget_bytes, clock)
+        budget_bytes = (tasks.memory_budget or MEMORY_BUDGET) // max(1, backend.slots())
+        program = StageProgram(stage, prepared.run_id, prepared.output, prepared.stores.scratch, budget_bytes, clock)
 
         def stopped() -> bool:
             account.wait(backend)
             return bool(interrupts.interrupts or interrupts.terminated)
 
         backend.load(program, program.pools, stopped=stopped)
-        setup = SetupWatch(self.clock, spec.task_timeout_s)
+        setup = SetupWatch(self.clock, tasks.task_timeout_s)
         schemas = output_schemas(prepared, backend, interrupts, self.clock, lambda: account.wait(backend), setup)
-        if (runs := spec.runs) is not None and schemas.main is not None and len(schemas.main):
+        if (runs := stage.runs) is not None and schemas.main is not None and len(schemas.main):
             # What user functions give is known only now; not if they gave no row.
-            runs.order.check(spec.name, schemas.main)
+            runs.order.check(job.name, schemas.main)
         for schema in (schemas.main, *schemas.sides.values()):
             if schema is not None:
-                refuse_unwritable(schema, spec.format, spec.codec)
+                refuse_unwritable(schema, job.format, job.codec)
 
         over = prepared.over
 
         def payload(launch: Launch) -> TaskInput:
             shards = tuple(zip(launch.shards, plan.shards(launch.shards), strict=True))
-            given = tuple(spec.rows.given(shard.uri) for _, shard in shards)
+            given = tuple(stage.rows.given(shard.uri) for _, shard in shards)
             own = self._replaced_by(shards, schemas.sides) if over else {}
             return TaskInput(
                 shards,
@@ -266,7 +267,7 @@ class _Run:
             return int(plan.sizes[rank])
 
         def has_output(rank: int) -> bool:
-            uri = prepared.ledger.uri(plan.shard_id(rank) + spec.suffix)
+            uri = prepared.ledger.uri(plan.shard_id(rank) + job.suffix)
             try:
                 return prepared.ledger.store.stat(uri).generation != over.get(uri)
             except ObjectNotFound:
@@ -289,7 +290,7 @@ class _Run:
     def _replaced_by(self, shards: Sequence[tuple[int, Shard]], sides: Iterable[str]) -> dict[str, str]:
         """Returns the generations of the outputs that those of some shards take the places of, by URI."""
         prepared = self.prepared
-        names = [shard.id + prepared.spec.suffix for _, shard in shards]
+        names = [shard.id + prepared.record.suffix for _, shard in shards]
         names += [side_name(side, name) for side in sides for name in names]
         uris = map(prepared.ledger.uri, names)
         return {uri: prepared.over[uri] for uri in uris if uri in prepared.over}

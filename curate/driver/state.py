@@ -18,7 +18,8 @@ from curate.ledger.listing import OutputListing, OutputMatch, match_outputs
 from curate.ledger.manifest import InputDiff, ShardPlan, diff_inputs
 from curate.sources.listing import Inputs
 from curate.sources.upstream import Hole
-from curate.stage.spec import StageSpec
+from curate.stage.job_record import JobRecord
+from curate.stage.stage import Stage
 from curate.storage.open import open_store
 from curate.storage.protocol import Calls, Object, Store
 
@@ -108,7 +109,7 @@ class WorkLeftError(Exception):
 class Prepared:
     """A run that may start: what is there and what is left to do."""
 
-    spec: StageSpec
+    stage: Stage
     """The stage; what it reads has its schemas, if there is something to do."""
     output: str
     run_id: str
@@ -124,22 +125,32 @@ class Prepared:
     run_ids: frozenset[str]
     """Runs that the output knew before this one."""
     uncommitted: PendingWrites
-    matched: OutputMatch = field(init=False)
-    growth: InputDiff = field(init=False)
     history: History = field(default_factory=History)
     scope: Any = None
     """Ranks of the shards that this run was asked for, in plan order."""
     holes: Sequence[Hole] = ()
     """What was missing of the inputs, which may be incomplete."""
 
-    def __post_init__(self) -> None:
-        self.planned(self.plan)
-
     def planned(self, plan: ShardPlan) -> None:
-        """Takes a plan in the place of the one that there is, and compares it with the inputs and the outputs."""
+        """Takes a plan in the place of the one that there is, which is then compared anew."""
         self.plan = plan
-        self.growth = diff_inputs(plan, self.inputs.table)
-        self.matched = match_outputs(plan, self.listing, self.spec.suffix)
+        for name in ("growth", "matched"):
+            self.__dict__.pop(name, None)
+
+    @cached_property
+    def growth(self) -> InputDiff:
+        """The plan beside the inputs."""
+        return diff_inputs(self.plan, self.inputs.table)
+
+    @cached_property
+    def matched(self) -> OutputMatch:
+        """The plan beside the outputs."""
+        return match_outputs(self.plan, self.listing, self.record.suffix)
+
+    @property
+    def record(self) -> JobRecord:
+        """Which job it is."""
+        return self.stage.record
 
     @cached_property
     def over(self) -> dict[str, str]:
@@ -151,7 +162,7 @@ class Prepared:
         """What was missing of the inputs, as the record of the run says it."""
         if self.history.summarised:
             return self.history.incomplete_input
-        return tuple(one.as_dict() for one in self.holes) or self.spec.holes
+        return tuple(one.as_dict() for one in self.holes) or self.stage.holes
 
     @property
     def missing_inputs(self) -> tuple[int, int]:

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from curate.arrow.order import Order
-from curate.pipeline.shard_books import GROUPED, LIMIT, ShardBooks
+from curate.pipeline.shard_books import ShardBooks
+from curate.tasks.books import GROUPED, LIMIT
 
 
 class ExchangeDefaults:

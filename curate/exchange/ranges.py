@@ -25,9 +25,10 @@ from curate.exchange.even import EvenPart, SegmentRanges, by_part, count_rows, e
 from curate.exchange.protocol import Exchange, ReducePart, unequal
 from curate.exchange.run_file import RunFile, Segment, open_all, opened, remove_damaged
 from curate.exchange.skew import heaviest, refusal
-from curate.pipeline.shard_books import LIMIT, BadRowBudget, ShardBooks
+from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.sources.protocol import Piece, Projection
 from curate.storage.protocol import Object
+from curate.tasks.books import LIMIT
 from curate.units import GIB, MIB
 
 LEAST_BYTES, MOST_BYTES, PARTS = 32 * MIB, 4 * GIB, 64

@@ -42,10 +42,10 @@ from curate.exchange.chunks import PLACE_BYTES, Chunk, gather, page_ends
 from curate.formats.record import RUN_TAIL, check_run_end, run_end, run_record, run_sizes
 from curate.formats.write.compress import Sink
 from curate.log import get_logger
-from curate.pipeline.shard_books import GROUPED
 from curate.storage.open import open_store
 from curate.storage.protocol import Object, Store
 from curate.storage.uris import is_local
+from curate.tasks.books import GROUPED
 
 READERS = 8
 """Indexes of run files that are read at once."""

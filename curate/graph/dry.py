@@ -17,102 +17,104 @@ from curate.graph.upstream import Ready, checkpoint_options, no_stage, run_upstr
 from curate.ledger.ledger import open_ledger
 from curate.ledger.run_log import new_run_id
 from curate.ledger.stages import LAST, has_scratch, stage_title, stages_root, stages_roots
-from curate.stage.spec import StageSpec, Upstream
+from curate.stage.stage import Stage, Upstream
 from curate.storage.uris import is_local
 
 
-def dry_run(spec: StageSpec, options: RunOptions) -> tuple[Prepared, str]:
+def dry_run(last: Stage, options: RunOptions) -> tuple[Prepared, str]:
     """Returns what a run of a job would begin with, and in words what it would do. Writes nothing."""
-    if not spec.needs_all_inputs:
-        ready = run_upstream(spec, "", options, no_stage, _dry_checkpoint)
-        return _dry_stage(ready.spec, ready.options) if isinstance(ready, Ready) else ready
+    if not last.needs_all_inputs:
+        ready = run_upstream(last, "", options, no_stage, _dry_checkpoint)
+        return _dry_stage(ready.stage, ready.options) if isinstance(ready, Ready) else ready
     output = resolve_output(options.output)
-    job = look_at(spec, options, output, SystemClock())
-    spec = with_seed(job, 0) if job.job is None else job.spec
+    job = look_at(last, options, output, SystemClock())
+    last = with_seed(job, 0) if job.job is None else job.last
     if job.done:
-        return _dry_stage(replace(spec, rows=PlannedShards(job.plan)), options)
+        return _dry_stage(replace(last, rows=PlannedShards(job.plan)), options)
     refuse_mixed_keys(job)
     if is_local(output):
         refuse_links(output)
-    told = _stage_text(spec, spec, options)
+    told = _stage_text(last, last, options)
 
-    def unfinished(stage: StageSpec, how: RunOptions) -> tuple[Prepared, str] | None:
+    def unfinished(stage: Stage, how: RunOptions) -> tuple[Prepared, str] | None:
         nonlocal told
         prepared, text = _dry_stage(stage, how)
         if not len(prepared.todo):
             return None
-        told = _stage_text(spec, stage, how)
+        told = _stage_text(last, stage, how)
         return prepared, text
 
-    def lacking(before: Upstream, stage: StageSpec, how: RunOptions) -> tuple[Prepared, str] | None:
+    def lacking(before: Upstream, stage: Stage, how: RunOptions) -> tuple[Prepared, str] | None:
         nonlocal told
         found = _dry_checkpoint(before, stage, how)
         if found is not None:
-            told = _stage_text(spec, stage, how)
+            told = _stage_text(last, stage, how)
         return found
 
     # Where a run would have them it knows once it is connected; here, where they are.
     try:
-        ready = run_upstream(spec, stages_root(output, alone=has_scratch(output)), options, unfinished, lacking)
+        ready = run_upstream(last, stages_root(output, alone=has_scratch(output)), options, unfinished, lacking)
     except DamagedRun as error:
         raise ConfigError(f"{error}: run this without --dry-run") from error
-    prepared, text = _dry_stage(ready.spec, ready.options) if isinstance(ready, Ready) else ready
+    prepared, text = _dry_stage(ready.stage, ready.options) if isinstance(ready, Ready) else ready
     return prepared, f"{told}\n{text}"
 
 
-def _dry_stage(spec: StageSpec, options: RunOptions) -> tuple[Prepared, str]:
+def _dry_stage(stage: Stage, options: RunOptions) -> tuple[Prepared, str]:
     clock = SystemClock()
-    prepared = prepare(spec, options, new_run_id(clock.now()), clock)
+    prepared = prepare(stage, options, new_run_id(clock.now()), clock)
     rivals = running_drivers(prepared.ledger, prepared.run_ids, clock, wait=False) if prepared.has_work else []
     return prepared, describe(prepared, describe_rivals(rivals))
 
 
-def _dry_checkpoint(before: Upstream, reader: StageSpec, options: RunOptions) -> tuple[Prepared, str] | None:
-    prepared, text = dry_run(before.spec, checkpoint_options(options, before))
-    then = f"{text}\nthen     {reader.name} over this checkpoint, into {options.output}"
+def _dry_checkpoint(before: Upstream, reader: Stage, options: RunOptions) -> tuple[Prepared, str] | None:
+    prepared, text = dry_run(before.stage, checkpoint_options(options, before))
+    then = f"{text}\nthen     {reader.record.name} over this checkpoint, into {options.output}"
     return (prepared, then) if len(prepared.todo) else None
 
 
-def _stage_text(last: StageSpec, stage: StageSpec, how: RunOptions) -> str:
+def _stage_text(last: Stage, stage: Stage, how: RunOptions) -> str:
     """Returns which stage of a job one is, as people are told."""
-    key = LAST if stage.name == last.name else how.output.rpartition("/")[2]
+    key = LAST if stage.record.name == last.record.name else how.output.rpartition("/")[2]
     stages = planned(last)
     # One that merges run files was not planned.
-    return stage_title(stages, key) if key in {one.key for one in stages} else stage.name.removeprefix(f"{last.name}: ")
+    if key in {one.key for one in stages}:
+        return stage_title(stages, key)
+    return stage.record.name.removeprefix(f"{last.record.name}: ")
 
 
 @dataclass(frozen=True, slots=True)
 class _Reached:
     """The stage that was looked for."""
 
-    spec: StageSpec
+    stage: Stage
 
 
-def as_run(spec: StageSpec, options: RunOptions, key: str, clock: Clock) -> StageSpec:
+def as_run(last: Stage, options: RunOptions, key: str, clock: Clock) -> Stage:
     """Returns a stage of a job that has begun, the last one or one before it, as runs have it. Writes nothing.
 
     Raises ConfigError if the job or its inputs are others by now, and if what the stage reads is not there.
     """
     output = resolve_output(options.output)
-    if spec.from_inputs is not None:
-        spec = spec.from_inputs(options)
-    job = look_at(spec, options, output, clock)
+    if last.from_inputs is not None:
+        last = last.from_inputs(options)
+    job = look_at(last, options, output, clock)
     again = f"run the job first, or with --keep-stages if it is complete; see: curate status {output}"
 
-    def reached(stage: StageSpec, how: RunOptions) -> _Reached | None:
+    def reached(stage: Stage, how: RunOptions) -> _Reached | None:
         found = how.output.rpartition("/")[2]
         if found == key:
             return _Reached(stage)
         if open_ledger(how.output).list().summary is None:
             raise ConfigError(
-                f"what that shard reads is not there: {_stage_text(job.spec, stage, how)} is not done; {again}"
+                f"what that shard reads is not there: {_stage_text(job.last, stage, how)} is not done; {again}"
             )
         return None
 
     # Where they are is known to those who run the job alone; here, where the first of them is.
     roots = [*stages_roots(output, job.listing.stages), stages_root(output, alone=False)]
     try:
-        ready = run_upstream(job.spec, roots[0], options, reached, lambda *_: None)
+        ready = run_upstream(job.last, roots[0], options, reached, lambda *_: None)
     except DamagedRun as error:
         raise ConfigError(f"what that shard reads is damaged: {error.uri}: {error.problem}; {again}") from error
-    return ready.spec
+    return ready.stage

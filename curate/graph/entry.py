@@ -11,25 +11,25 @@ from curate.graph.graph import JobRun
 from curate.ledger.summary import Summary
 from curate.log import get_logger
 from curate.runtime.protocol import Backend
-from curate.stage.spec import StageSpec
+from curate.stage.stage import Stage
 
 
-def dry_run(spec: StageSpec, options: RunOptions) -> tuple[Prepared, str]:
+def dry_run(stage: Stage, options: RunOptions) -> tuple[Prepared, str]:
     """Returns what a run would start from, and in words what it would do. Writes nothing, starts nothing, waits not.
 
     Raises ConfigError for every reason not to run, but for a driver that is at work: the text says so.
     """
-    return dry.dry_run(spec if spec.from_inputs is None else spec.from_inputs(options), options)
+    return dry.dry_run(stage if stage.from_inputs is None else stage.from_inputs(options), options)
 
 
-def run(spec: StageSpec, options: RunOptions, *, clock: Clock | None = None, backend: Backend | None = None) -> Summary:
+def run(stage: Stage, options: RunOptions, *, clock: Clock | None = None, backend: Backend | None = None) -> Summary:
     """Runs a stage until every shard of its scope is done or has failed, and returns the summary.
 
     Idempotent: what has an output is skipped, whoever made it. Raises ConfigError before anything is dispatched if the
     job cannot run as asked, or another driver is at work on it; KeyboardInterrupt if it was interrupted before;
     RunStoppedError if the store failed the driver; JobReplacedError if someone else overwrote the job meanwhile.
     """
-    if spec.from_inputs is not None:
-        spec = spec.from_inputs(options)
-    with Signals(options.handle_signals, get_logger(job=spec.name)) as signals:
-        return JobRun(clock or SystemClock(), backend, signals).run(spec, options)
+    if stage.from_inputs is not None:
+        stage = stage.from_inputs(options)
+    with Signals(options.handle_signals, get_logger(job=stage.record.name)) as signals:
+        return JobRun(clock or SystemClock(), backend, signals).run(stage, options)

@@ -60,7 +60,7 @@ from curate.runtime.backends import make_backend
 from curate.runtime.protocol import Backend, Resources
 from curate.sources.listing import list_inputs
 from curate.sources.patterns import parse_input
-from curate.stage.spec import StageSpec, Upstream
+from curate.stage.stage import Stage, Upstream
 from curate.storage.local import remove_scratch
 from curate.storage.uris import is_local
 from curate.units import format_bytes
@@ -78,24 +78,24 @@ class JobRun:
         self._signals = signals
         self._run_stage = partial(run_stage, clock=clock, backend=backend, signals=signals)
 
-    def run(self, spec: StageSpec, options: RunOptions) -> Summary:
+    def run(self, last: Stage, options: RunOptions) -> Summary:
         """Runs a job until every shard is done or has failed, and returns the summary of the last stage, or of the
         stage or checkpoint that did not end well."""
-        if not spec.needs_all_inputs:
-            ready = run_upstream(spec, "", options, no_stage, self._run_checkpoint)
-            return self._run_stage(ready.spec, ready.options) if isinstance(ready, Ready) else ready
-        ended = self._run_staged(spec, options)
+        if not last.needs_all_inputs:
+            ready = run_upstream(last, "", options, no_stage, self._run_checkpoint)
+            return self._run_stage(ready.stage, ready.options) if isinstance(ready, Ready) else ready
+        ended = self._run_staged(last, options)
         if ended.state is RunState.COMPLETE and not ended.dispatched:
             # Nothing was left to do, so that no checkpoint was looked at; others may read it.
-            for before in checkpoints_of(spec):
-                if _lacks_outputs(before) and (made := self._run_checkpoint(before, spec, options)) is not None:
+            for before in checkpoints_of(last):
+                if _lacks_outputs(before) and (made := self._run_checkpoint(before, last, options)) is not None:
                     return made
         return ended
 
-    def _run_checkpoint(self, before: Upstream, reader: StageSpec, options: RunOptions) -> Summary | None:
+    def _run_checkpoint(self, before: Upstream, reader: Stage, options: RunOptions) -> Summary | None:
         """Runs the job of a checkpoint. Returns its summary if it does not end well."""
         del reader
-        ended = self.run(before.spec, checkpoint_options(options, before))
+        ended = self.run(before.stage, checkpoint_options(options, before))
         if ended.state is not RunState.COMPLETE:
             return ended
         if self._stopped():
@@ -105,10 +105,10 @@ class JobRun:
     def _stopped(self) -> bool:
         return bool(self._signals.interrupts.interrupts or self._signals.interrupts.terminated)
 
-    def _run_staged(self, spec: StageSpec, options: RunOptions) -> Summary:
+    def _run_staged(self, last: Stage, options: RunOptions) -> Summary:
         """Runs a job of several stages. Nothing is started, and no stage looked at, if it is complete."""
         output = resolve_output(options.output)
-        job = look_at(spec, options, output, self._clock)
+        job = look_at(last, options, output, self._clock)
         if job.done:
             try:
                 # It was not asked for what is there; and there is nothing else.
@@ -126,12 +126,12 @@ class JobRun:
             with _connected(options.backend, self._backend, self._signals) as (alone, start_s):
                 if alone:
                     refuse_planted(output)
-                job.spec, options = begin(job, options, self._clock)
+                job.last, options = begin(job, options, self._clock)
                 root = stages_root(output, alone=alone)
                 if root == scratch_of(output):
                     make_scratch(output)
                 with JobProgress(
-                    job.spec, options, job.ledger, self._clock, planned(job.spec), lambda: job.stores.calls
+                    job.last, options, job.ledger, self._clock, planned(job.last), lambda: job.stores.calls
                 ) as course:
                     course.start_s = start_s
                     ended = self._run_stages(job, replace(options, display=course.display), root, course)
@@ -150,15 +150,15 @@ class JobRun:
     def _run_stages(self, job: StagedJob, options: RunOptions, root: str, course: JobProgress) -> Summary:
         """Runs all stages; again, where a later one found files of an earlier one damaged, or gone. Returns the summary
         of the one that was run last."""
-        spec, log = job.spec, get_logger(job=job.spec.name)
+        last, log = job.last, get_logger(job=job.last.record.name)
         rounds: list[Summary] = []
         mended: Counter[str] = Counter()
         while True:
-            done: list[tuple[StageSpec, str]] = []
+            done: list[tuple[Stage, str]] = []
 
-            def run(stage: StageSpec, how: RunOptions, done: list[tuple[StageSpec, str]] = done) -> Summary | None:
+            def run(stage: Stage, how: RunOptions, done: list[tuple[Stage, str]] = done) -> Summary | None:
                 key = how.output.rpartition("/")[2]
-                ended = self._run_stage(stage, how, at=course.stage(key, stage.name))
+                ended = self._run_stage(stage, how, at=course.stage(key, stage.record.name))
                 course.ended(key, ended)
                 if ended.state is not RunState.COMPLETE:
                     return ended
@@ -168,10 +168,10 @@ class JobRun:
                 done.append((stage, how.output))
                 return None
 
-            def run_checkpoint(before: Upstream, reader: StageSpec, how: RunOptions) -> Summary | None:
+            def run_checkpoint(before: Upstream, reader: Stage, how: RunOptions) -> Summary | None:
                 # Who watches the job is told of the stage that reads it.
                 key = LAST if how.output == options.output else how.output.rpartition("/")[2]
-                course.stage(key, reader.name)
+                course.stage(key, reader.record.name)
                 ended = self._run_checkpoint(before, reader, how)
                 if ended is not None:
                     course.ended(key, ended)
@@ -179,11 +179,11 @@ class JobRun:
 
             try:
                 try:
-                    ready = run_upstream(spec, root, options, run, run_checkpoint)
+                    ready = run_upstream(last, root, options, run, run_checkpoint)
                     if isinstance(ready, Ready):
-                        _refuse_other_shards(ready.spec, job)
-                        earlier = upstream_books_of(spec, partial(place_of, root), job.ledger)
-                        last = replace(ready.spec, earlier=earlier, reports=reports_of(course.stages, root))
+                        _refuse_other_shards(ready.stage, job)
+                        earlier = upstream_books_of(last, partial(place_of, root), job.ledger)
+                        whole = replace(ready.stage, earlier=earlier, reports=reports_of(course.stages, root))
                 except CurateError as error:
                     # Unless the driver beside this one has completed the job, and removed its stages: then whatever.
                     if not complete_now(job):
@@ -191,7 +191,7 @@ class JobRun:
                     log.info("another driver has completed the job meanwhile", here=str(error))
                     return self._conclude(job, options)
                 if isinstance(ready, Ready):
-                    ended = self._run_stage(last, ready.options, at=course.stage(LAST, spec.name))
+                    ended = self._run_stage(whole, ready.options, at=course.stage(LAST, last.record.name))
                     course.ended(LAST, ended)
                     rounds.append(ended)
                 else:
@@ -202,7 +202,7 @@ class JobRun:
                     raise StorageError(_hopeless(error.uri)) from error
                 problem = f"{error.uri}: {error.problem}"
             else:
-                _tell_if_full(ended, spec)
+                _tell_if_full(ended, last)
                 if rounds and ended is rounds[-1]:
                     ended = together(rounds)
                 failed = ended.state in (RunState.FAILED, RunState.ABORTED)
@@ -225,9 +225,9 @@ def _lacks_outputs(before: Upstream) -> bool:
     output = resolve_output(before.path)
     ledger = open_ledger(output)
     listing = ledger.list()
-    if not listing.has_job or ledger.read_job()["fingerprint"] != before.spec.fingerprint:
+    if not listing.has_job or ledger.read_job()["fingerprint"] != before.stage.record.fingerprint:
         return False
-    return not match_outputs(ledger.read_plan(listing), listing, before.spec.suffix).done.all()
+    return not match_outputs(ledger.read_plan(listing), listing, before.stage.record.suffix).done.all()
 
 
 def _hopeless(uri: str) -> str:
@@ -238,7 +238,7 @@ def _hopeless(uri: str) -> str:
     )
 
 
-def _lost(done: Sequence[tuple[StageSpec, str]]) -> list[str]:
+def _lost(done: Sequence[tuple[Stage, str]]) -> list[str]:
     """Returns the outputs that are gone of stages that were complete."""
     lost = []
     for stage, output in done:
@@ -248,19 +248,19 @@ def _lost(done: Sequence[tuple[StageSpec, str]]) -> list[str]:
             lost.append(output)
             continue
         plan = ledger.read_plan(listing)
-        missing = (~match_outputs(plan, listing, stage.suffix).done).nonzero()[0]
-        lost += [ledger.uri(plan.shard_id(rank) + stage.suffix) for rank in missing.tolist()]
+        missing = (~match_outputs(plan, listing, stage.record.suffix).done).nonzero()[0]
+        lost += [ledger.uri(plan.shard_id(rank) + stage.record.suffix) for rank in missing.tolist()]
     return lost
 
 
-def _refuse_other_shards(spec: StageSpec, job: StagedJob) -> None:
+def _refuse_other_shards(stage: Stage, job: StagedJob) -> None:
     """Raises ConfigError if the last stage has other outputs than its plan says: outputs of both would be mixed."""
     if not len(job.plan):
         return
-    if spec.rows.grows:
+    if stage.rows.grows:
         _refuse_other_files(job)
         return
-    there = spec.rows.inputs((), job.stores.of).table
+    there = stage.rows.inputs((), job.stores.of).table
     now, then = set(there["name"].to_pylist()), set(job.plan.ids.to_pylist())
     if now != then:
         raise ConfigError(
@@ -272,32 +272,34 @@ def _refuse_other_shards(spec: StageSpec, job: StagedJob) -> None:
 def _refuse_other_files(job: StagedJob) -> None:
     """Raises ConfigError if the checkpoint that the last stage reads has files that its plan does not know: the stages
     before have not seen their rows, or have seen more rows than the outputs that are there."""
-    paths = [parse_input(before.path) for before in job.spec.before if before.path is not None]
+    paths = [parse_input(before.path) for before in job.last.before if before.path is not None]
     then = set(job.plan.table["uri"].to_pylist())
     if new := [uri for uri in list_inputs(paths, job.stores.of).table["uri"].to_pylist() if uri not in then]:
         raise ConfigError(
-            f"the checkpoint {job.spec.before[0].path} has files that {job.ledger.root} did not begin with "
+            f"the checkpoint {job.last.before[0].path} has files that {job.ledger.root} did not begin with "
             f"({len(new):,}, such as {new[0]}): another job has added to it. Give this job a checkpoint of its own, or "
             "start over with --overwrite"
         )
 
 
-def _tell_if_full(ended: Summary, spec: StageSpec) -> None:
+def _tell_if_full(ended: Summary, last: Stage) -> None:
     """Says how much room a stage would have needed that has failed because a disk was full."""
-    if not any(group.error.startswith(f"{DiskFull.__name__}:") for group in ended.failures):
+    full = [group.error for group in ended.failures if group.error.startswith(f"{DiskFull.__name__}:")]
+    # Where inodes are lacking, bytes are no answer; the error says so.
+    if not full or "0 inodes" in full[0]:
         return
     ledger = open_ledger(ended.output)
     listing = ledger.list()
     plan = ledger.read_plan(listing)
-    stage = next((one for one in stages_of(spec) if ended.output.endswith(f"/{key_of(one)}")), spec)
-    matched = match_outputs(plan, listing, stage.suffix)
+    stage = next((one for one in stages_of(last) if ended.output.endswith(f"/{key_of(one)}")), last)
+    matched = match_outputs(plan, listing, stage.record.suffix)
     read = int(plan.sizes[matched.done].sum())
     written = sum(listing.sizes.take(pa.array(matched.position[matched.done])).to_pylist())
     left = int(plan.sizes[~matched.done].sum())
     # What was written of what was read, if that is known; else as if nothing grew.
     needed = round(left * (written / read if read else 1.0))
     free = shutil.disk_usage(_existing(ended.output)).free if is_local(ended.output) else 0
-    get_logger(job=spec.name).error(
+    get_logger(job=last.record.name).error(
         "the disk is full",
         where=ended.output,
         written=format_bytes(written),

@@ -22,54 +22,54 @@ from curate.ledger.summary import RunState
 from curate.sources.listing import list_inputs
 from curate.sources.patterns import parse_input
 from curate.sources.protocol import LISTED
-from curate.stage.spec import StageSpec, Upstream
+from curate.stage.stage import Stage, Upstream
 
 
-def key_of(spec: StageSpec) -> str:
+def key_of(stage: Stage) -> str:
     """Returns what a stage is called: 16 hex digits of what it does and what it reads."""
-    told = [spec.fingerprint, _reads(spec)]
+    told = [stage.record.fingerprint, _reads(stage)]
     return hashlib.sha256(orjson.dumps(told)).hexdigest()[:16]
 
 
-def _reads(spec: StageSpec) -> Any:
-    if spec.before:
-        return [key_of(one.spec) if one.path is None else _checkpoint(one) for one in spec.before]
-    return spec.rows.manifest()
+def _reads(stage: Stage) -> Any:
+    if stage.before:
+        return [key_of(one.stage) if one.path is None else _checkpoint(one) for one in stage.before]
+    return stage.rows.manifest()
 
 
 def _checkpoint(before: Upstream) -> Any:
     # By what it is made of: where it lies, there may be another one by then.
     files = None if before.listing is None else before.listing.to_pylist()
-    return [before.spec.fingerprint, _reads(before.spec), files]
+    return [before.stage.record.fingerprint, _reads(before.stage), files]
 
 
-def stages_of(spec: StageSpec) -> Iterator[StageSpec]:
+def stages_of(stage: Stage) -> Iterator[Stage]:
     """Yields the job's own stages before this one, in the order in which they run."""
-    for before in spec.before:
+    for before in stage.before:
         if before.path is None:
-            yield from stages_of(before.spec)
-            yield before.spec
+            yield from stages_of(before.stage)
+            yield before.stage
 
 
-def checkpoints_of(spec: StageSpec) -> Iterator[Upstream]:
+def checkpoints_of(stage: Stage) -> Iterator[Upstream]:
     """Yields the checkpoints that a stage is made of, in the order in which they are made."""
-    for before in spec.before:
-        yield from checkpoints_of(before.spec)
+    for before in stage.before:
+        yield from checkpoints_of(before.stage)
         if before.path is not None:
             yield before
 
 
-def planned(spec: StageSpec) -> tuple[StageReport, ...]:
+def planned(last: Stage) -> tuple[StageReport, ...]:
     """Returns the job's stages, in the order in which they run, this one last; one that is read twice is there once."""
     found: dict[str, StageReport] = {}
-    for stage in stages_of(spec):
-        name = stage.name.removeprefix(f"{spec.name}: ")
+    for stage in stages_of(last):
+        name = stage.record.name.removeprefix(f"{last.record.name}: ")
         found.setdefault(key_of(stage), StageReport(key_of(stage), name, _feeding(stage)))
-    return (*found.values(), StageReport(LAST, WRITE, _feeding(spec)))
+    return (*found.values(), StageReport(LAST, WRITE, _feeding(last)))
 
 
-def _feeding(spec: StageSpec) -> tuple[str, ...]:
-    return tuple(key_of(before.spec) for before in spec.before if before.path is None and before.marks is None)
+def _feeding(stage: Stage) -> tuple[str, ...]:
+    return tuple(key_of(before.stage) for before in stage.before if before.path is None and before.marks is None)
 
 
 def reports_of(stages: Sequence[StageReport], root: str) -> tuple[StageReport, ...]:
@@ -84,24 +84,24 @@ def reports_of(stages: Sequence[StageReport], root: str) -> tuple[StageReport, .
     return (*map(read, before), last)
 
 
-def listed(spec: StageSpec, known: dict[tuple[str, ...], Any]) -> StageSpec:
+def listed(stage: Stage, known: dict[tuple[str, ...], Any]) -> Stage:
     """Returns a stage with the files listed that its checkpoints are made of; each of `known` is listed once."""
 
     def of(before: Upstream) -> Upstream:
-        inputs = before.spec.inputs if before.path is not None else ()
+        inputs = before.stage.inputs if before.path is not None else ()
         if inputs and inputs not in known:
             patterns = [parse_input(text) for text in inputs]
             known[inputs] = list_inputs(patterns, Stores("").of).table.select(LISTED.names)
-        return replace(before, spec=listed(before.spec, known), listing=known.get(inputs))
+        return replace(before, stage=listed(before.stage, known), listing=known.get(inputs))
 
-    return replace(spec, before=tuple(map(of, spec.before))) if spec.before else spec
+    return replace(stage, before=tuple(map(of, stage.before))) if stage.before else stage
 
 
-def manifest_of(spec: StageSpec) -> Any:
+def manifest_of(stage: Stage) -> Any:
     """Returns the files that the first stages of a job read, in their order: uri, size and generation."""
     tables = [LISTED.empty_table()]
-    for before in spec.before:
-        tables.append(manifest_of(before.spec))
+    for before in stage.before:
+        tables.append(manifest_of(before.stage))
         if before.listing is not None:
             tables.append(before.listing.cast(LISTED))
-    return pa.concat_tables([*tables, spec.rows.listing()])
+    return pa.concat_tables([*tables, stage.rows.listing()])

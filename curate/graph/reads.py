@@ -24,7 +24,7 @@ from curate.pipeline.pipeline import Pipeline
 from curate.sources.protocol import Projection
 from curate.sources.shards import SourceRows
 from curate.stage.operator import StageOperator
-from curate.stage.spec import StageSpec, Upstream
+from curate.stage.stage import Stage, Upstream
 from curate.storage.protocol import Object
 from curate.units import KIB
 
@@ -40,19 +40,19 @@ Outputs = Sequence[tuple[Upstream, Sequence[Object]]]
 """Stages, each with the files that it wrote."""
 
 
-def merges(spec: StageSpec, outputs: Outputs) -> list[Upstream]:
-    """Returns the stages that merge run files before `spec` reads them, one for each side of which that is needed."""
-    if spec.exchange is None or not spec.rows.grows:
+def merges(stage: Stage, outputs: Outputs) -> list[Upstream]:
+    """Returns the stages that merge run files before `stage` reads them, one for each side of which that is needed."""
+    if stage.exchange is None or not stage.rows.grows:
         return []
-    how = spec.exchange.how
-    found = [merge_stage(spec, how, side, _of_side(outputs, side)) for side in range(len(how.orders))]
+    how = stage.exchange.how
+    found = [merge_stage(stage, how, side, _of_side(outputs, side)) for side in range(len(how.orders))]
     return [Upstream(one, side=side) for side, one in enumerate(found) if one is not None]
 
 
-def merge_stage(spec: StageSpec, how: Exchange, side: int, files: Sequence[Object]) -> StageSpec | None:
+def merge_stage(stage: Stage, how: Exchange, side: int, files: Sequence[Object]) -> Stage | None:
     """Returns the stage that merges the run files of one side of an exchange; None where that is not needed.
 
-    Bytes alone decide, and how many segments there are. `spec` is the stage that reads the exchange.
+    Bytes alone decide, and how many segments there are. `stage` is the stage that reads the exchange.
     """
     order = how.orders[side]
     runs = open_all(files)
@@ -65,35 +65,23 @@ def merge_stage(spec: StageSpec, how: Exchange, side: int, files: Sequence[Objec
     source = merge_source(order, tuple(files), runs, isqrt(outputs - 1) + 1)
     # By what they are called and not by their generation: those that are made again are the same.
     told = hashlib.sha256(repr([(item.uri.rpartition("/")[2], item.size) for item in files]).encode()).hexdigest()[:16]
-    return replace(
-        spec,
-        name=f"{how.name}: merge",
-        identity={"job": "merge", "version": None, "order": order.identity(), "of": told},
-        operator=Pipeline(()),
-        output_schema=runs[0].schema,
-        format=OutputFormat.RUN,
-        codec="none",
-        rows=SourceRows([source], [Projection()]),
-        sides={},
-        runs=RunSettings(order, None, how.reason, how.even),
-        before=(),
-        exchange=None,
-        seeded=None,
-        from_inputs=None,
-    )
+    identity = {"job": "merge", "version": None, "order": order.identity(), "of": told}
+    record = stage.record.of_stage(identity, OutputFormat.RUN, "none")
+    record = replace(record, name=f"{how.name}: merge", output_schema=runs[0].schema)
+    runs_of = RunSettings(order, None, how.reason, how.even)
+    return Stage(record, stage.tasks, Pipeline(()), SourceRows([source], [Projection()]), runs_of, holes=stage.holes)
 
 
-def opened(spec: StageSpec, outputs: Outputs) -> StageSpec:
+def opened(stage: Stage, outputs: Outputs) -> Stage:
     """Returns a stage that reads what the stages before it wrote; there are none before it any more."""
-    if spec.exchange is not None and spec.rows.grows:
-        how = spec.exchange.how
+    if stage.exchange is not None and stage.rows.grows:
+        how = stage.exchange.how
         files = [_of_side(outputs, side) for side in range(len(how.orders))]
-        source = ranges_of(how, spec.exchange.schema, files, spec.memory_budget or MOST_MEMORY)
+        source = ranges_of(how, stage.exchange.schema, files, stage.tasks.memory_budget or MOST_MEMORY)
         most = max((piece.size for piece in source.made), default=0)
         needed = COPIES * most if most > LEAST_BYTES else 0
-        resources = replace(spec.resources, memory=max(spec.resources.memory or 0, needed) or None)
-        spec = replace(spec, rows=SourceRows([source], [Projection()]), resources=resources)
-    return replace(spec, operator=_with_marks(spec.operator, outputs), before=(), exchange=None)
+        stage = replace(stage, rows=SourceRows([source], [Projection()]), tasks=stage.tasks.needing(needed))
+    return replace(stage, operator=_with_marks(stage.operator, outputs), before=(), exchange=None)
 
 
 def _of_side(outputs: Outputs, side: int) -> list[Object]:

@@ -40,7 +40,7 @@ from curate.sources.listing import Inputs
 from curate.sources.patterns import InputPattern
 from curate.sources.protocol import RowSource, StoreOf
 from curate.sources.same_bytes import Change, same_bytes
-from curate.stage.spec import StageSpec
+from curate.stage.stage import Stage
 from curate.storage.protocol import Outcome, Special, Store
 from curate.storage.uris import is_local
 
@@ -49,7 +49,7 @@ from curate.storage.uris import is_local
 class StagedJob:
     """A job as it was found."""
 
-    spec: StageSpec
+    last: Stage
     """The last stage; with its seed, if the job has one already."""
     owned: FencedStore
     ledger: Ledger
@@ -74,30 +74,30 @@ class StagedJob:
         return self.seen.stores
 
 
-def look_at(spec: StageSpec, options: RunOptions, output: str, clock: Clock) -> StagedJob:
+def look_at(last: Stage, options: RunOptions, output: str, clock: Clock) -> StagedJob:
     """Looks at the job, one listing and a few small reads. Raises ConfigError if it is another one, or its inputs are
     not those that it began with."""
     stores = Stores(f"{output}/{layout.TMP}begin-{secrets.token_hex(4)}")
     owned = FencedStore(stores.of(output), output, clock)
     ledger = Ledger(owned, output)
     known: dict[tuple[str, ...], Any] = {}
-    spec = listed(spec, known)
-    manifest = manifest_of(spec)
+    last = listed(last, known)
+    manifest = manifest_of(last)
     _refuse_own_output(manifest, output)
     moment = owned.moment()
     listing = ledger.list()
     owned.claim(listing.job_generation or None, moment)
     seen = OutputSnapshot(moment, listing, stores)
-    found = StagedJob(spec, owned, ledger, seen, manifest, known, None, ShardPlan.of([]), False)
+    found = StagedJob(last, owned, ledger, seen, manifest, known, None, ShardPlan.of([]), False)
     if options.overwrite:
         return found
-    told = job_of(spec, ledger, listing)
+    told = job_of(last.record, ledger, listing)
     if listing.has_job:
         found.plan = ledger.read_plan(listing)
-        found.done = len(found.plan) > 0 and bool(match_outputs(found.plan, listing, spec.suffix).done.all())
+        found.done = len(found.plan) > 0 and bool(match_outputs(found.plan, listing, last.record.suffix).done.all())
         _refuse_other_inputs(ledger, told, manifest, done=found.done, drop_removed=options.drop_removed)
         found.job = told
-        found.spec = with_seed(found, told.get("seed", 0))
+        found.last = with_seed(found, told.get("seed", 0))
     return found
 
 
@@ -106,7 +106,7 @@ def complete_now(job: StagedJob) -> bool:
     moment = job.owned.moment()
     job.seen = OutputSnapshot(moment, job.ledger.list(), job.stores)
     job.plan = job.ledger.read_plan(job.listing)
-    return len(job.plan) > 0 and bool(match_outputs(job.plan, job.listing, job.spec.suffix).done.all())
+    return len(job.plan) > 0 and bool(match_outputs(job.plan, job.listing, job.last.record.suffix).done.all())
 
 
 def is_complete(job: StagedJob) -> bool:
@@ -118,12 +118,12 @@ def is_complete(job: StagedJob) -> bool:
     return True
 
 
-def begin(job: StagedJob, options: RunOptions, clock: Clock) -> tuple[StageSpec, RunOptions]:
+def begin(job: StagedJob, options: RunOptions, clock: Clock) -> tuple[Stage, RunOptions]:
     """Begins the job, or adopts how another driver began it. Returns its last stage, with its seed, and how to run it.
 
     In an order in which a kill between any two calls leaves what the next run can go on from. Raises ConfigError.
     """
-    spec = job.spec
+    last = job.last
     if options.overwrite:
         if job.listing.has_job or job.listing.plan_parts:
             _overwrite(job, options, clock)
@@ -132,15 +132,15 @@ def begin(job: StagedJob, options: RunOptions, clock: Clock) -> tuple[StageSpec,
         # What has failed was a stage before: of this one nothing was tried yet.
         options = replace(options, retry_failed=False)
     if job.job is not None:
-        return spec, options
+        return last, options
     return with_seed(job, _publish_job(job).get("seed", 0)), options
 
 
 def _publish_job(job: StagedJob) -> dict[str, Any]:
     """Writes down what the job is and reads; returns that, or what another driver wrote. Raises ConfigError."""
-    spec, ledger = job.spec, job.ledger
-    told = job_of(spec, ledger, OutputListing(None, None, None))
-    if spec.seeded is not None:
+    last, ledger = job.last, job.ledger
+    told = job_of(last.record, ledger, OutputListing(None, None, None))
+    if last.seeded is not None:
         told["seed"] = secrets.randbits(63)
     told["inputs"] = _publish_inputs(ledger, job.manifest)
     told["stages"] = [one.planned() for one in planned(with_seed(job, told.get("seed", 0)))]
@@ -148,7 +148,7 @@ def _publish_job(job: StagedJob) -> dict[str, Any]:
     published = ledger.store.publish(ledger.uri(layout.JOB), orjson.dumps(told, option=orjson.OPT_INDENT_2))
     if published.outcome is Outcome.DIFFERENT:
         told = ledger.read_job()
-        refuse_other_job(spec, ledger, told)
+        refuse_other_job(last.record, ledger, told)
         _refuse_other_inputs(ledger, told, job.manifest)
     job.owned.claim(published.object.generation, moment)
     return told
@@ -157,15 +157,15 @@ def _publish_job(job: StagedJob) -> dict[str, Any]:
 def refuse_mixed_keys(job: StagedJob) -> None:
     """Raises ConfigError if a key has other types in some of the files that a job is about to begin with."""
     if job.job is None:
-        for stage in stages_of(job.spec):
+        for stage in stages_of(job.last):
             if stage.runs is not None:
-                stage.rows.refuse_keys(stage.name, [key.column for key in stage.runs.order.keys])
+                stage.rows.refuse_keys(stage.record.name, [key.column for key in stage.runs.order.keys])
 
 
-def with_seed(job: StagedJob, seed: int) -> StageSpec:
+def with_seed(job: StagedJob, seed: int) -> Stage:
     """Returns the last stage of a job as it is with this seed, if there is something in it that takes one."""
-    spec = job.spec
-    return spec if spec.seeded is None else listed(spec.seeded(seed), job.known)
+    last = job.last
+    return last if last.seeded is None else listed(last.seeded(seed), job.known)
 
 
 def _publish_inputs(ledger: Ledger, found: Any) -> str:
@@ -243,7 +243,7 @@ def _rows(table: Any) -> Iterator[tuple[str, tuple[int, str]]]:
 def _overwrite(job: StagedJob, options: RunOptions, clock: Clock) -> None:
     """Removes the job that is there; not the stages that the new one has too. Raises ConfigError if another driver is
     at work on it, or on one of its stages."""
-    spec, ledger, listing = job.spec, job.ledger, job.listing
+    last, ledger, listing = job.last, job.ledger, job.listing
     refuse_rivals(ledger, listing.run_ids, clock, allow_concurrent=False, overwrite=True)
     running = set(listing.run_ids)
     for root in stages_roots(ledger.root, listing.stages):
@@ -252,9 +252,9 @@ def _overwrite(job: StagedJob, options: RunOptions, clock: Clock) -> None:
                 Ledger(job.stores.of(root), f"{root}/{key}"), run_ids, clock, allow_concurrent=False, overwrite=True
             )
             running |= run_ids
-    kept = {key_of(one) for one in stages_of(spec)} if spec.seeded is None else set()
-    outputs = overwritten(spec, ledger, listing)[1]
-    remove_job(ledger, spec.name, running, outputs, options, kept)
+    kept = {key_of(one) for one in stages_of(last)} if last.seeded is None else set()
+    outputs = overwritten(last.record, ledger, listing)[1]
+    remove_job(ledger, last.record.name, running, outputs, options, kept)
     job.owned.claim(None, job.owned.moment())
     if may_be_scratch(ledger.root):
         remove_stages(scratch_of(ledger.root), kept)
@@ -307,7 +307,7 @@ class PlannedShards(RowSource):
         return Inputs(self._plan.table.select(list(names)).rename_columns(list(names.values())))
 
 
-def as_planned(job: StagedJob) -> StageSpec:
+def as_planned(job: StagedJob) -> Stage:
     """Returns the last stage of a job of which all outputs are there."""
     earlier = None
     reports: tuple[StageReport, ...] = ()
@@ -316,12 +316,12 @@ def as_planned(job: StagedJob) -> StageSpec:
         for alone in (True, False):
             root = stages_root(job.ledger.root, alone=alone)
             with suppress(ObjectNotFound):
-                earlier = upstream_books_of(job.spec, partial(place_of, root), job.ledger)
-                reports = reports_of(planned(job.spec), root)
+                earlier = upstream_books_of(job.last, partial(place_of, root), job.ledger)
+                reports = reports_of(planned(job.last), root)
                 break
-    return replace(job.spec, rows=PlannedShards(job.plan), earlier=earlier, reports=reports)
+    return replace(job.last, rows=PlannedShards(job.plan), earlier=earlier, reports=reports)
 
 
-def place_of(root: str, stage: StageSpec) -> str:
+def place_of(root: str, stage: Stage) -> str:
     """Returns the folder of a stage before the last one."""
     return f"{root}/{key_of(stage)}"

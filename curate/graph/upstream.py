@@ -19,15 +19,15 @@ from curate.graph.keys import key_of
 from curate.graph.reads import merges, opened
 from curate.ledger.ledger import open_ledger
 from curate.ledger.listing import match_outputs
-from curate.stage.spec import StageSpec, Upstream
+from curate.stage.stage import Stage, Upstream
 from curate.storage.protocol import Object
 
 A = TypeVar("A")
-RunStage = Callable[[StageSpec, RunOptions], A | None]
+RunStage = Callable[[Stage, RunOptions], A | None]
 """Does a stage of which all that it reads is there; returns None if all of it is done then, else what is to be said
 about that."""
 
-RunCheckpoint = Callable[[Upstream, StageSpec, RunOptions], A | None]
+RunCheckpoint = Callable[[Upstream, Stage, RunOptions], A | None]
 """Does the same with a checkpoint, as `checkpoint_options` says; is given also who reads it, and how that is run."""
 
 
@@ -35,12 +35,12 @@ RunCheckpoint = Callable[[Upstream, StageSpec, RunOptions], A | None]
 class Ready:
     """A stage of which all that it reads is there."""
 
-    spec: StageSpec
+    stage: Stage
     options: RunOptions
 
 
 def run_upstream(
-    spec: StageSpec, root: str, options: RunOptions, run: RunStage[A], run_checkpoint: RunCheckpoint[A]
+    stage: Stage, root: str, options: RunOptions, run: RunStage[A], run_checkpoint: RunCheckpoint[A]
 ) -> Ready | A:
     """Runs what a stage reads: stages in a folder each below `root`, then checkpoints; what is there is not made again.
 
@@ -49,38 +49,38 @@ def run_upstream(
     """
 
     def made(before: Upstream) -> list[Object] | A:
-        own = f"{root}/{key_of(before.spec)}"
-        ready = run_upstream(before.spec, root, _stage_options(options, own), run, run_checkpoint)
+        own = f"{root}/{key_of(before.stage)}"
+        ready = run_upstream(before.stage, root, _stage_options(options, own), run, run_checkpoint)
         if not isinstance(ready, Ready):
             return ready
-        ended = run(ready.spec, ready.options)
-        return outputs_of(ready.spec, own) if ended is None else ended
+        ended = run(ready.stage, ready.options)
+        return outputs_of(ready.stage, own) if ended is None else ended
 
     outputs: list[tuple[Upstream, list[Object]]] = []
-    for before in spec.before:
+    for before in stage.before:
         if before.path is None:
             files = made(before)
             if not isinstance(files, list):
                 return files
             outputs.append((before, files))
-    for merge in merges(spec, outputs):
+    for merge in merges(stage, outputs):
         files = made(merge)
         if not isinstance(files, list):
             return files
         others = [one for one in outputs if one[0].marks is not None or one[0].side != merge.side]
         outputs = [(merge, files), *others]
-    spec, checkpoints = opened(spec, outputs), [one for one in spec.before if one.path is not None]
+    stage, checkpoints = opened(stage, outputs), [one for one in stage.before if one.path is not None]
     for before in checkpoints:
-        ended = run_checkpoint(before, spec, options)
+        ended = run_checkpoint(before, stage, options)
         if ended is not None:
             return ended
         options = _over_checkpoint(options, before)
-    return Ready(spec, options)
+    return Ready(stage, options)
 
 
-def no_stage(spec: StageSpec, options: RunOptions) -> None:
+def no_stage(stage: Stage, options: RunOptions) -> None:
     """Does a stage before one that reads checkpoints alone: there is none."""
-    raise AssertionError(f"{spec.name} comes before what reads no stage but checkpoints, for {options.output}")
+    raise AssertionError(f"{stage.record.name} comes before what reads no stage but checkpoints, for {options.output}")
 
 
 def _stage_options(options: RunOptions, output: str) -> RunOptions:
@@ -101,7 +101,7 @@ def _stage_options(options: RunOptions, output: str) -> RunOptions:
 def checkpoint_options(options: RunOptions, before: Upstream) -> RunOptions:
     """Returns how to run the stage whose output is a checkpoint: it outlives what reads it, and is reused."""
     assert before.path is not None
-    inputs = before.spec.inputs or options.inputs
+    inputs = before.stage.inputs or options.inputs
     return replace(options, inputs=inputs, output=before.path, overwrite=False, retry_failed=False)
 
 
@@ -113,16 +113,16 @@ def _over_checkpoint(options: RunOptions, before: Upstream) -> RunOptions:
     return replace(options, inputs=(before.path,), limit=None, sample=None, allow_incomplete_input=incomplete)
 
 
-def outputs_of(spec: StageSpec, output: str) -> list[Object]:
+def outputs_of(stage: Stage, output: str) -> list[Object]:
     """Returns the outputs of a stage, in the order of its plan. Raises DamagedRun if one is gone, or all of it."""
     ledger = open_ledger(output)
     listing = ledger.list()
     if not listing.has_job:
         raise DamagedRun(output, "it is gone")
     plan = ledger.read_plan(listing)
-    matched = match_outputs(plan, listing, spec.suffix)
+    matched = match_outputs(plan, listing, stage.record.suffix)
     for rank in (~matched.done).nonzero()[0][:1].tolist():
-        raise DamagedRun(ledger.uri(plan.shard_id(rank) + spec.suffix), "it is gone")
+        raise DamagedRun(ledger.uri(plan.shard_id(rank) + stage.record.suffix), "it is gone")
     names, sizes, generations = (
         column.take(pa.array(matched.position)).to_pylist()
         for column in (listing.names, listing.sizes, listing.generations)

@@ -8,26 +8,26 @@ from curate.ledger import layout
 from curate.ledger.ledger import Ledger, open_ledger
 from curate.observe.browse import quarantines
 from curate.observe.job import find_job
-from curate.stage.spec import StageSpec
+from curate.stage.stage import Stage
 from curate.tasks.books import Books, UpstreamBooks
 
 
-def upstream_books_of(spec: StageSpec, place_of: Callable[[StageSpec], str], ledger: Ledger) -> UpstreamBooks | None:
+def upstream_books_of(stage: Stage, place_of: Callable[[Stage], str], ledger: Ledger) -> UpstreamBooks | None:
     """Returns the books of the stages that rows come through on their way to this one, which are complete; None if
     there are none. The rows that they set aside are copied to the job's own `ledger`.
 
     `place_of` returns the output prefix of a stage. Checkpoints have books of their own.
     """
-    stages = [before.spec for before in spec.before if before.path is None and before.marks is None]
+    stages = [before.stage for before in stage.before if before.path is None and before.marks is None]
     if not stages:
         return None
     books = Books()
     files: list[tuple[str, str]] = []
-    for stage in stages:
-        place = place_of(stage)
+    for one in stages:
+        place = place_of(one)
         summary = open_ledger(place).read_json(layout.SUMMARY)
         own = Books.parse(summary["rows"], summary["counters"], summary.get("metrics"))
-        if (inner := upstream_books_of(stage, place_of, ledger)) is not None:
+        if (inner := upstream_books_of(one, place_of, ledger)) is not None:
             own = own.after(inner.books)
             files += inner.quarantine
         if summary["rows"]["quarantined"]:

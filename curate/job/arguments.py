@@ -158,7 +158,9 @@ class JobCommand(click.Command):
             params=[option for _, options in sections for option in options if option],
             callback=callback,
             help=help,
-            epilog="Run again, it goes on where it stopped: shards whose output exists are skipped.",
+            epilog="Run it again and it resumes: shards whose output exists are skipped. Options of the first section "
+            "count for this run only. Parameters, batch size, shard bytes, format and codec are the job's identity: an "
+            "existing output of others is refused.",
             context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True},
         )
 

@@ -23,12 +23,23 @@ _BLOCK = 8 * 1024 * 1024
 
 
 class Asset:
-    """A file by URI. Its generation is part of the job's identity: another model is another job."""
+    """A file by URI. Its generation is part of the job's identity: another model is another job.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile("w") as file:
+    ...     _ = file.write("spam")
+    ...     file.flush()
+    ...     words = curate.Asset(file.name)
+    ...     words.resolve(open_store(words.uri))
+    ...     sorted(words.identity()), open(words.local()).read()
+    (['generation', 'uri'], 'spam')
+    """
 
     def __init__(self, uri: str) -> None:
         """`uri` is a local path or a URI such as `gs://models/jigsaw.bin`."""
         home = uri.startswith("~")
         self.uri = normalise(str(Path(uri).expanduser()) if home else uri)
+        """Where it is: an absolute path, or a URI."""
         self.object: Object | None = None
         """What the URI named when the job was started."""
 

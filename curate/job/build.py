@@ -46,7 +46,7 @@ from curate.plan.stages import stage_of
 from curate.runtime.protocol import Resources
 from curate.sources.inputs import FileRows
 from curate.stage.operator import StageOperator
-from curate.stage.spec import RunRequest, StageSpec, Upstream
+from curate.stage.stage import RunRequest, Stage, Upstream
 
 MOVES = Exchanged | Marked | Union | Zip
 """What moves rows between shards."""
@@ -67,7 +67,7 @@ class Made:
     """What a task of that stage holds."""
     sides: tuple[str, ...] = ()
     """Names of the extra outputs."""
-    stages: Callable[[StageSpec], StageSpec] = lambda spec: spec
+    stages: Callable[[Stage], Stage] = lambda last: last
     """Returns the stage that makes its outputs as it is after those that come before it."""
 
 
@@ -101,40 +101,37 @@ class Built:
         own = (step for tail in self.tails.values() for step in tail)
         return resources_of(self.job, [*cast(Sequence[Operator], shared.steps), *own])
 
-    def stages(self, spec: StageSpec) -> StageSpec:
+    def stages(self, last: Stage) -> Stage:
         """Returns the stage that makes the outputs, of which all else is said, after those that come before it.
 
         What it reads through an exchange is known when a run has listed its inputs: then `build` is called again, with
         these.
         """
         if not any(isinstance(node, MOVES) for node in walk(self.plan)):
-            return self._over_checkpoints(spec)
+            return self._over_checkpoints(last)
 
-        def from_inputs(asked: RunRequest) -> StageSpec:
-            again = _built(self.job, Dataset(Scan(list_for(spec, asked))), self.build)
+        def from_inputs(asked: RunRequest) -> Stage:
+            again = _built(self.job, Dataset(Scan(list_for(last, asked))), self.build)
             # Keys that are not there, or have no order, are said now.
             schema_of(again.plan)
-            made = stage_of(again.plan, spec.format, spec.codec, Stages(self.job, spec))
-            return again._ended(made, spec)
+            made = stage_of(again.plan, last.record.format, last.record.codec, Stages(self.job, last))
+            return again._ended(made, last)
 
-        return replace(spec, from_inputs=from_inputs)
+        return replace(last, from_inputs=from_inputs)
 
-    def _ended(self, made: StageSpec, spec: StageSpec) -> StageSpec:
+    def _ended(self, made: Stage, last: Stage) -> Stage:
         """Returns the stage that the plan ends in as that of the job."""
         chain, with_seed = made.operator, made.seeded
         assert isinstance(chain, Pipeline)
         return replace(
             made,
-            identity=spec.identity,
+            record=last.record,
+            tasks=replace(made.tasks, resources=self.resources(chain)),
             operator=self.operator(chain),
-            output_schema=spec.output_schema,
-            sides=spec.sides,
-            resources=self.resources(chain),
-            origin=spec.origin,
-            seeded=None if with_seed is None else lambda seed: self._ended(with_seed(seed), spec),
+            seeded=None if with_seed is None else lambda seed: self._ended(with_seed(seed), last),
         )
 
-    def _over_checkpoints(self, spec: StageSpec) -> StageSpec:
+    def _over_checkpoints(self, last: Stage) -> Stage:
         """Returns the stage after those that write the checkpoints on the way to it, one after another."""
         checkpoints: list[Checkpoint] = []
         base, _ = chain_of(self.plan)
@@ -142,33 +139,25 @@ class Built:
             checkpoints.append(base)
             base, _ = chain_of(base.input)
         # What becomes of the rows of a checkpoint afterwards is nothing to it.
-        identity = {name: value for name, value in spec.identity.items() if name != "sides"}
+        identity = {name: value for name, value in last.record.identity.items() if name != "sides"}
         kept: Upstream | None = None
         for number, checkpoint in enumerate(reversed(checkpoints)):
             steps = tuple(map(operator_of, chain_of(checkpoint.input)[1]))
-            first = replace(
-                spec,
-                name=f"{spec.name}-checkpoint",
-                identity={**identity, "output_schema": None, **CHECKPOINT, "checkpoint": number},
-                operator=Pipeline(steps),
-                output_schema=None,
-                sides={},
-                format=OutputFormat(CHECKPOINT["format"]),
-                codec=CHECKPOINT["codec"],
-                resources=resources_of(self.job, steps),
-                # What makes the job again makes all of it.
-                origin={},
-            )
+            own = {**identity, "output_schema": None, **CHECKPOINT, "checkpoint": number}
+            record = last.record.of_stage(own, OutputFormat(CHECKPOINT["format"]), CHECKPOINT["codec"])
+            record = replace(record, name=f"{record.name}-checkpoint")
+            tasks = replace(last.tasks, resources=resources_of(self.job, steps))
+            first = replace(last, record=record, tasks=tasks, operator=Pipeline(steps))
             kept = Upstream(_reading(first, kept), checkpoint.path)
-        return _reading(spec, kept)
+        return _reading(last, kept)
 
 
-def _reading(spec: StageSpec, kept: Upstream | None) -> StageSpec:
+def _reading(stage: Stage, kept: Upstream | None) -> Stage:
     """Returns the stage as one that reads a checkpoint."""
     if kept is None:
-        return spec
-    identity = {**spec.identity, "upstream": kept.spec.fingerprint}
-    return replace(spec, identity=identity, rows=FileRows(), before=(kept,))
+        return stage
+    record = replace(stage.record, identity={**stage.record.identity, "upstream": kept.stage.record.fingerprint})
+    return replace(stage, record=record, rows=FileRows(), before=(kept,))
 
 
 def _built(job: Settings, ds: Dataset, build: Build) -> Built:
@@ -289,7 +278,7 @@ class Stages:
     """The stages of a job, the last of which is `last`; each is called by where it is in the job's plan."""
 
     job: Settings
-    last: StageSpec
+    last: Stage
     path: tuple[int | str, ...] = ()
 
     def below(self, number: int) -> Stages:
@@ -302,24 +291,19 @@ class Stages:
 
     def title(self, text: str) -> str:
         """Returns what a stage is called: by the job, too."""
-        return f"{self.last.name}: {text}"
+        return f"{self.last.record.name}: {text}"
 
     def spec(
         self, asked: Sequence[Operator], operators: Sequence[Operator], cpus: float | None, identity: Mapping[str, Any]
-    ) -> StageSpec:
+    ) -> Stage:
         """Returns a stage: with the identity of the job, whose version and parameters stand for its operators."""
         del asked, cpus
-        told = {name: value for name, value in self.last.identity.items() if name not in ("sides", "output_schema")}
-        return replace(
-            self.last,
-            identity={**told, **identity, "owner": self.job.job, "stage": list(self.path)},
-            output_schema=None,
-            sides={},
-            resources=resources_of(self.job, operators),
-            # What makes the job again makes all of it.
-            origin={},
-            from_inputs=None,
-        )
+        record = self.last.record
+        told = {name: value for name, value in record.identity.items() if name not in ("sides", "output_schema")}
+        own = {**told, **identity, "owner": self.job.job, "stage": list(self.path)}
+        record = record.of_stage(own, OutputFormat(identity["format"]), identity["codec"])
+        tasks = replace(self.last.tasks, resources=resources_of(self.job, operators))
+        return replace(self.last, record=record, tasks=tasks, from_inputs=None)
 
 
 CHECKPOINT = {"format": "parquet", "codec": "zstd"}

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import click
@@ -16,13 +15,14 @@ from curate.errors import ConfigError, CurateError, ObjectNotFound, PermissionDe
 from curate.job.arguments import JobCommand, click_run_options, parameter_option, setting_option
 from curate.job.params import Param
 from curate.job.settings import TUNABLE
+from curate.job.streams import end_stdout, outlast_readers, stdout_to_stderr
 from curate.observe.progress import Display, LiveDisplay, LogDisplay
 from curate.observe.summary_text import render
 from curate.units import escape_controls, json_line
 
 if TYPE_CHECKING:
     from curate.driver.options import RunOptions
-    from curate.stage.spec import StageSpec
+    from curate.stage.stage import Stage
 
 
 EXIT_OK = 0
@@ -34,7 +34,7 @@ EXIT_INTERRUPTED = 130
 class Staged(Protocol):
     """What a command runs: a job."""
 
-    def spec(self) -> StageSpec:
+    def spec(self) -> Stage:
         """Returns it as a stage."""
         ...
 
@@ -95,8 +95,10 @@ def _run(cls: JobClass, values: dict[str, Any]) -> int:
 def execute(make: Callable[[], tuple[Staged, RunOptions]], *, as_json: bool, dry: bool) -> int:
     """Runs what `make` returns, prints the result, and returns the exit code; with `dry`, says what would run.
 
-    Whatever else prints, the job or a library, standard output holds the result and nothing else, if that is JSON.
+    The summary goes to standard error. With `as_json` standard output holds one JSON object and nothing else, whatever
+    else prints, the job or a library. A pipe or a terminal that is closed ends no run.
     """
+    outlast_readers()
     log.configure()
     try:
         with stdout_to_stderr() if as_json else contextlib.nullcontext():
@@ -108,7 +110,10 @@ def execute(make: Callable[[], tuple[Staged, RunOptions]], *, as_json: bool, dry
         # Before the first task or after the last: in between, signals are counted and handled in order.
         click.echo("interrupted; run it again to go on", err=True)
         return EXIT_INTERRUPTED
-    click.echo(text.output)
+    # What `--dry-run` says was asked for, and can be paged.
+    click.echo(text.output, err=not (as_json or dry))
+    if as_json:
+        end_stdout()
     return text.exit_code
 
 
@@ -137,16 +142,16 @@ def _result(job: Staged, options: RunOptions, *, as_json: bool, dry: bool) -> _R
     return _Result(json_line(summary.as_dict()) if as_json else render(summary), summary.state.exit_code)
 
 
-def _dry_run(spec: StageSpec, options: RunOptions, *, as_json: bool) -> str | bytes:
+def _dry_run(stage: Stage, options: RunOptions, *, as_json: bool) -> str | bytes:
     """Returns what a run would do. Writes nothing, starts nothing."""
     from curate.graph.entry import dry_run
 
-    prepared, text = dry_run(spec, options)
+    prepared, text = dry_run(stage, options)
     if not as_json:
         return text
     total, run = len(prepared.scope), len(prepared.todo)
     value = {
-        "job": spec.name,
+        "job": stage.record.name,
         "output": prepared.output,
         "dry_run": True,
         "inputs": len(prepared.inputs.table),
@@ -170,25 +175,6 @@ def _parameters(cls: JobClass, values: dict[str, Any]) -> dict[str, Any]:
         if (value := values.pop(name, None)) is not None:
             parameters[name] = value
     return parameters
-
-
-@contextlib.contextmanager
-def stdout_to_stderr() -> Iterator[None]:
-    """Sends what is printed within the block to standard error, by this process and by those that it starts."""
-    sys.stdout.flush()
-    try:
-        kept = os.dup(1) if sys.stdout.fileno() == 1 else None
-    except (OSError, ValueError):
-        kept = None  # there is no file beneath: a test's, or a notebook's
-    with contextlib.redirect_stdout(sys.stderr):
-        try:
-            if kept is not None:
-                os.dup2(2, 1)
-            yield
-        finally:
-            if kept is not None:
-                os.dup2(kept, 1)
-                os.close(kept)
 
 
 def display(as_json: bool) -> Display:

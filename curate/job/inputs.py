@@ -19,7 +19,7 @@ from curate.sources.files import FileShards
 from curate.sources.patterns import parse_input, refuse_overlap
 from curate.sources.protocol import Projection, RowSource
 from curate.sources.upstream import holes_in, refuse_holes
-from curate.stage.spec import RunRequest, StageSpec
+from curate.stage.stage import RunRequest, Stage
 from curate.storage.open import open_store
 from curate.tasks.shard import Shard
 
@@ -90,10 +90,10 @@ def _refuse_namesakes(listing: pa.Table) -> None:
             )
 
 
-def list_for(spec: StageSpec, asked: RunRequest) -> JobFiles:
+def list_for(stage: Stage, asked: RunRequest) -> JobFiles:
     """Lists the inputs that a run was asked to read, and looks into the first of each format for their schema.
 
-    `spec` says which columns are read. Raises ConfigError for inputs that are not there, lie in the output, are
+    `stage` says which columns are read. Raises ConfigError for inputs that are not there, lie in the output, are
     those of a job that is not complete, have one name, or are of several formats whose columns differ.
     """
     if not asked.inputs:
@@ -101,13 +101,13 @@ def list_for(spec: StageSpec, asked: RunRequest) -> JobFiles:
     patterns = [parse_input(text) for text in asked.inputs]
     refuse_overlap(patterns, resolve_output(asked.output))
     stores = Stores("")
-    inputs = spec.rows.inputs(patterns, stores.of)
+    inputs = stage.rows.inputs(patterns, stores.of)
     holes = holes_in(patterns, inputs, stores.of)
     if not asked.allow_incomplete_input:
         refuse_holes(holes, stores.of)
     _refuse_namesakes(inputs.table)
-    rows = with_input_schemas(spec, None, inputs, inputs.table["uri"].to_pylist(), stores).rows
-    found = JobFiles(rows, listing=inputs.table, shard_bytes=spec.shard_bytes, holes=tuple(holes))
+    rows = with_input_schemas(stage, None, inputs, inputs.table["uri"].to_pylist(), stores).rows
+    found = JobFiles(rows, listing=inputs.table, shard_bytes=stage.tasks.shard_bytes, holes=tuple(holes))
     for format, schema in rows.schemas.items():
         plain = pa.schema([one.with_nullable(True) for one in schema])
         if sorted(map(str, plain)) != sorted(map(str, found.found)):

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Unpack
 
 from curate import log
 from curate.dataset.dataset import Dataset
-from curate.driver.options import RunArguments, parse_run_options
+from curate.driver.options import DEFAULTS, RunArguments, parse_run_options
 from curate.errors import ConfigError, did_you_mean
 from curate.formats.bad_line import RejectedRow
 from curate.formats.record import OutputFormat
@@ -20,12 +20,14 @@ from curate.job.origin import origin_of
 from curate.job.params import Param
 from curate.job.secrets import Secrets, missing_secret, secret_value
 from curate.job.settings import TUNABLE, check_setting, column_text, parse_columns
+from curate.keywords import shows_keywords
 from curate.ledger.summary import Summary
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import ActorPool
 from curate.sources.inputs import FileRows
 from curate.sources.protocol import RowSource
-from curate.stage.spec import StageSpec
+from curate.stage.job_record import JobRecord
+from curate.stage.stage import Stage, TaskSettings
 from curate.storage.open import open_store
 from curate.units import MIB
 
@@ -35,6 +37,38 @@ class Job:
 
     Annotated attributes are parameters (see `param`). `setup` runs once in each worker process, `process` for every
     batch of every shard. Batches are Arrow tables of at most `batch_size` rows and never cross shards.
+
+    >>> import pyarrow.compute as pc
+    >>> from curate.testing import run_local
+    >>> class Long(curate.Job):
+    ...     version = "1"
+    ...     least: int = curate.param(4, help="characters of a text that is kept")
+    ...     most: int = curate.param(100, help="characters of a text that is kept, at most")
+    ...
+    ...     def check(self):
+    ...         if self.least > self.most:
+    ...             raise curate.ConfigError(f"least is {self.least}, above most, {self.most}; give a smaller one")
+    ...
+    ...     def setup(self):
+    ...         self.length = pc.utf8_length  # or a model, which takes long to load
+    ...
+    ...     def process(self, batch):
+    ...         lengths = self.length(batch["text"])
+    ...         self.count("characters", pc.sum(lengths).as_py())
+    ...         for row in batch.filter(pc.greater(lengths, self.most)).to_pylist():
+    ...             self.quarantine(row, "too long")
+    ...         kept = batch.filter(pc.and_(pc.greater_equal(lengths, self.least), pc.less_equal(lengths, self.most)))
+    ...         self.drop(pc.sum(pc.less(lengths, self.least)).as_py(), "too short")
+    ...         self.metric("calls", 1)
+    ...         return kept
+    >>> ran = run_local(Long(most=5), [{"text": "one"}, {"text": "three"}, {"text": "thirteen"}])
+    >>> ran.rows, ran.summary.books.dropped, len(ran.quarantine), ran.summary.books.counters
+    ([{'text': 'three'}], {'too short': 1}, 1, {'characters': 16})
+    >>> Long.options(input="texts", output="long", limit=3).limit
+    3
+    >>> Long(least=200).run(input="texts", output="long", backend="inline")
+    Traceback (most recent call last):
+    curate.errors.ConfigError: least is 200, above most, 100; give a smaller one
     """
 
     name: ClassVar[str] = ""
@@ -122,6 +156,7 @@ class Job:
         # For calls of `process` without a run, in tests: whatever it books goes nowhere.
         self._tally = ShardBooks(BadRowBudget("100%"))
         self.log = log.get_logger(job=self.name)
+        """Logs for `curate logs`: `self.log.info("model loaded", layers=6)`. Also from `process`, with the shard."""
 
     def _set(self, name: str, value: Any) -> None:
         try:
@@ -144,10 +179,10 @@ class Job:
         those of the main output: rows that go to another one alone are dropped. How many each extra output gets is
         counted under "side NAME".
 
-        Raise RejectedRow for a row that is bad, RetryLater where a service is down, CorruptInput to give the shard up.
+        Raise BadRow for a row that is bad, RetryLater where a service is down, CorruptInput to give the shard up.
 
         After RetryLater it is called again with the same batch, once the time is over that was asked for; what it
-        booked of the batch is taken back, and batches that are done stay done. After a RejectedRow, and where the job
+        booked of the batch is taken back, and batches that are done stay done. After a BadRow, and where the job
         has `quarantine_errors`, it is called again with parts of the batch, whose results and bookings go nowhere, and
         at last with all rows but the bad ones: keep no state from call to call that this would spoil.
         """
@@ -209,7 +244,7 @@ class Job:
         It is written into the output's own record, so it is exact whatever was killed and run again, and it is part of
         the output's bytes: count only what depends on the rows and the parameters. What differs from run to run (times,
         retries of a service, hits of a cache) makes the output non-deterministic, which is reported; see `metric`.
-        What a call of `process` counted that then raised RejectedRow or RetryLater is taken back.
+        What a call of `process` counted that then raised BadRow or RetryLater is taken back.
         """
         call = f"count({name!r}, {n!r})"
         self._booking("count").count(self._named(name, call), check_count(n, call, whole=False))
@@ -234,6 +269,7 @@ class Job:
 
     # Running it
 
+    @shows_keywords(RunArguments, DEFAULTS)
     def run(self, **options: Unpack[RunArguments]) -> Summary:
         """Runs the job over `input` (files, directories, globs) into the prefix `output` and returns the summary.
 
@@ -251,13 +287,24 @@ class Job:
 
     @classmethod
     def main(cls) -> None:
-        """Runs the job as a program: `python jobs/toxicity.py --input ... --output ...`. Ends the process."""
+        """Runs the job as a program: `python jobs/toxicity.py --input ... --output ...`. Ends the process.
+
+        >>> curate.TextJob.main()  # doctest: +SKIP
+        """
         from curate.job.command import main
 
         main(cls)
 
-    def spec(self) -> StageSpec:
-        """Returns the job as a stage. Looks assets up. Raises ConfigError if a secret or an asset is missing."""
+    def spec(self) -> Stage:
+        """Returns the job as a stage. Looks assets up. Raises ConfigError if a secret or an asset is missing.
+
+        >>> class Copy(curate.Job):
+        ...     version = "1"
+        ...     def process(self, batch):
+        ...         return batch
+        >>> Copy().spec().record.name
+        'copy'
+        """
         cls = type(self)
         if not hasattr(self, "_tally"):
             raise ConfigError(f"{cls.__name__}.__init__ does not call super().__init__; load things in setup() instead")
@@ -289,29 +336,29 @@ class Job:
         if sides:
             # Another output is another job: what is finished without it is not finished with it.
             identity["sides"] = {name: _schema_text(schema) for name, schema in sides.items()}
-        spec = StageSpec(
-            name=self.name,
-            identity=identity,
+        record = JobRecord(
+            self.name,
+            identity,
+            output_format,
+            codec,
             # Without a version the digest is the identity, and there is nothing left to guard.
             code_digest=digest if self.version is not None else "",
             parameters=parameters,
-            operator=made.operator,
-            rows=self._rows(columns, required),
             output_schema=schema,
             sides=sides,
-            batch_rows=self.batch_size,
-            shard_bytes=self.shard_bytes,
-            format=output_format,
-            codec=codec,
-            resources=made.resources,
-            memory_budget=self.memory_budget,
-            max_tasks=self.max_tasks,
-            max_bad_rows=None if self.max_bad_rows is None else str(self.max_bad_rows),
-            task_timeout_s=None if self.task_timeout_s is None else float(self.task_timeout_s),
-            quarantine_errors=self.quarantine_errors,
             origin=job_origin(self),
         )
-        return made.stages(spec)
+        tasks = TaskSettings(
+            self.batch_size,
+            self.shard_bytes,
+            made.resources,
+            max_tasks=self.max_tasks,
+            memory_budget=self.memory_budget,
+            max_bad_rows=None if self.max_bad_rows is None else str(self.max_bad_rows),
+            quarantine_errors=self.quarantine_errors,
+            task_timeout_s=None if self.task_timeout_s is None else float(self.task_timeout_s),
+        )
+        return made.stages(Stage(record, tasks, made.operator, self._rows(columns, required)))
 
     def _made(self, columns: Mapping[str, Any] | None) -> Made:
         """Returns what happens to rows, from one durable place to the next."""

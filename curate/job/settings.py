@@ -175,7 +175,7 @@ SETTINGS: dict[str, Setting] = {
         (int, float, _NONE), _timeout, "seconds after which a shard is cancelled and tried again", changes_bytes=False
     ),
     "quarantine_errors": Setting(
-        (bool,), help="quarantine rows for which the job raises, where they do so alone", changes_bytes=False
+        (bool,), help="on the last try, quarantine single rows that make process() raise", changes_bytes=False
     ),
 }
 """By name. A subclass may make any of them a property."""

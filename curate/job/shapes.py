@@ -20,6 +20,15 @@ class FileJob(Job):
 
     An input that turns out to be broken fails alone and is not tried again if `process_file` raises
     `curate.CorruptInput`. A part of it that is bad is set aside with `self.quarantine`; BadRow is for batches of rows.
+
+    >>> from curate.testing import run_local
+    >>> class Lines(curate.FileJob):
+    ...     version = "1"
+    ...     def process_file(self, file):
+    ...         with file.open() as lines:
+    ...             yield {"name": file.uri.rsplit("/", 1)[-1], "lines": sum(1 for _ in lines)}
+    >>> run_local(Lines, files={"a.log": b"x\\ny\\n", "b.log": b""}).rows
+    [{'name': 'a.log', 'lines': 2}, {'name': 'b.log', 'lines': 0}]
     """
 
     _reads_files: ClassVar[bool] = True
@@ -44,6 +53,16 @@ class TextJob(Job):
     """Base of jobs that look at a text: which column holds it, which identifies a row, which are passed through.
 
     `process` never sees a null or a text that is no string: such rows are in quarantine.
+
+    >>> import pyarrow.compute as pc
+    >>> from curate.testing import run_local
+    >>> class Length(curate.TextJob):
+    ...     version = "1"
+    ...     def process(self, batch):
+    ...         return self.passed_through(batch).append_column("length", pc.utf8_length(batch[self.text_column]))
+    >>> ran = run_local(Length(text_column="body"), [{"id": 1, "body": "four"}, {"id": 2, "body": None}])
+    >>> ran.rows, len(ran.quarantine)
+    ([{'id': 1, 'length': 4}], 1)
     """
 
     text_column: str = param("text", help="column that holds the text")

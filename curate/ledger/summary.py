@@ -15,14 +15,20 @@ from curate.units import format_count, plain_line
 
 
 class RunState(StrEnum):
-    """How a run ended."""
+    """How a run ended.
+
+    >>> curate.RunState.INTERRUPTED.exit_code
+    130
+    """
 
     COMPLETE = "complete"
+    """All shards are done."""
     FAILED = "failed"
     """Some shards failed; all others are done."""
     ABORTED = "aborted"
     """Stopped by `max_failed_shards`."""
     INTERRUPTED = "interrupted"
+    """Stopped by Ctrl-C or SIGTERM."""
 
     @property
     def exit_code(self) -> int:
@@ -42,18 +48,31 @@ class FailureGroup:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Summary:
-    """The result of a run. `shards` count what the run was asked for (all, or `limit`, or `sample`)."""
+    """The result of a run. `shards` count what the run was asked for (all, or `limit`, or `sample`).
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     summary = curate.range(5).write_parquet(folder + "/out", backend="inline")
+    >>> summary.state, summary.done, summary.books.rows_out, summary.as_dict()["rows"]["out"]
+    (<RunState.COMPLETE: 'complete'>, 1, 5, 5)
+    """
 
     job: str
+    """The job's name."""
     run_id: str
+    """The run, as `curate status` shows it."""
     output: str
+    """The folder of the outputs: a path or a URI."""
     state: RunState
+    """How the run ended."""
     total: int
+    """Shards that the run was asked for."""
     done: int
     """Shards whose output exists now, those of earlier runs included."""
     skipped: int
     """Shards whose output existed before this run."""
     failed: int
+    """Shards that have no more tries."""
     dispatched: int
     """Tasks launched by this run."""
     attempts: int
@@ -61,11 +80,15 @@ class Summary:
     books: Books
     """Rows and counters of all shards that are done, earlier runs included."""
     bytes_in: int
+    """Bytes of the inputs of all shards that are done, as they are stored."""
     bytes_out: int
+    """Bytes of their outputs."""
     seconds: float
+    """How long this run took."""
     calls: Calls
     """Storage calls of this run: the driver's and its workers'."""
     failures: tuple[FailureGroup, ...] = field(default=())
+    """The failed shards, those with the same error together."""
     stale: int = 0
     """Done shards whose input changed after the plan was made."""
     stages: tuple[StageReport, ...] = ()
@@ -77,6 +100,10 @@ class Summary:
     """Seconds, of `seconds`, that it took to start Ray, or to join a cluster; 0 where this process had done so."""
     missing: tuple[int, int] = (0, 0)
     """Inputs of earlier runs that this one was not given, and their shards, which are still part of the job."""
+    pending: int = 0
+    """Shards of the job that this run was not asked for, and that are not done."""
+    only: str = ""
+    """What restricted this run to a part of the job, as it is given: `--limit 3`."""
     dropped: int = 0
     """Shards that this run took out of the job, for their inputs were removed."""
 
@@ -111,6 +138,7 @@ class Summary:
             "start_seconds": round(self.start_seconds, 3),
             "storage_calls": self.calls.as_dict(),
             **({"missing_inputs": {"inputs": self.missing[0], "shards": self.missing[1]}} if any(self.missing) else {}),
+            **({"pending": {"shards": self.pending, "restricted_by": self.only}} if self.pending else {}),
             **({"dropped_shards": self.dropped} if self.dropped else {}),
             **({"incomplete_input": [dict(one) for one in self.incomplete_input]} if self.incomplete_input else {}),
             **staged_as_dict(self.stages),

@@ -16,12 +16,13 @@ from curate.formats.encoding import detect
 from curate.formats.record import OutputFormat
 from curate.formats.write.writer import DEFAULT_CODEC, suffix
 from curate.ledger import layout
-from curate.ledger.heartbeat import NEWEST_RUNS, Heartbeat, read_heartbeats
+from curate.ledger.heartbeat import NEWEST_RUNS, RUNNING, Heartbeat, read_heartbeats
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, OutputMatch, match_outputs, sort_listing
 from curate.ledger.manifest import ShardPlan
 from curate.ledger.side_outputs import match_side, side_name, side_rows, sides_of_job
 from curate.ledger.stages import LAST, StageReport, parse_stages, source_bytes, stage_title, stages_in
+from curate.observe.recount import recount
 from curate.observe.status import COMPLETE, JobCounts, JobStatus, job_status, with_stages
 from curate.storage.open import open_store
 from curate.storage.protocol import Object
@@ -160,7 +161,15 @@ def _status(found: FoundJob, beats: list[Heartbeat], summary: Mapping[str, Any] 
         plan.total_bytes,
         int(plan.sizes[found.matched.done].sum()),
     )
-    return job_status(counts, beats, summary, now, max(0, len(found.listing.run_ids) - NEWEST_RUNS))
+    status = job_status(counts, beats, summary, now, max(0, len(found.listing.run_ids) - NEWEST_RUNS))
+    if status.state == RUNNING or status.counted == status.done:
+        return status
+    # Killed before it told of its last shards, or outputs were removed since: rows are those of what is there.
+    books = recount(found.ledger, found.listing, plan, found.matched, found.written_as)
+    if books is None:
+        return status
+    metrics = books.sorted_metrics().get("metrics", {})
+    return replace(status, rows=books.rows(), counters=books.sorted_counters(), metrics=metrics)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,8 +259,8 @@ def _ledger(output: str) -> Ledger:
 
 def _no_job(ledger: Ledger, found: int) -> NoJobError:
     return NoJobError(
-        f"{ledger.root} holds no job: there is no {layout.JOB}"
-        + (f" beside {found:,} other objects" if found else "; nothing is there at all")
+        f"no curate job at {ledger.root} "
+        + (f"({found:,} other objects, but no {layout.JOB})" if found else "(there is nothing)")
         + ". Give the --output of a job, or list the known ones with: curate status"
     )
 

@@ -17,6 +17,7 @@ from curate.errors import ConfigError, CurateError, ObjectNotFound
 from curate.log import get_logger
 from curate.storage.local import sweep_scratch
 from curate.storage.open import open_store
+from curate.storage.private import SCRATCH, place
 from curate.storage.protocol import Special
 from curate.storage.uris import is_local, normalise
 
@@ -37,12 +38,16 @@ def home() -> str:
 
 
 def register(output: str, job: str, run_id: str, started: float) -> None:
-    """Notes that a job runs on `output`. A home that cannot be written is said, and never stops a run."""
-    name = hashlib.sha256(output.encode()).hexdigest()[:16]
+    """Notes that a job runs on `output`. A home that cannot be written is said, and never stops a run.
+
+    What a consumer reads of a dataset is written to scratch and removed at once: that is no job to list.
+    """
+    if output.startswith(f"{place(SCRATCH)}/"):
+        return
     entry = {"output": output, "job": job, "run_id": run_id, "started": started}
     try:
         root = home()
-        open_store(root, scratch=f"{root}/tmp").replace(f"{root}/jobs/{name}.json", orjson.dumps(entry))
+        open_store(root, scratch=f"{root}/tmp").replace(_note(root, output), orjson.dumps(entry))
         if is_local(root):
             # What a kill in the middle of that left, of whatever job. No folder is curate's there.
             sweep_scratch(f"{root}/tmp", "", started, LEFTOVER_S)
@@ -50,6 +55,17 @@ def register(output: str, job: str, run_id: str, started: float) -> None:
         get_logger().warning(
             "cannot note the job under CURATE_HOME; `curate status` will not list it", error=str(error)
         )
+
+
+def forget(output: str) -> None:
+    """Removes the note of the job that writes to `output`, and nothing else. Raises ConfigError if there is none."""
+    root, output = home(), normalise(output).rstrip("/")
+    if not open_store(root, scratch=f"{root}/tmp").delete(_note(root, output)):
+        raise ConfigError(f"{output} is not in the list of jobs under {root}; see the list with: curate status")
+
+
+def _note(root: str, output: str) -> str:
+    return f"{root}/jobs/{hashlib.sha256(output.encode()).hexdigest()[:16]}.json"
 
 
 def list_jobs() -> list[dict[str, Any]]:

@@ -28,6 +28,8 @@ class RunStatus:
     updated: float
     host: str = ""
     pid: int = 0
+    gone: bool = False
+    """Whether its process has ended for certain: it ran on this host, and there is none of its id and start time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ class JobStatus:
     """Shards that the run at work tries again, by what they failed of or wait for."""
     metrics: dict[str, Any] = field(default_factory=dict)
     """Sums that are in no output."""
+    counted: int = 0
+    """Shards whose rows `rows` has."""
     stages: tuple[StageReport, ...] = ()
     """All stages of a job with exchanges, in order. Shards, rows, bytes, rate and time left are then those of the stage
     at work, or of the last one."""
@@ -103,6 +107,7 @@ class JobStatus:
             "failures": self.failures,
             "runs": [
                 {"run_id": run.run_id, "state": run.state, "started": run.started, "updated": run.updated}
+                | ({"process_gone": True} if run.gone else {})
                 for run in self.runs
             ],
             **({"waits": self.waits} if self.waits else {}),
@@ -121,9 +126,10 @@ LEAST_SPAN_S = 1.0
 def run_status(beat: Heartbeat, now: float) -> RunStatus:
     """Returns a run's status: one that says it runs but was silent for a minute, or is gone, is stalled."""
     state, process = beat.state, beat.process
-    if beat.running and (now - beat.updated > STALLED_S or process.state() is ProcessState.GONE):
+    gone = beat.running and process.state() is ProcessState.GONE
+    if gone or (beat.running and now - beat.updated > STALLED_S):
         state = STALLED
-    return RunStatus(beat.run_id, state, beat.started, beat.updated, process.host, process.pid)
+    return RunStatus(beat.run_id, state, beat.started, beat.updated, process.host, process.pid, gone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +193,7 @@ def job_status(
         running=min(at_work.shards["running"], total - done - failed) if at_work else 0,
         failed=failed,
         stale=newest.shards["stale"] if newest else 0,
+        counted=done if complete else newest.shards["done"] if newest else 0,
         rows=dict(rows),
         counters=dict(counters),
         metrics=dict(metrics),

@@ -3,15 +3,59 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
+from typing import Any
 
 from curate.ledger.stages import StageReport
 from curate.ledger.summary import Summary, incomplete_text, missing_text
+from curate.tasks.books import GROUPED
 from curate.units import ellipsize, format_bytes, format_duration, plain_line
 
 SHOWN_CHARS = 400
 """Characters of an error, which may quote whatever it choked on."""
 SHOWN_NAME = 60
 """Characters of a stage's name."""
+
+
+def rows_text(rows: Mapping[str, Any]) -> str:
+    """Returns the row accounting of a job or a shard, as `Books.rows` has it, in a line.
+
+    >>> rows_text({"in": 5, "created": 0, "out": 3, "dropped": {"short": 1}, "quarantined": 1})
+    '5 in + 0 created = 3 out + 1 dropped + 1 quarantined'
+    >>> rows_text({"in": 0, "created": 600, "out": 599, "dropped": {}, "quarantined": 1})
+    '599 written, 1 quarantined'
+    """
+    dropped = sum(rows["dropped"].values())
+    if rows["created"] and not rows["in"]:
+        # A job that reads whole files or makes rows up.
+        parts = [(rows["out"], "written"), (dropped, "dropped"), (rows["quarantined"], "quarantined")]
+        return ", ".join(f"{n:,} {what}" for n, what in parts if n or what == "written")
+    return (
+        f"{rows['in']:,} in + {rows['created']:,} created = {rows['out']:,} out + {dropped:,} dropped "
+        f"+ {rows['quarantined']:,} quarantined"
+    )
+
+
+def pending_text(shards: int, only: str) -> str:
+    """Returns in words that a run was asked for a part of its job.
+
+    >>> pending_text(3, "--limit 2")
+    '3 other shards of this job: this run was restricted by --limit 2; run it without that to do them'
+    """
+    others = "1 other shard" if shards == 1 else f"{shards:,} other shards"
+    them = "it" if shards == 1 else "them"
+    return f"{others} of this job: this run was restricted by {only}; run it without that to do {them}"
+
+
+def dropped_text(reason: str, rows: int, *, labelled: bool = False) -> str:
+    """Returns how many rows are gone for a reason, in a line; `labelled`: behind a label that says so.
+
+    >>> dropped_text("grouped", 6594), dropped_text("short", 2)
+    ('6,594 merged into groups', '2 dropped: short')
+    """
+    if reason == GROUPED:
+        return f"{rows:,} merged into groups"
+    return f"{rows:,} {'' if labelled else 'dropped: '}{plain_line(reason)}"
 
 
 def _stage(one: StageReport) -> str:
@@ -28,7 +72,6 @@ def _stage(one: StageReport) -> str:
 def render(summary: Summary) -> str:
     """Returns a summary as text, one fact a line, without a line end at its end: nothing in it acts on a terminal."""
     rows = summary.books
-    dropped = sum(rows.dropped.values())
     output = shlex.quote(plain_line(summary.output))
     started = f", {format_duration(summary.start_seconds)} of it to start Ray" if summary.start_seconds >= 0.5 else ""
     lines = [f"{plain_line(summary.job)}: {summary.state.value} in {format_duration(summary.seconds)}{started}"]
@@ -37,11 +80,10 @@ def render(summary: Summary) -> str:
         f"  shards   {summary.done:,} of {summary.total:,} done"
         + (f" ({summary.skipped:,} skipped: their output existed)" if summary.skipped else "")
         + (f", {summary.failed:,} failed" if summary.failed else "")
-        + (f", {summary.stale:,} stale: their input changed" if summary.stale else ""),
-        f"  rows     {rows.rows_in:,} in + {rows.created:,} created = {rows.rows_out:,} out + {dropped:,} dropped "
-        f"+ {rows.quarantined:,} quarantined",
+        + (f", {summary.stale:,} out of date: their input changed (--redo-stale)" if summary.stale else ""),
+        f"  rows     {rows_text(rows.rows())}",
     ]
-    lines += [f"             {n:,} dropped: {plain_line(reason)}" for reason, n in sorted(rows.dropped.items())]
+    lines += [f"             {dropped_text(reason, n)}" for reason, n in sorted(rows.dropped.items())]
     lines += [f"  counter  {plain_line(name)} = {value:,}" for name, value in rows.sorted_counters().items()]
     metrics = rows.sorted_metrics().get("metrics", {})
     lines += [f"  metric   {plain_line(name)} = {value:,}" for name, value in metrics.items()]
@@ -49,18 +91,20 @@ def render(summary: Summary) -> str:
         f"  bytes    {format_bytes(summary.bytes_in)} in, {format_bytes(summary.bytes_out)} out",
         f"  output   {plain_line(summary.output)}",
     ]
+    if summary.pending:
+        lines.append(f"  pending  {pending_text(summary.pending, summary.only)}")
     if any(summary.missing):
         lines.append(f"  missing  {missing_text(*summary.missing)}")
     if summary.dropped:
         shards, whose = ("1 shard", "its") if summary.dropped == 1 else (f"{summary.dropped:,} shards", "their")
-        lines.append(f"  dropped  {shards} taken out of this job, {whose} outputs removed: {whose} input was removed")
+        lines.append(f"  dropped  {shards} taken out of this job, {whose} outputs removed: no --input matches them")
     lines += [f"  input    {text}" for text in incomplete_text(summary.incomplete_input)]
-    for group in summary.failures:
+    for one in summary.failures:
         lines.append(
-            f"  failed   {group.count:,} x {ellipsize(group.error, SHOWN_CHARS)} (such as {plain_line(group.shard)})"
+            f"  failed   {one.count:,} x {ellipsize(one.error, SHOWN_CHARS)} (for example {plain_line(one.shard)})"
         )
     if summary.failed:
-        lines.append(f"What failed: curate failures {output}; when it is mended: curate retry {output}")
+        lines.append(f"What failed: curate failures {output}; after fixing the cause: curate retry {output}")
     if summary.state.exit_code:
-        lines.append(f"Run it again to go on where it stopped; see: curate status {output}")
+        lines.append(f"Run it again to resume; see: curate status {output}")
     return "\n".join(lines)

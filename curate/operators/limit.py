@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from curate.operators.protocol import OperatorDefaults
-from curate.pipeline.shard_books import LIMIT, ShardBooks
+from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition
+from curate.tasks.books import LIMIT
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,6 @@ from curate.formats.quarantine import QuarantineWriter
 from curate.tasks.books import Books
 from curate.units import parse_percent
 
-GROUPED = "grouped"
-"""Why rows are dropped that became part of a group."""
-LIMIT = "limit"
-"""Why rows are dropped that are over a limit."""
-
-
 DEFAULT_BAD_ROWS = 10
 DEFAULT_BAD_FRACTION = 0.001
 """Without `max_bad_rows`, a shard survives 0.1 % bad rows, and ten whatever its size."""

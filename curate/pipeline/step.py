@@ -61,11 +61,22 @@ class ActorPool:
     `size` actors; or between `min_size` (default 1) and `max_size` (None: as many as the cluster can hold beside one
     task), by how much there is to do. Raises ValueError for sizes below 1, a smallest above the largest, and `size`
     beside one of the others.
+
+    >>> class Add:
+    ...     def __init__(self, n):
+    ...         self.n = n  # such as a model, which takes long to load
+    ...     def __call__(self, batch):
+    ...         return batch.set_column(0, "id", [[x + self.n for x in batch["id"].to_pylist()]])
+    >>> curate.range(2).map_batches(Add, fn_constructor_args=[5], compute=curate.ActorPool(size=1)).take_all()
+    [{'id': 5}, {'id': 6}]
     """
 
     size: int | None = None
+    """How many actors there are, always."""
     min_size: int | None = None
+    """How many there are at least."""
     max_size: int | None = None
+    """How many there are at most."""
     max_in_flight: int = 4
     """Batches that an actor is sent at a time, about: the one that it works on, and those that wait."""
 

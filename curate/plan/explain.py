@@ -8,7 +8,19 @@ from itertools import groupby
 from curate.operators.protocol import Operator
 from curate.pipeline.step import Compute
 from curate.plan.nodes import Checkpoint, Exchanged, Marked, Plan, Union, Zip, children, name_of
-from curate.plan.physical import First, FromStages, Joined, Local, Physical, Tasks, ZipRows, cpus_of, lower
+from curate.plan.physical import (
+    End,
+    First,
+    Joined,
+    Local,
+    Physical,
+    StagePlan,
+    ZipRows,
+    apart,
+    cpus_of,
+    lower_stage,
+    map_plans,
+)
 from curate.plan.rewrites import map_bytes, size_of
 from curate.sources.files import Files
 from curate.stage.fusion import FusedScan
@@ -42,29 +54,11 @@ def explain_physical(physical: Physical, depth: int = 0, told: list[Plan] | None
     indent = "  " * depth
     told = [] if told is None else told
     match physical:
+        case StagePlan():
+            yield from _stage_lines(physical, depth, told)
         case First(input, rows):
             yield f"{indent}first {rows:,} rows, then stop"
             yield from explain_physical(input, depth + 1, told)
-        case FromStages(Checkpoint(plan, path), operators):
-            yield f"{indent}reads {path}{f', then: {_chain(operators)}' if operators else ''}"
-            yield f"{indent}  which is written first, and kept"
-            yield from explain_physical(lower(plan), depth + 2, told)
-        case FromStages(Marked() as marked, operators):
-            yield f"{indent}{marked.step.name}{f', then: {_chain(operators)}' if operators else ''}"
-            physical = lower(marked.marks)
-            yield f"{indent}  by marks, which are written first, in order{_maps(physical)}"
-            yield from explain_physical(physical, depth + 2, told)
-            yield from explain_physical(lower(marked.input), depth + 1, told)
-        case FromStages(Exchanged() as exchanged, operators):
-            yield f"{indent}{exchanged.how.name}: reads run files{f', then: {_chain(operators)}' if operators else ''}"
-            if any(one is exchanged for one in told):
-                yield f"{indent}  which are those above: they are written once"
-                return
-            told.append(exchanged)
-            for side, below in enumerate(exchanged.inputs):
-                physical = lower(below, exchanged.how.prepare(side))
-                yield f"{indent}  which are written first, in order{_maps(physical)}"
-                yield from explain_physical(physical, depth + 2, told)
         case Local(input, operators):
             yield f"{indent}in this process: {_chain(operators)}"
             yield from explain_physical(input, depth + 1, told)
@@ -76,19 +70,48 @@ def explain_physical(physical: Physical, depth: int = 0, told: list[Plan] | None
             yield f"{indent}side by side, in this process"
             for one in inputs:
                 yield from explain_physical(one, depth + 1, told)
-        case Tasks(fusions):
-            yield f"{indent}tasks ({_amount(cpus_of(fusions), 'CPU')} each)"
-            for fusion in fusions:
-                yield from _scan_lines(fusion, f"{indent}  ")
 
 
-def _maps(physical: Physical) -> str:
-    """Returns how many map shards write run files, about, if that is known before anything runs."""
-    if not isinstance(physical, Tasks):
-        return ""
-    total = sum(size_of(one.source) for one in physical.fusions)
-    shards = max(1, -(-total // map_bytes(total)))
-    return f"  [about {shards:,} map shard{'' if shards == 1 else 's'} of {format_bytes(total / shards)}]"
+def _stage_lines(lowered: StagePlan, depth: int, told: list[Plan]) -> Iterator[str]:
+    if lowered.first is not None:
+        yield f"{'  ' * depth}first {lowered.first:,} rows, which are counted first{_then(lowered.after)}"
+        depth += 1
+    indent, then = "  " * depth, _then(lowered.asked)
+    match lowered.read:
+        case Checkpoint(input, path):
+            yield f"{indent}reads {path}{then}"
+            yield f"{indent}  which is written first, and kept"
+            yield from _stage_lines(lower_stage(input, End.FILES), depth + 2, told)
+        case Exchanged() as exchanged:
+            yield f"{indent}{exchanged.how.name}: reads run files{then}"
+            if any(one is exchanged for one in told):
+                yield f"{indent}  which are those above: they are written once"
+            else:
+                told.append(exchanged)
+                for side in range(len(exchanged.inputs)):
+                    yield from _stages_lines("which", map_plans(exchanged, side), depth + 1, told)
+        case scans:
+            yield f"{indent}tasks ({_amount(cpus_of(scans), 'CPU')} each)"
+            for scan in scans:
+                yield from _scan_lines(scan, f"{indent}  ")
+    for node in lowered.marked:
+        yield from _stages_lines(f"marks for {node.step.name}, which", apart(node.marks), depth + 1, told)
+
+
+def _stages_lines(what: str, plans: Sequence[Plan], depth: int, told: list[Plan]) -> Iterator[str]:
+    """Yields stages that write run files, and about how many of them, if that is known before anything runs."""
+    for plan in plans:
+        lowered, about = lower_stage(plan, End.RUNS), ""
+        if lowered.scans:
+            total = sum(size_of(one.source) for one in lowered.scans)
+            shards = max(1, -(-total // map_bytes(total)))
+            about = f"  [about {shards:,} map shard{'' if shards == 1 else 's'} of {format_bytes(total / shards)}]"
+        yield f"{'  ' * depth}{what} are written first, in order{about}"
+        yield from _stage_lines(lowered, depth + 1, told)
+
+
+def _then(operators: Sequence[Operator]) -> str:
+    return f", then: {_chain(operators)}" if operators else ""
 
 
 def _scan_lines(fusion: FusedScan, indent: str) -> Iterator[str]:

@@ -1,16 +1,23 @@
-"""A logical plan lowered: what of it runs in one task, in the consumer's process, or behind stages that write first.
+"""A logical plan lowered to what runs, whoever takes its rows: output files, run files, or a consumer.
 
-That is where its rows are consumed. Where they are written, no process is there to take first rows or to put rows side
-by side: `durable` has exchanges do that, and what is left is read by one stage (see `curate.plan.stages`).
+There is one lowering, `lower`, and its end says where the rows go. A stage reads files, rows in memory, or what stages
+before it wrote, and does one thing with all of it (`StagePlan`). Rows that are written are those of one stage; what is
+more than that becomes an exchange. A consumer has a process of its own, which takes first rows, has streams one after
+another, and puts rows side by side.
+
+Writing, counting, consuming, explaining and the stages before a stage start from this value. It has its upstream as
+logical plans, which are lowered with the stage that reads them: each to run files or to a checkpoint, by whose job it
+is (see `curate.plan.stages`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from enum import Enum, auto
 
 from curate.exchange.kinds.base import Materialize
+from curate.exchange.kinds.shuffle import Bucketed
 from curate.exchange.kinds.zip import Zipped
 from curate.formats.encoding import stem
 from curate.operators.columns import FilterExpression
@@ -20,90 +27,50 @@ from curate.operators.sample import RandomSample
 from curate.pipeline.step import task_cpus
 from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip
 from curate.plan.pushdown import fuse
-from curate.plan.rewrites import chain_of, first_of, within
+from curate.plan.rewrites import applied, chain_of, over, pinned, within
 from curate.sources.files import Files
 from curate.stage.fusion import FusedScan
-
-
-def durable(plan: Plan, *, named: bool, sampled: bool = False) -> Plan:
-    """Returns a plan of the same rows, in the same order, that a stage writes: its chain of operators begins with what
-    one reads. With `named`, its outputs are called after the files that it reads, if it reads files. `sampled`: a
-    random sample is drawn of it.
-
-    Inputs of exchanges are left as they are, which stages of their own write.
-    """
-    match plan:
-        case Apply(input, operator):
-            drawn = isinstance(operator, RandomSample)
-            if drawn and isinstance(base := chain_of(input)[0], Union) and not _one_stage(base, named):
-                # Of each part where it is read: there a row's place is the one that it is consumed from.
-                return Exchanged((plan,), Materialize(called="union"))
-            return Apply(durable(input, named=named, sampled=sampled or drawn), operator)
-        case Zip():
-            return placed(plan)
-        case Limit() if sampled:
-            return placed(plan)
-        case Union() if not _one_stage(plan, named):
-            return Exchanged((plan,), Materialize(called="union"))
-        case Limit(Limit(input, most), rows):
-            return durable(Limit(input, min(most, rows)), named=named)
-        case Limit(Union(inputs) as union, rows) if not _one_stage(union, named):
-            # Each by itself, so that no more is made of it than could be asked for.
-            return Exchanged((Union(tuple(Limit(one, rows) for one in inputs)),), Materialize(first=rows))
-        case Limit(input, rows) if not _one_stage(input, named):
-            return first_of(input, rows)
-    return plan
-
-
-def through_files(plan: Plan) -> Plan | None:
-    """Returns how a plan is written, if that is through an exchange and its rows are consumed without one; else None.
-    Raises ConfigError for parts of a union without an identity."""
-    written = durable(plan, named=True)
-    base, _ = chain_of(written)
-    return written if isinstance(base, Exchanged) and isinstance(base.how, Materialize | Zipped) else None
-
-
-def alike(plan: Plan) -> bool:
-    """Returns whether a plan is read of files, or of rows in memory, and the same is done with all of it."""
-    return fusions(plan) is not None
-
-
-def _one_stage(plan: Plan, named: bool) -> bool:
-    """Returns whether one stage reads a plan; with `named`, of files that outputs can be called after."""
-    found = fusions(plan)
-    if found is None:
-        return False
-    read = [one.source.listing for one in found if named and isinstance(one.source, Files)]
-    return len(read) < 2 or (_all_differ(_uris(read)) and _all_differ(_names(read)))
-
-
-def _names(listings: Sequence[Any]) -> list[str]:
-    return [stem(name) for one in listings for name in one["name"].to_pylist()]
-
-
-def _uris(listings: Sequence[Any]) -> list[str]:
-    return [uri for one in listings for uri in one["uri"].to_pylist()]
-
-
-def _all_differ(values: Sequence[str]) -> bool:
-    return len(values) == len(set(values))
-
-
-def fusions(plan: Plan) -> tuple[FusedScan, ...] | None:
-    """Returns what reads the rows of a plan that is `alike`, several where it is a union; None of another one."""
-    physical = lower(plan)
-    return physical.fusions if isinstance(physical, Tasks) and read_alike([physical]) else None
-
 
 BY_ROW = (FilterExpression, FilterRows, MapIsolated, MapRows, RandomSample)
 """Operators that may leave out rows, or make more of them, of each by itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tasks:
-    """Pieces of these, one after another."""
+class End(Enum):
+    """Where the rows of a plan go."""
 
-    fusions: tuple[FusedScan, ...]
+    FILES = auto()
+    """To outputs, which are called after the files that are read, if files are."""
+    RUNS = auto()
+    """To run files, for an exchange."""
+    BLOCKS = auto()
+    """To a consumer."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """What one stage reads, and what its tasks do with that."""
+
+    read: tuple[FusedScan, ...] | Checkpoint | Exchanged
+    """Pieces of sources, one after another; or what stages before wrote."""
+    asked: tuple[Operator, ...]
+    """What is done, as it was asked for: scans have it as it was pushed into reading. Identities go by this, for how a
+    plan is rewritten changes no byte, and may change with the next version. Of several scans, that of the first."""
+    marked: tuple[Marked, ...] = ()
+    """The steps among those that go by marks, which stages before wrote, too."""
+    first: int | None = None
+    """Where rows are written: of scans, how many rows go on. They are counted when the job begins."""
+    after: tuple[Operator, ...] = ()
+    """What is done with those."""
+
+    @property
+    def scans(self) -> tuple[FusedScan, ...]:
+        """The scans, if there are all rows of them, and no stage comes before."""
+        return self.read if isinstance(self.read, tuple) and not self.marked and self.first is None else ()
+
+    @property
+    def upstream(self) -> tuple[Plan, ...]:
+        """What stages before write, if there are any."""
+        return (*(() if isinstance(self.read, tuple) else (self.read,)), *self.marked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,54 +105,105 @@ class ZipRows:
     """What the inputs were made of, which may tell how many rows they have."""
 
 
-@dataclass(frozen=True, slots=True)
-class FromStages:
-    """Operators behind what stages of their own write first: a checkpoint, run files of an exchange, or marks."""
-
-    plan: Checkpoint | Exchanged | Marked
-    operators: tuple[Operator, ...]
+Physical = StagePlan | First | Local | Joined | ZipRows
 
 
-Physical = Tasks | First | Local | Joined | ZipRows | FromStages
+def lower(plan: Plan, end: End, operators: tuple[Operator, ...] = ()) -> Physical:
+    """Returns what runs for a plan followed by `operators`, whose rows go to `end`; `StagePlan` if they are written.
 
-
-def lower(plan: Plan, operators: tuple[Operator, ...] = ()) -> Physical:
-    """Returns what runs for a plan followed by `operators`."""
+    Raises ConfigError for parts of a union without an identity.
+    """
+    drawn = _drawn(operators)
     match plan:
         case Scan(source):
-            return Tasks((fuse(source, operators),))
+            return StagePlan((fuse(source, operators),), operators)
         case Apply(input, operator):
-            return lower(input, (operator, *operators))
-        case Limit() | Zip() if any(isinstance(one, RandomSample) for one in operators):
-            return lower(placed(plan), operators)
-        case Limit(input, rows):
-            input = within(input, rows) or input
-            first = First(_limited(lower(input), rows), rows)
-            return Local(first, operators) if operators else first
-        case Checkpoint() | Exchanged() | Marked():
-            return FromStages(plan, operators)
+            return lower(input, end, (operator, *operators))
+        case Checkpoint() | Exchanged():
+            return StagePlan(plan, operators)
+        case Marked(input, step, _):
+            # Told apart by their places, and by no name of a file: see `curate.plan.dedup`.
+            below = lower_stage(input, End.RUNS, (step, *operators))
+            return replace(below, marked=(*below.marked, plan))
+        case Union():
+            return _union(plan, end, operators)
         case Zip(inputs):
-            zipped = ZipRows(tuple(lower(one) for one in inputs), inputs)
-            return Local(zipped, operators) if operators else zipped
-        case Union(inputs):
-            parts = [lower(one, operators) for one in inputs]
-            # By the parts themselves: which columns are read of them goes by what follows.
-            apart = not read_alike([lower(one) for one in inputs] if operators else parts)
-            merged: list[Physical] = []
-            for part in parts:
-                if merged and isinstance(part, Tasks) and isinstance(before := merged[-1], Tasks):
-                    following = before.fusions[-1].part + 1 if apart else 0
-                    further = (replace(one, part=one.part + following) for one in part.fusions)
-                    merged[-1] = Tasks((*before.fusions, *further))
-                else:
-                    merged.append(part)
-            return merged[0] if len(merged) == 1 else Joined(tuple(merged))
+            if drawn or end is not End.BLOCKS:
+                return StagePlan(Exchanged(inputs, Zipped(len(inputs))), operators)
+            return _then(ZipRows(tuple(lower(one, end) for one in inputs), inputs), operators)
+        case Limit(Limit(input, most), rows):
+            return lower(Limit(input, min(most, rows)), end, operators)
+        case Limit(input, rows):
+            if (kept := within(input, rows)) is not None:
+                return lower(kept, end, operators)
+            if drawn:
+                # There each row has a place, by which a sample goes, that is the same whoever takes the rows.
+                return StagePlan(Exchanged((plan,), Materialize()), operators)
+            return _limit(input, rows, end, operators)
 
 
-def read_alike(parts: Sequence[Physical]) -> bool:
-    """Returns whether all of these are read of files, or of rows in memory, and the same is done with all of it."""
-    fusions = [one for part in parts if isinstance(part, Tasks) for one in part.fusions]
-    return all(isinstance(part, Tasks) for part in parts) and all(are_alike(one, fusions[0]) for one in fusions)
+def lower_stage(plan: Plan, end: End, operators: tuple[Operator, ...] = ()) -> StagePlan:
+    """Returns what the stage does that writes the rows of a plan to `end`."""
+    lowered = lower(plan, end, operators)
+    assert isinstance(lowered, StagePlan)
+    return lowered
+
+
+def _limit(input: Plan, rows: int, end: End, operators: tuple[Operator, ...]) -> Physical:
+    if end is End.BLOCKS:
+        return _then(First(_limited(lower(input, end), rows), rows), operators)
+    below = lower_stage(input, end)
+    if below.scans:
+        # How far a limit reaches is told by files, or else by pieces, which then have to be the same ones.
+        below = lower_stage(pinned(input), end) if end is End.RUNS else below
+        return replace(below, first=rows, after=operators)
+    if isinstance(input, Union):
+        # Each by itself, so that no more is made of it than could be asked for.
+        input = Union(tuple(Limit(one, rows) for one in input.inputs))
+    return StagePlan(Exchanged((input,), Materialize(first=rows)), operators)
+
+
+def _union(plan: Union, end: End, operators: tuple[Operator, ...]) -> Physical:
+    # By the parts themselves: which columns are read of them goes by what follows.
+    parts = [lower(one, end) for one in plan.inputs]
+    scans = _scans_of(parts)
+    one_stage = bool(scans) and all(are_alike(one, scans[0]) for one in scans)
+    if end is not End.BLOCKS and not (one_stage and (end is End.RUNS or _have_names(scans))):
+        # A sample is drawn of each part where it is read: there a row's place is the one that it is consumed from.
+        drawn = _drawn(operators)
+        held = Exchanged((applied(plan, operators[:drawn]),), Materialize(called="union"))
+        return StagePlan(held, operators[drawn:])
+    merged: list[Physical] = []
+    for part in [lower(one, end, operators) for one in plan.inputs] if operators else parts:
+        before = merged[-1] if merged else None
+        if isinstance(part, StagePlan) and part.scans and isinstance(before, StagePlan) and before.scans:
+            following = 0 if one_stage else before.scans[-1].part + 1
+            further = (replace(one, part=one.part + following) for one in part.scans)
+            merged[-1] = StagePlan((*before.scans, *further), before.asked)
+        else:
+            merged.append(part)
+    return merged[0] if len(merged) == 1 else Joined(tuple(merged))
+
+
+def _then(input: Physical, operators: tuple[Operator, ...]) -> Physical:
+    return Local(input, operators) if operators else input
+
+
+def _drawn(operators: Sequence[Operator]) -> int:
+    """Returns how many operators there are up to the last one that draws a sample."""
+    return max((number for number, one in enumerate(operators, 1) if isinstance(one, RandomSample)), default=0)
+
+
+def alike(plan: Plan) -> bool:
+    """Returns whether a plan is read of files, or of rows in memory, and the same is done with all of it."""
+    return bool(lower_stage(plan, End.RUNS).scans)
+
+
+def _scans_of(parts: Sequence[Physical]) -> list[FusedScan]:
+    """Returns all scans of these; none if one of them is not scans alone."""
+    if not all(isinstance(part, StagePlan) and part.scans for part in parts):
+        return []
+    return [one for part in parts if isinstance(part, StagePlan) for one in part.scans]
 
 
 def are_alike(one: FusedScan, other: FusedScan) -> bool:
@@ -199,22 +217,40 @@ def are_alike(one: FusedScan, other: FusedScan) -> bool:
     return kinds[0] == kinds[1] and one.source.found.equals(other.source.found) and asked[0] == asked[1]
 
 
-def placed(plan: Limit | Zip) -> Plan:
-    """Returns the first rows of a plan, or rows side by side, as what an exchange gives: there each row has a place, by
-    which a sample goes, that is the same whether they are consumed or written."""
-    match plan:
-        case Limit(input, rows):
-            return within(input, rows) or Exchanged((plan,), Materialize())
-        case Zip(inputs):
-            return Exchanged(inputs, Zipped(len(inputs)))
+def _have_names(scans: Sequence[FusedScan]) -> bool:
+    """Returns whether outputs can be called after the files that these read: no two of one name, and none twice."""
+    listings = [one.source.listing for one in scans if isinstance(one.source, Files)]
+    if len(listings) < 2:
+        return True
+    uris = [uri for one in listings for uri in one["uri"].to_pylist()]
+    names = [stem(name) for one in listings for name in one["name"].to_pylist()]
+    return len(uris) == len(set(uris)) and len(names) == len(set(names))
+
+
+def map_plans(plan: Exchanged, side: int) -> list[Plan]:
+    """Returns what the stages write that come before one side of an exchange, in merge order."""
+    parts = apart(applied(plan.inputs[side], plan.how.prepare(side)))
+    # Rows of parts are told apart, if they get random keys.
+    return [
+        Apply(part.input, replace(part.operator, part=number))
+        if isinstance(part, Apply) and isinstance(part.operator, Bucketed)
+        else part
+        for number, part in enumerate(parts)
+    ]
+
+
+def apart(plan: Plan) -> list[Plan]:
+    """Returns a plan as parts that a stage each writes to run files: those of a union that are not `alike`."""
+    base, nodes = chain_of(plan)
+    if not isinstance(base, Union) or alike(base):
+        return [plan]
+    return [found for one in base.inputs for found in apart(over(one, nodes))]
 
 
 def _limited(input: Physical, rows: int) -> Physical:
     match input:
-        case FromStages():
-            return input
-        case Tasks(fusions):
-            return Tasks(tuple(at_most(one, rows) for one in fusions))
+        case StagePlan():
+            return replace(input, read=tuple(at_most(one, rows) for one in input.scans)) if input.scans else input
         case First(below, most):
             return First(_limited(below, rows), min(most, rows))
         case Local(below, operators):
@@ -234,14 +270,13 @@ def at_most(fusion: FusedScan, rows: int) -> FusedScan:
 def unpaced(physical: Physical) -> Physical:
     """Returns what runs with batches as they come, however few rows of them are asked for."""
     match physical:
-        case Tasks(fusions):
-            return Tasks(tuple(replace(one, read_step=None) for one in fusions))
+        case StagePlan():
+            scans = tuple(replace(one, read_step=None) for one in physical.scans)
+            return replace(physical, read=scans) if scans else physical
         case First() | Local():
             return replace(physical, input=unpaced(physical.input))
         case Joined() | ZipRows():
             return replace(physical, inputs=tuple(map(unpaced, physical.inputs)))
-        case FromStages():
-            return physical
 
 
 def cpus_of(fusions: Sequence[FusedScan]) -> float:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
+
+import pyarrow as pa
 
 from curate.arrow.schema import unify_schemas
 from curate.exchange.kinds.base import Limitable, Materialize
@@ -20,7 +22,6 @@ from curate.plan.nodes import (
     Marked,
     Plan,
     Scan,
-    Union,
     schema_of,
     sources_of,
     transform,
@@ -91,6 +92,11 @@ def over(base: Plan, nodes: Sequence[Apply | Marked]) -> Plan:
     return reduce(lambda plan, node: replace(node, input=plan), nodes, base)
 
 
+def applied(plan: Plan, operators: Sequence[Operator]) -> Plan:
+    """Returns a plan followed by operators."""
+    return reduce(Apply, operators, plan)
+
+
 def operator_of(node: Apply | Marked) -> Operator:
     """Returns what a node of a chain does."""
     return node.operator if isinstance(node, Apply) else node.step
@@ -127,25 +133,21 @@ def shuffle_plan(input: Plan, seed: int | None, count: int | None) -> Plan:
     return Exchanged((input,), Shuffled(seed, buckets_for(outputs), count))
 
 
-def operators_in(plan: Plan) -> tuple[Operator, ...]:
-    """Returns the operators of a plan, in the order in which rows go through them; of a union's parts, the first's."""
-    base, nodes = chain_of(plan)
-    first = operators_in(base.inputs[0]) if isinstance(base, Union) else ()
-    return (*first, *map(operator_of, nodes))
-
-
-def unified(plans: Sequence[Plan]) -> tuple[Plan, ...]:
+def unified(plans: Sequence[Plan], ask: Callable[[Plan], pa.Schema | None] = lambda _: None) -> tuple[Plan, ...]:
     """Returns plans whose rows have one schema: a column that some lack is null there, and types are widened.
 
-    They are as they were where that of one of them is known only to functions of the user. Raises ConfigError, with
-    the schemas, where a column has types that do not go together.
+    Those that only functions of the user know are asked for theirs. They are as they were if one of them has none to
+    tell, or none has columns. Raises ConfigError, with the schemas, where a column has types that do not go together.
     """
-    schemas = [schema_of(plan) for plan in plans]
-    known = [one for one in schemas if one is not None]
-    if len(known) < len(schemas):
+    known = [schema_of(plan) for plan in plans]
+    schemas = [ask(plan) if schema is None else schema for plan, schema in zip(plans, known, strict=True)]
+    # One without rows may not know its columns.
+    told = [schema for schema in schemas if schema is not None and len(schema)]
+    if None in schemas or not told:
         return tuple(plans)
-    to = unify_schemas("union", known)
-    return tuple(plan if one.equals(to) else Apply(plan, Unify(to)) for plan, one in zip(plans, known, strict=True))
+    to = unify_schemas("union", told)
+    pairs = zip(plans, known, strict=True)
+    return tuple(plan if one is not None and one.equals(to) else Apply(plan, Unify(to)) for plan, one in pairs)
 
 
 def pinned(plan: Plan) -> Plan:

@@ -1,8 +1,9 @@
 """A plan as a stage over files: it is planned, run, resumed and looked at like any job.
 
-What a stage reads, and which stages come before that, is the same whoever takes its rows: files, run files, or a
-consumer, for whom nothing else of a stage is planned (`reader_of`). All of it is values: what only run files tell, once
-they are there, is found out as the stages run (see `curate.graph.reads`).
+What runs is lowered (see `curate.plan.physical`); here it is said how a stage is called and known, and which stages
+come before it. What it reads is the same whoever takes its rows: files, run files, or a consumer, for whom nothing else
+of a stage is planned (`reader_of`). All of it is values: what only run files tell, once they are there, is found out as
+the stages run (see `curate.graph.reads`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from typing import Any, Protocol, cast
 
 from curate.arrow.unknown import is_known
 from curate.exchange.kinds.base import Repartitioned
-from curate.exchange.kinds.shuffle import Bucketed
 from curate.exchange.ranges import COPIES
 from curate.exchange.run_file import CHUNK_BYTES, RunSettings
 from curate.formats.encoding import Format
@@ -24,9 +24,9 @@ from curate.operators.protocol import Operator
 from curate.operators.sample import RandomSample
 from curate.pipeline.pipeline import Pipeline
 from curate.pipeline.step import read_rows, task_cpus
-from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Union, schema_of, sources_of
-from curate.plan.physical import Tasks, alike, durable, fusions, lower
-from curate.plan.rewrites import chain_of, lacks_seed, map_bytes, operators_in, over, pinned, seeded, size_of, unmarked
+from curate.plan.nodes import Checkpoint, Exchanged, Marked, Plan, schema_of, sources_of
+from curate.plan.physical import End, StagePlan, apart, lower_stage, map_plans
+from curate.plan.rewrites import lacks_seed, map_bytes, seeded, size_of
 from curate.runtime.protocol import Resources
 from curate.sources.files import Files
 from curate.sources.inputs import FileRows
@@ -35,7 +35,8 @@ from curate.sources.shards import SourceRows
 from curate.sources.slices import sliced
 from curate.sources.split import SHARD_BYTES
 from curate.stage.fusion import FirstRows, FusedScan
-from curate.stage.spec import ExchangeRead, StageSpec, Upstream
+from curate.stage.job_record import JobRecord
+from curate.stage.stage import ExchangeRead, Stage, TaskSettings, Upstream
 
 NOT_RUN = "none"
 """The codec of run files, which are not compressed: they are mapped into memory."""
@@ -58,7 +59,7 @@ class Owner(Protocol):
 
     def spec(
         self, asked: Sequence[Operator], operators: Sequence[Operator], cpus: float | None, identity: Mapping[str, Any]
-    ) -> StageSpec:
+    ) -> Stage:
         """Returns a stage of these operators, of which the plan decides all else.
 
         They are `asked` for as they are known by; `cpus` are those that reading asks for. `identity` is that of where
@@ -83,12 +84,12 @@ class DatasetStages:
 
     def spec(
         self, asked: Sequence[Operator], operators: Sequence[Operator], cpus: float | None, identity: Mapping[str, Any]
-    ) -> StageSpec:
+    ) -> Stage:
         format = OutputFormat(identity["format"])
         name = f"write_{'json' if format is OutputFormat.JSONL else format.value}"
-        return StageSpec(
-            name=name,
-            identity={
+        record = JobRecord(
+            name,
+            {
                 "job": name,
                 "version": None,
                 "operators": [operator.identity() for operator in asked],
@@ -96,95 +97,59 @@ class DatasetStages:
                 "shard_bytes": SHARD_BYTES,
                 **identity,
             },
-            code_digest="",
+            format,
+            identity["codec"],
             parameters={"operators": [operator.name for operator in asked]},
-            operator=Pipeline(tuple(operators)),
-            output_schema=None,
-            batch_rows=read_rows(operators),
-            shard_bytes=SHARD_BYTES,
-            format=format,
-            codec=identity["codec"],
-            resources=Resources(task_cpus(operators, cpus)),
         )
+        tasks = TaskSettings(read_rows(operators), SHARD_BYTES, Resources(task_cpus(operators, cpus)))
+        return Stage(record, tasks, Pipeline(tuple(operators)))
 
 
 DATASET = DatasetStages()
 
 
-def stage_of(plan: Plan, format: OutputFormat, codec: str | None, owner: Owner = DATASET) -> StageSpec:
+def stage_of(plan: Plan, format: OutputFormat, codec: str | None, owner: Owner = DATASET) -> Stage:
     """Returns the stage that writes a plan's rows, with those before it.
 
     Raises ConfigError for a plan whose outputs cannot be named after what it reads, and for one without an identity.
     """
     codec = codec or DEFAULT_CODEC
     suffix(format, codec)
-    runs = format is OutputFormat.RUN
-    plan = durable(plan, named=not runs)
-    # As they were asked for: how they are rewritten changes no byte, and may change with the next version of curate.
-    asked = operators_in(plan)
-    base, _ = chain_of(plan)
-    if isinstance(base, Limit):
-        return _limited(base, asked, format, codec)
-    read = _read(plan, owner, runs=runs)
-    identity = {**read.identity, "format": format.value, "codec": codec}
+    end = End.RUNS if format is OutputFormat.RUN else End.FILES
+    lowered = lower_stage(plan, end)
     spec = replace(
-        owner.spec(asked, read.operators, read.num_cpus, identity),
+        _stage(lowered, owner, end, {"format": format.value, "codec": codec}, lowered.asked),
+        holes=tuple(one.as_dict() for source in sources_of(plan) for one in getattr(source, "holes", ())),
+    )
+    if lacks_seed(plan):
+        spec = replace(spec, seeded=partial(_seeded, plan, owner, spec.record))
+    if lowered.first is not None:
+        return _limited(spec, lowered, lowered.first)
+    found = {name: None for step in lowered.asked for name in getattr(step, "sides", ())}
+    if not found or end is End.RUNS:
+        return spec
+    return replace(spec, record=replace(spec.record, sides={**spec.record.sides, **found}))
+
+
+def reader_of(lowered: StagePlan) -> Stage:
+    """Returns the stage that reads what stages before it wrote for who consumes it: no more is said of it than what it
+    reads, and what it does with that. All shuffles have a seed."""
+    return _stage(lowered, DATASET, End.BLOCKS, {"format": OutputFormat.RUN.value, "codec": NOT_RUN}, ())
+
+
+def _stage(
+    lowered: StagePlan, owner: Owner, end: End, written: Mapping[str, str], asked: tuple[Operator, ...]
+) -> Stage:
+    """Returns a stage, which is known by what is `asked` for and `written`."""
+    read = _read(lowered, owner, end)
+    return replace(
+        owner.spec(asked, read.operators, read.num_cpus, {**read.identity, **written}),
         operator=Pipeline(read.operators),
-        format=format,
-        codec=codec,
         rows=read.rows,
         inputs=tuple(read.paths),
         before=read.before,
         exchange=read.exchange,
-        holes=tuple(one.as_dict() for source in sources_of(plan) for one in getattr(source, "holes", ())),
     )
-    if lacks_seed(plan):
-        spec = replace(spec, seeded=partial(_seeded, plan, format, codec, owner, spec.identity))
-    found = {name: None for step in read.operators for name in getattr(step, "sides", ())}
-    return replace(spec, sides={**spec.sides, **found}) if found and not runs else spec
-
-
-def reader_of(plan: Plan) -> StageSpec:
-    """Returns the stage that reads a checkpoint, an exchange or rows with marks for who consumes them: no more is said
-    of it than what it reads, and what it does with that. All shuffles have a seed."""
-    read = _read(plan, DATASET, runs=False)
-    spec = DATASET.spec((), read.operators, read.num_cpus, {"format": OutputFormat.RUN.value, "codec": NOT_RUN})
-    return replace(spec, rows=read.rows, before=read.before, exchange=read.exchange)
-
-
-def _read(plan: Plan, owner: Owner, *, runs: bool) -> _Read:
-    """Returns where the rows of a plan come from, the stages before it among that, and what is done with them; with
-    `runs`, whoever reads them writes run files."""
-    base, nodes = chain_of(plan)
-    marked = [node for node in nodes if isinstance(node, Marked)]
-    read = _Read(operators_in(plan))
-    if isinstance(base, Checkpoint):
-        upstream = stage_of(base.input, OutputFormat.PARQUET, None, owner.kept(base.path))
-        read.paths, read.before = upstream.inputs, (Upstream(upstream, base.path),)
-        read.identity["checkpoint"] = upstream.fingerprint
-    elif isinstance(base, Exchanged) and (there := _sliceable(base)) is not None:
-        read.operators = (*there.operators, *read.operators)
-        read.rows = SourceRows([sliced(cast(Files, there.source), cast(int, base.how.count))], [there.view])
-        told_below = [operator.identity() for operator in operators_in(base.inputs[0])]
-        read.exchange = ExchangeRead(base.how, schema_of(base))
-        read.identity["exchange"] = [base.how.identity(), there.source.identity(), told_below]
-    elif isinstance(base, Exchanged):
-        # Keys that are not there are refused before anything runs, wherever it is known what there is.
-        read.exchange = ExchangeRead(base.how, schema_of(base))
-        read.before = tuple(map_stages(base, owner))
-        prints = [one.spec.fingerprint for one in read.before]
-        of = prints if len(base.inputs) == 1 else [[one.side, one.spec.fingerprint] for one in read.before]
-        read.identity["exchange"] = [base.how.identity(), of]
-    else:
-        _read_sources(read, unmarked(plan), runs=runs, named=not marked)
-    if marked:
-        told = []
-        for number, node in enumerate(marked):
-            made = _marks_stages(node, owner, number, len(read.before))
-            read.before += tuple(made)
-            told.append([one.spec.fingerprint for one in made])
-        read.identity["marks"] = told
-    return read
 
 
 @dataclass
@@ -200,15 +165,47 @@ class _Read:
     exchange: ExchangeRead | None = None
 
 
-def _read_sources(read: _Read, plan: Plan, *, runs: bool, named: bool) -> None:
+def _read(lowered: StagePlan, owner: Owner, end: End) -> _Read:
+    """Returns where the rows of a stage come from, the stages before it among that, and what is done with them."""
+    read = _Read(lowered.asked)
+    match lowered.read:
+        case Checkpoint(input, path):
+            upstream = stage_of(input, OutputFormat.PARQUET, None, owner.kept(path))
+            read.paths, read.before = upstream.inputs, (Upstream(upstream, path),)
+            read.identity["checkpoint"] = upstream.record.fingerprint
+        case Exchanged(inputs, how) as base:
+            # Keys that are not there are refused before anything runs, wherever it is known what there is.
+            read.exchange = ExchangeRead(how, schema_of(base))
+            if (below := _sliceable(base)) is not None:
+                [there] = below.scans
+                read.operators = (*there.operators, *read.operators)
+                read.rows = SourceRows([sliced(cast(Files, there.source), cast(int, how.count))], [there.view])
+                told_below = [operator.identity() for operator in below.asked]
+                read.identity["exchange"] = [how.identity(), there.source.identity(), told_below]
+            else:
+                read.before = tuple(map_stages(base, owner))
+                prints = [one.stage.record.fingerprint for one in read.before]
+                of = prints if len(inputs) == 1 else [[one.side, one.stage.record.fingerprint] for one in read.before]
+                read.identity["exchange"] = [how.identity(), of]
+        case scans:
+            _read_sources(read, scans, end, named=not lowered.marked)
+    told = []
+    for number, node in enumerate(lowered.marked):
+        made = _marks_stages(node, owner, number, len(read.before))
+        read.before += tuple(made)
+        told.append([one.stage.record.fingerprint for one in made])
+    if told:
+        read.identity["marks"] = told
+    return read
+
+
+def _read_sources(read: _Read, scans: Sequence[FusedScan], end: End, *, named: bool) -> None:
     """Says how files, or rows in memory, are read: for an exchange in bundles; else file by file, as inputs that
     outputs are `named` after, or that are the same however often they are read."""
-    of = fusions(plan)
-    assert of is not None
-    sources: list[Any] = [one.source for one in of]
-    read.operators = of[0].operators
+    sources: list[Any] = [one.source for one in scans]
+    read.operators = scans[0].operators
     read.num_cpus = max((one.num_cpus for one in sources if one.num_cpus is not None), default=None)
-    if runs:
+    if end is End.RUNS:
         size = map_bytes(sum(map(size_of, sources)))
         # Which rows are in a sample goes by the pieces that they are in.
         sampled = any(isinstance(step, RandomSample) for step in read.operators)
@@ -218,16 +215,16 @@ def _read_sources(read: _Read, plan: Plan, *, runs: bool, named: bool) -> None:
             else one
             for one in sources
         ]
-        read.rows = SourceRows(cut, [one.view for one in of], size)
+        read.rows = SourceRows(cut, [one.view for one in scans], size)
     elif named and all(isinstance(source, Files) for source in sources):
         first, read.paths = cast(Files, sources[0]), [path for one in sources for path in one.paths]
-        view = of[0].view
+        view = scans[0].view
         how = first.reading(view)
         read.rows = FileRows(None if view.columns is None else dict.fromkeys(view.columns), how=how)
         read.identity["read"] = how.identity()
         return
     else:
-        read.rows = SourceRows(sources, [one.view for one in of])
+        read.rows = SourceRows(sources, [one.view for one in scans])
     read.identity["rows"] = [one.identity() for one in sources]
 
 
@@ -238,14 +235,12 @@ def map_stages(plan: Exchanged, owner: Owner = DATASET) -> list[Upstream]:
     """Returns the stages that write the run files of an exchange, in merge order."""
     how = plan.how
     found: list[Upstream] = []
-    for side, below in enumerate(plan.inputs):
-        for operator in how.prepare(side):
-            below = Apply(below, operator)
+    for side in range(len(plan.inputs)):
         folds = how.folds(side)
         runs = RunSettings(how.orders[side], partial(how.fold, side) if folds else None, how.reason, how.even)
         told = how.identity() if folds else None
-        for number, branch in enumerate(_branches(below)):
-            spec = _run_files(_apart(branch, number), owner.below(len(found)), f"{how.name}: map", "map", runs, told)
+        for part in map_plans(plan, side):
+            spec = _run_files(part, owner.below(len(found)), f"{how.name}: map", "map", runs, told)
             found.append(Upstream(with_memory(spec), side=side))
     return found
 
@@ -256,65 +251,49 @@ def _marks_stages(plan: Marked, owner: Owner, which: int, before: int) -> list[U
     step = plan.step
     runs, told = RunSettings(step.order, step.fold if step.folds else None), step.identity() if step.folds else None
     specs = [
-        _run_files(branch, owner.below(before + number), f"{step.name}: marks", "marks", runs, told)
-        for number, branch in enumerate(_branches(plan.marks))
+        _run_files(part, owner.below(before + number), f"{step.name}: marks", "marks", runs, told)
+        for number, part in enumerate(apart(plan.marks))
     ]
     return [Upstream(spec, marks=which) for spec in specs]
 
 
-def _run_files(plan: Plan, owner: Owner, text: str, job: str, runs: RunSettings, fold: Any) -> StageSpec:
+def _run_files(plan: Plan, owner: Owner, text: str, job: str, runs: RunSettings, fold: Any) -> Stage:
     """Returns the stage that writes a plan's rows to run files. `fold` is the identity of what puts some together."""
     spec = stage_of(plan, OutputFormat.RUN, NOT_RUN, owner)
-    return replace(
-        spec,
+    record = replace(
+        spec.record,
         name=owner.title(text),
         # What becomes of its rows afterwards is nothing to it, but for how they are put in order and together.
-        identity={**spec.identity, "job": job, "order": runs.order.identity(), "fold": fold},
+        identity={**spec.record.identity, "job": job, "order": runs.order.identity(), "fold": fold},
         output_schema=_known_schema(plan),
-        runs=replace(runs, chunk_bytes=chunk_bytes(spec)),
     )
+    return replace(spec, record=record, runs=replace(runs, chunk_bytes=chunk_bytes(spec.rows)))
 
 
-def chunk_bytes(spec: StageSpec) -> int:
+def chunk_bytes(rows: RowSource) -> int:
     """Returns the bytes of rows that a map shard sorts at once: a quarter of a large one, so that few parts of it have
     to be put together again."""
-    bundle = spec.rows.bundle_bytes if isinstance(spec.rows, SourceRows) else None
+    bundle = rows.bundle_bytes if isinstance(rows, SourceRows) else None
     return max(CHUNK_BYTES, (bundle or 0) // 4)
 
 
-def with_memory(spec: StageSpec) -> StageSpec:
+def with_memory(spec: Stage) -> Stage:
     """Returns a map stage whose tasks ask for what a chunk takes that is larger than usual."""
     if spec.runs is None or spec.runs.chunk_bytes == CHUNK_BYTES:
         return spec
-    needed = max(COPIES * spec.runs.chunk_bytes, spec.resources.memory or 0)
-    return replace(spec, resources=replace(spec.resources, memory=needed))
+    return replace(spec, tasks=spec.tasks.needing(COPIES * spec.runs.chunk_bytes))
 
 
-def _branches(plan: Plan) -> list[Plan]:
-    """Returns a plan as parts that are stages, in order: those of a union whose parts are read or done differently."""
-    base, nodes = chain_of(plan)
-    if not isinstance(base, Union) or alike(base):
-        return [plan]
-    return [found for one in base.inputs for found in _branches(over(one, nodes))]
-
-
-def _apart(plan: Plan, number: int) -> Plan:
-    """Returns a part of a union whose rows are told apart from those of the others, if they get random keys."""
-    if isinstance(plan, Apply) and isinstance(plan.operator, Bucketed):
-        return Apply(plan.input, replace(plan.operator, part=number))
-    return plan
-
-
-def _sliceable(plan: Exchanged) -> FusedScan | None:
+def _sliceable(plan: Exchanged) -> StagePlan | None:
     """Returns what reads the input of an exchange that moves no row, if it is known where every row is; else None."""
     if not isinstance(plan.how, Repartitioned):
         return None
-    physical = lower(plan.inputs[0])
-    if not isinstance(physical, Tasks) or len(physical.fusions) != 1:
+    lowered = lower_stage(plan.inputs[0], End.RUNS)
+    if len(lowered.scans) != 1:
         return None
-    (fusion,) = physical.fusions
-    known = isinstance(fusion.source, Files) and fusion.source.format is Format.PARQUET
-    return fusion if known and all(one.keeps_rows for one in fusion.operators) else None
+    [scan] = lowered.scans
+    known = isinstance(scan.source, Files) and scan.source.format is Format.PARQUET
+    return lowered if known and all(one.keeps_rows for one in scan.operators) else None
 
 
 def _known_schema(plan: Plan) -> Any:
@@ -323,32 +302,28 @@ def _known_schema(plan: Plan) -> Any:
     return found if found is not None and all(is_known(field.type) for field in found) else None
 
 
-def _seeded(
-    plan: Plan, format: OutputFormat, codec: str, owner: Owner, identity: Mapping[str, Any], seed: int
-) -> StageSpec:
-    """Returns the stage of a plan with a seed. Who asked for none asks for none the next time: its `identity` is the
+def _seeded(plan: Plan, owner: Owner, record: JobRecord, seed: int) -> Stage:
+    """Returns the stage of a plan with a seed. Who asked for none asks for none the next time: its identity is the
     same, as is the job."""
-    return replace(stage_of(seeded(plan, seed), format, codec, owner), identity=identity)
+    made = stage_of(seeded(plan, seed), record.format, record.codec, owner)
+    return replace(made, record=replace(made.record, identity=record.identity))
 
 
-# Limits, and what reads files
-
-
-def _limited(base: Limit, after: tuple[Operator, ...], format: OutputFormat, codec: str) -> StageSpec:
-    """Returns the stage that writes what `after` makes of the first rows."""
-    runs = format is OutputFormat.RUN
-    # How far a limit reaches is told by pieces, which then have to be the same ones.
-    below = pinned(base.input) if runs else base.input
-    inner = stage_of(below, format, codec)
-    of = fusions(below)
-    assert of is not None
+def _limited(spec: Stage, lowered: StagePlan, first: int) -> Stage:
+    """Returns a stage that writes the first rows alone, and what follows on them."""
+    scans, after = cast(tuple[FusedScan, ...], lowered.read), lowered.after
+    operators = (*scans[0].operators, *after)
     told = [operator.identity() for operator in after]
+    record = replace(
+        spec.record,
+        identity={**spec.record.identity, "limit": first, "after": told},
+        parameters={**spec.record.parameters, "limit": first, "after": [operator.name for operator in after]},
+    )
     return replace(
-        inner,
-        identity={**inner.identity, "limit": base.rows, "after": told},
-        parameters={**inner.parameters, "limit": base.rows, "after": [operator.name for operator in after]},
-        resources=Resources(task_cpus((*of[0].operators, *after))),
+        spec,
+        record=record,
+        tasks=replace(spec.tasks, resources=Resources(task_cpus(operators))),
         # With a limit that is not decided yet: what pools there are is known from it.
-        operator=Pipeline((*of[0].operators, *after)),
-        limit=FirstRows(base.rows, of, after, by_rank=not inner.rows.grows),
+        operator=Pipeline(operators),
+        limit=FirstRows(first, scans, after, by_rank=not spec.rows.grows),
     )

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 from curate import log
 from curate.errors import ConfigError, CorruptInput, GenerationMismatch, ObjectNotFound
-from curate.formats.record import OutputFormat, read_record
+from curate.formats.record import read_record
 from curate.ledger.ledger import Ledger
 from curate.pipeline.classify import ForeignOutputError
+from curate.stage.job_record import JobRecord
 from curate.stage.outputs import NameConflict, books_of
 from curate.storage.protocol import Object, Store
 from curate.tasks.failure import ShardRecord
@@ -17,16 +18,14 @@ from curate.tasks.failure import ShardRecord
 
 @dataclass(frozen=True, slots=True)
 class ExistingOutputs:
-    """What is there below the output prefix of a job, whose identity is `fingerprint`.
+    """What is there below the output prefix of a job.
 
     `over` are the generations of outputs that are out of date, by URI: such a one is none.
     """
 
     store: Store
     root: str
-    fingerprint: str
-    format: OutputFormat
-    codec: str
+    job: JobRecord
     over: Mapping[str, str]
 
     def record(self, index: int, uri: str) -> ShardRecord | None:
@@ -38,7 +37,7 @@ class ExistingOutputs:
         if self.over.get(uri) == found.generation:
             return None
         try:
-            books = books_of(self.store, found, self.format, self.codec, self.fingerprint)
+            books = books_of(self.store, found, self.job)
         except ForeignOutputError as error:
             self._remove_foreign(found, error)
             return None
@@ -72,7 +71,7 @@ class ExistingOutputs:
         self._refuse_if_overwritten()
         for found in taken.objects:
             try:
-                record = read_record(self.store, found, self.format, self.codec)
+                record = read_record(self.store, found, self.job.format, self.job.codec)
             except CorruptInput:
                 record = None
             if record is None:
@@ -111,9 +110,9 @@ class ExistingOutputs:
             owner = Ledger(self.store, self.root).read_job()["fingerprint"]
         except ObjectNotFound:
             owner = "none: job.json is gone"
-        if owner != self.fingerprint:
+        if owner != self.job.fingerprint:
             raise ConfigError(
                 f"{self.root} is the output of another job by now (identity {owner}, this worker's is "
-                f"{self.fingerprint}): it was overwritten while this run went on; nothing was changed. Let the other "
-                "run end, or use another --output"
+                f"{self.job.fingerprint}): it was overwritten while this run went on; nothing was changed. Let the "
+                "other run end, or use another --output"
             )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.arrow.unknown import filled, is_known
+from curate.arrow.unknown import fill_schema, is_known
 from curate.ledger.manifest import shard_row
 from curate.tasks.shard import Shard
 
@@ -110,19 +110,11 @@ class Probed:
         Of two schemas with other columns, the first one holds.
         """
         names = {**self.sides, **other.sides}
-        sides = {name: _typed_as(self.sides.get(name), other.sides.get(name)) for name in names}
+        sides = {name: fill_schema(self.sides.get(name), other.sides.get(name)) for name in names}
         if self.schema is None or other.schema is None:
             found = other if self.schema is None else self
             return found if found.sides == sides else replace(found, sides=sides)
-        return Probed(_typed_as(self.schema, other.schema), sides=sides)
-
-
-def _typed_as(schema: Any, other: Any) -> Any:
-    """Returns a schema, its columns of unknown type typed as in the other one; that one if there is none."""
-    if schema is None or other is None:
-        return other if schema is None else schema
-    types = {field.name: field.type for field in other}
-    return pa.schema([field.with_type(filled(field.type, types.get(field.name, field.type))) for field in schema])
+        return Probed(fill_schema(self.schema, other.schema), sides=sides)
 
 
 TYPE_PROBES = 8

@@ -25,11 +25,12 @@ import xxhash
 
 from curate.errors import ConfigError, GenerationMismatch, SchemaMismatch
 from curate.exchange.run_file import RunWriter
-from curate.formats.record import OutputFormat, read_record
+from curate.formats.record import read_record
 from curate.formats.write.writer import OutputWriter
 from curate.ledger.side_outputs import MAIN, RECORD_SIDE, counter
 from curate.pipeline.classify import ForeignOutputError
 from curate.pipeline.step import SideTable
+from curate.stage.job_record import JobRecord
 from curate.storage.protocol import Object, Outcome, Published, Store, Writer
 from curate.tasks.books import Books
 
@@ -37,17 +38,17 @@ _BOOKED = {"fingerprint", "rows", "counters"}
 """What there is in every record of an output."""
 
 
-def books_of(store: Store, found: Object, format: OutputFormat, codec: str, fingerprint: str) -> Books:
+def books_of(store: Store, found: Object, job: JobRecord) -> Books:
     """Returns the books in an output's record.
 
     Raises ConfigError if the object carries no record, or that of another job: its name is taken.
     """
-    record = read_record(store, found, format, codec)
+    record = read_record(store, found, job.format, job.codec)
     if record is None or not record.keys() >= _BOOKED or RECORD_SIDE in record:
         side = None if record is None else record.get(RECORD_SIDE)
         what = "was not written by curate" if side is None else f"is the extra output {side!r}"
         raise ConfigError(f"{found.uri} {what}, but it has the name of an output; move it, or use another --output")
-    if record["fingerprint"] != fingerprint:
+    if record["fingerprint"] != job.fingerprint:
         raise ForeignOutputError(f"{found.uri} was written by a job of other identity ({record['fingerprint']})")
     return Books.parse(record["rows"], record["counters"])
 

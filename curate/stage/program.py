@@ -39,7 +39,7 @@ from curate.stage.messages import Probe, TaskInput
 from curate.stage.operator import meters_of, stage_tables
 from curate.stage.outputs import NameConflict, Outputs
 from curate.stage.probe import answer_to
-from curate.stage.spec import StageSpec
+from curate.stage.stage import Stage
 from curate.stage.worker_log import WorkerLog
 from curate.storage.open import open_store
 from curate.storage.protocol import Calls, Outcome, Store
@@ -55,7 +55,7 @@ MOST_RUNS = 3
 class StageProgram:
     """The program of a stage: picklable, shipped once to every worker."""
 
-    spec: StageSpec
+    stage: Stage
     """The stage; what it reads has its schemas."""
     key: str
     """That of the run."""
@@ -83,7 +83,7 @@ class StageProgram:
     def __getstate__(self) -> dict[str, Any]:
         own = {"_said", "_ready", "_refused", "_setup_s", "_stores", "_unsaid", "_kept", "_guard"}
         shipped = {name: value for name, value in self.__dict__.items() if name not in own}
-        return {**shipped, "spec": self.spec.in_worker()}
+        return {**shipped, "stage": self.stage.in_worker()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -92,16 +92,16 @@ class StageProgram:
     @property
     def pools(self) -> tuple[PoolSpec, ...]:
         """The pools of actors that the operator calls."""
-        return self.spec.operator.pools
+        return self.stage.operator.pools
 
     def connect(self, pools: Sequence[Pool]) -> None:
         """Takes those pools."""
-        self.spec.operator.connect(pools)
+        self.stage.operator.connect(pools)
 
     @property
     def _word_s(self) -> float:
         """How often a shard that waits says so: well within its time limit."""
-        return WORD_S if self.spec.task_timeout_s is None else min(WORD_S, self.spec.task_timeout_s / 4)
+        return WORD_S if self.stage.tasks.task_timeout_s is None else min(WORD_S, self.stage.tasks.task_timeout_s / 4)
 
     def run(self, payload: TaskInput | Probe) -> Iterator[Any]:
         """Yields a `ShardRecord` for each shard, and a `ShardWaits` now and then while one waits; or a `Probed`; before
@@ -144,7 +144,7 @@ class StageProgram:
             with (
                 self._guarded(shard.id),
                 log.bound(run=self.key, shard=shard.id, attempt=piece.attempt),
-                self._log().shard(shard.id, piece.attempt, self.spec.task_timeout_s),
+                self._log().shard(shard.id, piece.attempt, self.stage.tasks.task_timeout_s),
             ):
                 record = yield from self._run_shard(index, shard, given, piece)
         except Exception as error:  # noqa: BLE001 - whatever user code raises becomes a failure of this shard alone
@@ -159,9 +159,9 @@ class StageProgram:
     def _run_shard(
         self, index: int, shard: Shard, given: Any, piece: TaskInput
     ) -> Generator[ShardWaits, None, ShardRecord]:
-        uri = f"{self.output}/{shard.id}{self.spec.suffix}"
+        uri = f"{self.output}/{shard.id}{self.stage.record.suffix}"
         out = self._store(self.output)
-        there = ExistingOutputs(out, self.output, self.spec.fingerprint, self.spec.format, self.spec.codec, piece.over)
+        there = ExistingOutputs(out, self.output, self.stage.record, piece.over)
         if piece.attempt > 1 and (done := there.record(index, uri)) is not None:
             return done
         self._setup()
@@ -188,8 +188,8 @@ class StageProgram:
 
         Returns None, without the main output, if others are to be replaced first, which are in `replaced` then.
         """
-        tally, meters = ShardBooks(BadRowBudget(self.spec.max_bad_rows)), meters_of(self.spec.operator)
-        isolate = piece.last and self.spec.quarantine_errors
+        tally, meters = ShardBooks(BadRowBudget(self.stage.tasks.max_bad_rows)), meters_of(self.stage.operator)
+        isolate = piece.last and self.stage.tasks.quarantine_errors
         how = ShardContext("", index, errors=isolate, budget_bytes=self.budget_bytes)
         tables = self._tables(shard, given, tally, how, meters, asks=piece.asks)
         if piece.schema is None:
@@ -202,7 +202,7 @@ class StageProgram:
         uris = {MAIN: uri} | {side: f"{self.output}/{side_name(side, name)}" for side in piece.sides}
         schemas = {MAIN: piece.schema, **piece.sides}
         # What an exchange reads is checked then, and made again where it is not what it was.
-        with Outputs(there.store, uris, schemas, self._writer, durable=self.spec.runs is None) as outputs:
+        with Outputs(there.store, uris, schemas, self._writer, durable=self.stage.runs is None) as outputs:
             for table in tables:
                 if isinstance(table, ShardWaits):
                     yield table
@@ -214,8 +214,8 @@ class StageProgram:
             with timed(meters.write):
                 folded = tally.books.rows_out - outputs.settle(tally.books.rows_out)
             tally.books.rows_out -= folded
-            if self.spec.runs is not None:
-                tally.drop(folded, self.spec.runs.reason)
+            if self.stage.runs is not None:
+                tally.drop(folded, self.stage.runs.reason)
             tally.close()
             outputs.count(tally.books)
             self._guard.check()
@@ -237,12 +237,12 @@ class StageProgram:
         )
 
     def _writer(self, sink: Any, schema: Any) -> OutputWriter:
-        if self.spec.runs is not None:
-            runs, sizes = self.spec.runs, {}
+        if self.stage.runs is not None:
+            runs, sizes = self.stage.runs, {}
             if runs.chunk_bytes > CHUNK_BYTES:
                 sizes = {"chunk_bytes": runs.chunk_bytes, "page_bytes": max(PAGE_BYTES, runs.chunk_bytes // PAGES)}
             return RunWriter(sink, schema, runs.order, runs.fold, keys_begin_pages=runs.keys_begin_pages, **sizes)
-        return make_writer(sink, schema, self.spec.format, self.spec.codec)
+        return make_writer(sink, schema, self.stage.record.format, self.stage.record.codec)
 
     def _tables(
         self,
@@ -258,27 +258,27 @@ class StageProgram:
         each batch that may be read; None: all may. `waiting` is as for `wait_between`."""
 
         def parts() -> Iterator[tuple[ShardContext, Iterator[Any]]]:
-            read = self.spec.rows.parts(shard, how.rank, given, self.spec.batch_rows, tally, self._store)
+            read = self.stage.rows.parts(shard, how.rank, given, self.stage.tasks.batch_rows, tally, self._store)
             for name, rank, batches in read:
                 if numbers is not None:
                     # The number first: what is not asked for any more is not read.
                     batches = (one for _, one in zip(numbers, batches, strict=False))
                 yield replace(how, shard=name, rank=rank), batches
 
-        made = stage_tables(self.spec.operator, parts(), tally, meters)
+        made = stage_tables(self.stage.operator, parts(), tally, meters)
         made = wait_between(made, tally, self.clock, how.rank, word_s=self._word_s, **waiting)
         # Extra outputs are those of the stage that ends the job.
-        return made if self.spec.runs is None else (one for one in made if not isinstance(one, SideTable))
+        return made if self.stage.runs is None else (one for one in made if not isinstance(one, SideTable))
 
     def _probed_tables(self, probe: Probe, tally: ShardBooks, numbers: Iterator[int]) -> Iterator[Any] | None:
         """Yields what becomes of the first batches of a shard, or of an empty table; None if there is none, such as
         after a stage out of which neither rows came nor their columns."""
         self._setup()
         if probe.shard is None:
-            blank = self.spec.rows.blank()
-            return None if blank is None else self.spec.operator.apply(blank, tally)
-        how = ShardContext("", errors=self.spec.quarantine_errors, hold=False, budget_bytes=self.budget_bytes)
-        return self._tables(probe.shard, probe.given, tally, how, meters_of(self.spec.operator), numbers, stays=False)
+            blank = self.stage.rows.blank()
+            return None if blank is None else self.stage.operator.apply(blank, tally)
+        how = ShardContext("", errors=self.stage.tasks.quarantine_errors, hold=False, budget_bytes=self.budget_bytes)
+        return self._tables(probe.shard, probe.given, tally, how, meters_of(self.stage.operator), numbers, stays=False)
 
     def _record(self, shard: Shard, tally: ShardBooks, out: Store) -> dict[str, Any]:
         """Publishes the quarantine, which the record names, and returns the record: deterministic fields only."""
@@ -288,9 +288,9 @@ class StageProgram:
             quarantine = f"{layout.QUARANTINE}{digest}.jsonl.zst"
             out.publish(f"{self.output}/{quarantine}", data.read())
         return {
-            "job": self.spec.name,
+            "job": self.stage.record.name,
             "shard": shard.id,
-            "fingerprint": self.spec.fingerprint,
+            "fingerprint": self.stage.record.fingerprint,
             "rows": tally.books.rows(),
             "counters": tally.books.sorted_counters(),
             "quarantine": quarantine,
@@ -307,7 +307,7 @@ class StageProgram:
         if not self._ready:
             started = time.perf_counter()
             try:
-                self.spec.operator.setup()
+                self.stage.operator.setup()
             except ConfigError as error:
                 # The next shard would load the same model to learn the same.
                 self._refused = str(error)
@@ -341,7 +341,7 @@ class StageProgram:
                 self.output,
                 self.key,
                 SystemClock(),
-                self.spec.operator.hide,
+                self.stage.operator.hide,
             )
         return self._said
 

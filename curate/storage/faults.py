@@ -22,7 +22,11 @@ OPERATIONS = ("list", "stat", "read", "open", "publish", "replace", "delete", "m
 
 
 class When(StrEnum):
-    """At which point of a call a fault hits."""
+    """At which point of a call a fault hits.
+
+    >>> Fault("publish", when=When.AFTER).when.value
+    'after'
+    """
 
     BEFORE = "before"
     """Nothing happened."""
@@ -35,13 +39,21 @@ class When(StrEnum):
 
 
 def kill() -> BaseException:
-    """Kills this process, as `kill -9` does. For `Fault.error`."""
+    """Kills this process, as `kill -9` does. For `Fault.error`.
+
+    >>> Fault("publish", error=kill).fired
+    0
+    """
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("a process survived its SIGKILL")
 
 
 def lost() -> BaseException:
-    """Returns the error of a request that was throttled, reset or timed out."""
+    """Returns the error of a request that was throttled, reset or timed out.
+
+    >>> lost()
+    TransientStorageError('a scripted fault')
+    """
     return TransientStorageError("a scripted fault")
 
 
@@ -52,18 +64,24 @@ class Fault:
     >>> fault = Fault("publish", nth=2, when="after")
     >>> fault.matched, fault.fired
     (0, 0)
+    >>> [fault.hits("publish", "gs://b/x") for _ in range(3)], fault.make_error()
+    ([False, True, False], TransientStorageError('a scripted fault'))
     """
 
     operation: str | None = None
     """One of `OPERATIONS`; None for any. A call that is tried again counts again."""
     nth: int = 1
+    """Which of the calls that match is the first one hit, from 1."""
     when: When | str = When.BEFORE
+    """Whether the store has done what the call asks for by then."""
     times: int = 1
+    """How many calls are hit, one after another."""
     name: str = ""
     """Part of the URI; of the prefix, for a listing."""
     error: BaseException | Callable[[], BaseException] = lost
     """What is raised, or makes it."""
     slow_s: float = 1.0
+    """How long a slow call takes, in seconds."""
     matched: int = 0
     """Calls so far that the fault applies to."""
     fired: int = 0
@@ -103,7 +121,7 @@ class Faults:
     `rate` of all calls fail besides the scripted faults, chosen by `seed`, before or after their effect. In one thread
     the same seed gives the same faults.
 
-    >>> faults = Faults([Fault("stat", nth=2)])
+    >>> faults = Faults([Fault("stat", nth=2)], rate=0.0, error=lost)
     >>> [faults.next("stat", "gs://b/x") is not None for _ in range(4)]
     [False, True, False, False]
     >>> faults.calls, faults.fired
@@ -111,8 +129,11 @@ class Faults:
     """
 
     scripted: Collection[Fault] = ()
+    """What is to go wrong."""
     rate: float = 0.0
+    """The share of all other calls that fail, from 0 to 1."""
     seed: int = 0
+    """Chooses these calls."""
     error: BaseException | Callable[[], BaseException] = lost
     """What is raised by those drawn."""
     calls: Counter[str] = field(default_factory=Counter, init=False)

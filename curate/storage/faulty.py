@@ -28,7 +28,7 @@ _WRITES = frozenset({"publish", "replace", "delete"})
 """What has an effect that can be there although the answer was lost."""
 
 
-class FaultyStore:
+class FaultyStore(Store):
     """Any store, with faults. Passes for the store that it is over wherever none hits.
 
     Without `retry`, the caller sees the errors. With it, a call that failed is made again inside, as the store of GCS
@@ -55,7 +55,9 @@ class FaultyStore:
         if scripted and faults is not None:
             raise TypeError("faults are given one by one, or as one `faults`")
         self.inner = inner
+        """The store beneath."""
         self.faults = Faults(scripted) if faults is None else faults
+        """What goes wrong, and what did."""
         self._retry = retry
         self._clock = clock or SystemClock()
 

@@ -693,19 +693,25 @@ def _same_bytes(theirs: BinaryIO, ours: BinaryIO) -> bool:
             return True
 
 
-def _free_bytes(path: str) -> int:
-    """Returns what is free where a path is, or will be, for who is not root; 0 if that cannot be told."""
+def _free(path: str) -> tuple[int, int | None]:
+    """Returns the bytes and the inodes that are free where a path is, or will be, for who is not root.
+
+    0 bytes if that cannot be told; None if the file system does not limit the number of files.
+    """
     while path != "/" and not os.path.exists(path):
         path = os.path.dirname(path)
     try:
         found = os.statvfs(path)
     except OSError:
-        return 0
-    return found.f_bavail * found.f_frsize
+        return 0, None
+    return found.f_bavail * found.f_frsize, found.f_favail if found.f_files else None
 
 
-def _translated(error: OSError, uri: str, size: int | None = None) -> StorageError:
-    """Returns the error of this layer that an error of the operating system stands for. `size`: bytes of the file so
+def _translated(error: OSError, uri: str, size: int | None = None) -> StorageError | ConfigError:
+    """Returns the error of this layer that an error of the operating system stands for: found, expected, what to do.
+
+    What another machine may be able to do, or the next try, is a StorageError, and tried again; a name that is too long
+    is too long everywhere. `size`: bytes of the file so
     far, those that were about to be written included, if that is known.
     """
     if isinstance(error, FileNotFoundError | NotADirectoryError):
@@ -716,7 +722,24 @@ def _translated(error: OSError, uri: str, size: int | None = None) -> StorageErr
             f"look at the rights with: ls -ld {os.path.dirname(uri)}"
         )
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFull(uri, size, _free_bytes(uri))
+        return DiskFull(uri, size, *_free(uri))
+    if error.errno == errno.EROFS:
+        return PermissionDenied(
+            f"{uri} cannot be written: the file system is read-only on {os.uname().nodename}; mount it writable (see: "
+            "findmnt -T PATH), or give another --output, and run again"
+        )
+    if error.errno == errno.ENAMETOOLONG:
+        longest, whole = max(len(os.fsencode(part)) for part in uri.split("/")), len(os.fsencode(uri))
+        return ConfigError(
+            # The reason first: what follows may be cut off.
+            f"the name is too long: {longest:,} bytes, and the whole path {whole:,}; most file systems take 255 and "
+            f"4,096. Shorten the names of inputs or the path of --output: {uri}"
+        )
+    if error.errno == errno.EIO:
+        return StorageError(
+            f"{uri}: {error.strerror}: the disk, or the connection to it, failed on {os.uname().nodename}; look at the "
+            "kernel's messages (dmesg), and run again when it works"
+        )
     if error.errno in _NO_LINKS:
         return StorageError(
             f"{uri} cannot be published from its scratch directory ({error.strerror}); "

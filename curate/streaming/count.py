@@ -16,7 +16,7 @@ from curate.runtime.backends import make_backend
 from curate.runtime.protocol import Resources
 from curate.sources.shards import NumberedPiece
 from curate.stage.fusion import FirstRows
-from curate.stage.spec import MEMORY_BUDGET
+from curate.stage.stage import MEMORY_BUDGET
 from curate.streaming.engine import stream_blocks
 from curate.streaming.program import StreamProgram, ranked_pieces
 

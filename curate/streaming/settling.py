@@ -8,7 +8,7 @@ from functools import reduce
 import pyarrow as pa
 
 from curate.arrow.schema import conform
-from curate.arrow.unknown import empty, filled, is_known
+from curate.arrow.unknown import empty, fill_schema, is_known
 from curate.errors import SchemaMismatch
 from curate.stage.fusion import FusedScan
 from curate.stage.messages import TYPE_PROBES
@@ -60,15 +60,9 @@ def with_one_schema(blocks: Iterator[pa.Table]) -> Iterator[pa.Table]:
         yield from (_held(one, schema) for one in pending)
 
 
-def typed_as(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
-    """Returns a schema, types that it does not tell taken from another one."""
-    types = {field.name: field.type for field in other}
-    return pa.schema([one.with_type(filled(one.type, types.get(one.name, one.type))) for one in schema])
-
-
 def _typed(blocks: Sequence[pa.Table]) -> pa.Schema:
     """Returns the schema of the first block, types that it does not tell taken from the others."""
-    return reduce(typed_as, (block.schema for block in blocks[1:]), blocks[0].schema.remove_metadata())
+    return reduce(fill_schema, (block.schema for block in blocks[1:]), blocks[0].schema.remove_metadata())
 
 
 def _held(block: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -104,8 +98,7 @@ class EmptyTables:
             if table.num_rows:
                 self._rows = True
             elif not self._rows:
-                schema = table.schema.remove_metadata()
-                self._schema = schema if self._schema is None else typed_as(self._schema, schema)
+                self._schema = fill_schema(self._schema, table.schema.remove_metadata())
             yield table
 
     def after(self, blocks: Iterator[pa.Table]) -> Iterator[pa.Table]:

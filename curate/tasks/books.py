@@ -12,6 +12,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+GROUPED = "grouped"
+"""The reason under which rows are booked that became part of a group."""
+LIMIT = "limit"
+"""The reason under which rows are booked that are over a limit."""
 UNSPECIFIED = "unspecified"
 """The reason under which rows are booked that `process` did not return and said nothing about."""
 

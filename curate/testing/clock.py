@@ -14,8 +14,8 @@ class FakeClock:
     >>> clock = FakeClock(time_s=1000.0)
     >>> clock.sleep(60)
     >>> clock.advance(5)
-    >>> clock.now(), clock.sleeps
-    (1065.0, [60])
+    >>> clock.now(), clock.monotonic(), clock.sleeps
+    (1065.0, 1065.0, [60])
     """
 
     time_s: float = 1_700_000_000.0

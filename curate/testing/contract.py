@@ -52,7 +52,13 @@ _ODD_NAMES = [
 
 @dataclass(frozen=True)
 class StorePlace:
-    """A store under test, and somewhere to put things. One for each test, with nothing in it."""
+    """A store under test, and somewhere to put things. One for each test, with nothing in it.
+
+    >>> from curate.storage.memory import MemoryStore
+    >>> place = StorePlace("memory://root/", MemoryStore)
+    >>> list(place.store.list(place.root)), place.count()
+    ([], None)
+    """
 
     root: str
     """URI of an empty directory, with a slash at its end."""
@@ -76,10 +82,11 @@ def _names(place: StorePlace, prefix: str = "") -> list[str]:
 class StoreContract:
     """The promises of `curate.storage.protocol.Store`, one test each; derive from it and say where.
 
-        class TestMyStore(StoreContract):
-            @pytest.fixture
-            def place(self, tmp_path):
-                return StorePlace(f"{tmp_path}/root/", lambda: MyStore())
+    >>> from curate.storage.memory import MemoryStore
+    >>> class TestMyStore(StoreContract):
+    ...     @pytest.fixture
+    ...     def place(self):
+    ...         return StorePlace("memory://root/", MemoryStore)
 
     What passes is as good a place for outputs as those that come with curate: atomic, create-only, compared when a name
     is taken, listed in order, read at one generation, and counted as it would be billed. Takes 10,000 calls or so, of

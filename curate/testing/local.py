@@ -30,7 +30,16 @@ from curate.testing.clock import FakeClock
 
 @dataclass(frozen=True)
 class LocalRun:
-    """What a job made of its input."""
+    """What a job made of its input.
+
+    >>> class Copy(Job):
+    ...     version = "1"
+    ...     def process(self, batch):
+    ...         return batch
+    >>> ran = run_local(Copy, [{"n": 1}])
+    >>> ran.summary.state.value, ran.rows, ran.quarantine, len(ran.outputs), ran.sides
+    ('complete', [{'n': 1}], [], 1, {})
+    """
 
     summary: Summary
     """State, books, counters and failures, as `Job.run` returns them."""

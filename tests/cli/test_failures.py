@@ -47,8 +47,9 @@ def test_groups(places: tuple[Path, Path], curate: Curate) -> None:
         "  ValueError: cannot measure 'poison'",
         "  at tests/e2e/jobs/choosy.py:31 in measure",
     ]
-    assert lines[6].split() in (["shard", "one"], ["shard", "two"])
-    assert lines[9].strip().startswith(f"replay  curate replay {places[1]} --shard ")
+    assert lines[6].startswith("    raise ValueError(")
+    assert lines[7].split() in (["shard", "one"], ["shard", "two"])
+    assert lines[10].strip().startswith(f"replay  curate replay {places[1]} --shard ")
     assert "1 shard, 1 try: corrupt input" in shown.out
     # What has a blank is quoted, so that it can be pasted.
     assert f"curate replay {places[1]} --shard 'cut off'" in shown.out
@@ -85,21 +86,41 @@ def test_what_was_done_since_is_shown_with_all(places: tuple[Path, Path], curate
 
 
 def test_one_shard_whole(places: tuple[Path, Path], curate: Curate) -> None:
-    """Every try with where it ran; the traceback once, in full; then what can be done."""
+    """Equal tries once: the error, the job's own line, the traceback in full; then what can be done."""
     shown = curate("failures", str(places[1]), "--shard", "two")
     assert shown.code == 0
     assert shown.out.splitlines()[0] == "two  failed"
-    assert [f"try {n}: user error, " in shown.out for n in (1, 2, 3, 4, 5)] == [True] * 4 + [False]
+    lines = shown.out.splitlines()
+    at = lines.index("4 tries, the same error: user error, given up")
+    assert lines[at + 3 : at + 5] == [
+        "  ValueError: cannot measure 'poison'",
+        "  at tests/e2e/jobs/choosy.py:31 in measure",
+    ]
+    assert lines[at + 5].startswith("    raise ValueError(")
+    assert lines[at + 6] == "  Traceback (most recent call last):"
     assert shown.out.count("Traceback (most recent call last)") == 1
-    assert shown.out.count("(the next try has the same traceback)") == 3
-    assert shown.out.count("tried again") == 3
-    assert "try 4: user error, given up" in shown.out
     assert "of memory at most" in shown.out
     for command in ("replay", "logs", "retry"):
         assert f"curate {command} {places[1]}" in shown.out
     found = curate("failures", str(places[1]), "--shard", "two", "--json").json
     assert (found["state"], [one["attempt"] for one in found["tries"]]) == ("failed", [1, 2, 3, 4])
     assert all(one["traceback"] for one in found["tries"])
+
+
+def test_tries_that_failed_of_different_things_are_shown_one_by_one(tmp_path: Path, curate: Curate) -> None:
+    """Only those that follow one another and say the very same are one."""
+    root = str(tmp_path / "out")
+    said = ["a", "a", "b", "a"]
+    tries = [
+        {"index": 0, "shard": "s0000000", "attempt": n + 1, "error": f"ValueError: {e}"} for n, e in enumerate(said)
+    ]
+    fail(root, [{**one, "outcome": "failed" if one["attempt"] == 4 else "retry"} for one in tries])
+    shown = curate("failures", root, "--shard", "s0000000").out
+    assert [line for line in shown.splitlines() if "user error" in line] == [
+        "2 tries, the same error: user error, tried again",
+        "try 3: user error, tried again",
+        "try 4: user error, given up",
+    ]
 
 
 def test_a_shard_that_never_failed(places: tuple[Path, Path], curate: Curate) -> None:
@@ -114,7 +135,7 @@ def test_no_job_is_exit_2(tmp_path: Path, curate: Curate) -> None:
     """With the next step."""
     shown = curate("failures", str(tmp_path))
     assert shown.code == 2
-    assert "holds no job" in shown.err
+    assert "no curate job" in shown.err
 
 
 def fail(root: str, lines: list[dict[str, Any]]) -> None:

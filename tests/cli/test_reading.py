@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import io
 import os
+import re
 import subprocess
 import sys
 import time
@@ -28,6 +29,7 @@ from curate.ledger.compression import compress
 from curate.observe.job import find_job
 from curate.storage import memory
 from curate.storage.open import open_store
+from curate.tasks.books import Books
 from tests.job.inline import numbered, run_job, write_jsonl
 from tests.support.fakes import FakeClock
 from tests.support.gcs_emulator import GcsEmulator
@@ -147,10 +149,10 @@ def test_an_incomplete_job_is_exit_1_and_says_so(out: str, run: Run) -> None:
     assert code == 1
     assert text.splitlines()[0] == f"kept  incomplete  {out}"
     assert text.splitlines()[-1] == (
-        "next      all outputs are there, but no run ended with them: run the job again, which only closes it"
+        "next      all outputs are there, but no run has finished the job; run it again, which takes a moment"
     )
     next(Path(out).glob("s1.*")).unlink()
-    assert "next      1 output is to come: run the job again, it goes on where it stopped" in run("verify", out)[1]
+    assert "next      1 output is missing; run the job again to produce it" in run("verify", out)[1]
 
 
 def test_an_output_that_is_gone_is_made_anew(out: str, run: Run) -> None:
@@ -159,7 +161,7 @@ def test_an_output_that_is_gone_is_made_anew(out: str, run: Run) -> None:
         path.unlink()
     code, text, _ = run("verify", out)
     assert code == 1
-    assert text.splitlines()[-1] == "next      2 outputs are gone: run the job again, it goes on where it stopped"
+    assert text.splitlines()[-1] == "next      2 outputs are missing; run the job again to produce them"
 
 
 def test_a_job_that_is_at_work_is_let_go_on(root: str, run: Run) -> None:
@@ -171,7 +173,9 @@ def test_a_job_that_is_at_work_is_let_go_on(root: str, run: Run) -> None:
     ledger.store.replace(ledger.uri(layout.run_file(NEWER, "heartbeat.json")), orjson.dumps({**beat, "run_id": NEWER}))
     code, text, _ = run("verify", root)
     assert code == 1
-    assert text.splitlines()[-1] == "next      a run is at work: what is there is well; verify again when it has ended"
+    assert text.splitlines()[-1] == (
+        "next      a run is going on and its outputs so far are fine; verify again when it has ended"
+    )
 
 
 @pytest.mark.parametrize("command", ["verify", "head", "quarantine", "logs"])
@@ -316,7 +320,7 @@ def test_an_output_without_rows_is_said(tmp_path: Path, run: Run, format: str) -
 
 
 def test_rows_that_were_set_aside_are_counted_by_reason_and_shown(out: str, run: Run) -> None:
-    """The most frequent reason first; then rows with shard, line and reason."""
+    """The most frequent reason first; then rows with shard, position in its input and reason."""
     code, text, err = run("quarantine", out, "-n", "4")
     assert (code, err) == (0, "")
     assert harmless(text)
@@ -324,7 +328,7 @@ def test_rows_that_were_set_aside_are_counted_by_reason_and_shown(out: str, run:
     assert lines[1] == "rows      6 set aside, of 3 shards"
     assert lines[2].startswith("reasons   3 x 4 \\x1b]0;owned")
     assert lines[3].startswith("          3 x 9 \\x1b]0;owned")
-    assert lines[5].split() == ["shard", "line", "reason", "row"]
+    assert lines[5].split() == ["shard", "at", "reason", "row"]
     assert [line.split()[0] for line in lines[6:10]] == ["s0", "s0", "s1", "s1"]
     assert lines[10:] == ["... and 2 more: -n 6, or --json"]
 
@@ -335,12 +339,29 @@ def test_rows_are_chosen_by_shard_and_reason(out: str, run: Run) -> None:
     assert [(row["shard"], orjson.loads(row["row"])["n"]) for row in rows] == [
         (f"s{n // 10}", n) for n in range(4, 30, 5)
     ]
-    assert all(row.keys() == {"shard", "line", "reason", "row"} for row in rows)
+    assert all(row.keys() == {"shard", "input", "line", "reason", "row"} for row in rows)
+    assert all(row["line"] is None for row in rows), "the job's own code set them aside"
     chosen = run("quarantine", out, "--json", "--shard", "s1", "--reason", "OWNED")[1].splitlines()
     assert [orjson.loads(line)["shard"] for line in chosen] == ["s1", "s1"]
     assert run("quarantine", out, "--json", "--reason", "9 ", "-n", "1")[1].count("\n") == 1
     assert run("quarantine", out, "--reason", "nothing like it")[1].splitlines()[1:] == ["rows      0 set aside"]
     assert run("quarantine", out, "--shard", "s9")[0] == 2
+
+
+def test_rows_that_cannot_be_read_are_shown_with_their_place_in_the_input(tmp_path: Path, run: Run) -> None:
+    """The line; of a slice of a file, counted from where that begins."""
+    good = b'{"n": 1}\n'
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.jsonl").write_bytes(good + b"\n{bad\n" + good)
+    (tmp_path / "in/c.jsonl").write_bytes(good * 200 + b"{worse\n")
+    run_job(Kept(shard_bytes=1024), tmp_path / "in", tmp_path / "out")
+    text = run("quarantine", str(tmp_path / "out"), "--reason", "malformed")[1]
+    places = [re.split(r"  +", one)[:2] for one in text.splitlines() if one.startswith(("a ", "c.part"))]
+    assert places == [["a", "line 3"], ["c.part-00001-of-00002", "line 100 from byte 903"]]
+    rows = map(orjson.loads, run("quarantine", str(tmp_path / "out"), "--json")[1].splitlines())
+    found = {Path(row["input"]).name: row for row in rows if row["line"]}
+    assert (found["a.jsonl"]["line"], "slice" in found["a.jsonl"]) == (3, False)
+    assert found["c.jsonl"]["slice"] == {"kind": "bytes", "start": 903, "stop": 1807}
 
 
 def test_a_quarantine_that_is_gone_hides_only_itself(out: str, run: Run) -> None:
@@ -357,6 +378,40 @@ def test_lost_events_are_made_up_for_by_records(out: str, run: Run) -> None:
     for segment in Path(out).glob("_curate/runs/*/events-*"):
         segment.unlink()
     assert run("quarantine", out)[1] == before
+
+
+# curate status, when outputs are not those that a run counted
+
+
+def rows_of_status(out: str, run: Run) -> str:
+    (found,) = [text for text in run("status", out)[1].splitlines() if text.startswith("rows")]
+    return found.removeprefix("rows").strip()
+
+
+@pytest.mark.parametrize("events", [True, False])
+def test_rows_are_those_of_the_outputs_that_are_there(out: str, run: Run, events: bool) -> None:
+    """Not of those that were removed since; where events are lost too, outputs say it themselves."""
+    assert rows_of_status(out, run) == "30 in + 0 created = 24 out + 0 dropped + 6 quarantined"
+    for path in Path(out).glob("s[01].*"):
+        path.unlink()
+    for segment in Path(out).glob("_curate/runs/*/events-*") if not events else ():
+        segment.unlink()
+    assert rows_of_status(out, run) == "10 in + 0 created = 8 out + 0 dropped + 2 quarantined"
+
+
+def test_rows_of_a_run_that_was_killed_are_those_of_its_outputs(out: str, run: Run) -> None:
+    """Its last heartbeat is older than its last outputs; that its process is gone is seen at once."""
+    (Path(out) / layout.SUMMARY).unlink()
+    (beat,) = Path(out).glob("_curate/runs/*/heartbeat.json")
+    value = orjson.loads(beat.read_bytes())
+    shards = {**value["shards"], "done": 0, "running": 3}
+    value |= {"state": "running", "shards": shards, "rows": Books().rows(), "pid_started": "1"}
+    beat.write_bytes(orjson.dumps(value))
+    assert rows_of_status(out, run) == "30 in + 0 created = 24 out + 0 dropped + 6 quarantined"
+    text = run("status", out)[1]
+    assert f"stalled, process {value['pid']} on {value['host']} is gone; last heartbeat " in text
+    assert text.splitlines()[-1] == "next      run the job again; it resumes"
+    assert orjson.loads(run("status", out, "--json")[1])["runs"][0]["process_gone"] is True
 
 
 # curate logs
@@ -544,6 +599,7 @@ def test_what_a_job_logs_is_what_is_shown(tmp_path: Path, run: Run) -> None:
 # The program
 
 
+@pytest.mark.slow
 def test_they_start_without_ray_gcsfs_or_a_model(out: str) -> None:
     """A look at a job costs no cluster, no cloud library and no model."""
     script = (

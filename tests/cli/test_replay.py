@@ -257,4 +257,4 @@ def test_an_unknown_shard_or_output(places: tuple[Path, Path], curate: Curate, t
     assert "has no shard 'goood'; did you mean 'good'?" in unknown.err
     nothing = curate("replay", str(tmp_path / "nothing"), "--shard", "bad")
     assert nothing.code == 2
-    assert "holds no job" in nothing.err
+    assert "no curate job" in nothing.err

@@ -87,7 +87,7 @@ class TestOption:
 
     def test_no_job(self, places: tuple[Path, Path], tmp_path: Path) -> None:
         """A slip in the output's name is not the beginning of a new job."""
-        with refusing("holds no job, so nothing has failed there"):
+        with refusing("has no curate job, so nothing has failed there"):
             run_job(Choosy(), places[0], tmp_path / "uot", retry_failed=True)
         assert not (tmp_path / "uot").exists()
 
@@ -115,7 +115,7 @@ class TestCommand:
         assert (dry.code, "shards   1 of 5 in the plan" in dry.out) == (0, True)
         second = curate("retry", str(places[1]))
         assert second.code == 0
-        assert "1 of 1" in second.out
+        assert "1 of 1" in second.err
         assert done(places[1]) == "abcd"
         assert curate("retry", str(places[1])).code == 0
 
@@ -126,11 +126,11 @@ class TestCommand:
         left = f"no shard of {places[1]} has failed; 1 of 5 are not done: curate status {places[1]}\n"
         for args in ([], ["--dry-run"]):
             again = curate("retry", str(places[1]), *args)
-            assert (again.code, again.out, again.err) == (0, left, "")
+            assert (again.code, again.out, again.err) == (0, "", left)
         assert curate("retry", str(places[1]), "--json").json["shards"]["total"] == 0
         assert done(places[1]) == "abcd"
         run_job(Choosy(), *places)
-        assert curate("retry", str(places[1])).out == f"no shard of {places[1]} has failed\n"
+        assert curate("retry", str(places[1])).err == f"no shard of {places[1]} has failed\n"
 
     def test_parameters_and_settings_are_those_of_the_run(self, tmp_path: Path, curate: Curate) -> None:
         """As they were given, not the defaults."""
@@ -167,7 +167,7 @@ class TestCommand:
         """Exit code 2, as for all that looks at jobs."""
         refused = curate("retry", str(tmp_path))
         assert refused.code == 2
-        assert "holds no job" in refused.err
+        assert "no curate job" in refused.err
 
 
 SCRIPT = """

@@ -93,11 +93,12 @@ class TestStatus:
             "shards    1 failed",
         ]
         assert (
-            f"failed    1 x ValueError: cannot take '07 of 0' before the sort (such as {place.map_of(failed)})" in lines
+            f"failed    1 x ValueError: cannot take '07 of 0' before the sort (for example {place.map_of(failed)})"
+            in lines
         )
         assert lines[-2:] == [
             f"next      curate failures {place.out}",
-            "          mend the cause and run the job again: what is done is skipped",
+            "          fix the cause and run the job again; finished shards are skipped",
         ]
 
     def test_an_output_that_failed(self, place: Place, curate: Curate) -> None:
@@ -181,7 +182,8 @@ class TestWhatFailed:
         shown = curate("failures", place.out)
         lines = shown.out.splitlines()
         assert lines[1] == "1 shard has failed, for one reason"
-        assert lines[6:11] == [
+        assert lines[6:12] == [
+            '    raise ValueError(f"cannot take {text!r} {when} the sort")',
             "  at      stage 1 of 2: sort(text): map",
             f"  shard   {shard}",
             f"  input   {place.root}/in/0.parquet #0",
@@ -288,10 +290,10 @@ def test_an_interrupt_in_a_map_stage(place: Place, curate: Curate, monkeypatch: 
     first, last = ended.stages
     assert first.done == ended.done
     assert (first.state, last.state) == ("complete" if first.done == FILES else "interrupted", "waiting")
-    assert render(ended).endswith(f"Run it again to go on where it stopped; see: curate status {place.out}")
+    assert render(ended).endswith(f"Run it again to resume; see: curate status {place.out}")
     lines = curate("status", place.out).out.splitlines()
     assert lines[0] == f"ordered  interrupted  {place.out}"
-    assert lines[-1] == "next      run the job again: it goes on where it stopped"
+    assert lines[-1] == "next      run the job again; it resumes"
     assert place.run().state is RunState.COMPLETE
 
 

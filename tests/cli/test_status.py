@@ -120,9 +120,9 @@ def test_operators_of_a_job_at_work(tmp_path: Path, run: Callable[..., tuple[int
     _, out, _ = run("status", root)
     lines = out.splitlines()
     place = next(number for number, line in enumerate(lines) if line.startswith("operators"))
-    assert lines[place] == "operators read: 1,200 rows out; 1 min 15 s at work, 4.0 s of it on a CPU"
+    assert lines[place] == "operators read: 1,200 rows out; 1 min 15 s busy, 4.0 s of it on a CPU"
     assert lines[place + 1] == (
-        "          map(Model)\\x1b[31m: 1,200 rows in, 1,000 rows out; 1 min 15 s at work, 4.0 s of it on a CPU; 2 "
+        "          map(Model)\\x1b[31m: 1,200 rows in, 1,000 rows out; 1 min 15 s busy, 4.0 s of it on a CPU; 2 "
         "actors 97 % busy, 3 calls queued"
     )
     assert lines[place + 2].startswith("run ")
@@ -170,8 +170,8 @@ def test_a_person_sees_the_same(root: str, run: Callable[..., tuple[int, str, st
         "2 running, 3 pending, 1 failed\n",
         "2.0 shards/s, 20 rows/s, 1.95 KiB/s\n",
         "ETA       3-6 s\n",
-        "1 x ValueError: boom (such as s0000007)\n",
-        f"{RUN} running, heard of ",
+        "1 x ValueError: boom (for example s0000007)\n",
+        f"{RUN} running, last heartbeat ",
     ):
         assert text in out
 
@@ -184,7 +184,7 @@ def test_no_job_is_exit_2_with_the_next_step(
     code, out, err = run("status", root, *args)
     assert (code, out) == (2, "")
     assert err == (
-        f"error: {root} holds no job: there is no _curate/job.json; nothing is there at all. "
+        f"error: no curate job at {root} (there is nothing). "
         "Give the --output of a job, or list the known ones with: curate status\n"
     )
 
@@ -198,7 +198,8 @@ def test_something_else_than_a_job_is_told_apart_from_nothing(
         ledger.store.publish(ledger.uri(name), b"{}")
     code, _, err = run("status", root)
     assert code == 2
-    assert "beside 2 other objects" in err
+    assert "no curate job at" in err
+    assert "(2 other objects, but no _curate/job.json)" in err
 
 
 @pytest.mark.parametrize("bad", ["s3://bucket/x", "gs://", "gs:/bucket/x", ""])
@@ -349,6 +350,20 @@ def test_watching_is_left_with_an_interrupt(bare: bool, capsys: pytest.CaptureFi
 # All jobs
 
 
+def test_a_job_is_taken_off_the_list(tmp_path: Path, run: Callable[..., tuple[int, str, str]]) -> None:
+    """It alone, and nothing of its output; one that is not listed is exit 2."""
+    for name in "ab":
+        make_job(f"{tmp_path}/{name}", total=1, done=1)
+        registry.register(f"{tmp_path}/{name}", "toxicity", RUN, 1.0)
+    before = sorted((tmp_path / "a").rglob("*"))
+    code, out, err = run("forget", f"{tmp_path}/a/")
+    assert (code, out, err) == (0, "", f"{tmp_path}/a/ is no longer listed; its files were not touched\n")
+    assert [entry["output"] for entry in registry.list_jobs()] == [f"{tmp_path}/b"]
+    assert sorted((tmp_path / "a").rglob("*")) == before
+    code, _, err = run("forget", f"{tmp_path}/a")
+    assert (code, "is not in the list of jobs under" in err) == (2, True)
+
+
 def test_bare_status_lists_jobs_newest_first(tmp_path: Path, run: Callable[..., tuple[int, str, str]]) -> None:
     """With state and progress; what is gone, or cannot be read, is listed as that."""
     now = time.time()
@@ -369,7 +384,7 @@ def test_bare_status_lists_jobs_newest_first(tmp_path: Path, run: Callable[..., 
         ["toxicity", "gone", "1970-01-01", "00:00", f"{tmp_path}/gone"],
     ]
     assert lines[5].startswith(f"unreachable: {tmp_path}/c/_curate/job.json is not JSON")
-    assert len(lines) == 6
+    assert lines[6:] == [f"1 output was removed; shorten this list with: curate forget {tmp_path}/gone"]
     code, out, err = run("status", "--json")
     jobs = json.loads(out)["jobs"]
     assert [(one["output"][-1], one["state"]) for one in jobs] == [
@@ -496,11 +511,11 @@ def test_lines_fit_the_terminal_and_end_without_spaces(
     [
         ("running", []),
         ("complete", []),
-        ("stalled", ["if process 1 on elsewhere is gone, run the job again: it goes on where it stopped"]),
-        ("failed", ["curate failures {root}", "mend the cause and run the job again: what is done is skipped"]),
-        ("aborted", ["curate failures {root}", "mend the cause and run the job again: what is done is skipped"]),
-        ("interrupted", ["run the job again: it goes on where it stopped"]),
-        ("pending", ["run the job again: it goes on where it stopped"]),
+        ("stalled", ["if process 1 on elsewhere is gone, run the job again; it resumes"]),
+        ("failed", ["curate failures {root}", "fix the cause and run the job again; finished shards are skipped"]),
+        ("aborted", ["curate failures {root}", "fix the cause and run the job again; finished shards are skipped"]),
+        ("interrupted", ["run the job again; it resumes"]),
+        ("pending", ["run the job again; it resumes"]),
     ],
 )
 def test_it_ends_with_what_to_do_next(
@@ -588,6 +603,7 @@ def test_a_long_output_gets_its_own_line_on_a_narrow_terminal(
 # The program
 
 
+@pytest.mark.slow
 def test_it_starts_without_ray_gcsfs_or_a_model(tmp_path: Path) -> None:
     """A look at a job costs no cluster, no cloud library and no model."""
     make_job(f"{tmp_path}/out", total=2, done=1)
@@ -606,6 +622,7 @@ def test_it_starts_without_ray_gcsfs_or_a_model(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (0, "[]\n"), done.stderr
 
 
+@pytest.mark.slow
 def test_the_installed_program_prints_json(tmp_path: Path) -> None:
     """`curate status OUTPUT --json`, as a shell runs it."""
     make_job(f"{tmp_path}/out", total=2, done=1)

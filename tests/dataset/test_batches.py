@@ -38,7 +38,7 @@ from curate.operators.sample import RandomSample, random_numbers
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import BatchPosition
 from curate.plan.nodes import schema_of
-from curate.plan.physical import lower
+from curate.plan.physical import End, lower
 from curate.runtime.inline import InlineBackend
 from curate.streaming import prefetch
 from curate.streaming.prefetch import Prefetcher, Stopped, prefetched
@@ -255,6 +255,7 @@ class TestAhead:
         assert list(prefetched(source, 0)) == [0, 1, 2]
         assert source.thread is threading.current_thread()
 
+    @pytest.mark.quick(3)
     @pytest.mark.parametrize("ahead", [0, 1, 3])
     @pytest.mark.parametrize("end", ["close", "drop", "cycle", "raise"])
     def test_stopping_early_leaves_nothing(self, ahead: int, end: str, closed: list[InlineBackend]) -> None:
@@ -479,6 +480,7 @@ class TestLocalShuffle:
         (batch,) = curate.range(3).iter_batches(local_shuffle_seed=5)
         assert ids(batch) == [0, 1, 2]
 
+    @pytest.mark.slow
     def test_every_row_is_as_likely_to_be_first(self) -> None:
         """Of a buffer that holds all eight rows: 4,000 seeds, each row 500 times, give or take five deviations."""
         first = [drawn([8], 1, 8, seed)[0][0] for seed in range(4000)]
@@ -907,7 +909,7 @@ class TestZip:
 
         monkeypatch.setattr("curate.dataset.execute.stream_blocks", watched)
         found = curate.range(2).zip(curate.range(2).zip(curate.range(2), curate.range(2)))
-        assert not list(blocks(lower(found._plan), Options(memory_budget=1200)))
+        assert not list(blocks(lower(found._plan, End.BLOCKS), Options(memory_budget=1200)))
         assert budgets == [600, 200, 200, 200]
 
     def test_tables_of_columns_alone(self) -> None:

@@ -196,6 +196,7 @@ def check(tmp: Path, files: list[list[Row]], kind: str, ops: list[Op], backend: 
     assert ds.write_parquet(tmp / "out", backend=backend).dispatched == 0
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("op", OPS, ids=repr)
 @pytest.mark.parametrize("kind", ["parquet", "json"])
 def test_every_operator_alone(op: Op, kind: str, tmp_path: Path) -> None:
@@ -208,6 +209,7 @@ def test_every_operator_alone(op: Op, kind: str, tmp_path: Path) -> None:
     check(tmp_path, [rows, [], rows * 4], kind, [op], "inline")
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(FILES, st.sampled_from(["parquet", "json"]), st.lists(st.sampled_from(OPS), min_size=1, max_size=5))
 def test_chains(tmp_path_factory: pytest.TempPathFactory, files: list[list[Row]], kind: str, ops: list[Op]) -> None:
@@ -221,7 +223,8 @@ class TestRay:
     """The same on Ray, on one cluster."""
 
     @pytest.fixture(scope="class", autouse=True)
-    def _cluster(self) -> Iterator[None]:
+    @staticmethod
+    def _cluster() -> Iterator[None]:
         import ray
 
         with pytest.MonkeyPatch.context() as patch:
@@ -238,7 +241,7 @@ class TestRay:
         check(tmp_path, [rows, [], rows * 3], "parquet", [op], "ray")
 
     @settings(
-        max_examples=examples(8),
+        max_examples=examples(3),
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
     )

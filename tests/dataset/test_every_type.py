@@ -275,6 +275,7 @@ def check(way: Way, names: list[str], nulls: str, size: int, folder: Path) -> No
     compare(way(curate.from_arrow(table), size, folder).to_arrow(), table)
 
 
+@pytest.mark.quick(18)
 @pytest.mark.parametrize("size", BATCHES)
 @pytest.mark.parametrize("nulls", NULLS)
 @pytest.mark.parametrize("way", BY_CODE)
@@ -283,6 +284,7 @@ def test_what_user_code_returns_as_it_came_is_what_came(way: str, nulls: str, si
     check(BY_CODE[way], names_for(way, nulls), nulls, size, tmp_path)
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("nulls", NULLS)
 @pytest.mark.parametrize("way", EXCHANGES)
 def test_what_goes_through_an_exchange_is_what_came(way: str, nulls: str, tmp_path: Path) -> None:

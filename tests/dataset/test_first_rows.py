@@ -79,6 +79,7 @@ CHAINS: dict[str, Make] = {
 }
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(
     ("chain", "where"),
     [
@@ -162,6 +163,7 @@ def written(ds: Dataset, folder: Path) -> Any:
     return pa.concat_tables(found.values()).replace_schema_metadata(None)
 
 
+@pytest.mark.quick(7)
 @pytest.mark.usefixtures("no_backoff")
 @pytest.mark.parametrize("kind", LATER)
 @pytest.mark.parametrize("by", ["shard", "batch"])
@@ -233,6 +235,7 @@ UNIONS: dict[str, Callable[[], Dataset]] = {
 }
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("union", UNIONS)
 def test_parts_of_a_union_come_to_one_schema(union: str, tmp_path: Path) -> None:
     """Consumed as written, in every block, and before what follows sees them."""

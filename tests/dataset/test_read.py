@@ -71,6 +71,7 @@ def differing(draw: st.DrawFn) -> tuple[pa.Schema, list[pa.Table]]:
     return pa.schema([(name, held) for name, held, _ in columns]), tables
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("declared", [True, False])
 @given(differing())
 def test_files_are_unified(tmp_path_factory: pytest.TempPathFactory, declared: bool, found: Any) -> None:

@@ -138,6 +138,22 @@ def test_it_is_taken_out_with_all_that_was_made_of_it(source: Path, out: Path, t
         assert (again.total, again.attempts, again.calls.put, again.calls.delete) == (3, 0, 0, 0)
 
 
+def test_a_glob_that_was_too_wide_is_narrowed(source: Path, tmp_path: Path) -> None:
+    """Inputs that are still there, and no longer asked for, are taken out as those that were removed."""
+    out = tmp_path / "narrow"
+    run_job(Parted(), source, out)
+    narrower = str(source / "[ab].jsonl")
+    assert run_job(Parted(), narrower, out).missing == (2, 2)  # type: ignore[arg-type]
+    summary = run_job(Parted(), narrower, out, drop_removed=True)  # type: ignore[arg-type]
+    assert (summary.state, summary.total, summary.dropped) == (RunState.COMPLETE, 2, 2)
+    assert "2 shards taken out of this job, their outputs removed: no --input matches them" in render(summary)
+    made = tmp_path / "made at once"
+    run_job(Parted(), narrower, made)  # type: ignore[arg-type]
+    assert output_rows(out) == output_rows(made)
+    assert quarantined(out) == quarantined(made)
+    assert read_status(str(out), 2e9).state == "complete"
+
+
 def test_all_parts_of_a_large_input_are_taken_out(tmp_path: Path) -> None:
     source = tmp_path / "in"
     for name, n in (("small", 5), ("large", 900)):
@@ -277,7 +293,7 @@ def test_a_dry_run_says_what_would_go(source: Path, out: Path) -> None:
         return dry_run(Parted().spec(), given)[1]
 
     assert f"missing  {SENTENCE}" in words()
-    assert "drop     1: their input was removed; with 3 objects made of them (--drop-removed)" in words(
+    assert "drop     1: no --input matches their input any more; 3 objects made of them go (--drop-removed)" in words(
         drop_removed=True
     )
     assert everything(out) == before

@@ -182,7 +182,7 @@ def refusal(store: Store, **options: bool) -> str:
 def test_a_refusal_says_who_and_what_to_do(tmp_path: Path) -> None:
     store = Store(tmp_path, {"a": NOW - 5}, moving=("a",))
     text = refusal(store)
-    assert re.search(r"run a on elsewhere \(pid 1\), 345 of 1,200 shards done, last heard of 3 s ago", text)
+    assert re.search(r"run a on elsewhere \(pid 1\), 345 of 1,200 shards done, last heartbeat 3 s ago", text)
     assert f"curate status {tmp_path}" in text
     assert "--allow-concurrent" in text
 

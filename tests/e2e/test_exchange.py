@@ -151,7 +151,16 @@ def undone(bench: Bench, name: str, parts: set[str]) -> dict[str, int]:
 # Killed at every operation
 
 
-@pytest.mark.parametrize("flags", [(), ("--shuffle",)])
+@pytest.mark.parametrize(
+    ("place", "flags"),
+    [
+        ("local", ()),
+        pytest.param("gcs", ("--shuffle",), marks=pytest.mark.slow),
+        pytest.param("local", ("--shuffle",), marks=[pytest.mark.slow, pytest.mark.nightly]),
+        pytest.param("gcs", (), marks=[pytest.mark.slow, pytest.mark.nightly]),
+    ],
+    indirect=["place"],
+)
 def test_killed_at_every_operation_and_run_again(
     place: Place, sweep: Sweep, tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
@@ -205,6 +214,7 @@ def _sorted_rows(objects: dict[str, bytes]) -> list[Any]:
     return sorted(tuple(row.values()) for row in pa.concat_tables(tables).to_pylist())
 
 
+@pytest.mark.slow
 def test_killed_at_every_operation_of_an_overwrite(local: Place, sweep: Sweep, tmp_path: Path) -> None:
     """Other rows come out of the same exchange: the maps that were done are not run again, wherever the kill hits, and
     the next overwrite, or run without it once the old job is gone, ends with the new outputs alone."""
@@ -246,6 +256,7 @@ def test_killed_at_every_operation_of_an_overwrite(local: Place, sweep: Sweep, t
 # Interrupted
 
 
+@pytest.mark.slow
 class TestSignals:
     """SIGINT and SIGTERM in a stage before the last one, and between two stages."""
 
@@ -370,6 +381,7 @@ class TestSignals:
 # Two drivers
 
 
+@pytest.mark.slow
 def test_two_drivers_at_once(place: Place, tmp_path: Path) -> None:
     """Both say complete, with the bytes of one alone, though one of them sweeps the stages that the other reads."""
     bench = Bench(place, tmp_path / "bench")
@@ -386,6 +398,7 @@ def test_two_drivers_at_once(place: Place, tmp_path: Path) -> None:
                 assert not bench.stage_objects(f"out-{number}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["map", "reduce"])
 def test_a_second_driver_stops(local: Place, tmp_path: Path, what: str) -> None:
     """The first one is at work on a stage: the second says so, and how to help; overwriting is refused."""
@@ -396,7 +409,7 @@ def test_a_second_driver_stops(local: Place, tmp_path: Path, what: str) -> None:
         wait_until(lambda: looks(bench.trace("out"))[what] > 0, "it begins")
         second = run(*bench.argv("out"))
         assert second.code == 2
-        assert "another driver is at work" in second.err
+        assert "another driver is running" in second.err
         assert "--allow-concurrent" in second.err
         third = run(*bench.argv("out", "--overwrite", "--again"))
         assert third.code == 2
@@ -430,7 +443,12 @@ class Large(Bench):
 @pytest.mark.serial
 @pytest.mark.parametrize(
     ("place", "what", "shuffled"),
-    [("local", "map", False), ("local", "reduce", True), ("gcs", "map", True), ("gcs", "reduce", False)],
+    [
+        ("local", "map", True),
+        ("gcs", "reduce", False),
+        pytest.param("local", "reduce", True, marks=pytest.mark.nightly),
+        pytest.param("gcs", "map", False, marks=pytest.mark.nightly),
+    ],
     indirect=["place"],
 )
 def test_the_driver_is_killed(place: Place, tmp_path: Path, what: str, shuffled: bool) -> None:
@@ -516,6 +534,7 @@ def test_a_node_is_killed(local: Place, tmp_path: Path, what: str, monkeypatch: 
 # On the command line
 
 
+@pytest.mark.slow
 def test_a_job_keeps_its_stages_if_it_is_told_to(local: Place, tmp_path: Path) -> None:
     """And the next run, which has nothing to do, removes them. Inputs that are new are refused with exit code 2."""
     bench = Bench(local, tmp_path / "bench")
@@ -549,6 +568,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_really_full(small_disk: Path, tmp_path: Path) -> None:
     """The run says what it needs, about as much as the rest of the run files then takes; with room, the rest is
     done."""

@@ -151,6 +151,7 @@ class Breaking(InlineBackend):
         super().close()
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("method", ["start", "load", "poll"])
 @pytest.mark.parametrize("error", [ConfigError("no node is that big"), ZeroDivisionError(), KeyboardInterrupt()])
 def test_an_error_of_the_driver_ends_the_run(bench: Bench, method: str, error: BaseException) -> None:
@@ -180,7 +181,7 @@ def test_a_refusal_after_the_start_lets_the_backend_go(bench: Bench) -> None:
             return started_s
 
     backend = Slow("none", ConfigError())
-    with pytest.raises(ConfigError, match=r"parameters\.short: there 25, here 20"):
+    with pytest.raises(ConfigError, match=r"parameters\.short: made with 25, you asked for 20"):
         bench.run(backend=backend)
     assert backend.calls == ["start", "close"]
 

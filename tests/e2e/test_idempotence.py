@@ -175,7 +175,7 @@ def test_another_identity_is_refused_with_the_difference(bench: Bench) -> None:
     complete(bench.run())
     before = bench.objects()
     bench.parameters = {"short": 25}
-    with pytest.raises(ConfigError, match=r"parameters\.short: there 20, here 25"):
+    with pytest.raises(ConfigError, match=r"parameters\.short: made with 20, you asked for 25"):
         bench.run(backend=NoBackend())
     assert bench.objects() == before
 

@@ -33,7 +33,16 @@ SIZES = (120, 3, 0)
 ROWS = "tests/e2e/jobs/rows.py"
 
 
-@pytest.mark.parametrize("job", [LENGTHS, pytest.param(CURATION, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("place", "job"),
+    [
+        ("local", LENGTHS),
+        pytest.param("gcs", CURATION, marks=pytest.mark.slow),
+        pytest.param("local", CURATION, marks=[pytest.mark.slow, pytest.mark.nightly]),
+        pytest.param("gcs", LENGTHS, marks=[pytest.mark.slow, pytest.mark.nightly]),
+    ],
+    indirect=["place"],
+)
 def test_killed_at_every_operation_and_run_again(place: Place, sweep: Sweep, tmp_path: Path, job: str) -> None:
     """Wherever the kill hits: the rerun ends complete with the same bytes, names and books; it attempts each shard that
     has no output once, and no other, and reads no other but for the schema, if that was not there; nothing lies under
@@ -85,7 +94,8 @@ def test_killed_at_every_operation_and_run_again(place: Place, sweep: Sweep, tmp
                 assert (calls["list"], calls["put"], calls["delete"]) == (2, 0, 0), f"{where}: {calls}"
 
 
-@pytest.mark.parametrize("job", [LENGTHS, pytest.param(CURATION, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("job", [LENGTHS, pytest.param(CURATION, marks=pytest.mark.nightly)])
 def test_killed_at_every_operation_of_an_overwrite(local: Place, sweep: Sweep, tmp_path: Path, job: str) -> None:
     """The next overwrite goes on where the kill hit, and ends with the new outputs alone, beside what is foreign. Run
     without it, the old job is made whole again, or refused because the new one has its place."""
@@ -114,7 +124,7 @@ def test_killed_at_every_operation_of_an_overwrite(local: Place, sweep: Sweep, t
                     assert totals(other.json) == totals(old.json), where
                 else:
                     assert other.code == 2, where
-                    assert "parameters.short: there 25, here 20" in other.err, where
+                    assert "parameters.short: made with 25, you asked for 20" in other.err, where
             ended = zygote.run(*common, str(out), *again)
             assert ended.code == 0, f"{where}: {ended.err}"
             found = local.objects(out.name)
@@ -125,6 +135,7 @@ def test_killed_at_every_operation_of_an_overwrite(local: Place, sweep: Sweep, t
             shutil.rmtree(out)
 
 
+@pytest.mark.slow
 def test_killed_at_every_operation_of_a_growth(local: Place, sweep: Sweep, tmp_path: Path) -> None:
     """A finished job with a new input, an output that was deleted and one of another identity ends as if made at once,
     and its status says that it is complete then and not before."""
@@ -160,6 +171,7 @@ def test_killed_at_every_operation_of_a_growth(local: Place, sweep: Sweep, tmp_p
             shutil.rmtree(out)
 
 
+@pytest.mark.slow
 def test_killed_at_every_operation_between_the_tries_of_bad_rows(local: Place, sweep: Sweep, tmp_path: Path) -> None:
     """Which rows are set aside depends on the rows: not on which try was the last, nor on which run it was in. Drops
     and counters of a batch that raised half way are those of the rows that stayed."""

@@ -36,6 +36,7 @@ from tests.support.sweeps import Mode
 KILLS = 12
 
 
+@pytest.mark.slow
 def test_inline(place: Place, tmp_path: Path) -> None:
     """Inputs, outputs and books after twelve kills are those of an undisturbed run, and each kill costs at most the one
     shard that was running (or the look at the first rows, where the schema was not known yet)."""
@@ -66,6 +67,7 @@ def test_inline(place: Place, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.serial
 @pytest.mark.usefixtures("on_ray")
+@pytest.mark.parametrize("place", ["local", pytest.param("gcs", marks=pytest.mark.nightly)], indirect=True)
 def test_ray(place: Place, tmp_path: Path, mode: Mode) -> None:
     """The same with workers that outlive their driver: each kill costs at most what was running in the slots."""
     slots = os.cpu_count() or 1

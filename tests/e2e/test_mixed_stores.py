@@ -10,6 +10,7 @@ from tests.support.gcs_emulator import GcsEmulator
 from tests.support.harness import CURATION, Place, corpus, outputs, run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("source", "target"), [("files", "bucket"), ("bucket", "files")])
 @pytest.mark.parametrize("backend", ["inline", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.serial])])
 def test_the_bytes_do_not_depend_on_where_they_come_from_or_go(

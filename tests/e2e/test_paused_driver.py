@@ -143,7 +143,7 @@ class Scene:
             assert all("is the output of another job by now" in group.error for group in self.ended.failures)
         else:
             assert re.search(
-                "job.json was replaced while|another driver began on|is at work on|with another identity",
+                "job.json was replaced while|another driver began on|is running on|with another identity",
                 str(self.ended),
             )
 
@@ -166,6 +166,7 @@ def ledger_names(found: dict[str, bytes]) -> set[str]:
     return {name for name in found if not name.startswith("_curate/runs/")}
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_another_job_has_the_output_now(scene: Scene, when: str) -> None:
     """Everything that the other one left stays as it is, and nothing is added; the driver ends with an error."""
@@ -189,6 +190,7 @@ def test_another_job_has_the_output_now(scene: Scene, when: str) -> None:
     complete(bench.run())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_the_same_job_was_begun_anew(scene: Scene, when: str) -> None:
     """Overwritten with the same parameters, over other inputs: no output, no plan, no total of the old one returns."""
@@ -211,6 +213,7 @@ def test_the_same_job_was_begun_anew(scene: Scene, when: str) -> None:
         assert job_summary(bench.objects()) == job_summary(scene.found), script.where
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_another_driver_finished_the_job(scene: Scene, when: str) -> None:
     """The bytes of everything that it left stay; who wakes up finds that all is done, and says so."""
@@ -229,6 +232,7 @@ def test_another_driver_finished_the_job(scene: Scene, when: str) -> None:
         assert complete(bench.run()).calls.put == 0, script.where
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_growth_that_another_driver_finished(scene: Scene, when: str) -> None:
     """With new inputs, an output to be removed because it is another job's, and a stale one: nothing that the other

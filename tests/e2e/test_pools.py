@@ -114,7 +114,7 @@ def test_the_driver_is_killed(local: Place, tmp_path: Path) -> None:
     whole = run(*common, "--output", f"{local.root}/whole")
     assert whole.code == 0, whole.err
     argv = [*common, "--output", f"{local.root}/killed", "--trace", str(trace)]
-    for number in range(3):
+    for number in range(2):
         with Driver(argv) as driver:
             wait_until(lambda n=number: _calls(trace) > 12 * n + 3, "actors are called")
             time.sleep(rng.uniform(0, 0.4))

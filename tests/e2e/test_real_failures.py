@@ -236,6 +236,7 @@ def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+@pytest.mark.usefixtures("gigabytes")
 def test_a_task_leaks_until_ray_kills_it(local: Place, tmp_path: Path, environment: pytest.MonkeyPatch) -> None:
     """The shard alone is launched again, with twice what it had; with that much it does not leak, and all is well."""
     with environment.context() as patch:

@@ -77,7 +77,7 @@ def test_without_it_they_are_kept_and_it_is_named(bench: Bench) -> None:
     (warning,) = [log for log in logs if "stale" in log["event"]]
     assert "--redo-stale" in warning["next"]
     options: dict[str, Any] = {"input": bench.source, "output": f"{bench.place.root}/out", "backend": "inline"}
-    assert "stale    1: their input changed; kept (--redo-stale replaces them)" in words(options)
+    assert "stale    1: out of date, their input changed; kept (--redo-stale replaces them)" in words(options)
     text = words(options | {"redo_stale": True})
     assert "redo     1: stale, replaced by what their input is now" in text
     assert "run      1" in text
@@ -188,7 +188,8 @@ def test_parts_of_an_input_are_kept(local: Place, tmp_path: Path) -> None:
     assert "--overwrite" in warning["next"]
 
 
-@pytest.mark.parametrize("job", [LENGTHS, pytest.param(CURATION, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("job", [LENGTHS, pytest.param(CURATION, marks=pytest.mark.nightly)])
 def test_killed_at_every_operation(local: Place, sweep: Sweep, tmp_path: Path, job: str) -> None:
     """The next run, asked for it or not, ends complete. What was removed is done again, of the new input; what was not
     yet is kept as it was and said to be stale, until a run is asked to replace it."""

@@ -108,6 +108,7 @@ def bench(request: pytest.FixtureRequest, local: Place, tmp_path: Path) -> Bench
     return made
 
 
+@pytest.mark.slow
 def test_the_first_interrupt_lets_running_tasks_end(bench: Bench) -> None:
     """Nothing new is launched, what runs may end, and counts."""
     with bench.start() as driver:
@@ -132,6 +133,7 @@ def test_the_second_interrupt_cancels(bench: Bench) -> None:
     bench.check(ended, done=1)
 
 
+@pytest.mark.slow
 def test_the_patience_with_running_tasks_ends(local: Place, tmp_path: Path) -> None:
     """Inline, where nobody is left to look at the clock: one interrupt, and a task is cancelled when its time is up."""
     bench = _bench(local, tmp_path, "inline")
@@ -174,6 +176,7 @@ def test_terminate_flushes_and_leaves(bench: Bench) -> None:
     bench.check(ended, done=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_before_anything_runs(number: signal.Signals, emulator: GcsEmulator, tmp_path: Path) -> None:
     """A run that gets ready is given up at once, and has written nothing."""
@@ -193,6 +196,7 @@ def test_before_anything_runs(number: signal.Signals, emulator: GcsEmulator, tmp
     bench.finish()
 
 
+@pytest.mark.slow
 def test_the_third_interrupt_leaves_at_once(emulator: GcsEmulator, tmp_path: Path) -> None:
     """Even from a store that does not answer."""
     bench = _bench(Place("gs://bucket/data", emulator), tmp_path, "inline")
@@ -212,6 +216,7 @@ def test_the_third_interrupt_leaves_at_once(emulator: GcsEmulator, tmp_path: Pat
     bench.finish()
 
 
+@pytest.mark.slow
 def test_while_the_first_rows_are_looked_at(local: Place, tmp_path: Path) -> None:
     """The schema of the outputs is asked of the job's code, which may take its time, or hang."""
     bench = _bench(local, tmp_path, "inline")
@@ -225,8 +230,14 @@ def test_while_the_first_rows_are_looked_at(local: Place, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.serial
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("after_s", [0.0, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize(
+    ("number", "after_s"),
+    [
+        pytest.param(number, after_s, marks=[] if at % 2 == first else [pytest.mark.nightly])
+        for first, number in enumerate([signal.SIGINT, signal.SIGTERM])
+        for at, after_s in enumerate([0.0, 0.5, 1.0, 2.0])
+    ],
+)
 def test_while_ray_starts(number: signal.Signals, after_s: float, local: Place, tmp_path: Path) -> None:
     """Ray takes signals itself while it starts; the run ends in order all the same, and leaves no process behind."""
     bench = _bench(local, tmp_path, "ray")

@@ -31,6 +31,7 @@ def test_auc_of_hand_made_ranks() -> None:
     assert auc(np.array([1.0, 2, 2, 3]), positive) == 0.875
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not TWEETS.exists(), reason="the labelled tweets are not here")
 def test_labelled_tweets(local: Place) -> None:
     """24,783 rows in order, and a ROC AUC of at least 0.98 for "class is not 2" (neither hate nor offence)."""

@@ -44,6 +44,7 @@ from tests.support.workbench import Bench, NoBackend, complete
 NEW = "2022/new.jsonl"
 
 
+@pytest.mark.slow
 def test_both_end_well(place: Place, tmp_path: Path) -> None:
     """Both say complete, with the same books; bytes and names are those of one driver alone, and the next run finds
     nothing to do. Then with inputs that are new to the plan, which both want to append."""
@@ -254,7 +255,7 @@ def test_a_dry_run_does_not_wait(bench: Bench) -> None:
     begin_elsewhere(bench, now)
     options = Curation.options(input=bench.source, output=f"{bench.place.root}/out", backend="inline")
     _, text = dry_run(Curation().spec(), options)
-    assert f"driver   another one may be at work: run {OTHER} on elsewhere (pid 1), 1 of 3 shards done" in text
+    assert f"driver   another one may be running: run {OTHER} on elsewhere (pid 1), 1 of 3 shards done" in text
     complete(bench.run(allow_concurrent=True))
     assert "driver" not in dry_run(Curation().spec(), options)[1]
 

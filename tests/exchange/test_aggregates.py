@@ -107,6 +107,7 @@ def check(shards: list[pa.Table], keys: int, seed: int) -> None:
     assert sum(made.dropped.values()) == made.rows_in - len(wanted)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("key", KEYS)
 @settings(max_examples=examples(30))
 @given(data=st.data(), seed=st.integers(0, 1000))
@@ -127,6 +128,7 @@ def test_every_aggregate_of_floats_is_what_python_makes_of_the_values_of_several
 FOLDED = ("count", "sum", "min", "max", "mean", "std", "first")
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("key", KEYS)
 @settings(max_examples=examples(30))
 @given(data=st.data(), seed=st.integers(0, 1000))
@@ -207,6 +209,7 @@ def test_sums_are_exact_or_refused(type: pa.DataType, values: list[Any], total: 
     assert made.table.schema.equals(how.schema([table.schema]))
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize(
     "type",
     [

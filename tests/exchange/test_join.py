@@ -73,6 +73,7 @@ def by_hand(left: list[pa.Table], right: list[pa.Table], on: list[str], right_on
     return [row for *_, row in sorted(found, key=lambda one: one[:3])]
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("slice_rows", [3, 16_384])
 @pytest.mark.parametrize("how", HOWS)
 @settings(max_examples=examples(30))
@@ -102,6 +103,7 @@ def test_a_join_gives_what_nested_loops_give_in_order_of_keys_and_rows(
     assert made.rows_in == sum(one.num_rows for one in (*left, *right))
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("how", BROADCAST_HOWS)
 @settings(max_examples=examples(40))
 @given(left=sides(("a", "b"), "n"), right=sides(("a", "b"), "m"), seed=st.integers(0, 1000))

@@ -55,6 +55,7 @@ def test_outputs_read_few_files_and_the_rows_are_the_same(rows: curate.Dataset, 
     assert again.total == len(list((tmp_path / "out").glob("*.parquet"))) > 4
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_every_exchange_gives_the_same_with_it(
     rows: curate.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -120,7 +120,7 @@ def written(ds: Dataset, out: Path, backend: Any = None, **options: Any) -> list
 
 class TestSort:
     @settings(
-        max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+        max_examples=examples(30), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
     )
     @given(files=FILES, keys=KEYS, nulls=st.sampled_from(["at_end", "at_start"]))
     def test_as_plain_python_does(
@@ -253,6 +253,7 @@ class TestShuffle:
             tmp_path / "in", [[{"n": k, "x": None, "s": "a"} for k in range(rows)] for rows in (50, 0, 7, 90, 33, 1)]
         )
 
+    @pytest.mark.quick(1)
     @pytest.mark.parametrize("how", ["shuffle", "sort", "repartition"])
     def test_the_same_bytes_whatever_the_schedule(self, ds: Dataset, tmp_path: Path, how: str) -> None:
         """One shard a task or many, one task in flight or all, in any order, on any number of CPUs."""
@@ -281,6 +282,7 @@ class TestShuffle:
             orders.append(tuple(order))
         assert len(set(orders)) == 4
 
+    @pytest.mark.quick(3)
     @pytest.mark.parametrize("count", [1, 4, 7, 181, 200])
     def test_equal_parts(self, ds: Dataset, tmp_path: Path, count: int) -> None:
         """As many outputs as were asked for, of as many rows each, to one, all of them there."""
@@ -289,6 +291,7 @@ class TestShuffle:
         assert (len(sizes), sum(sizes), max(sizes) - min(sizes) <= 1) == (count, 181, True)
         assert sorted(k for table in made for k in ids(table)) == list(range(181))
 
+    @pytest.mark.slow
     def test_positions_are_uniform(self, tmp_path: Path) -> None:
         """Over many seeds, where rows of one file come: a chi-square test of their place, and of who is beside whom."""
         (tmp_path / "in").mkdir()

@@ -78,6 +78,7 @@ def test_texts_at_any_depth_are_read_from_many_row_groups(group_rows: int, dicti
     assert [row for table in tables("a.parquet", data) for row in table.to_pylist()] == whole.to_pylist()
 
 
+@pytest.mark.slow
 def test_a_row_that_no_one_wrote_is_refused_before_it_is_decoded() -> None:
     """A footer counts the values of a column."""
     data = stored(pa.table({"v": pa.array([[0] * 40_000_000], pa.list_(pa.int64())), "n": [1]}))
@@ -112,6 +113,7 @@ def test_large_rows_that_somebody_wrote_are_read(monkeypatch: pytest.MonkeyPatch
     assert sum(len(one) for one in tables("a.parquet", data)) == 3
 
 
+@pytest.mark.slow
 def test_texts_that_share_their_beginnings_are_decoded_a_few_at_a_time() -> None:
     table = pa.table({"v": [TEXT + str(number) for number in range(5000)]})
     data = stored(table, use_dictionary=False, column_encoding={"v": "DELTA_BYTE_ARRAY"})

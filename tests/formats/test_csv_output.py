@@ -58,6 +58,7 @@ def unpacked(data: bytes, codec: str) -> bytes:
     return found
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("codec", CODECS)
 @given(ROWS, st.lists(st.integers(0, 30), max_size=5), st.integers(1, 400))
 def test_the_bytes_do_not_depend_on_the_tables_that_rows_come_in(

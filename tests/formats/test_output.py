@@ -76,6 +76,7 @@ def pieces(table: pa.Table, cuts: list[int]) -> list[pa.Table]:
     return [table.slice(a, b - a) for a, b in itertools.pairwise(edges)]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("format", "codec"), WRITTEN)
 @given(st.lists(ROW, max_size=30), st.lists(st.integers(0, 30), max_size=5), st.booleans(), st.integers(1, 400))
 def test_the_bytes_do_not_depend_on_the_tables_that_rows_come_in(
@@ -227,6 +228,7 @@ def test_tables_are_held_to_the_schema(format: OutputFormat) -> None:
         written([pa.table({"s": ["a"], "n": ["b"]})], format, schema=schema)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("format", "codec"), WRITTEN)
 def test_a_writer_that_is_dropped_writes_nothing_more(format: OutputFormat, codec: str) -> None:
     """Arrow's writers finish their files when they are collected; a sink whose upload was given up must not see it."""

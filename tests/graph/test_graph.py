@@ -183,7 +183,7 @@ def complete(summary: Summary) -> Summary:
     return summary
 
 
-@pytest.fixture(params=["memory", "local"])
+@pytest.fixture(params=["memory", pytest.param("local", marks=pytest.mark.slow)])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
     made = Bench(f"memory://staged-{next(_names)}" if request.param == "memory" else str(tmp_path / "data"))
     for number in range(MAPS):
@@ -250,7 +250,16 @@ def expected_looks(bench: Bench, parts: int) -> tuple[int, int]:
 
 
 class TestKillPoints:
-    @pytest.mark.parametrize("after", [False, True])
+    @pytest.mark.parametrize(
+        ("bench", "after"),
+        [
+            ("memory", False),
+            pytest.param("local", True, marks=pytest.mark.slow),
+            pytest.param("memory", True, marks=[pytest.mark.slow, pytest.mark.nightly]),
+            pytest.param("local", False, marks=[pytest.mark.slow, pytest.mark.nightly]),
+        ],
+        indirect=["bench"],
+    )
     def test_at_every_call(self, bench: Bench, sweep: Sweep, after: bool) -> None:
         """Of the stores, in the driver and in tasks: the next run ends with the same bytes, and runs the maps and the
         reduces that have no output, and no others."""
@@ -360,6 +369,7 @@ class TestDamaged:
         assert len(maps) == 2 * (MAPS + 1)
         bench.check()
 
+    @pytest.mark.quick(2)
     @pytest.mark.parametrize("what", DAMAGES)
     def test_damaged_between_runs(self, bench: Bench, what: str) -> None:
         """Whoever reads it finds that, driver or task; that map alone runs again, in the same run."""
@@ -853,7 +863,7 @@ class TestRivals:
         refused: list[str] = []
 
         def act() -> None:
-            with pytest.raises(ConfigError, match="another driver is at work") as caught:
+            with pytest.raises(ConfigError, match="another driver is running") as caught:
                 Bench(bench.root, Moving(bench)).write(overwrite=True)
             refused.append(str(caught.value))
 
@@ -865,7 +875,7 @@ class TestRivals:
         """The second one stops at the stage that the first is at, or helps if it is told to."""
 
         def act() -> None:
-            with pytest.raises(ConfigError, match="another driver is at work"):
+            with pytest.raises(ConfigError, match="another driver is running"):
                 Bench(bench.root, Moving(bench)).write()
             complete(bench.write(allow_concurrent=True))
 

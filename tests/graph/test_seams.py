@@ -41,7 +41,7 @@ from tests.e2e.jobs.seams import SEAMS, SMALL_BYTES, chained, rows
 from tests.support.sweeps import Mode
 
 INPUTS = 2
-EVERY = 4
+EVERY = 8
 """Of the kinds of operations of a pair, each of so many is tried; by the next pair, those that come next."""
 SIDE = "side"
 """An extra output of a job, which is made of what the seam before gives."""
@@ -282,6 +282,7 @@ def check_verified(write: Write, whole: Stored) -> None:
         assert (report.state, {one.object for one in report.findings}) == ("damaged", set(strangers)), place
 
 
+@pytest.mark.quick(12)
 @pytest.mark.parametrize(
     ("number", "names"),
     [
@@ -312,6 +313,7 @@ def test_killed_and_run_again(number: int, names: tuple[str, ...], mode: Mode) -
         check_side_deleted(write, whole, number)
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("names", PAIRS[::5], ids="-".join)
 def test_stages_that_are_kept(names: tuple[str, ...]) -> None:
     """A file of each stage deleted, and an output: a rerun that keeps stages makes those, and nothing else."""
@@ -322,6 +324,7 @@ def test_stages_that_are_kept(names: tuple[str, ...]) -> None:
     check_resumed(write, left, whole, f"without {gone}", keep_stages=True)
 
 
+@pytest.mark.slow
 def test_checkpoints_between_deduplications() -> None:
     """A pipeline of six seams, every deduplication between two checkpoints: the same."""
     write, watch, whole = undisturbed(

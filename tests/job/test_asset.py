@@ -261,6 +261,7 @@ FETCH = (
 )
 
 
+@pytest.mark.slow
 def test_processes_of_one_node_fetch_once(emulator: GcsEmulator, cache: Path) -> None:
     """One downloads, the others wait for it. Each looks which generation there is."""
     put("gs://bucket/model.bin", b"weights" * 1000)

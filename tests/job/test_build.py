@@ -97,7 +97,7 @@ def test_process_in_a_pool_is_the_same_job(folder: Path, tmp_path: Path) -> None
         assert summary.books.dropped == {"odd": 15}
     for path in (tmp_path / "here").glob("*.parquet"):
         assert path.read_bytes() == (tmp_path / "there" / path.name).read_bytes()
-    assert Doubled().spec().fingerprint == Pooled().spec().fingerprint
+    assert Doubled().spec().record.fingerprint == Pooled().spec().record.fingerprint
 
 
 def test_steps_around_process(folder: Path, tmp_path: Path) -> None:
@@ -154,8 +154,8 @@ def test_what_asks_for_a_gpu_gets_a_pool() -> None:
         spec = job.spec()
         (pool,) = spec.operator.pools
         assert (pool.resources, pool.min_size, pool.max_size) == (held, 1, None)
-        assert spec.resources == Resources()
-    assert Doubled(num_cpus=3).spec().resources == Resources(3.0)
+        assert spec.tasks.resources == Resources()
+    assert Doubled(num_cpus=3).spec().tasks.resources == Resources(3.0)
     assert Doubled().spec().operator.pools == ()
 
 

@@ -140,6 +140,7 @@ def test_the_budget_of_bad_rows_holds_before_the_exchange(folder: Path, tmp_path
     assert output_rows(tmp_path / "out") == EVEN
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("after", [False, True])
 def test_killed_at_any_call_and_run_again(sweep: Sweep, after: bool) -> None:
     """The same outputs, books and rows set aside, each once: wherever the first run ended."""
@@ -334,18 +335,19 @@ def test_what_a_job_says_of_its_tasks_holds_in_every_stage(folder: Path, tmp_pat
     assert spec.from_inputs is not None
     last = spec.from_inputs(job.options(input=folder, output=tmp_path / "out", backend="inline"))
     [before] = last.before
-    for stage in (before.spec, last):
-        assert (stage.max_bad_rows, stage.task_timeout_s, stage.max_tasks, stage.quarantine_errors) == (
+    for stage in (before.stage, last):
+        tasks = stage.tasks
+        assert (tasks.max_bad_rows, tasks.task_timeout_s, tasks.max_tasks, tasks.quarantine_errors) == (
             "3",
             5.0,
             2,
             True,
         )
-        assert (stage.code_digest, stage.parameters) == (spec.code_digest, {"least": 10})
-        assert (stage.resources.num_cpus, stage.resources.memory) == (2.0, 123)
-    assert last.fingerprint == spec.fingerprint
-    assert before.spec.identity["version"] == "1"
-    assert before.spec.fingerprint != spec.fingerprint
+        assert (stage.record.code_digest, stage.record.parameters) == (spec.record.code_digest, {"least": 10})
+        assert (tasks.resources.num_cpus, tasks.resources.memory) == (2.0, 123)
+    assert last.record.fingerprint == spec.record.fingerprint
+    assert before.stage.record.identity["version"] == "1"
+    assert before.stage.record.fingerprint != spec.record.fingerprint
 
 
 def test_two_exchanges_alike_are_two_stages(folder: Path, tmp_path: Path) -> None:
@@ -423,6 +425,7 @@ class Shaped(Job):
         raise AssertionError(self.what)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("what", ["top", "some", "zip", "twice", "parts"])
 def test_what_is_written_as_an_exchange(folder: Path, tmp_path: Path, what: str) -> None:
     """The same rows as plain Python has; and the same bytes where they are made again."""

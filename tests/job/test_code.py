@@ -301,7 +301,7 @@ class TestClassesMadeInFunctions:
             make(object())().spec()
         made = make(object())
         made.version = "1"
-        assert made().spec().code_digest
+        assert made().spec().record.code_digest
 
 
 class TestWithoutAFile:
@@ -351,4 +351,4 @@ class Mine(Job):
         exec(compile(self.SOURCE, "<cell 1>", "exec"), space)
         first = space["Mine"]().spec()
         exec(compile(self.SOURCE.replace("LIMIT = 10", "LIMIT = 11"), "<cell 2>", "exec"), space)
-        assert space["Mine"]().spec().fingerprint != first.fingerprint
+        assert space["Mine"]().spec().record.fingerprint != first.record.fingerprint

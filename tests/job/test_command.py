@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -26,7 +28,7 @@ from curate.job.params import param
 from curate.job.shapes import TextJob
 from curate.ledger.summary import Summary
 from curate.runtime.protocol import Resources
-from curate.stage.spec import StageSpec
+from curate.stage.stage import Stage
 from tests.job.inline import everything, numbered, outputs, write_jsonl
 from tests.support.fakes import NEVER_S
 
@@ -65,11 +67,11 @@ class Options(TextJob):
 
 
 @pytest.fixture
-def given(monkeypatch: pytest.MonkeyPatch) -> list[tuple[StageSpec, RunOptions]]:
+def given(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Stage, RunOptions]]:
     """What the driver is handed, instead of being run."""
-    seen: list[tuple[StageSpec, RunOptions]] = []
+    seen: list[tuple[Stage, RunOptions]] = []
 
-    def run(spec: StageSpec, options: RunOptions) -> Any:
+    def run(spec: Stage, options: RunOptions) -> Any:
         seen.append((spec, options))
         raise KeyboardInterrupt
 
@@ -122,21 +124,21 @@ class TestParameters:
         ],
     )
     def test_each_becomes_a_typed_option(
-        self, run: Run, given: list[tuple[StageSpec, RunOptions]], arguments: list[str], name: str, value: Any
+        self, run: Run, given: list[tuple[Stage, RunOptions]], arguments: list[str], name: str, value: Any
     ) -> None:
         run(*arguments)
-        assert given[0][0].parameters[name] == value
-        assert type(given[0][0].parameters[name]) is type(value)
+        assert given[0][0].record.parameters[name] == value
+        assert type(given[0][0].record.parameters[name]) is type(value)
 
     def test_assets_are_uris_which_may_hold_commas(
-        self, run: Run, given: list[tuple[StageSpec, RunOptions]], tmp_path: Path
+        self, run: Run, given: list[tuple[Stage, RunOptions]], tmp_path: Path
     ) -> None:
         for name in ("a,b.txt", "c.txt"):
             (tmp_path / name).write_bytes(b"x")
         run(
             "--lists", str(tmp_path / "a,b.txt"), "--lists", str(tmp_path / "c.txt"), "--model", str(tmp_path / "c.txt")
         )
-        parameters = given[0][0].parameters
+        parameters = given[0][0].record.parameters
         assert [one["uri"] for one in parameters["lists"]] == [f"{tmp_path}/a,b.txt", f"{tmp_path}/c.txt"]
         assert parameters["model"]["uri"] == f"{tmp_path}/c.txt"
 
@@ -229,16 +231,16 @@ class TestRunOptions:
         ],
     )
     def test_each_reaches_the_driver(
-        self, run: Run, given: list[tuple[StageSpec, RunOptions]], arguments: list[str], field: str, value: Any
+        self, run: Run, given: list[tuple[Stage, RunOptions]], arguments: list[str], field: str, value: Any
     ) -> None:
         run(*arguments)
         assert getattr(given[0][1], field) == value
 
-    def test_inputs_can_be_repeated(self, run: Run, given: list[tuple[StageSpec, RunOptions]], tmp_path: Path) -> None:
+    def test_inputs_can_be_repeated(self, run: Run, given: list[tuple[Stage, RunOptions]], tmp_path: Path) -> None:
         run("-i", "other/*.jsonl", "--input", "~/more")
         assert given[0][1].inputs == (str(tmp_path / "in"), "other/*.jsonl", str(Path("~/more").expanduser()))
 
-    def test_settings_reach_the_driver(self, run: Run, given: list[tuple[StageSpec, RunOptions]]) -> None:
+    def test_settings_reach_the_driver(self, run: Run, given: list[tuple[Stage, RunOptions]]) -> None:
         run(
             *[
                 "--batch-size",
@@ -256,10 +258,10 @@ class TestRunOptions:
             ]
         )
         spec = given[0][0]
-        assert (spec.batch_rows, spec.shard_bytes, spec.max_tasks) == (7, 64 * 2**20, 3)
+        assert (spec.tasks.batch_rows, spec.tasks.shard_bytes, spec.tasks.max_tasks) == (7, 64 * 2**20, 3)
         (pool,) = spec.operator.pools
         assert (pool.resources.num_cpus, pool.resources.num_gpus, pool.resources.memory) == (0.5, 1.0, 2 * 2**30)
-        assert spec.resources == Resources()
+        assert spec.tasks.resources == Resources()
 
     def test_a_setting_that_the_job_computes_has_no_option(self, run: Run) -> None:
         class Computed(Job):
@@ -272,7 +274,7 @@ class TestRunOptions:
 
         assert "No such option '--batch-size'" in run("--batch-size", "3", cls=Computed).stderr
 
-    def test_yes_answers_the_question_of_overwrite(self, run: Run, given: list[tuple[StageSpec, RunOptions]]) -> None:
+    def test_yes_answers_the_question_of_overwrite(self, run: Run, given: list[tuple[Stage, RunOptions]]) -> None:
         run("--overwrite", "--yes")
         run("--overwrite")
         assert given[0][1].confirm("sure?")
@@ -422,10 +424,10 @@ class TestExitCodes:
         (source / "broken.jsonl.gz").write_bytes(b"no gzip")
         result = run()
         assert result.exit_code == 1
-        assert "4 of 5 done, 1 failed" in result.stdout
-        assert "1 x CorruptInput" in result.stdout
-        assert "(such as broken)" in result.stdout
-        assert "see: curate status" in result.stdout
+        assert "4 of 5 done, 1 failed" in result.stderr
+        assert "1 x CorruptInput" in result.stderr
+        assert "(for example broken)" in result.stderr
+        assert "see: curate status" in result.stderr
 
     @pytest.mark.parametrize(
         ("most", "code", "done"), [("0", 3, 0), ("1", 3, 0), ("2", 1, 4), ("40%", 1, 4), ("30%", 3, 0)]
@@ -440,7 +442,7 @@ class TestExitCodes:
         assert found["state"] == {1: "failed", 3: "aborted"}[code]
         assert found["shards"]["done"] == done
 
-    def test_130_if_interrupted_before_anything_ran(self, run: Run, given: list[tuple[StageSpec, RunOptions]]) -> None:
+    def test_130_if_interrupted_before_anything_ran(self, run: Run, given: list[tuple[Stage, RunOptions]]) -> None:
         result = run("--json")
         assert given
         assert (result.exit_code, result.stdout) == (130, "")
@@ -518,6 +520,19 @@ class TestScope:
         assert sorted(outputs(tmp_path / "out")) == [f"{name}.parquet" for name in "abcd"]
         assert {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in before} == before
 
+    def test_the_summary_says_what_restricted_the_run(self, run: Run, source: Path) -> None:
+        """And how many shards are left: a run without it does them. Nothing of it is said of a job that is done."""
+        del source
+        assert (
+            "pending  2 other shards of this job: this run was restricted by --limit 2; run it"
+            in run("--limit", "2").stderr
+        )
+        found = json.loads(run("--limit", "1", "--sample", "50%", "--json").stdout)
+        assert found["pending"] == {"shards": found["pending"]["shards"], "restricted_by": "--limit 1 --sample 50%"}
+        assert 1 <= found["pending"]["shards"] <= 2
+        assert "pending" not in run().stderr
+        assert "pending" not in json.loads(run("--limit", "1", "--json").stdout)
+
     def test_sample_takes_the_same_ones_each_time_and_at_least_one(self, run: Run, tmp_path: Path) -> None:
         for k in range(40):
             write_jsonl(tmp_path / "in" / f"{k:02d}.jsonl", numbered(k, k + 1))
@@ -535,6 +550,7 @@ class TestScope:
 
 
 SCRIPT = """
+import atexit
 import os
 import subprocess
 import sys
@@ -554,8 +570,15 @@ class Prints(Job):
 
 
 if __name__ == "__main__":
+    atexit.register(print, "at the end")
     Prints.main()
 """
+
+
+def without_children(script: str) -> str:
+    """Returns a job that prints, and starts no process that does: that one is told of a closed pipe."""
+    lines = [line for line in script.splitlines() if "os.write" not in line and "subprocess.run" not in line]
+    return "\n".join(lines)
 
 
 @pytest.fixture
@@ -571,16 +594,59 @@ def script(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 class TestAsAProcess:
+    @pytest.mark.slow
     def test_standard_output_holds_the_object_alone(
         self, script: Callable[..., subprocess.CompletedProcess[str]], source: Path
     ) -> None:
-        """Not what `process` prints, writes past Python, or has a child write."""
+        """Not what `process` prints, writes past Python, or has a child write; nor what is printed when all is done."""
         del source
         done = script("--json")
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["state"] == "complete"
-        for text in ("printed", "written", "from a child"):
+        for text in ("printed", "written", "from a child", "at the end"):
             assert text in done.stderr
+
+    def test_the_summary_is_on_standard_error(
+        self, script: Callable[..., subprocess.CompletedProcess[str]], source: Path
+    ) -> None:
+        """So what the job prints can be piped on."""
+        del source
+        done = script()
+        assert "prints: complete in" in done.stderr
+        assert sorted(set(done.stdout.splitlines())) == ["at the end", "from a child", "printed", "written"]
+
+    @pytest.mark.parametrize("unbuffered", ["", "1"])
+    def test_a_pipe_that_is_closed_ends_no_run(self, tmp_path: Path, source: Path, unbuffered: str) -> None:
+        """`| head`, of both streams: all shards are done, and the exit code says so."""
+        del source
+        (tmp_path / "prints.py").write_text(without_children(SCRIPT))
+        reader, writer = os.pipe()
+        os.close(reader)
+        command = [sys.executable, "prints.py", "--backend", "inline", "-i", "in", "-o", "out"]
+        environ = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered}
+        done = subprocess.run(command, cwd=tmp_path, env=environ, stdout=writer, stderr=writer, check=False)
+        os.close(writer)
+        assert done.returncode == 0
+        assert sorted(outputs(tmp_path / "out")) == [f"{name}.parquet" for name in "abcd"]
+
+    def test_a_terminal_that_is_closed_ends_no_run(self, tmp_path: Path, source: Path) -> None:
+        """Neither by SIGHUP, nor by writes to what is no terminal any more."""
+        del source
+        waits = without_children(SCRIPT).replace(
+            'print("printed")', "open('begun', 'w').close()\n        sys.stdin.read()\n        print('printed')"
+        )
+        (tmp_path / "prints.py").write_text(f"import sys\n{waits}")
+        command = [sys.executable, "prints.py", "--backend", "inline", "-i", "in", "-o", "out"]
+        child, terminal = pty.fork()
+        if not child:
+            os.chdir(tmp_path)
+            os.execve(sys.executable, command, os.environ | {"PYTHONPATH": str(ROOT)})
+        while not (tmp_path / "begun").exists():
+            assert os.waitpid(child, os.WNOHANG) == (0, 0)
+            time.sleep(0.02)
+        os.close(terminal)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert sorted(outputs(tmp_path / "out")) == [f"{name}.parquet" for name in "abcd"]
 
     def test_an_interrupt_during_preparation_ends_without_a_traceback(self, tmp_path: Path, source: Path) -> None:
         """Wherever it hits: here, while the inputs are listed."""

@@ -71,17 +71,25 @@ class TestIdentity:
     @pytest.mark.parametrize(
         ("source_code", "given", "difference"),
         [
-            (SOURCE, {"factor": 3}, "  parameters.factor: there 2, here 3\n"),
-            (SOURCE, {"batch_size": 5}, "  batch_size: there 4096, here 5\n"),
-            (SOURCE.replace('"1"', '"2"'), {}, "  version: there '1', here '2'\n"),
-            (SOURCE.replace('("id", "n")', '("id",)'), {}, "  columns: there ['id', 'n'], here ['id']\n"),
-            (SOURCE.replace("factor: int", "times: int"), {}, "  parameters.times: there nothing, here 2\n"),
+            (SOURCE, {"factor": 3}, "  parameters.factor: made with 2, you asked for 3\n"),
+            (SOURCE, {"batch_size": 5}, "  batch_size: made with 4096, you asked for 5\n"),
+            (SOURCE.replace('"1"', '"2"'), {}, "  version: made with '1', you asked for '2'\n"),
+            (SOURCE.replace('("id", "n")', '("id",)'), {}, "  columns: made with ['id', 'n'], you asked for ['id']\n"),
+            (
+                SOURCE.replace("factor: int", "times: int"),
+                {},
+                "  parameters.times: made with nothing, you asked for 2\n",
+            ),
             (
                 SOURCE.replace("factor: int = 2", "factor: int = 2\n    more: int | None = None"),
                 {},
-                "  parameters.more: there nothing, here None\n",
+                "  parameters.more: made with nothing, you asked for None\n",
             ),
-            (SOURCE.replace('("id", "n")', '("n", "id")'), {}, "  columns: there ['id', 'n'], here ['n', 'id']\n"),
+            (
+                SOURCE.replace('("id", "n")', '("n", "id")'),
+                {},
+                "  columns: made with ['id', 'n'], you asked for ['n', 'id']\n",
+            ),
         ],
     )
     @pytest.mark.parametrize("limit", [None, 1])
@@ -105,9 +113,9 @@ class TestIdentity:
     def test_without_a_version_the_code_is_the_identity(self, make: Make, source: Path, out: Path) -> None:
         run_job(make(WITHOUT_VERSION), source, out)
         assert run_job(make(WITHOUT_VERSION), source, out).skipped == 3
-        with refusing("version: there 'code ") as caught:
+        with refusing("version: made with 'code ") as caught:
             run_job(make(WITHOUT_VERSION.replace('"rows"', '"seen"')), source, out)
-        assert "', here 'code " in str(caught.value)
+        assert "', you asked for 'code " in str(caught.value)
 
 
 class TestCodeUnderTheSameVersion:
@@ -116,8 +124,8 @@ class TestCodeUnderTheSameVersion:
         before = everything(out)
         with refusing("Go on with --accept-code-change, or raise `version` and start over with --overwrite") as caught:
             run_job(make(CHANGED), source, out)
-        there, here = job_json(out)["code_digest"], make(CHANGED).spec().code_digest
-        assert f"the code of 'mine' changed (digest {there} there, {here} here)" in str(caught.value)
+        there, here = job_json(out)["code_digest"], make(CHANGED).spec().record.code_digest
+        assert f"the code of 'mine' changed (digest {there} before, {here} now)" in str(caught.value)
         assert everything(out) == before
 
     def test_accepted_once_it_is_not_asked_again(self, make: Make, source: Path, out: Path) -> None:

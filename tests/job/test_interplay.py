@@ -286,6 +286,7 @@ CHANGES = st.tuples(st.sampled_from(["break", "mend", "write", "write", "delete"
 STEPS = st.lists(st.one_of(RUNS, CHANGES, CHANGES), min_size=3, max_size=14)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(STEPS)
 def test_whatever_was_run_before_the_end_is_that_of_one_run(

@@ -116,7 +116,7 @@ def test_there_and_back(script: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     assert (again.word, again.kind, again.flag, again.nothing, again.key) == ("b", "y", True, None, "hush")
     assert isinstance(again.model, Asset)
     assert (again.batch_size, again.max_bad_rows) == (7, "1%")
-    assert again.spec().fingerprint == job.spec().fingerprint
+    assert again.spec().record.fingerprint == job.spec().record.fingerprint
 
 
 def test_what_was_set_after_the_job_was_made_counts() -> None:
@@ -135,9 +135,10 @@ def test_a_job_of_a_module_is_that_modules() -> None:
     assert type(locate(found, script=found["script"])) is Here
 
 
+@pytest.mark.slow
 def test_the_program_itself_and_its_file_are_one_job(script: Path) -> None:
     """A job without a version, whose code is its identity, is the same as `__main__` and imported under its name."""
-    run = "print(json.dumps(Mine().spec().origin)); print(Mine().spec().fingerprint)"
+    run = "print(json.dumps(Mine().spec().record.origin)); print(Mine().spec().record.fingerprint)"
     text = script.read_text().replace("    Mine.main()", f"    import json\n    {run}")
     script.write_text(text)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
@@ -145,7 +146,7 @@ def test_the_program_itself_and_its_file_are_one_job(script: Path) -> None:
     found = json.loads(recorded)
     assert (found["script"], found["module"], found["class"]) == (str(script), "", "Mine")
     job = locate(found)
-    assert job.spec().fingerprint == fingerprint
+    assert job.spec().record.fingerprint == fingerprint
     assert type(job).__module__ == "a-job"
 
 
@@ -257,11 +258,12 @@ def test_a_class_made_in_a_function_is_refused() -> None:
         locate(job_origin(Local()))
 
 
+@pytest.mark.slow
 def test_a_class_without_a_file_is_refused() -> None:
     """A notebook, or a program from standard input."""
     program = (
         "import json\nfrom curate import Job\nclass Mine(Job):\n  version = '1'\n  def process(self, batch): pass\n"
-        "print(json.dumps(Mine().spec().origin))"
+        "print(json.dumps(Mine().spec().record.origin))"
     )
     done = subprocess.run([sys.executable], input=program, capture_output=True, text=True, check=True)
     recorded = json.loads(done.stdout)

@@ -47,7 +47,7 @@ class Needy(Job):
 
 
 def identity(job: Job) -> dict[str, Any]:
-    found: dict[str, Any] = dict(job.spec().identity["parameters"])
+    found: dict[str, Any] = dict(job.spec().record.identity["parameters"])
     return found
 
 
@@ -124,20 +124,20 @@ class TestGiven:
 
 class TestIdentity:
     def test_identity_parameters_change_the_fingerprint_and_the_others_do_not(self) -> None:
-        base = Everything().spec().fingerprint
-        assert Everything(ratio=0.6).spec().fingerprint != base
-        assert Everything(names=["a"]).spec().fingerprint != base
-        assert Everything(hint="x").spec().fingerprint == base
+        base = Everything().spec().record.fingerprint
+        assert Everything(ratio=0.6).spec().record.fingerprint != base
+        assert Everything(names=["a"]).spec().record.fingerprint != base
+        assert Everything(hint="x").spec().record.fingerprint == base
 
     def test_all_parameters_are_recorded(self) -> None:
-        assert Everything(hint="x").spec().parameters["hint"] == "x"
+        assert Everything(hint="x").spec().record.parameters["hint"] == "x"
         assert "hint" not in identity(Everything(hint="x"))
 
     def test_an_attribute_set_later_counts_as_if_it_had_been_given(self) -> None:
         """What `process` sees and what the ledger says must be the same."""
         job = Everything()
         job.ratio = 1
-        assert job.spec().fingerprint == Everything(ratio=1.0).spec().fingerprint
+        assert job.spec().record.fingerprint == Everything(ratio=1.0).spec().record.fingerprint
         job.ratio = "much"  # type: ignore[assignment]
         with refusing("Everything.ratio is 'much'"):
             job.spec()
@@ -146,29 +146,29 @@ class TestIdentity:
         "setting", [{"batch_size": 9}, {"shard_bytes": 9}, {"format": "jsonl"}, {"codec": "snappy"}]
     )
     def test_settings_that_decide_bytes_are_identity(self, setting: dict[str, Any]) -> None:
-        assert Everything(**setting).spec().fingerprint != Everything().spec().fingerprint
+        assert Everything(**setting).spec().record.fingerprint != Everything().spec().record.fingerprint
 
     @pytest.mark.parametrize(
         "setting", [{"num_cpus": 2}, {"num_gpus": 1}, {"memory": 2**30}, {"max_tasks": 3}, {"max_bad_rows": "5%"}]
     )
     def test_settings_that_do_not_are_not(self, setting: dict[str, Any]) -> None:
-        assert Everything(**setting).spec().fingerprint == Everything().spec().fingerprint
+        assert Everything(**setting).spec().record.fingerprint == Everything().spec().record.fingerprint
 
     @given(st.lists(st.floats(allow_nan=False), min_size=2, max_size=2, unique=True))
     def test_no_two_floats_are_taken_for_one(self, values: list[float]) -> None:
         """Infinities, which JSON does not have, included."""
-        first, second = (Everything(ratio=value).spec().fingerprint for value in values)
+        first, second = (Everything(ratio=value).spec().record.fingerprint for value in values)
         assert first != second
 
     @given(st.lists(st.integers(), min_size=2, max_size=2, unique=True))
     def test_no_two_whole_numbers_are_taken_for_one(self, values: list[int]) -> None:
         """However large: JSON stops at 64 bits."""
-        first, second = (Everything(size=value).spec().fingerprint for value in values)
+        first, second = (Everything(size=value).spec().record.fingerprint for value in values)
         assert first != second
 
     def test_zero_and_minus_zero_are_two_values(self) -> None:
         """They compare equal and do not give the same results everywhere."""
-        assert Everything(ratio=-0.0).spec().fingerprint != Everything(ratio=0.0).spec().fingerprint
+        assert Everything(ratio=-0.0).spec().record.fingerprint != Everything(ratio=0.0).spec().record.fingerprint
 
 
 class WithModel(Job):
@@ -187,10 +187,10 @@ class TestAssetParameters:
         model = tmp_path / "model.bin"
         model.write_bytes(b"one")
         first = WithModel(model=str(model)).spec()
-        assert WithModel(model=model).spec().fingerprint == first.fingerprint
-        assert first.identity["parameters"]["model"]["uri"] == str(model)
+        assert WithModel(model=model).spec().record.fingerprint == first.record.fingerprint
+        assert first.record.identity["parameters"]["model"]["uri"] == str(model)
         model.write_bytes(b"another")
-        assert WithModel(model=str(model)).spec().fingerprint != first.fingerprint
+        assert WithModel(model=str(model)).spec().record.fingerprint != first.record.fingerprint
 
     def test_lists_of_assets(self, tmp_path: Path) -> None:
         for name in "ab":

@@ -159,6 +159,7 @@ def logged(logs: list[Any]) -> list[str]:
     return [entry["event"] for entry in logs if "service" in entry["event"]]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("how", UNITS)
 @given(busy=st.lists(st.sampled_from([0, 0, 0, 1, 2, 5]), min_size=2 * ROWS, max_size=2 * ROWS))
 @settings(
@@ -235,6 +236,7 @@ def test_a_long_wait_before_anything_is_done_hands_the_shard_back(how: str, serv
     assert logged(logs) == [f"{said} (1 of 20)", f"{said} (2 of 20)", f"{said} (3 of 20)"]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("how", UNITS)
 def test_only_tries_in_a_row_count_in_which_nothing_was_done(how: str, service: Service, tmp_path: Path) -> None:
     """As many as are allowed, for one call after the other: the shard is done. One more, and it is given up, whether
@@ -289,6 +291,7 @@ def logging_call(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
+@pytest.mark.slow
 def test_rows_in_a_process_of_their_own_are_called_once(tmp_path: Path) -> None:
     """`map(isolate=True)`: those before the one that was refused are done, those behind it were not begun."""
     import curate

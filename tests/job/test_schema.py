@@ -224,5 +224,5 @@ class TestDeclared:
 
         source = three_inputs(tmp_path / "in")
         run_job(Declared(), source, tmp_path / "out")
-        with refusing("output_schema: there 'id: string', here 'id: large_string'"):
+        with refusing("output_schema: made with 'id: string', you asked for 'id: large_string'"):
             run_job(Again(), source, tmp_path / "out")

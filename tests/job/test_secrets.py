@@ -166,11 +166,11 @@ def test_reasons_counters_and_rows_set_aside_do_not_show_it(tmp_path: Path) -> N
 
 def test_another_value_is_the_same_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys are rotated while jobs run."""
-    before = Calling(key="SERVICE_KEY").spec().fingerprint
+    before = Calling(key="SERVICE_KEY").spec().record.fingerprint
     monkeypatch.setenv("SERVICE_KEY", "another one")
     monkeypatch.setenv("OTHER_KEY", "a third one")
-    assert Calling(key="SERVICE_KEY").spec().fingerprint == before
-    assert Calling(key="OTHER_KEY").spec().fingerprint == before
+    assert Calling(key="SERVICE_KEY").spec().record.fingerprint == before
+    assert Calling(key="OTHER_KEY").spec().record.fingerprint == before
 
 
 @pytest.mark.parametrize("value", [None, ""])

@@ -24,6 +24,7 @@ def classifier(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return FastTextClassifier(str(write_fasttext_model(path, LABELS, VOTES)))
 
 
+@pytest.mark.quick(1)
 def test_every_text_gets_a_score_between_0_and_1(classifier: Classifier) -> None:
     """No text is refused, and fastText's probabilities of more than 1 are cut."""
     scores = classifier.score(TEXTS)

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,6 +47,7 @@ def run(folder: Path, *options: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_only_good_and_unique_texts_come_out(tmp_path: Path) -> None:
     """Of pages, exact and near copies, pages of another language and texts that are none: the pages come out, once
     each, in shards of as many rows, in another order; what was dropped is told where it was.

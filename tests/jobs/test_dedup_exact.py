@@ -70,6 +70,7 @@ def deduplicated(script: str, folder: Path, *options: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_the_script_itself_finds_all_exact_copies(tmp_path: Path) -> None:
     """Of 2,000 texts all exact copies go, and nothing else; files are named as in the input; a rerun does nothing."""
     texts = [text for shard in corpus(2_000, 7, seed=5, words=100).shards for text in shard["text"].to_pylist()]

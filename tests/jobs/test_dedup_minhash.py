@@ -43,6 +43,7 @@ def test_what_makes_no_sense_is_refused() -> None:
         run_local(DedupMinhash(threshold=1.5), ROWS)
 
 
+@pytest.mark.slow
 def test_the_script_itself_finds_what_was_made_a_copy(tmp_path: Path) -> None:
     """Of 20 % exact and 10 % near copies at least 99 % go, and at least 99 % of what goes is a copy."""
     summary = deduplicated("dedup_minhash.py", tmp_path, "--backend", "inline")

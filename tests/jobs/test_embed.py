@@ -152,7 +152,7 @@ def test_where_the_model_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embed, "gpus_here", lambda: 1)
     assert held(Embed()) == Resources(0.0, 1.0)
     assert held(Embed(gpus=0.0)) == Resources(1.0, 0.0)
-    assert Embed(gpus=2.0).spec().fingerprint == plain.spec().fingerprint
+    assert Embed(gpus=2.0).spec().record.fingerprint == plain.spec().record.fingerprint
 
 
 @needs_model

@@ -173,6 +173,7 @@ def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
         LanguageModel()
 
 
+@pytest.mark.slow
 def test_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is connected to, and what could download is not loaded."""
 

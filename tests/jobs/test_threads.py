@@ -217,6 +217,7 @@ def check_corpus(folder: Path) -> None:
         assert row["subreddit"] == rows[0]["subreddit"]
 
 
+@pytest.mark.slow
 def test_a_corpus_by_the_script_itself(tmp_path: Path) -> None:
     """Every comment that can be read is in its thread, once, by time; threads come in order; a rerun does nothing."""
     summary = run_corpus(tmp_path, "--backend", "inline")

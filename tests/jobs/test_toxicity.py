@@ -104,7 +104,7 @@ def test_a_score_that_is_stored_as_the_threshold_reaches_it(tmp_path: Path, thre
 
 def test_another_threshold_is_another_job(source: Path, tmp_path: Path) -> None:
     run_job(Toxicity(), source, tmp_path / "out")
-    with refusing("parameters.threshold: there 0.5, here 0.7"):
+    with refusing("parameters.threshold: made with 0.5, you asked for 0.7"):
         run_job(Toxicity(threshold=0.7), source, tmp_path / "out")
 
 

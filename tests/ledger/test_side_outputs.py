@@ -242,7 +242,7 @@ class TestIdentity:
     def test_another_output_is_another_job(self, source: Path, tmp_path: Path) -> None:
         """What is finished without it is not finished with it."""
         complete(run_job(Single(), source, tmp_path / "out"))
-        with refusing("sides: there nothing, here {'odd': None}"):
+        with refusing("sides: made with nothing, you asked for {'odd': None}"):
             run_job(Named(), source, tmp_path / "out")
 
     def test_schemas_that_are_declared_are_part_of_it(self) -> None:
@@ -250,11 +250,11 @@ class TestIdentity:
             name = "halves"
             sides = {"odd": pa.schema([("n", pa.int64())])}  # noqa: RUF012
 
-        assert Declared().spec().fingerprint != Named().spec().fingerprint
-        assert Declared().spec().identity["sides"] == {"odd": "n: int64"}
+        assert Declared().spec().record.fingerprint != Named().spec().record.fingerprint
+        assert Declared().spec().record.identity["sides"] == {"odd": "n: int64"}
 
     def test_without_any_it_is_as_ever(self) -> None:
-        assert "sides" not in Single().spec().identity
+        assert "sides" not in Single().spec().record.identity
 
 
 class Named(Halves):
@@ -334,7 +334,7 @@ class TestResuming:
         (tmp_path / "out/s1.parquet").unlink()
         side = tmp_path / "out/_side/odd/s1.parquet"
         replacing = Replacing(side)
-        replacing.around(made.spec.operator)
+        replacing.around(made.stage.operator)
         (source / "s1.jsonl").write_text('{"n": 7}\n{"n": 8}\n')
         [record] = made.run(piece(now(shard), attempt=1))
         assert record.failure is None
@@ -654,7 +654,7 @@ class TestWhatBuildMayGive:
 
     def test_main_alone_is_no_extra_output(self, source: Path, tmp_path: Path) -> None:
         alone = built(lambda ds: {"main": ds.filter(pc.field("n") > 3)})
-        assert alone.spec().sides == {}
+        assert alone.spec().record.sides == {}
         complete(run_job(alone, source, tmp_path / "out"))
         assert numbers(tmp_path / "out") == ALL[4:]
 

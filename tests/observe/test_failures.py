@@ -214,5 +214,5 @@ class TestOneShard:
 
     def test_no_job(self, root: str) -> None:
         """There is nothing to read."""
-        with pytest.raises(NoJobError, match="holds no job"):
+        with pytest.raises(NoJobError, match="no curate job"):
             read_failures(root)

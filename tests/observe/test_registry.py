@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import structlog
 
+import curate
 from curate.errors import ConfigError
 from curate.observe.registry import home, list_jobs, register
 from curate.storage.open import open_store
@@ -39,6 +40,14 @@ def test_jobs_are_known_newest_first() -> None:
         {"output": "gs://b/c", "job": "job-c", "started": 102.0},
         {"output": "gs://b/b", "job": "job-b", "started": 101.0},
     ]
+
+
+@pytest.mark.usefixtures("root")
+def test_what_is_written_for_a_consumer_is_no_job() -> None:
+    """Exchanges of a dataset that is read and not written: they lie in scratch, and are gone when it is read."""
+    rows = curate.range(20).random_shuffle(seed=1).take(3)
+    assert len(rows) == 3
+    assert list_jobs() == []
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b"{}", b'{"output": "x", "job": "y", "started": "soon"}'])

@@ -28,7 +28,7 @@ def test_nothing_that_a_job_says_can_act_on_the_terminal() -> None:
     assert [line.strip() for line in lines if SHOWN in line] == [
         f"1 dropped: {SHOWN}",
         f"counter  {SHOWN} = 1",
-        f"failed   1 x {SHOWN} (such as a/b)",
+        f"failed   1 x {SHOWN} (for example a/b)",
     ]
 
 

@@ -338,6 +338,7 @@ def test_what_somebody_else_wrote_is_found(out: Path, kind: str) -> None:
 # Records
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize(
     ("change", "expected"),
     [

@@ -206,6 +206,7 @@ def test_no_process_before_the_first_row_and_one_for_all() -> None:
     confined.close()
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_from_outside_costs_the_row_at_work(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
 
@@ -224,6 +225,7 @@ def test_a_process_that_is_killed_from_outside_costs_the_row_at_work(tmp_path: P
     patient.close()
 
 
+@pytest.mark.slow
 def test_a_keeper_that_is_killed_is_replaced() -> None:
     """It runs no row, so it costs none; of the row at work then, how its process ended is not known."""
     confined = Sandboxed(act)
@@ -395,6 +397,7 @@ def test_who_leaves_early_gets_none_of_those_results_later(shared: Sandboxed) ->
         next(left)
 
 
+@pytest.mark.slow
 def test_what_is_printed_there_is_printed_here(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -442,6 +445,7 @@ def leave_nothing_behind() -> None:
     assert sorted(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
 
+@pytest.mark.slow
 def test_nothing_is_left_behind() -> None:
     """Neither processes nor open files, seen in a process in which nobody else opens any."""
     program = "from tests.pipeline.test_sandbox import leave_nothing_behind as check; check()"
@@ -449,6 +453,7 @@ def test_nothing_is_left_behind() -> None:
     assert ran.returncode == 0, ran.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["returns", "is killed", "is killed at work"])
 def test_nothing_outlives_the_worker(how: str, tmp_path: Path) -> None:
     """However it ends, and even with a row that hangs where no signal handler of Python runs."""

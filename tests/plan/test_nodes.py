@@ -19,7 +19,7 @@ from curate.dataset.dataset import Dataset
 from curate.dataset.execute import blocks
 from curate.errors import ConfigError, SchemaMismatch
 from curate.plan.nodes import Checkpoint, Limit, Scan, name_of, transform, walk
-from curate.plan.physical import Tasks, lower
+from curate.plan.physical import End, StagePlan, lower
 from curate.runtime.inline import InlineBackend
 from curate.runtime.protocol import Program
 from curate.sources import files
@@ -152,9 +152,9 @@ class TestPushed:
     def test_neighbours_are_one_task(self) -> None:
         """A union of chains, and an operator behind it, are one set of tasks."""
         found = curate.range(3).union(curate.range(2)).map(same)
-        physical = lower(found._plan)
-        assert isinstance(physical, Tasks)
-        assert [len(one.operators) for one in physical.fusions] == [1, 1]
+        physical = lower(found._plan, End.BLOCKS)
+        assert isinstance(physical, StagePlan)
+        assert [len(one.operators) for one in physical.scans] == [1, 1]
 
 
 class TestRefused:
@@ -273,7 +273,7 @@ class TestConsuming:
     def test_blocks_are_of_a_size(self) -> None:
         """The same rows each time."""
         found = curate.range(100_000).using(block_bytes=200_000)
-        sizes = [len(block) for block in blocks(lower(found._plan), found._how)]
+        sizes = [len(block) for block in blocks(lower(found._plan, End.BLOCKS), found._how)]
         assert sizes == [32_768, 32_768, 32_768, 1_696]
 
     def test_large_rows_are_blocks_of_their_own(self) -> None:

@@ -257,6 +257,7 @@ SHAPES: dict[str, tuple[Callable[[Path], Dataset], list[Row]]] = {
 }
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_what_is_written_is_what_is_consumed(shape: str, folder: Path, tmp_path: Path) -> None:
     """Which is what plain Python makes of it; what is lost is made again to the same bytes, and nothing else is."""
@@ -276,6 +277,7 @@ def test_what_is_written_is_what_is_consumed(shape: str, folder: Path, tmp_path:
     assert (again.state, {path.name: path.read_bytes() for path in out.glob("*.parquet")}) == ("complete", before)
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_what_an_exchange_reads_is_what_is_consumed(shape: str, folder: Path, tmp_path: Path) -> None:
     """The third way that rows can go, into run files; they come out as they went in."""
@@ -341,6 +343,7 @@ def test_the_first_of_any_sort(
     assert written == expected
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("count", [None, 3, 7])
 @pytest.mark.parametrize("most", [0, 1, 5, 19, 60])
 def test_the_first_of_a_shuffle(count: int | None, most: int, folder: Path, tmp_path: Path) -> None:
@@ -456,6 +459,7 @@ def test_a_sample_is_the_same_in_every_plan(sampled: Callable[[Path], Dataset], 
     assert curate.read_parquet(tmp_path / "out").take_all() == expected
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize(
     "sampled",
     [

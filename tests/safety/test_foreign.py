@@ -165,6 +165,7 @@ def world() -> Iterator[Path]:
         yield base
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("job", [Plain, Sorted])
 @hypothesis.given(plantings, st.booleans())
 @hypothesis.settings(max_examples=examples(12), suppress_health_check=list(hypothesis.HealthCheck))
@@ -206,6 +207,7 @@ def test_nothing_foreign_is_touched(job: type[Job], planted: list[Any], before: 
         again()
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("folder", sorted({folder for place, folder in PLACES if place == "out" and folder}))
 def test_a_link_in_the_place_of_a_folder_is_refused(folder: str) -> None:
     """Whichever of curate's it takes the place of: a run with something to do, and one that overwrites, names it."""

@@ -165,6 +165,7 @@ def test_as_it_is_all_is_read(sound: dict[str, bytes]) -> None:
         assert any(kind in name for name in sound), kind
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("kind", KINDS)
 @quick
 @hypothesis.given(data=st.data())
@@ -189,6 +190,7 @@ def test_bytes_that_are_cut_or_flipped(kind: str, sound: dict[str, bytes], data:
     read_everything()
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", ["job.json", "summary", "heartbeat", "run.json", "events", "failures/"])
 @quick
 @hypothesis.given(data=st.data())

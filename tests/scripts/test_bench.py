@@ -357,8 +357,8 @@ def test_rows_that_are_sorted_have_the_bytes_that_are_said(start: int) -> None:
 @pytest.mark.slow
 @pytest.mark.serial
 def test_exchange_at_tiny_sizes(tmp_path: Path, mode: Mode) -> None:
-    """Every exchange is done by all, checked and judged; the first two of them, but for the night."""
-    contests = [*exchange.CONTESTS] if mode is Mode.NIGHTLY else [*exchange.CONTESTS][:2]
+    """Every exchange is done by all, checked and judged; the first of them, but for the night."""
+    contests = [*exchange.CONTESTS] if mode is Mode.NIGHTLY else [*exchange.CONTESTS][:1]
     parts = [argument for part in contests for argument in ("--only", part)]
     code, said = bench("exchange", *parts, "--rows", "20000", "--rounds", "1", "--scratch", str(tmp_path))
     assert said.count("curate, to Ray Data") == len(contests)
@@ -392,6 +392,7 @@ def test_dedup_at_tiny_sizes(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.serial
+@pytest.mark.usefixtures("gigabytes")
 def test_memory_of_a_small_sort(tmp_path: Path) -> None:
     """A sort of a gigabyte is looked at, and its rows are compared."""
     code, said = bench("memory", "--sort", "--gigabytes", "1", "--scratch", str(tmp_path))
@@ -402,11 +403,14 @@ def test_memory_of_a_small_sort(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.serial
-def test_map_at_tiny_sizes(tmp_path: Path) -> None:
-    """Every part does its work on both, checks it, and judges it; the exit code is whether a target was missed."""
+def test_map_at_tiny_sizes(tmp_path: Path, mode: Mode) -> None:
+    """Every part does its work on both, checks it, and judges it, but for the night one of those that are alike; the
+    exit code is whether a target was missed."""
     sizes = ["--megabytes", "2", "--files", "40", "--blocks", "40", "--batches", "64", "--rounds", "1"]
-    code, said = bench("map", *sizes, "--scratch", str(tmp_path))
-    assert said.count("curate, to Ray Data: ") == len(map.CONTESTS) + 2
+    contests = [*map.CONTESTS] if mode is Mode.NIGHTLY else ["write"]
+    parts = [argument for part in (*contests, "first", "pool", "many") for argument in ("--only", part)]
+    code, said = bench("map", *parts, *sizes, "--scratch", str(tmp_path))
+    assert said.count("curate, to Ray Data: ") == len(contests) + 2
     assert said.count("actor busy: ") == 1
     assert code == int("MISSED" in said)
     assert [path for path in tmp_path.iterdir() if path.name.startswith("runs-")] == []
@@ -423,6 +427,7 @@ def test_tasks_at_tiny_sizes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.serial
+@pytest.mark.usefixtures("gigabytes")
 def test_memory_at_a_tiny_size() -> None:
     """Every process and the object store are looked at."""
     code, said = bench("memory", "--gigabytes", "1", "--budget", "64", "--block", "8")

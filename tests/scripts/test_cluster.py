@@ -299,6 +299,7 @@ class TestConnecting:
         assert "--allow-cross-region goes on all the same" in ended.stderr
         assert "$ ray" not in ended.stderr
 
+    @pytest.mark.quick(1)
     @pytest.mark.parametrize("case", ["nobody", "token", "ray", "python"])
     def test_in_one_line_within_ten_seconds(self, dashboard: Dashboard, tmp_path: Path, case: str) -> None:
         """By the command line, with exit code 2; nothing was submitted."""
@@ -684,6 +685,7 @@ class TestLeft:
         assert submit.left(str(tmp_path / "out")).endswith("1 of 3 shards done, 2 left")
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("words", "shown"),
     [

@@ -48,6 +48,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_same_options_same_bytes(tmp_path: Path) -> None:
     """Nothing but the options decides: no clock, no hash seed, no order of files."""
     options = ("--comments", "500", "--files", "7")

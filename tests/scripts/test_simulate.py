@@ -120,6 +120,7 @@ def test_a_calm_run_wastes_nothing() -> None:
     assert report.ratio < 1.05
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize(
     ("options", "happened"),
     [
@@ -151,6 +152,7 @@ def test_each_disturbance_alone_is_survived(options: dict[str, Any], happened: C
     assert happened(report)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("bundles", [{}, BUNDLED], ids=["single", "bundled"])
 def test_all_disturbances_together_are_survived(seed: int, bundles: dict[str, Any]) -> None:

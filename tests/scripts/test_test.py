@@ -32,10 +32,10 @@ def test_all_checks_then_the_tests(checkout: Checkout) -> None:
 
 @pytest.mark.parametrize(("flag", "given"), [("--slow", ""), ("--nightly", "--nightly ")])
 def test_slow_takes_all_tests_in_two_lanes(checkout: Checkout, flag: str, given: str) -> None:
-    """Each is in one of them: those that run one at a time run beside the others."""
+    """Each is in one of them: those that run two at a time run beside the others."""
     code, out, _ = checkout.run(f"{checkout.root}/scripts/test {flag} -x")
     assert code == 0
-    lanes = [f"{LANE} -v -m serial {given}-x", f"{MANY} -m not serial {given}-x"]
+    lanes = [f"{LANE} -n 2 --dist worksteal -v -m serial {given}-x", f"{MANY} -m not serial {given}-x"]
     assert sorted(checkout.calls()) == sorted([*CHECKS, *lanes])
     assert all(f"output of {one}" in out for one in lanes)
 
@@ -95,6 +95,7 @@ def test_extras_that_nobody_tests_fail(checkout: Checkout) -> None:
     assert checkout.calls()[-1] == MANY
 
 
+@pytest.mark.slow
 def test_extras_are_skipped_only_where_they_are_missing(tmp_path: Path) -> None:
     """A test that is skipped where it must run has failed: nobody reads what CI skips."""
     (tmp_path / "test_it.py").write_text(

@@ -8,6 +8,8 @@ import shutil
 from tests.support.checkout import SCRIPTS, Checkout
 from tests.support.fakes import NEVER_S
 
+LOCKS = ("requirements.lock", "scripts/requirements-extras.lock")
+
 
 def source(checkout: Checkout) -> str:
     return f"set -euo pipefail; source {checkout.root}/scripts/venv.sh; echo root is $root"
@@ -54,18 +56,18 @@ def test_one_for_extras(checkout: Checkout) -> None:
         f"--require-hashes -r {root}/requirements.lock",
         f"--no-deps --no-build-isolation -e {root}",
         "--no-deps torch==2.13.0",
-        f"--no-deps --require-hashes -r {root}/requirements-extras.lock",
+        f"--no-deps --require-hashes -r {root}/scripts/requirements-extras.lock",
         f"--no-deps --no-build-isolation -e {root}",
     ]
     assert checkout.run(asked)[2] == ""
-    (root / "requirements-extras.lock").write_text("one==2\n")
+    (root / "scripts" / "requirements-extras.lock").write_text("one==2\n")
     assert "Making .venv-extras" in checkout.run(asked)[2]
     assert checkout.venvs_made() == 1
 
 
 def test_no_lock_brings_torch() -> None:
     """Its other builds are gigabytes."""
-    for name in ("requirements.lock", "requirements-extras.lock"):
+    for name in LOCKS:
         lock = (SCRIPTS.parent / name).read_text()
         assert not re.search(r"^(torch|nvidia|triton)", lock, re.MULTILINE)
         assert "://" not in lock
@@ -75,7 +77,7 @@ def test_both_locks_agree() -> None:
     """What is in both is of one version: tests of extras run with what all other tests run with."""
     versions = [
         dict(re.findall(r"^([a-z0-9-]+(?:\[.*\])?)==(\S+)", (SCRIPTS.parent / name).read_text(), re.MULTILINE))
-        for name in ("requirements.lock", "requirements-extras.lock")
+        for name in LOCKS
     ]
     shared = versions[0].keys() & versions[1].keys()
     assert len(shared) > 50

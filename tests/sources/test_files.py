@@ -91,6 +91,7 @@ def made(folder: Path, ending: str, write: Callable[[Path, Any], None]) -> list[
 
 
 class TestSplit:
+    @pytest.mark.quick(10)
     @pytest.mark.parametrize(("ending", "write", "read", "splits"), CASES)
     @pytest.mark.parametrize("shard_bytes", [1, 500, 3000])
     def test_parts_are_the_whole(

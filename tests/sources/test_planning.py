@@ -231,7 +231,7 @@ class TestSplitting:
     def test_shard_bytes_is_identity(self, tmp_path: Path) -> None:
         write_jsonl(tmp_path / "in" / "a.jsonl", numbered(0, 2))
         run_job(Copy(shard_bytes=1000), tmp_path / "in", tmp_path / "out")
-        with refusing("shard_bytes: there 1000, here 2000"):
+        with refusing("shard_bytes: made with 1000, you asked for 2000"):
             run_job(Copy(shard_bytes=2000), tmp_path / "in", tmp_path / "out")
 
 

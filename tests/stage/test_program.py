@@ -29,11 +29,12 @@ from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition, Compute
 from curate.sources.inputs import FileRows
 from curate.sources.split import SHARD_BYTES, whole
+from curate.stage.job_record import JobRecord
 from curate.stage.messages import Probe, Probed, TaskInput
 from curate.stage.outputs import books_of
 from curate.stage.probe import PROBED_BATCHES
 from curate.stage.program import StageProgram
-from curate.stage.spec import StageSpec
+from curate.stage.stage import Stage, TaskSettings
 from curate.storage.memory import clear
 from curate.storage.open import open_store
 from curate.tasks.failure import FailureKind, ShardRecord
@@ -41,22 +42,10 @@ from curate.tasks.shard import Shard
 
 ROOT = "memory://stage"
 IN = pa.schema([("id", pa.string()), ("n", pa.int64())])
-SPEC = StageSpec(
-    name="doubling",
-    identity={"version": 1},
-    code_digest="",
-    parameters={},
-    operator=Pipeline(()),
-    output_schema=None,
-    batch_rows=2,
-    shard_bytes=SHARD_BYTES,
-    format=OutputFormat.PARQUET,
-    codec="zstd",
-    rows=FileRows(held={Format.JSONL: IN}),
-)
-OTHER = {"version": 2}
-"""The identity of another job."""
-OURS, THEIRS = SPEC.fingerprint, replace(SPEC, identity=OTHER).fingerprint
+JOB = JobRecord("doubling", {"version": 1}, OutputFormat.PARQUET, "zstd")
+OTHER = replace(JOB, identity={"version": 2})
+"""Another job."""
+SPEC = Stage(JOB, TaskSettings(batch_rows=2, shard_bytes=SHARD_BYTES), Pipeline(()), FileRows(held={Format.JSONL: IN}))
 
 
 @dataclass
@@ -128,8 +117,10 @@ def rows(start: int, stop: int) -> list[dict[str, Any]]:
 
 def program(operator: Doubling | None = None, **settings: Any) -> StageProgram:
     where = {name: settings.pop(name) for name in ("output", "scratch") if name in settings}
-    spec = replace(SPEC, operator=Pipeline((operator or Doubling(),)), **settings)
-    return StageProgram(**{"spec": spec, "key": "run-1", "output": f"{ROOT}/out", "scratch": "/nowhere"} | where)
+    own = {name: settings.pop(name) for name in ("record", "rows") if name in settings}
+    tasks = replace(SPEC.tasks, **settings)
+    stage = replace(SPEC, operator=Pipeline((operator or Doubling(),)), tasks=tasks, **own)
+    return StageProgram(**{"stage": stage, "key": "run-1", "output": f"{ROOT}/out", "scratch": "/nowhere"} | where)
 
 
 def run(made: StageProgram, *shards: Shard, attempt: int = 1, schema: Any = IN) -> list[ShardRecord]:
@@ -200,7 +191,7 @@ class TestShards:
         run(made, put("a.jsonl", rows(0, 1)))
         there = pickle.loads(pickle.dumps(made))
         run(there, put("b.jsonl", rows(0, 1)))
-        assert there.spec.operator.steps[0].setups == 2
+        assert there.stage.operator.steps[0].setups == 2
 
     def test_the_same_rows_give_the_same_bytes_whatever_ran_before(self) -> None:
         a = put("a.jsonl", rows(0, 5))
@@ -268,15 +259,15 @@ class TestRetries:
         first = run(program(), put("a.jsonl", rows(0, 3)))[0]
         store = open_store(ROOT)
         found = store.stat(f"{ROOT}/out/a.parquet")
-        assert books_of(store, found, OutputFormat.PARQUET, "zstd", OURS) == first.books
+        assert books_of(store, found, JOB) == first.books
         sink = pa.BufferOutputStream()
         pq.write_table(pa.table({"id": ["not ours"]}), sink)
         theirs = store.publish(f"{ROOT}/theirs.parquet", bytes(sink.getvalue())).object
         with pytest.raises(ConfigError, match="was not written by curate"):
-            books_of(store, theirs, OutputFormat.PARQUET, "zstd", OURS)
+            books_of(store, theirs, JOB)
         broken = store.publish(f"{ROOT}/broken.parquet", b"PAR1 and no footer").object
         with pytest.raises(CorruptInput, match="the record it should carry is broken"):
-            books_of(store, broken, OutputFormat.PARQUET, "zstd", OURS)
+            books_of(store, broken, JOB)
 
 
 def owned_by(fingerprint: str) -> None:
@@ -291,18 +282,18 @@ class TestForeignOutputs:
 
     def test_at_a_later_try_it_is_removed_and_the_shard_done_at_once(self) -> None:
         a = put("a.jsonl", rows(0, 3))
-        owned_by(OURS)
-        run(program(identity=OTHER), a)
+        owned_by(JOB.fingerprint)
+        run(program(record=OTHER), a)
         [record] = run(program(), a, attempt=2)
         assert (record.failure, record.existed, record.different) == (None, False, False)
         found = open_store(ROOT).stat(f"{ROOT}/out/a.parquet")
-        assert books_of(open_store(ROOT), found, OutputFormat.PARQUET, "zstd", OURS) == record.books
+        assert books_of(open_store(ROOT), found, JOB) == record.books
         assert record.generation == found.generation
 
     def test_met_by_publishing_it_is_removed_and_the_shard_is_to_run_again(self) -> None:
         a = put("a.jsonl", rows(0, 3))
-        owned_by(OURS)
-        run(program(identity=OTHER), a)
+        owned_by(JOB.fingerprint)
+        run(program(record=OTHER), a)
         [record] = run(program(), a)
         assert record.failure is not None
         assert record.failure.kind is FailureKind.FOREIGN
@@ -311,12 +302,12 @@ class TestForeignOutputs:
         [record] = run(program(), a, attempt=2)
         assert record.failure is None
 
-    @pytest.mark.parametrize("owner", [THEIRS, None])
+    @pytest.mark.parametrize("owner", [OTHER.fingerprint, None])
     @pytest.mark.parametrize("attempt", [1, 2])
     def test_who_was_overwritten_changes_nothing(self, attempt: int, owner: str | None) -> None:
         """A zombie finds the outputs of the job that took the prefix over, or a prefix that is being emptied."""
         a = put("a.jsonl", rows(0, 3))
-        run(program(identity=OTHER), a)
+        run(program(record=OTHER), a)
         if owner is not None:
             owned_by(owner)
         there = {item.uri: item.generation for item in open_store(ROOT).list(f"{ROOT}/out/")}
@@ -328,8 +319,8 @@ class TestForeignOutputs:
 
     def test_one_that_is_replaced_while_it_is_looked_at_is_left_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
         a = put("a.jsonl", rows(0, 3))
-        owned_by(OURS)
-        run(program(identity=OTHER), a)
+        owned_by(JOB.fingerprint)
+        run(program(record=OTHER), a)
         store = open_store(ROOT)
         uri = f"{ROOT}/out/a.parquet"
         read_job = Ledger.read_job

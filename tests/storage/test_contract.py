@@ -17,6 +17,7 @@ class TestStores(StoreContract):
     """The stores that come with curate; `place` is in conftest.py."""
 
 
+@pytest.mark.slow
 class TestAFaultyStoreWithoutFaults(StoreContract):
     """Passes for the store that it is over: what a test sees under faults is due to those."""
 

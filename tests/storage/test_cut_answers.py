@@ -87,6 +87,7 @@ def prepared(emulator: GcsEmulator, call: str, monkeypatch: pytest.MonkeyPatch) 
     return TABLE[call]
 
 
+@pytest.mark.quick(40)
 @pytest.mark.parametrize("call", TABLE)
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("cut", Cut)
@@ -141,6 +142,7 @@ LOST: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.quick(40)
 @pytest.mark.parametrize("call", TABLE)
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("how", LOST)

@@ -262,6 +262,7 @@ def test_a_store_with_faults_travels() -> None:
     assert store.faults.calls == Counter(publish=1)
 
 
+@pytest.mark.slow
 def test_importing_takes_no_pytest() -> None:
     """It is no dependency of curate; the contract of a store needs it, and says so."""
     script = (

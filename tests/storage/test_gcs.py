@@ -336,6 +336,7 @@ def same_crc(content: bytes, start: bytes) -> bytes:
     return start + chosen.to_bytes(4, "big")
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("how", [{"status": 503}, {"reset": True}], ids=["503", "reset"])
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("nth", [1, 2])

@@ -16,11 +16,12 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from curate.errors import ConfigError, ObjectNotFound, PermissionDenied, StorageError
+from curate.errors import ConfigError, CurateError, DiskFull, ObjectNotFound, PermissionDenied, StorageError
 from curate.storage import local
 from curate.storage.local import LocalStore, probe_linking, sweep_scratch, sync_directories
 from curate.storage.open import open_store
@@ -114,6 +115,7 @@ def kill_child(how: str, step: str, when: str, root: str, scratch: str, temporar
 AROUND = [(step, when) for step in STEPS for when in ("before", "after")]
 
 
+@pytest.mark.quick(12)
 @pytest.mark.parametrize(
     ("how", "step", "when"),
     [("publish", *kill) for kill in AROUND]
@@ -209,7 +211,9 @@ def failing(number: int, calls: list[object]) -> Callable[..., object]:
     [
         (errno.ENOSPC, StorageError, "the disk or its quota is full; free space and run again"),
         (errno.EACCES, PermissionDenied, "the operating system refused .* look at the rights with: ls -ld"),
-        (errno.EIO, StorageError, "/out/x: Input/output error"),
+        (errno.EROFS, PermissionDenied, "/out/x cannot be written: the file system is read-only on .*findmnt"),
+        (errno.ENAMETOOLONG, ConfigError, "the name is too long: .* bytes, .* Shorten the names of inputs or .*/out/x"),
+        (errno.EIO, StorageError, "/out/x: Input/output error: the disk, .* failed on .* run again when it works"),
         (errno.EXDEV, StorageError, "must lie on one file system that has hard links"),
     ],
 )
@@ -220,7 +224,7 @@ def test_errors_of_the_system_are_translated(
     scratch: str,
     step: str,
     number: int,
-    error: type[StorageError],
+    error: type[CurateError],
     message: str,
 ) -> None:
     """Each says what to do, is tried once, and leaves nothing behind."""
@@ -232,6 +236,26 @@ def test_errors_of_the_system_are_translated(
     assert len(calls) == 1
     assert os.listdir(scratch) == []
     assert not os.path.exists(f"{root}/x")
+
+
+def test_a_file_system_without_inodes_is_told_apart(
+    monkeypatch: pytest.MonkeyPatch, store: LocalStore, root: str
+) -> None:
+    """Gigabytes may be free, and no file more; where files are not counted, it is the disk."""
+    free = os.statvfs("/")
+
+    def statvfs(files: int, left: int) -> SimpleNamespace:
+        return SimpleNamespace(f_bavail=10**9, f_frsize=free.f_frsize, f_files=files, f_favail=left)
+
+    monkeypatch.setattr(os, "write", failing(errno.ENOSPC, []))
+    monkeypatch.setattr(os, "statvfs", lambda _: statvfs(1000, 0))
+    with pytest.raises(
+        DiskFull, match=r"takes no more files \(0 inodes are free; [\d,]{13,} bytes are\); remove files"
+    ):
+        store.publish(f"{root}/x", b"x")
+    monkeypatch.setattr(os, "statvfs", lambda _: statvfs(0, 0))
+    with pytest.raises(DiskFull, match="the disk or its quota is full; free space and run again"):
+        store.publish(f"{root}/x", b"x")
 
 
 def test_a_full_disk_under_a_writer_is_told(monkeypatch: pytest.MonkeyPatch, store: LocalStore, root: str) -> None:

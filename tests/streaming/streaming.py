@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,3 +46,18 @@ class Blocks:
         for k in range(count):
             (self.folder / f"{rank}-{k}").write_text(str(os.getpid()))
             yield pa.table({"piece": np.full(self.rows, rank), "block": np.full(self.rows, k)})
+
+
+@dataclass
+class OneAndNoMore:
+    """Makes a block of the first piece, and is at work on the next for ever; leaves its process in `folder`."""
+
+    folder: Path
+    key: str = "one and no more"
+
+    def run(self, piece: int) -> Iterator[pa.Table]:
+        if piece == 0:
+            yield pa.table({"piece": [0], "block": [0]})
+        (self.folder / str(piece)).write_text(str(os.getpid()))
+        while True:
+            time.sleep(0.01)

@@ -16,7 +16,7 @@ from curate.errors import StreamFailed
 from curate.runtime.protocol import Resources
 from curate.streaming.engine import stream_blocks
 from curate.units import MIB
-from tests.streaming.streaming import Blocks, Unsendable
+from tests.streaming.streaming import Blocks, OneAndNoMore, Unsendable
 from tests.support.fakes import NEVER_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.serial]
@@ -139,3 +139,29 @@ def test_memory_stays_flat_on_a_long_stream(machine: Any, tmp_path: Path) -> Non
             most = max(most, store_in_use())
     assert count == 500
     assert 4 * MIB < most <= 30 * MIB + 4 * rows * 16
+
+
+def test_workers_outlive_a_consumer_that_stops(machine: Any, tmp_path: Path) -> None:
+    """Time after time: none is killed, so none takes the task with it that it was given meanwhile."""
+    for n in range(10):
+        folder = tmp_path / str(n)
+        folder.mkdir()
+        stream = stream_blocks(Blocks(folder, 1000), [(i, 3) for i in range(6)], machine, budget_bytes=MIB)
+        assert places([next(stream)]) == [(0, 0)]
+        stream.close()
+    pids = {one.read_text() for one in tmp_path.glob("*/*")}
+    assert all(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_a_task_that_makes_no_other_block_is_killed(
+    machine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The consumer has left, and does not wait for that."""
+    monkeypatch.setattr("curate.runtime.ray.backend.NEXT_BLOCK_S", 0.2)
+    stream = stream_blocks(OneAndNoMore(tmp_path), [0, 1], machine, budget_bytes=MIB)
+    next(stream)
+    until(lambda: len(list(tmp_path.iterdir())) == 2)
+    stream.close()
+    pids = [one.read_text() for one in tmp_path.iterdir()]
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    assert places(list(stream_blocks(Blocks(tmp_path, 10), [(0, 1)], machine, budget_bytes=MIB))) == [(0, 0)]

@@ -42,10 +42,10 @@ class Checkout:
         self.root = root
         (root / "bin").mkdir(parents=True)
         (root / "scripts").mkdir()
-        for name in ("venv.sh", "test", "demo"):
+        for name in ("venv.sh", "in_venv.py", "test", "demo"):
             shutil.copy(SCRIPTS / name, root / "scripts")
         (root / "requirements.lock").write_text("one==1\n")
-        (root / "requirements-extras.lock").write_text("one==1\n")
+        (root / "scripts" / "requirements-extras.lock").write_text("one==1\n")
         for name in ("python3.11", "python3.12", "python3.13", "python3"):
             (root / "bin" / name).write_text(STAND_IN.replace("ROOT", str(root)).replace("PYTHON", sys.executable))
             (root / "bin" / name).chmod(0o755)

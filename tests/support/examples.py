@@ -7,7 +7,7 @@ import hypothesis
 
 from tests.support.sweeps import Mode
 
-_FACTORS: dict[str, float] = {Mode.QUICK: 0.25, Mode.CI: 1.0, Mode.NIGHTLY: 5.0}
+_FACTORS: dict[str, float] = {Mode.QUICK: 0.1, Mode.CI: 1.0, Mode.NIGHTLY: 5.0}
 _FEWEST = 4
 
 

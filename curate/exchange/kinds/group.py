@@ -21,8 +21,9 @@ from curate.exchange.kinds.aggregates import Aggregate, begun, make, output_name
 from curate.exchange.kinds.base import Regrouping, order_by, slices
 from curate.exchange.protocol import ReducePart
 from curate.operators.protocol import OperatorDefaults
-from curate.pipeline.shard_books import GROUPED, ShardBooks
+from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import READ_ROWS, BatchPosition
+from curate.tasks.books import GROUPED
 
 SLICE_ROWS = 262_144
 """Rows of groups, about, that are brought to results at a time."""

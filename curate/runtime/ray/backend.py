@@ -30,7 +30,9 @@ import platform
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from threading import Thread
 from typing import Any, cast
 
 import ray
@@ -65,6 +67,8 @@ from curate.runtime.ray.pools import Pools
 from curate.runtime.ray.versions import check_of_workers, refuse_other_code
 from curate.runtime.scaling import does_not_fit, fits, needs
 
+NEXT_BLOCK_S = 5.0
+"""How long a stream that nobody consumes any more may take to its next block before its worker is killed."""
 LOOK_S = 1.0
 """How often it is looked whether there is a place for what is to run."""
 STREAM_INTERVAL_S = 0.25
@@ -121,6 +125,23 @@ def _retire() -> None:
 
 def _packed(value: Any) -> bytes:
     return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+
+
+def _cancel_once_they_stand(streams: list[Any]) -> None:
+    """Ends streams at their next block, and kills the workers of those that make none in time.
+
+    To kill is worse: a new process has everything to load again, and if the task had just ended, the next one that Ray
+    gave to that worker dies with it.
+    """
+    until_s = time.monotonic() + NEXT_BLOCK_S
+    # If Ray was left meanwhile, all tasks were.
+    with suppress(ray_errors.RayError, ConnectionError):
+        while streams and (left_s := until_s - time.monotonic()) > 0:
+            standing, streams = ray.wait(streams, timeout=left_s, fetch_local=False)
+            for ref in standing:
+                ray.cancel(ref, force=False)
+        for ref in streams:
+            ray.cancel(ref, force=True)
 
 
 def _whereabouts() -> tuple[str, int, str]:
@@ -434,15 +455,23 @@ class RayBackend:
     def cancel(self, task: int | None = None) -> None:
         """Kills the worker of a task, or those of all that run.
 
-        A worker whose program stands still, waiting for its block to be taken, hears and lives.
+        A worker whose program stands still, waiting for its block to be taken, hears and lives. If all are cancelled,
+        streams get there first, where they soon do.
         """
+        busy: list[Any] = []
         for ref, running in self._tasks.items():
             if task is None or running.number == task:
                 running.cancelled = True
-                # What Ray has of a stream and nobody took, makes its task wait.
-                ray.cancel(ref, force=not (running.blocks and ref.next_ready()))
+                # What Ray has of a stream and nobody took, makes its task wait. One that has not begun needs no kill.
+                stands = running.blocks and (ref.next_ready() or not running.pid)
+                if running.blocks and not stands and task is None:
+                    busy.append(ref)
+                else:
+                    ray.cancel(ref, force=not stands)
                 # Its end comes instead of the block.
                 running.offers, running.size_bytes = False, None
+        if busy:
+            Thread(target=_cancel_once_they_stand, args=(busy,), daemon=True, name="curate-cancel").start()
         if self._pools:
             self._pools.cancelled([one.number for one in self._tasks.values() if one.cancelled])
         if task is None:

@@ -1,0 +1,49 @@
+"""What the ledger keeps of a job: who it is, and what its outputs are."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import orjson
+
+from curate.formats.record import OutputFormat
+from curate.formats.write.writer import suffix
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """Which job it is: what the ledger keeps of it, by which its outputs are known as its own."""
+
+    name: str
+    identity: Mapping[str, Any]
+    """Everything that decides the bytes of an output but the inputs: JSON values only."""
+    format: OutputFormat
+    codec: str
+    code_digest: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """All parameters as they were given, for the reader of the ledger; secrets by name."""
+    output_schema: Any = None
+    """The schema of the outputs; None: derived from the first rows."""
+    sides: Mapping[str, Any] = field(default_factory=dict)
+    """Schemas of the extra outputs by name, which are part of the identity; None: derived from the first rows."""
+    origin: Mapping[str, Any] = field(default_factory=dict)
+    """Where the job comes from, for who makes it again: script, class, settings that were given."""
+
+    def of_stage(self, identity: Mapping[str, Any], format: OutputFormat, codec: str) -> JobRecord:
+        """Returns the record of a stage before the last one, of this identity. What the job says of its own outputs is
+        nothing to it, nor where the job comes from: what makes the job again makes all of it."""
+        return replace(self, identity=identity, format=format, codec=codec, output_schema=None, sides={}, origin={})
+
+    @property
+    def fingerprint(self) -> str:
+        """Returns 16 hex digits of the identity: the same for the same bytes out, whoever runs it."""
+        canonical = orjson.dumps(dict(self.identity), option=orjson.OPT_SORT_KEYS)
+        return hashlib.sha256(canonical).hexdigest()[:16]
+
+    @property
+    def suffix(self) -> str:
+        """Returns the suffix of output names."""
+        return suffix(self.format, self.codec)
