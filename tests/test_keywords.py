@@ -33,5 +33,6 @@ def test_each_is_shown_by_name(function: Callable[..., Any], typed: Any) -> None
 
 
 def test_help_shows_types_and_what_has_to_be_given() -> None:
-    assert "output: 'PathText', backend: 'str' = 'ray'" in pydoc.plaintext.document(curate.Job.run)
-    assert "fn_args: 'Iterable[Any] | None' = None" in pydoc.plaintext.document(curate.Dataset.map_batches)
+    assert "output: str | os.PathLike[str], backend: str = 'ray'" in pydoc.plaintext.document(curate.Job.run)
+    shown = "fn_args: collections.abc.Iterable[typing.Any] | None = None"
+    assert shown in pydoc.plaintext.document(curate.Dataset.map_batches)
