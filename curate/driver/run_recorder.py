@@ -28,7 +28,7 @@ from curate.runtime.protocol import Backend
 from curate.storage.protocol import Calls
 from curate.tasks.books import Books
 from curate.tasks.events import Launch, Outcome
-from curate.tasks.failure import Failure, FailureKind, ShardRecord, ShardWaits
+from curate.tasks.failure import Failure, FailureKind, ShardProgress, ShardRecord, ShardWaits
 from curate.tasks.scheduler import Scheduler
 
 LOOK_AT_POOLS_S = 1.0
@@ -78,6 +78,7 @@ class RunRecorder:
             done=self.skipped,
             job_done=int(np.count_nonzero(matched.done)),
             bytes_left=int(plan.sizes[prepared.todo].sum()),
+            bytes_scope=int(plan.sizes[prepared.scope].sum()),
         )
         self.generations = np.zeros(len(plan), dtype=np.int64)
         """A hash of the generation of each output that this run recorded, 0 where it recorded none."""
@@ -241,6 +242,11 @@ class RunRecorder:
                     attempt=launch.attempt,
                 )
 
+    def moves(self, word: ShardProgress) -> None:
+        """Notes how far a shard is that takes long."""
+        with self._lock:
+            self.totals.moves(word)
+
     def disturbed(self, ranks: Any) -> None:
         """Books shards as failed that were done, and whose output is gone or another's now."""
         self.log.warning(
@@ -257,7 +263,7 @@ class RunRecorder:
         now_s = self.clock.monotonic()
         self._slots = slots
         with self._lock:
-            self._window.add(now_s, self.totals.shards_run, self.totals.rows_read, self.totals.bytes_read)
+            self._window.add(now_s, self.totals.shards_run, self.totals.rows_seen(), self.totals.bytes_read)
             self._pace.add(now_s, self.totals.shards_run, self.totals.bytes_read)
             self._look(now_s, slots)
             self._waits = "" if self._backend is None else self._backend.waits()
@@ -316,6 +322,9 @@ class RunRecorder:
                 "" if self._at is None else self._at.text,
                 self._waits,
                 self._retrying.text(self.clock.monotonic()),
+                self.totals.bytes_moved(),
+                self.totals.bytes_scope,
+                self.totals.rows_running,
             )
 
     def _measured(self, running: int) -> PipelineMetrics:
@@ -362,7 +371,7 @@ class RunRecorder:
                 "storage_calls": self._calls().as_dict(),
                 **incomplete_as_dict(self.prepared.incomplete_input),
                 **({"retrying": self._retrying.as_list()} if self._retrying and self._state == RUNNING else {}),
-                **_operators(progress.measured),
+                **(progress.measured.as_dict() if progress.measured else {}),
                 **({"waits": progress.waits} if progress.waits and self._state == RUNNING else {}),
             }
 
@@ -439,8 +448,3 @@ class RunRecorder:
 
     def _calls(self) -> Calls:
         return self.prepared.stores.calls.plus(self.totals.worker_calls)
-
-
-def _operators(found: PipelineMetrics | None) -> dict[str, Any]:
-    """Returns what a heartbeat says of operators, where there is more than one step to tell apart, or a pool."""
-    return {"operators": [one.as_dict() for one in found.operators]} if found is not None and found.several else {}

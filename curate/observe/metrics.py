@@ -116,6 +116,10 @@ class PipelineMetrics:
         steps = [one for one in self.operators if one.role is Role.STEP]
         return len(steps) > 1 or any(one.pool is not None for one in steps)
 
+    def as_dict(self) -> dict[str, Any]:
+        """Returns what a heartbeat says of operators; nothing where there is no more than one step to tell of."""
+        return {"operators": [one.as_dict() for one in self.operators]} if self.several else {}
+
 
 @dataclass(slots=True)
 class Capacity:

@@ -19,6 +19,8 @@ NAME_COLUMNS = 26
 """Columns for the name of an operator: what matters of it then fits into 80."""
 RATE_SPAN_S = 10.0
 """Rows a second are those of the last so many seconds."""
+MOST_PART = 0.999
+"""Part of a run that is not done at most."""
 QUIET_S = 0.5
 """What takes less is not shown: a look at ten rows is no reason to draw."""
 
@@ -44,6 +46,11 @@ class Progress:
     """What there is no place for in the cluster; empty if there is one for everything."""
     retrying: str = ""
     """Which shards are tried again, and for what; empty if none is."""
+    bytes_done: int = 0
+    """Input bytes that are done, of shards that go on as far as they are."""
+    bytes_total: int = 0
+    rows_running: int = 0
+    """Rows read so far of shards that go on and take long."""
 
     def text(self) -> str:
         """Returns the progress as one line.
@@ -53,6 +60,14 @@ class Progress:
         '2/4 shards, 1 running, 0 failed, 5 rows/s, 2.00 KiB/s, ETA 2-4 s'
         """
         return f"{self.shards()}, {self.speed()}"
+
+    @property
+    def part(self) -> float:
+        """Which part of the run is done, from 0 to 1: by bytes; by shards where inputs have none. 1 only at the end."""
+        if self.done >= self.total:
+            return 1.0
+        part = self.bytes_done / self.bytes_total if self.bytes_total else self.done / self.total
+        return min(part, MOST_PART)
 
     def shards(self) -> str:
         """Returns how many shards are done."""
@@ -219,7 +234,8 @@ class LogDisplay:
         stage = {"stage": progress.stage.removeprefix("stage ")} if progress.stage else {}
         waits = {"waits": progress.waits} if progress.waits else {}
         retrying = {"retrying": progress.retrying} if progress.retrying else {}
-        get_logger(job=progress.job).info("progress", **stage, shards=progress.text(), **waits, **retrying)
+        rows = {"rows_of_running_shards": progress.rows_running} if progress.rows_running else {}
+        get_logger(job=progress.job).info("progress", **stage, shards=progress.text(), **rows, **waits, **retrying)
 
     def close(self, last: Progress) -> None:
         """Does nothing."""
@@ -259,16 +275,18 @@ class LiveDisplay:
         from rich.console import Group
 
         # Rounded down: 100 % is said of nothing that is not done.
-        now = {"completed": progress.done, "percent": 100 * progress.done // max(progress.total, 1)}
+        now = {"completed": progress.part, "percent": int(100 * progress.part)}
         if self._task is None:
-            self._task = self._bar.add_task(plain_line(progress.job), total=progress.total, shards="", **now)
+            self._task = self._bar.add_task(plain_line(progress.job), total=1.0, shards="", **now)
             self._live.start()
         if progress.stage != self._stage:
             self._begin(progress)
         self._last = progress
-        self._bar.update(self._task, total=progress.total, shards=progress.shards(), **now)
+        self._bar.update(self._task, shards=progress.shards(), **now)
         lines = [progress.stage] if progress.stage else []
         lines.append(progress.speed())
+        if progress.rows_running:
+            lines.append(f"{progress.rows_running:,} rows so far of running shards")
         lines += [line for line in (progress.waits, progress.retrying) if line]
         found = progress.measured
         if found is not None and found.several:

@@ -13,7 +13,7 @@ from curate.ledger.manifest import ShardPlan
 from curate.ledger.summary import FailureGroup
 from curate.storage.protocol import Calls
 from curate.tasks.books import Books
-from curate.tasks.failure import Failure, ShardRecord
+from curate.tasks.failure import Failure, ShardProgress, ShardRecord
 
 MOST_GROUPS = 100
 """Different errors that are kept apart; further ones are counted together."""
@@ -37,12 +37,17 @@ class RunTotals:
     job_done: int
     bytes_left: int
     """Input bytes of the scope's shards that are neither done nor given up."""
+    bytes_scope: int = 0
+    """Input bytes of all shards of the scope."""
     failed: int = 0
     rows_read: int = 0
     """Rows read in this run, for the rate."""
     bytes_read: int = 0
     shards_run: int = 0
     worker_calls: Calls = field(default_factory=Calls)
+    _moving: dict[int, int] = field(default_factory=dict)
+    """Rows read so far of shards that go on and take long, by rank."""
+    _rows_seen: int = 0
     _counts: Counter[Signature] = field(default_factory=Counter)
     _examples: dict[Signature, tuple[str, str]] = field(default_factory=dict)
     """What the first of each group said, and a shard of it."""
@@ -59,8 +64,33 @@ class RunTotals:
         """Ranks of the shards that this run gave up."""
         return np.flatnonzero(self._group_of)
 
+    def moves(self, word: ShardProgress) -> None:
+        """Notes how far a shard is that goes on."""
+        self._moving[word.index] = max(word.rows, self._moving.get(word.index, 0))
+
+    @property
+    def rows_running(self) -> int:
+        """Rows read so far of shards that go on and take long."""
+        return sum(self._moving.values())
+
+    def rows_seen(self) -> int:
+        """Returns the rows read in this run, of shards that go on too. A try that failed takes none back."""
+        self._rows_seen = max(self._rows_seen, self.rows_read + self.rows_running)
+        return self._rows_seen
+
+    def bytes_moved(self) -> int:
+        """Returns the input bytes of the scope that are done, of shards that go on as far as they are.
+
+        How many bytes a row of those has, is known from the shards that are done.
+        """
+        given_up = int(self.plan.sizes[self.given_up].sum()) if self.failed else 0
+        done = max(0, self.bytes_scope - self.bytes_left - given_up)
+        row_bytes = self.bytes_read / self.rows_read if self.rows_read else 0.0
+        return done + sum(min(int(n * row_bytes), int(self.plan.sizes[rank])) for rank, n in self._moving.items())
+
     def add_calls(self, record: ShardRecord) -> None:
-        """Counts the storage calls of a try, whatever came of it."""
+        """Counts the storage calls of a try that has ended, whatever came of it."""
+        self._moving.pop(record.index, None)
         self.worker_calls = self.worker_calls.plus(record.calls or Calls())
 
     def shard_done(self, record: ShardRecord) -> None:

@@ -124,6 +124,7 @@ def lower(plan: Plan, end: End, operators: tuple[Operator, ...] = ()) -> Physica
         case Marked(input, step, _):
             # Told apart by their places, and by no name of a file: see `curate.plan.dedup`.
             below = lower_stage(input, End.RUNS, (step, *operators))
+            assert below.first is None
             return replace(below, marked=(*below.marked, plan))
         case Union():
             return _union(plan, end, operators)

@@ -43,10 +43,12 @@ from curate.stage.stage import Stage
 from curate.stage.worker_log import WorkerLog
 from curate.storage.open import open_store
 from curate.storage.protocol import Calls, Outcome, Store
-from curate.tasks.failure import ShardRecord, ShardWaits
+from curate.tasks.failure import ShardProgress, ShardRecord, ShardWaits
 from curate.tasks.setup import ENDED, SetUp
 from curate.tasks.shard import Shard
 
+PROGRESS_S = 2.0
+"""How often a shard that takes long says how far it is: a message of some bytes, and no call of a store."""
 MOST_RUNS = 3
 """Times that a shard is run in one attempt: twice, where extra outputs are in the way; more where others make more."""
 
@@ -104,8 +106,8 @@ class StageProgram:
         return WORD_S if self.stage.tasks.task_timeout_s is None else min(WORD_S, self.stage.tasks.task_timeout_s / 4)
 
     def run(self, payload: TaskInput | Probe) -> Iterator[Any]:
-        """Yields a `ShardRecord` for each shard, and a `ShardWaits` now and then while one waits; or a `Probed`; before
-        all that `SetUp`, if it was asked for."""
+        """Yields a `ShardRecord` for each shard, a `ShardWaits` now and then while one waits, a `ShardProgress` if one
+        takes long; or a `Probed`; before all that `SetUp`, if it was asked for."""
         try:
             if payload.says_ready:
                 yield self._said_ready(payload)
@@ -137,7 +139,7 @@ class StageProgram:
 
     def _attempt(
         self, index: int, shard: Shard, given: Any, piece: TaskInput
-    ) -> Generator[ShardWaits, None, ShardRecord]:
+    ) -> Generator[ShardWaits | ShardProgress, None, ShardRecord]:
         started, setup_s = time.perf_counter(), self._setup_s
         before = self._calls()
         try:
@@ -158,7 +160,7 @@ class StageProgram:
 
     def _run_shard(
         self, index: int, shard: Shard, given: Any, piece: TaskInput
-    ) -> Generator[ShardWaits, None, ShardRecord]:
+    ) -> Generator[ShardWaits | ShardProgress, None, ShardRecord]:
         uri = f"{self.output}/{shard.id}{self.stage.record.suffix}"
         out = self._store(self.output)
         there = ExistingOutputs(out, self.output, self.stage.record, piece.over)
@@ -183,7 +185,7 @@ class StageProgram:
         there: ExistingOutputs,
         uri: str,
         replaced: dict[str, str],
-    ) -> Generator[ShardWaits, None, ShardRecord | None]:
+    ) -> Generator[ShardWaits | ShardProgress, None, ShardRecord | None]:
         """Runs a shard and publishes its outputs, in place of the extra ones in `replaced`: generations by URI.
 
         Returns None, without the main output, if others are to be replaced first, which are in `replaced` then.
@@ -203,11 +205,15 @@ class StageProgram:
         schemas = {MAIN: piece.schema, **piece.sides}
         # What an exchange reads is checked then, and made again where it is not what it was.
         with Outputs(there.store, uris, schemas, self._writer, durable=self.stage.runs is None) as outputs:
+            said_s = self.clock.monotonic()
             for table in tables:
                 if isinstance(table, ShardWaits):
                     yield table
                     continue
                 leave_if_copy()
+                if (now_s := self.clock.monotonic()) - said_s >= PROGRESS_S:
+                    said_s = now_s
+                    yield ShardProgress(index, max(tally.books.rows_in, tally.books.rows_out))
                 record_input(meters.write, table)
                 with timed(meters.write):
                     tally.books.rows_out += outputs.write(table)

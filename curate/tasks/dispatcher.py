@@ -29,7 +29,7 @@ from curate.tasks.events import (
     TaskStarted,
     Tick,
 )
-from curate.tasks.failure import ShardRecord, ShardWaits
+from curate.tasks.failure import ShardProgress, ShardRecord, ShardWaits
 from curate.tasks.scheduler import Scheduler
 from curate.tasks.setup import SetUp, SetupWatch
 from curate.tasks.task_end import failure_of_end, kind_of_end
@@ -55,6 +55,10 @@ class Observer(Protocol):
 
     def waits(self, launch: Launch, word: ShardWaits) -> None:
         """A shard waits, within its task, for what is not there now; or it no longer does."""
+        ...
+
+    def moves(self, word: ShardProgress) -> None:
+        """A shard that takes long says how far it is."""
         ...
 
     def tick(self, slots: int) -> None:
@@ -155,6 +159,9 @@ class Dispatcher:
                 if isinstance(record, ShardWaits):
                     self._handle(ShardWaiting(launch.task, record.index, record.wait_s > 0))
                     self.observer.waits(launch, record)
+                elif isinstance(record, ShardProgress):
+                    # No event: whoever hangs in its last batch is not less late for it.
+                    self.observer.moves(record)
                 elif isinstance(record, SetUp):
                     self.setup.told(record)
                 else:

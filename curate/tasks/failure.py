@@ -117,6 +117,16 @@ class ShardWaits:
         object.__setattr__(self, "reason", printable(redacted(self.reason)))
 
 
+@dataclass(frozen=True, slots=True)
+class ShardProgress:
+    """Word of a shard that takes long: how far it is. Telemetry alone: nothing is decided by it."""
+
+    index: int
+    """Rank of the shard in the plan."""
+    rows: int
+    """Rows that were read of it so far."""
+
+
 def printable(text: str) -> str:
     """Returns `text` with lone surrogates escaped, so that it can be encoded.
 

@@ -12,8 +12,11 @@ import structlog
 import curate
 from curate.driver.run_recorder import MOST_WARNINGS, RunRecorder
 from curate.job.job import Job
+from curate.ledger.summary import RunState
 from curate.observe.metrics import PipelineMetrics
-from curate.observe.progress import Progress
+from curate.observe.progress import NoDisplay, Progress
+from tests.job.inline import run_job, write_jsonl
+from tests.support.fakes import FakeClock
 
 
 class Broken(Job):
@@ -40,6 +43,52 @@ def test_a_flood_of_failures_does_not_flood_the_log(tmp_path: Path) -> None:
     assert summary.failed == MOST_WARNINGS + 20
     assert sum(log["event"] == "shard failed" for log in logs) == MOST_WARNINGS
     assert sum(log["event"].startswith("more shards fail") for log in logs) == 1
+
+
+CLOCK = FakeClock()
+
+
+class Slow(Job):
+    """Takes three seconds for ten rows, by a clock that a test moves."""
+
+    version = "1"
+    batch_size = 10
+
+    def process(self, batch: pa.Table) -> pa.Table:
+        CLOCK.sleep(3.0)
+        return batch
+
+
+class Watched(NoDisplay):
+    """Notes all that it is shown."""
+
+    interval_s = 0.0
+
+    def __init__(self) -> None:
+        self.shown: list[Progress] = []
+
+    def show(self, progress: Progress) -> None:
+        self.shown.append(progress)
+
+
+def test_a_long_shard_shows_progress_before_it_ends(tmp_path: Path) -> None:
+    """Rows read so far, and the bytes that they stand for as far as that is known from shards that are done; no call of
+    a store is made for it."""
+    write_jsonl(tmp_path / "in/a.jsonl", [{"id": f"{number:03}"} for number in range(100)])
+    write_jsonl(tmp_path / "in/b.jsonl", [{"id": f"{number:03}"} for number in range(100)])
+    display = Watched()
+    ended = run_job(Slow(), tmp_path / "in", tmp_path / "out", clock=CLOCK, display=display, max_in_flight=1)
+    assert ended.state is RunState.COMPLETE
+    first = [one.rows_running for one in display.shown if one.done == 0 and one.rows_running]
+    assert first == sorted(first)
+    assert len(set(first)) >= 5
+    later = [one for one in display.shown if one.done == 1 and one.rows_running]
+    assert all(0.5 < one.part < 1.0 for one in later)
+    assert max(one.part for one in later) > 0.8
+    assert max(one.rate["rows_per_s"] for one in later) == pytest.approx(10 / 3, rel=0.2)
+    assert (display.shown[-1].part, display.shown[-1].rows_running) == (1.0, 0)
+    quick = run_job(Slow(batch_size=1000), tmp_path / "in", tmp_path / "quick", clock=CLOCK)
+    assert quick.calls == ended.calls
 
 
 class Stepped(Job):

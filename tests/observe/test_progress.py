@@ -59,6 +59,14 @@ def test_called_from_code_it_shows_nothing(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr() == ("", "")
 
 
+def test_the_bar_moves_by_bytes() -> None:
+    """One large shard is most of the work, however many small ones there are; by shards where inputs have no bytes."""
+    shown = replace(progress(), bytes_done=25, bytes_total=100)
+    assert (shown.part, progress().part) == (0.25, 0.62)
+    assert replace(shown, bytes_done=100).part < 1.0, "the last shard is not done"
+    assert replace(shown, done=shown.total, bytes_done=100).part == 1.0
+
+
 @pytest.mark.parametrize("columns", [80, 120])
 def test_on_a_terminal_everything_fits(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In two lines of 80 columns, and nothing on standard output, which belongs to results."""

@@ -16,7 +16,7 @@ from curate.errors import StorageError
 from curate.runtime.protocol import BackendEvent, Message, Started, TaskEnd, TaskFinished
 from curate.tasks.dispatcher import GRACE_S, POLL_S, Dispatcher, Interrupts
 from curate.tasks.events import Action, Event, Launch, Outcome, SlotsChanged
-from curate.tasks.failure import Failure, FailureKind, ShardRecord, ShardWaits
+from curate.tasks.failure import Failure, FailureKind, ShardProgress, ShardRecord, ShardWaits
 from curate.tasks.policy import Policy
 from curate.tasks.scheduler import Scheduler
 from curate.units import GIB
@@ -57,6 +57,9 @@ class Watcher:
         self.failed_.append((record.index, record.failure.kind.value, outcome))
         self.errors.append(record.failure)
         self.ends[record.index] += outcome is Outcome.FAILED
+
+    def moves(self, word: ShardProgress) -> None:
+        raise NotImplementedError
 
     def waits(self, launch: Launch, word: ShardWaits) -> None:
         assert word.index in launch.shards
