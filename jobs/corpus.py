@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from langid import LANGUAGE, OTHER_LANGUAGE, SCORE, LanguageModel
-from quality import Quality
 
 from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError
 from curate.job.params import param
+from curate.jobs.langid import LANGUAGE, OTHER_LANGUAGE, SCORE, LanguageModel
+from curate.jobs.quality import Quality
 from curate.pipeline.step import ActorPool
 
 
@@ -42,10 +42,10 @@ class Languages:
 
 
 class Corpus(Quality):
-    """Make training shards of texts: filtered by quality and language, deduplicated, in random order.
+    """Make training shards: filtered, deduplicated, in random order.
 
-    Rows have the id, the text, the columns to keep, `language` and `language_score`. The parameters of the quality
-    rules are those of the job `quality`.
+    Texts are filtered by quality and language. Rows have the id, the text, the columns to keep, `language` and
+    `language_score`. The parameters of the quality rules are those of the job `quality`.
     """
 
     version = "1"

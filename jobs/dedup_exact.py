@@ -20,7 +20,7 @@ from curate.job.params import param
 
 
 class DedupExact(Job):
-    """Keep one of all rows that have the same text, or the same values in some columns.
+    """Keep one of all rows with the same text, or the same values.
 
     All columns are kept, and the rows in their order. The extra output `duplicates` tells which rows were dropped, and
     which are kept in their place.

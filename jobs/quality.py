@@ -104,10 +104,10 @@ Rules = dict[str, pa.Array]
 
 
 class Quality(TextJob):
-    """Keep the texts that pass the published quality rules of Gopher and of C4.
+    """Keep texts that pass the quality rules of Gopher and of C4.
 
-    Defaults are the published values; they were chosen for whole web pages in English. --rules takes one of the two, or
-    both.
+    Defaults are the published values, which were chosen for whole web pages in English. --rules takes one of the two,
+    or both.
     """
 
     version = "1"

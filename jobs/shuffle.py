@@ -18,7 +18,7 @@ from curate.job.params import param
 
 
 class Shuffle(Job):
-    """Shuffle all rows of a corpus into training shards of equal size.
+    """Shuffle all rows into training shards of equal size.
 
     A row's place depends on --seed, and on the file and the line that it was read from: input files that were renamed,
     or split otherwise, give another order.

@@ -4,6 +4,7 @@ of others is joined, nor one of these tests by others."""
 from __future__ import annotations
 
 import atexit
+import fcntl
 import importlib.util
 import os
 import shutil
@@ -136,6 +137,15 @@ def _disk() -> Iterator[str]:
 def disk_path(_disk: str) -> Path:
     """An empty folder on a disk, also where that of a test is in memory (scripts/test)."""
     return Path(tempfile.mkdtemp(dir=_disk))
+
+
+@pytest.fixture
+def gigabytes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Of the tests that take gigabytes, or look at how many are taken, one runs at a time."""
+    # With pytest-xdist, the folder above is that of all processes.
+    with (tmp_path_factory.getbasetemp().parent / "gigabytes").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture

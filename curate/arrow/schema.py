@@ -61,7 +61,11 @@ def widen(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def agreed(name: str, before: pa.Schema | None, found: pa.Schema) -> pa.Schema:
-    """Returns the schema that holds both, types of nulls filled in and numbers widened. Raises SchemaMismatch."""
+    """Returns the schema that holds both, types of nulls filled in and numbers widened. Raises SchemaMismatch.
+
+    It is Arrow's idea of one type and no `widen`: what goes from step to step is held to no type, so that a struct may
+    lack a field in one batch. A type that `widen` does not give is refused where rows are kept, or consumed.
+    """
     if before is None or before.equals(found):
         return found
     if before.names == found.names:

@@ -1,4 +1,5 @@
-"""`curate`: looks at jobs. Needs no cluster, only read access to their outputs. Imports late, to start fast."""
+"""`curate`: runs jobs and looks at them. Looking needs no cluster, only read access to outputs. Imports late, to start
+fast."""
 
 from __future__ import annotations
 
@@ -8,10 +9,12 @@ from typing import Any
 
 import click
 
+from curate.cli.run import RunGroup, show_jobs
+
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 WATCH_S = 2.0
-RUN_JOBS = ("retry", "replay")
+RUN_JOBS = ("run", "retry", "replay")
 """Commands that import jobs, and what those import."""
 
 
@@ -35,11 +38,30 @@ class _Group(click.Group):
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="curate")
 def cli() -> None:
-    """Looks at curate's jobs: OUTPUT is the prefix that a job writes to, local or gs://. No command but `retry` needs a
-    cluster.
-
-    A job itself is run as a script: python jobs/toxicity.py --help
+    """Runs jobs and looks at them. OUTPUT is the prefix that a job writes to, local or gs://. No command but `run` and
+    `retry` needs a cluster.
     """
+
+
+@cli.group(
+    cls=RunGroup,
+    short_help="Run a job, by its name or its file.",
+    options_metavar="",
+    subcommand_metavar="JOB [OPTIONS OF THE JOB]",
+)
+def run() -> None:
+    """Runs a job: one that curate brings, by its name, or one of your own, by its file. Where a file has several jobs,
+    name one: path/to/mine.py:Mine
+
+    `curate run path/to/mine.py` does the same as `python path/to/mine.py`, to the same output. To see the options of a
+    job: curate run JOB --help
+    """
+
+
+@cli.command(short_help="The jobs that curate brings.")
+def jobs() -> None:
+    """Lists the jobs that curate brings, and what each does. What they need: pip install 'curate[jobs]'"""
+    show_jobs()
 
 
 @cli.command(short_help="How far a job is; without OUTPUT, all known jobs.")

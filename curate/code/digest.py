@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from curate.code.closures import Unhashable, function_text, value_text
-from curate.code.sources import Found, Imports, Module, Sources
+from curate.code.sources import Found, Imports, Module, Sources, is_curates
 from curate.code.syntax import canonical
 from curate.errors import ConfigError
 
@@ -38,7 +38,7 @@ def code_digest(
     parts: list[str] = []
     seen: dict[int, ast.stmt] = {}
     for base in cls.__mro__:
-        if base is object or base.__module__ == "curate" or base.__module__.startswith("curate."):
+        if base is object or is_curates(base.__module__):
             continue
         root = _root(base, sources)
         if root is not None:

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
+from curate import jobs
+
 
 @dataclass(frozen=True)
 class Module:
@@ -171,10 +173,18 @@ def _file(name: str) -> Path | None:
     return Path(path) if path and path.endswith(".py") and Path(path).exists() else None
 
 
+def is_curates(module: str) -> bool:
+    """Returns whether a module is curate's own, and no job that it brings: those are code of users."""
+    return module == "curate" or (module.startswith("curate.") and not jobs.is_job(module))
+
+
 def _is_own(name: str, path: Path) -> bool:
-    if name == "curate" or name.startswith("curate."):
+    if is_curates(name):
         return False
-    return not any(path.resolve().is_relative_to(folder) for folder in _installed())
+    # A job that curate brings is one job, in a checkout and installed.
+    return path.resolve().is_relative_to(jobs.FOLDER.resolve()) or not any(
+        path.resolve().is_relative_to(folder) for folder in _installed()
+    )
 
 
 @lru_cache(maxsize=1)

@@ -156,9 +156,9 @@ class Base:
         told = ["logical", *explain_logical(self._plan, 1), "physical", *consumed]
         # What a write refuses is none of a consumer's business.
         with suppress(ConfigError):
-            tasks = lower_stage(self._plan, End.FILES)
-            written = list(explain_physical(tasks, 1))
-            told += ["written", *written] if tasks.upstream and written != consumed else []
+            lowered = lower_stage(self._plan, End.FILES)
+            written = list(explain_physical(lowered, 1))
+            told += ["written", *written] if lowered.upstream and written != consumed else []
         return "\n".join(told)
 
     def stats(self) -> str:

@@ -28,7 +28,7 @@ from curate.pipeline.pipeline import Pipeline, ShardContext, in_order
 from curate.pipeline.retry_later import wait_between
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.plan.nodes import Checkpoint, known_row_count, may_be_incomplete
-from curate.plan.physical import First, Joined, Local, Physical, Tasks, ZipRows, are_alike, cpus_of
+from curate.plan.physical import First, Joined, Local, Physical, StagePlan, ZipRows, are_alike, cpus_of
 from curate.plan.pushdown import fuse
 from curate.plan.stages import reader_of
 from curate.runtime.backends import BACKENDS, make_backend
@@ -83,7 +83,7 @@ def blocks(
     """
     run = run or RunStats()
     match physical:
-        case Tasks():
+        case StagePlan():
             with ExitStack() as held:
                 scans = physical.scans
                 if physical.upstream:
@@ -178,9 +178,9 @@ def connection(how: Options, run: RunStats | LastRun) -> Iterator[None]:
         backend.close()
 
 
-def upstream_run(tasks: Tasks, root: str, how: Options, run: RunStats) -> tuple[FusedScan, ...]:
-    """Runs the stages that come before some tasks, below `root` and at paths of checkpoints. Returns what reads what
-    they wrote, with what the tasks do with that. Raises CheckpointFailed and ExchangeFailed.
+def upstream_run(lowered: StagePlan, root: str, how: Options, run: RunStats) -> tuple[FusedScan, ...]:
+    """Runs the stages before one, below `root` and at paths of checkpoints. Returns what reads what they wrote, with
+    what is done with that. Raises CheckpointFailed and ExchangeFailed.
     """
     from curate.graph import entry
 
@@ -201,9 +201,9 @@ def upstream_run(tasks: Tasks, root: str, how: Options, run: RunStats) -> tuple[
                 f"failed; see: curate failures {before.path}"
             )
 
-    spec = reader_of(tasks)
+    spec = reader_of(lowered)
     spec = replace(spec, tasks=replace(spec.tasks, memory_budget=how.memory_budget))
-    incomplete = any(map(may_be_incomplete, tasks.upstream))
+    incomplete = any(map(may_be_incomplete, lowered.upstream))
     options = RunOptions(inputs=(), output=root, backend=how.backend or "inline", allow_incomplete_input=incomplete)
     ready = run_upstream(spec, root, options, write, write_checkpoint)
     # What is not done raises, so that nothing is said about it.
@@ -213,7 +213,7 @@ def upstream_run(tasks: Tasks, root: str, how: Options, run: RunStats) -> tuple[
     if ready.stage.rows.grows:
         source = files("read_parquet", Format.PARQUET, list(ready.options.inputs))
         # Marks tell of rows by their places, among all rows.
-        return (FusedScan(source, Projection(), operators) if tasks.marked else fuse(source, operators),)
+        return (FusedScan(source, Projection(), operators) if lowered.marked else fuse(source, operators),)
     assert isinstance(ready.stage.rows, SourceRows)
     pairs = zip(ready.stage.rows.sources, ready.stage.rows.views, strict=True)
     return tuple(FusedScan(source, view, operators) for source, view in pairs)

@@ -12,6 +12,7 @@ from curate.arrow.expressions import as_expression, is_expression
 from curate.dataset.base import Base
 from curate.dataset.batches import check_rows
 from curate.errors import ConfigError
+from curate.keywords import shows_keywords
 from curate.operators import columns, convert, rows
 from curate.operators.udf import UdfOptions, check_options, udf_of
 
@@ -21,6 +22,7 @@ class Functions(Base):
 
     __slots__ = ()
 
+    @shows_keywords(UdfOptions)
     def map_batches(
         self,
         fn: Callable[..., Any],
@@ -78,6 +80,7 @@ class Functions(Base):
             rows.MapBatches(udf, batch_size, batch_format, where, check_declared("map_batches", output_schema))
         )
 
+    @shows_keywords(UdfOptions)
     def map(
         self,
         fn: Callable[..., Mapping[str, Any]],
@@ -112,6 +115,7 @@ class Functions(Base):
             return self._apply(rows.MapIsolated(udf, timeout_s, where, declared))
         return self._apply(rows.MapRows(udf, False, where, declared))
 
+    @shows_keywords(UdfOptions)
     def flat_map(
         self,
         fn: Callable[..., Iterable[Mapping[str, Any]]],
@@ -129,6 +133,7 @@ class Functions(Base):
         udf, where = udf_of("flat_map", fn, options)
         return self._apply(rows.MapRows(udf, True, where, check_declared("flat_map", output_schema)))
 
+    @shows_keywords(UdfOptions)
     def with_column(self, column_name: str, expr: Any, **options: Unpack[UdfOptions]) -> Self:
         """Adds a column made by a pyarrow.compute expression, as the last one; one of that name is replaced in place.
 
@@ -145,6 +150,7 @@ class Functions(Base):
         expression = as_expression(f"with_column({column_name!r})", expr)
         return self._apply(columns.WithColumn(column_name, expression))
 
+    @shows_keywords(UdfOptions)
     def add_column(
         self,
         col: str,
@@ -170,6 +176,7 @@ class Functions(Base):
             raise ConfigError(f"{method}({column!r}): the name of a column is some text")
         return self._apply(rows.AddColumn(udf, column, batch_format, where))
 
+    @shows_keywords(UdfOptions)
     def filter(
         self,
         fn: Any = None,

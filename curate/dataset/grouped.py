@@ -14,6 +14,7 @@ from curate.exchange.kinds.aggregates import Aggregate, make
 from curate.exchange.kinds.base import key_columns
 from curate.exchange.kinds.group import Grouped, GroupRows, aggregates_of_pairs
 from curate.exchange.kinds.map_groups import MapGroups
+from curate.keywords import shows_keywords
 from curate.operators.convert import check_format
 from curate.operators.udf import UdfOptions, udf_of
 from curate.plan.explain import chain_text
@@ -143,6 +144,7 @@ class GroupedData(Generic[D]):
         """
         return self._then("aggregate()", aggregates_of_pairs("aggregate", aggregates))
 
+    @shows_keywords(UdfOptions)
     def map_groups(
         self,
         fn: Callable[..., Any],

@@ -7,6 +7,11 @@ it when it is read: a column that it lacks is null, integers and floats are wide
 any type. What cannot be held is refused then, with both schemas and both files: another type, and a column that only
 this file has, where all columns are read. `schema=` says in advance what is to come.
 
+With `include_paths`, the last column is `path`: the file that a row is from. With `partitioning="hive"` folders like
+`year=2024`, anywhere in a path, are columns behind those of the files: 32-bit numbers where all their values are such,
+else texts, or as `schema` declares them; null where a file has no such folder. A column that the first file has inside
+is read from the files. `partitioning=None` leaves folders out.
+
 Large files are split, at row groups or lines, into shards of at most 256 MiB; small ones share a task. A file that two
 paths name (`[d, d]`, or a directory and a glob of its files) is read once, and a warning says so; for its rows twice,
 union the dataset with itself. A link to a file is another file.
@@ -46,6 +51,8 @@ def read_parquet(
     columns: Sequence[str] | None = None,
     filter: Any = None,
     schema: pa.Schema | None = None,
+    include_paths: bool = False,
+    partitioning: str | None = "hive",
     num_cpus: float | None = None,
     allow_incomplete_input: bool = False,
 ) -> Dataset:
@@ -54,8 +61,11 @@ def read_parquet(
     Lists them and reads one footer, whose schema holds for all files, unless `schema` says which columns there are, of
     which types. `columns` are those to keep, `filter` is an expression that rows must fulfil; both are pushed into the
     read. Files that differ are unified as far as Arrow can: a column that a file lacks is null, a narrower number is
-    widened. `num_cpus` is what a task holds that reads (default 1). The output of a job is read if it is all there, or
-    with `allow_incomplete_input`.
+    widened. `num_cpus` is what a task holds that reads (default 1).
+
+    With `include_paths`, the last column is `path`: the file that a row is from. Folders like `year=2024` are columns
+    behind those of the files, unless `partitioning` is None. The output of a job is read if it is all there, or with
+    `allow_incomplete_input`.
 
     Raises ConfigError for a path that matches nothing, a job's output that is not all there, files of another format,
     an unknown column, or a schema that the first file cannot be read as. Reading raises SchemaMismatch, with both
@@ -67,9 +77,13 @@ def read_parquet(
     >>> pq.write_table(pa.table({"n": [1, 2], "text": ["a", "b"]}), path)
     >>> curate.read_parquet(path, columns=["text"], filter=pc.field("n") > 1).take_all()
     [{'text': 'b'}]
+    >>> (path.parent / "year=2024").mkdir()
+    >>> _ = path.rename(path.parent / "year=2024" / "a.parquet")
+    >>> curate.read_parquet(path.parent).take(1)
+    [{'n': 1, 'text': 'a', 'year': 2024}]
     """
-    how = ReadAs(Format.PARQUET, schema)
-    found = _files("read_parquet", Format.PARQUET, paths, how, num_cpus, allow_incomplete_input)
+    how = ReadAs(Format.PARQUET, schema, include_paths=bool(include_paths))
+    found = _files("read_parquet", Format.PARQUET, paths, how, num_cpus, allow_incomplete_input, partitioning)
     if filter is not None:
         found = found.filter(filter)
     return found if columns is None else found.select_columns(columns)
@@ -79,6 +93,8 @@ def read_json(
     paths: Paths,
     *,
     schema: pa.Schema | None = None,
+    include_paths: bool = False,
+    partitioning: str | None = "hive",
     num_cpus: float | None = None,
     allow_incomplete_input: bool = False,
 ) -> Dataset:
@@ -87,7 +103,7 @@ def read_json(
     The schema is sampled from the first file with rows, unless `schema` declares it; keys that it does not have are
     left out, those that a row lacks are null. A line, or an element of an array, that does not fit is a bad row, of
     which 0.1 % of a file (at least 10) are left out with a warning, or set aside by a write. An array is one shard,
-    however large. `num_cpus`, and what is raised, is as for `read_parquet`.
+    however large. `include_paths`, `partitioning`, `num_cpus`, and what is raised, are as for `read_parquet`.
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.jsonl"
@@ -95,33 +111,41 @@ def read_json(
     >>> curate.read_json(path).take_all()
     [{'n': 1}, {'n': None}]
     """
-    how = ReadAs(Format.JSONL, schema)
-    return _files("read_json", Format.JSONL, paths, how, num_cpus, allow_incomplete_input)
+    how = ReadAs(Format.JSONL, schema, include_paths=bool(include_paths))
+    return _files("read_json", Format.JSONL, paths, how, num_cpus, allow_incomplete_input, partitioning)
 
 
 def read_csv(
     paths: Paths,
     *,
     delimiter: str = ",",
+    column_names: Sequence[str] | None = None,
     schema: pa.Schema | None = None,
+    include_paths: bool = False,
+    partitioning: str | None = "hive",
     num_cpus: float | None = None,
     allow_incomplete_input: bool = False,
 ) -> Dataset:
     """Returns the rows of CSV files with a header, plain or compressed; files called `.tsv` are taken, too.
 
-    `delimiter` is one character. Columns are found by their names: one that a file lacks is null. Schema, bad rows,
-    `num_cpus` and errors are as for `read_json`; a column that only a later file has is refused, as in Parquet.
+    `delimiter` is one character. Of files without a header, `column_names` says what their columns are called, and the
+    first line is a row. Columns are found by their names: one that a file lacks is null; one that only a later file has
+    is refused, as in Parquet. Schema, bad rows, all other arguments and errors are as for `read_json`.
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.csv"
     >>> _ = path.write_text("n;text\\n1;a\\n")
     >>> curate.read_csv(path, delimiter=";").take_all()
     [{'n': 1, 'text': 'a'}]
+    >>> _ = path.write_text("1;a\\n2;b\\n")
+    >>> curate.read_csv(path, delimiter=";", column_names=["n", "text"]).take_all()
+    [{'n': 1, 'text': 'a'}, {'n': 2, 'text': 'b'}]
     """
     if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n' or ord(delimiter) > 127:
         raise ConfigError(f"read_csv(delimiter={delimiter!r}): expected one character of ASCII, no quote or line end")
-    how = ReadAs(Format.CSV, schema, delimiter=delimiter)
-    return _files("read_csv", Format.CSV, paths, how, num_cpus, allow_incomplete_input)
+    names = None if column_names is None else _names_of(column_names)
+    how = ReadAs(Format.CSV, schema, delimiter=delimiter, column_names=names, include_paths=bool(include_paths))
+    return _files("read_csv", Format.CSV, paths, how, num_cpus, allow_incomplete_input, partitioning)
 
 
 def read_text(
@@ -129,13 +153,15 @@ def read_text(
     *,
     encoding: str = "utf-8",
     drop_empty_lines: bool = True,
+    include_paths: bool = False,
+    partitioning: str | None = None,
     num_cpus: float | None = None,
     allow_incomplete_input: bool = False,
 ) -> Dataset:
     """Returns the lines of text files, plain or compressed, as the column `text`, without their line ends.
 
     Blank lines are left out, unless `drop_empty_lines` is false. A line that `encoding` does not have is a bad row, as
-    for `read_json`. Files may have any name that does not stand for another format. `num_cpus` is as for
+    for `read_json`. Files may have any name that does not stand for another format. All other arguments are as for
     `read_parquet`. Raises ConfigError for a path that matches nothing, files of another format, and an encoding that
     Python does not know.
 
@@ -152,14 +178,18 @@ def read_text(
         raise ConfigError(
             f"read_text(encoding={encoding!r}): expected one of Python's such as 'latin-1': {error}"
         ) from error
-    how = ReadAs(Format.TEXT, text_encoding=codecs.lookup(encoding).name, drop_empty_lines=bool(drop_empty_lines))
-    return _files("read_text", Format.TEXT, paths, how, num_cpus, allow_incomplete_input)
+    found = codecs.lookup(encoding).name
+    how = ReadAs(
+        Format.TEXT, text_encoding=found, drop_empty_lines=bool(drop_empty_lines), include_paths=bool(include_paths)
+    )
+    return _files("read_text", Format.TEXT, paths, how, num_cpus, allow_incomplete_input, partitioning)
 
 
 def read_binary_files(
     paths: Paths,
     *,
     include_paths: bool = False,
+    partitioning: str | None = None,
     num_cpus: float | None = None,
     allow_incomplete_input: bool = False,
 ) -> Dataset:
@@ -176,7 +206,7 @@ def read_binary_files(
     [{'bytes': b'\\x00\\x01'}]
     """
     how = ReadAs(Format.BINARY, include_paths=bool(include_paths))
-    return _files("read_binary_files", Format.BINARY, paths, how, num_cpus, allow_incomplete_input)
+    return _files("read_binary_files", Format.BINARY, paths, how, num_cpus, allow_incomplete_input, partitioning)
 
 
 def read_images(
@@ -185,6 +215,7 @@ def read_images(
     size: tuple[int, int] | None = None,
     mode: str = "RGB",
     include_paths: bool = False,
+    partitioning: str | None = None,
     num_cpus: float | None = None,
     allow_incomplete_input: bool = False,
 ) -> Dataset:
@@ -210,7 +241,7 @@ def read_images(
     check_image(size, mode)
     shape = None if size is None else (int(size[0]), int(size[1]))
     how = ReadAs(Format.IMAGE, image_size=shape, image_mode=mode, include_paths=bool(include_paths))
-    return _files("read_images", Format.IMAGE, paths, how, num_cpus, allow_incomplete_input)
+    return _files("read_images", Format.IMAGE, paths, how, num_cpus, allow_incomplete_input, partitioning)
 
 
 def from_items(items: Sequence[Any]) -> Dataset:
@@ -296,9 +327,15 @@ def range(n: int) -> Dataset:
 
 
 def _files(
-    method: str, format: Format, paths: Paths, how: ReadAs, num_cpus: float | None, allow_incomplete_input: bool
+    method: str,
+    format: Format,
+    paths: Paths,
+    how: ReadAs,
+    num_cpus: float | None,
+    allow_incomplete_input: bool,
+    partitioning: str | None,
 ) -> Dataset:
-    return Dataset(Scan(files(method, format, _paths(paths), how, num_cpus, allow_incomplete_input)))
+    return Dataset(Scan(files(method, format, _paths(paths), how, num_cpus, allow_incomplete_input, partitioning)))
 
 
 def _of_tables(method: str, given: tuple[Any, ...]) -> Dataset:
@@ -310,6 +347,14 @@ def _of_tables(method: str, given: tuple[Any, ...]) -> Dataset:
         _refuse_twice(method, table.column_names)
     plain = tuple(table.replace_schema_metadata(None) for table in given)
     return Dataset(Scan(Tables(method, plain, plain[0].schema if plain else pa.schema([]))))
+
+
+def _names_of(column_names: Sequence[str]) -> tuple[str, ...]:
+    names = () if isinstance(column_names, str) else tuple(column_names)
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise ConfigError(f"read_csv(column_names={column_names!r}): expected a list of names, one for each column")
+    _refuse_twice("read_csv", names)
+    return names
 
 
 def _refuse_twice(method: str, names: Sequence[str]) -> None:

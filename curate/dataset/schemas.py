@@ -21,7 +21,7 @@ from curate.pipeline.pipeline import Pipeline
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip, schema_of, transform
 from curate.plan.physical import Joined, Local, Physical, ZipRows, alike
-from curate.plan.rewrites import chain_of, operator_of, unified
+from curate.plan.rewrites import chain_of, steps_of, unified
 from curate.stage.fusion import FusedScan
 
 # Unions
@@ -80,8 +80,7 @@ def _blank(plan: Plan) -> pa.Table:
         return empty(known)
     match plan:
         case Apply() | Marked():
-            base, nodes = chain_of(plan)
-            return _asked(_blank(base).schema, [operator_of(node) for node in nodes])
+            return _asked(_blank(chain_of(plan)[0]).schema, steps_of(plan))
         case Limit(input, _) | Checkpoint(input, _):
             return _blank(input)
         case Union(inputs):

@@ -17,6 +17,7 @@ Long because its steps are one algorithm, and each reads what the one before wro
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -119,7 +120,7 @@ VERSION = 1
 """Of which pairs are looked at, and what becomes of them."""
 
 
-class _OfRows(OperatorDefaults):
+class _OfRows(OperatorDefaults, ABC):
     """The usual answers of a step that makes something else of rows."""
 
     __slots__ = ()
@@ -132,9 +133,9 @@ class _OfRows(OperatorDefaults):
         self.near.check(found)
         return self.made(found)
 
+    @abstractmethod
     def made(self, found: pa.Schema) -> pa.Schema:
         """Returns the schema of what it makes."""
-        raise NotImplementedError
 
     def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
         del schema, needed

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Required, TypedDict, Unpack
 
 from curate.errors import ConfigError, did_you_mean
+from curate.keywords import shows_keywords
 from curate.observe.progress import Display, NoDisplay
 from curate.runtime.backends import BACKENDS
 from curate.storage.uris import normalise
@@ -110,7 +111,10 @@ class RunOptions:
 
     inputs: tuple[str, ...] = _option(
         "file, directory or quoted glob, local or gs://; can be repeated",
-        **{"name": "input", "short": "-i", "metavar": "PATH", "check": _inputs},
+        name="input",
+        short="-i",
+        metavar="PATH",
+        check=_inputs,
     )
     output: str = _option("prefix that the outputs and the ledger go under", short="-o", metavar="PATH", check=_path)
     backend: str = _option("where tasks run", default="ray", choices=BACKENDS, check=_backend)
@@ -208,6 +212,11 @@ class RunArguments(TypedDict, total=False):
     handle_signals: bool
 
 
+DEFAULTS = {name: one.default for name, one in OPTIONS.items()} | {"yes": False, "handle_signals": False}
+"""What holds where nothing is given, for who asks for help."""
+
+
+@shows_keywords(RunArguments, DEFAULTS)
 def parse_run_options(**given: Unpack[RunArguments]) -> RunOptions:
     """Returns the options of a run. Raises ConfigError for one that makes no sense, before anything is looked at."""
     values: dict[str, Any] = dict(given)

@@ -125,22 +125,27 @@ class Prepared:
     run_ids: frozenset[str]
     """Runs that the output knew before this one."""
     uncommitted: PendingWrites
-    matched: OutputMatch = field(init=False)
-    growth: InputDiff = field(init=False)
     history: History = field(default_factory=History)
     scope: Any = None
     """Ranks of the shards that this run was asked for, in plan order."""
     holes: Sequence[Hole] = ()
     """What was missing of the inputs, which may be incomplete."""
 
-    def __post_init__(self) -> None:
-        self.planned(self.plan)
-
     def planned(self, plan: ShardPlan) -> None:
-        """Takes a plan in the place of the one that there is, and compares it with the inputs and the outputs."""
+        """Takes a plan in the place of the one that there is, which is then compared anew."""
         self.plan = plan
-        self.growth = diff_inputs(plan, self.inputs.table)
-        self.matched = match_outputs(plan, self.listing, self.record.suffix)
+        for name in ("growth", "matched"):
+            self.__dict__.pop(name, None)
+
+    @cached_property
+    def growth(self) -> InputDiff:
+        """The plan beside the inputs."""
+        return diff_inputs(self.plan, self.inputs.table)
+
+    @cached_property
+    def matched(self) -> OutputMatch:
+        """The plan beside the outputs."""
+        return match_outputs(self.plan, self.listing, self.record.suffix)
 
     @property
     def record(self) -> JobRecord:

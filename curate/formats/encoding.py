@@ -58,6 +58,8 @@ class ReadAs:
     """Whether all columns are read, and not a part that was pushed into the read."""
     delimiter: str = ","
     """Of CSV."""
+    column_names: tuple[str, ...] | None = None
+    """Of CSV without a header; None: the first line is one."""
     text_encoding: str = "utf-8"
     drop_empty_lines: bool = True
     """Of text."""
@@ -65,7 +67,9 @@ class ReadAs:
     """Height and width that images are brought to; None: each keeps its own."""
     image_mode: str = "RGB"
     include_paths: bool = False
-    """Whether rows of binary files and images have the column `path`."""
+    """Whether rows have the column `path`."""
+    partitions: Any = None
+    """The schema of the columns that rows have of their folders; None: none."""
 
     def identity(self) -> dict[str, Any]:
         """Returns what decides the bytes of an output, as JSON values."""
@@ -74,12 +78,15 @@ class ReadAs:
             said["schema"] = [[field.name, str(field.type), field.nullable] for field in self.schema]
         if self.format is Format.CSV:
             said["delimiter"] = self.delimiter
+            said |= {} if self.column_names is None else {"column_names": list(self.column_names)}
         if self.format is Format.TEXT:
             said |= {"encoding": self.text_encoding, "drop_empty_lines": self.drop_empty_lines}
         if self.format is Format.IMAGE:
             said |= {"size": None if self.image_size is None else [*self.image_size], "mode": self.image_mode}
-        if self.format in (Format.BINARY, Format.IMAGE):
+        if self.include_paths or self.format in (Format.BINARY, Format.IMAGE):
             said["include_paths"] = self.include_paths
+        if self.partitions:
+            said["partitions"] = [[field.name, str(field.type)] for field in self.partitions]
         return said
 
 

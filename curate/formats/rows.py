@@ -13,9 +13,10 @@ from curate.arrow.unknown import all_nullable
 from curate.errors import ConfigError
 from curate.formats.bad_line import OnBadRow, RejectedRow
 from curate.formats.encoding import Codec, Encoding, Format, ReadAs, detect, stem
+from curate.formats.file_columns import file_columns, filled_in, with_file_columns
 from curate.formats.from_text import has_text
 from curate.formats.quarantine import QuarantineWriter
-from curate.formats.read.binary import binary_schema, read_binary
+from curate.formats.read.binary import BINARY_SCHEMA, read_binary
 from curate.formats.read.csv import read_csv, sample_csv
 from curate.formats.read.images import image_schema, read_image
 from curate.formats.read.json_array import stored_as_array
@@ -79,13 +80,27 @@ def sample_schema(
     how = encoding.how
     if how is not None and (known := known_schema(how)) is not None:
         return _part(object.uri, known, wanted)
+    own = file_columns(how).names
+    asked = None if wanted is None else {name: type for name, type in wanted.items() if name not in own}
+    found = _sampled(store, object, encoding, asked)
+    if not own or not len(found):
+        return found
+    made = with_file_columns(pa.schema([field for field in found if field.name not in own]), how)
+    return made if wanted is None else pa.schema([made.field(name) for name in wanted])
+
+
+def _sampled(
+    store: Store, object: Object, encoding: Encoding, wanted: Mapping[str, pa.DataType | None] | None
+) -> pa.Schema:
+    """Returns the columns that a file has inside."""
+    how = encoding.how
     match encoding.format:
         case Format.PARQUET:
             return sample_parquet(store, object, wanted)
         case Format.JSONL:
             return sample_jsonl(store, object, encoding.codec, wanted)
         case Format.CSV:
-            return sample_csv(store, object, encoding.codec, wanted, "," if how is None else how.delimiter)
+            return sample_csv(store, object, encoding.codec, wanted, how)
         case Format.TEXT:
             return sample_text(object.uri, wanted)
         case Format.BINARY | Format.IMAGE:
@@ -98,11 +113,11 @@ def known_schema(how: ReadAs) -> pa.Schema | None:
         return how.schema
     match how.format:
         case Format.TEXT:
-            return LINES_SCHEMA
+            return with_file_columns(LINES_SCHEMA, how)
         case Format.BINARY:
-            return binary_schema(how)
+            return with_file_columns(BINARY_SCHEMA, how)
         case Format.IMAGE:
-            return image_schema(how)
+            return with_file_columns(image_schema(how), how)
     return None
 
 
@@ -160,27 +175,44 @@ def read(
     """
     _check_slice(object, encoding, kind)
     how = encoding.how
+    of_file = file_columns(how).names
+    inside = pa.schema([field for field in schema if field.name not in of_file])
+    rows = rechunk(_read(store, object, encoding, kind, start, stop, inside, on_bad_row), batch_rows)
+    return rows if len(inside) == len(schema) else filled_in(object.uri, rows, all_nullable(schema), how)
+
+
+def _read(
+    store: Store,
+    object: Object,
+    encoding: Encoding,
+    kind: SliceKind,
+    start: int,
+    stop: int,
+    schema: pa.Schema,
+    on_bad_row: OnBadRow,
+) -> Iterator[pa.Table]:
+    """Returns the rows of a slice with the columns that a file has inside."""
+    how = encoding.how
     if not len(schema) and not object.size:
         return iter(())  # no file says a column, and this one has nothing
     whole = kind is SliceKind.WHOLE
     begin, end = (0, None) if whole else (start, stop)
     match encoding.format:
         case Format.PARQUET:
-            tables = read_parquet(store, object, begin, end, schema, on_bad_row, how)
+            return read_parquet(store, object, begin, end, schema, on_bad_row, how)
         case Format.JSONL:
-            tables = read_jsonl(store, object, encoding.codec, begin, end, schema, on_bad_row)
+            return read_jsonl(store, object, encoding.codec, begin, end, schema, on_bad_row)
         case Format.TEXT if how is not None:
-            tables = read_lines(store, object, encoding.codec, begin, end, how, on_bad_row)
+            return read_lines(store, object, encoding.codec, begin, end, how, on_bad_row)
         case Format.TEXT:
-            tables = read_text(store, object, encoding.codec, begin, end, schema, on_bad_row)
+            return read_text(store, object, encoding.codec, begin, end, schema, on_bad_row)
         case Format.CSV:
-            tables = read_csv(store, object, encoding.codec, schema, on_bad_row, how)
+            return read_csv(store, object, encoding.codec, schema, on_bad_row, how)
         case Format.BINARY:
-            tables = read_binary(store, object, schema)
+            return read_binary(store, object, schema)
         case Format.IMAGE:
             assert how is not None
-            tables = read_image(store, object, schema, how, on_bad_row)
-    return rechunk(tables, batch_rows)
+            return read_image(store, object, schema, how, on_bad_row)
 
 
 def _check_slice(object: Object, encoding: Encoding, kind: SliceKind) -> None:

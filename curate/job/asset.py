@@ -26,6 +26,7 @@ class Asset:
     """A file by URI. Its generation is part of the job's identity: another model is another job.
 
     >>> import tempfile
+    >>> from curate.storage.open import open_store
     >>> with tempfile.NamedTemporaryFile("w") as file:
     ...     _ = file.write("spam")
     ...     file.flush()

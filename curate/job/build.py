@@ -41,7 +41,7 @@ from curate.plan.nodes import (
     transform,
     walk,
 )
-from curate.plan.rewrites import chain_of, operator_of, pinned, uncounted
+from curate.plan.rewrites import operator_of, pinned, steps_of, uncounted
 from curate.plan.stages import stage_of
 from curate.runtime.protocol import Resources
 from curate.sources.inputs import FileRows
@@ -74,7 +74,7 @@ class Made:
 def made_of(job: Settings, ds: Dataset, build: Build) -> Made:
     """Returns what `build` makes of `ds`, the job's inputs. Raises ConfigError for what no job can be made of."""
     built = _built(job, ds, build)
-    shared = Pipeline(tuple(map(operator_of, chain_of(built.plan)[1])))
+    shared = Pipeline(steps_of(built.plan))
     return Made(built.operator(shared), built.resources(shared), built.sides, built.stages)
 
 
@@ -133,16 +133,12 @@ class Built:
 
     def _over_checkpoints(self, last: Stage) -> Stage:
         """Returns the stage after those that write the checkpoints on the way to it, one after another."""
-        checkpoints: list[Checkpoint] = []
-        base, _ = chain_of(self.plan)
-        while isinstance(base, Checkpoint):
-            checkpoints.append(base)
-            base, _ = chain_of(base.input)
+        checkpoints = [node for node in walk(self.plan) if isinstance(node, Checkpoint)]
         # What becomes of the rows of a checkpoint afterwards is nothing to it.
         identity = {name: value for name, value in last.record.identity.items() if name != "sides"}
         kept: Upstream | None = None
         for number, checkpoint in enumerate(reversed(checkpoints)):
-            steps = tuple(map(operator_of, chain_of(checkpoint.input)[1]))
+            steps = steps_of(checkpoint.input)
             own = {**identity, "output_schema": None, **CHECKPOINT, "checkpoint": number}
             record = last.record.of_stage(own, OutputFormat(CHECKPOINT["format"]), CHECKPOINT["codec"])
             record = replace(record, name=f"{record.name}-checkpoint")
@@ -251,7 +247,7 @@ def _given_in(nodes: Sequence[Plan], ds: Dataset) -> bool:
 
 def _sides_of_steps(plan: Plan) -> set[str]:
     """Returns the extra outputs that steps behind the last exchange have of their own."""
-    return {name for one in chain_of(plan)[1] for name in getattr(operator_of(one), "sides", ())}
+    return {name for step in steps_of(plan) for name in getattr(step, "sides", ())}
 
 
 def _told(plan: Plan) -> str:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Unpack
 
 from curate import log
 from curate.dataset.dataset import Dataset
-from curate.driver.options import RunArguments, parse_run_options
+from curate.driver.options import DEFAULTS, RunArguments, parse_run_options
 from curate.errors import ConfigError, did_you_mean
 from curate.formats.bad_line import RejectedRow
 from curate.formats.record import OutputFormat
@@ -20,6 +20,7 @@ from curate.job.origin import origin_of
 from curate.job.params import Param
 from curate.job.secrets import Secrets, missing_secret, secret_value
 from curate.job.settings import TUNABLE, check_setting, column_text, parse_columns
+from curate.keywords import shows_keywords
 from curate.ledger.summary import Summary
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
 from curate.pipeline.step import ActorPool
@@ -268,6 +269,7 @@ class Job:
 
     # Running it
 
+    @shows_keywords(RunArguments, DEFAULTS)
     def run(self, **options: Unpack[RunArguments]) -> Summary:
         """Runs the job over `input` (files, directories, globs) into the prefix `output` and returns the summary.
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from curate.job.asset import Asset
 from curate.job.params import recorded_scalar
+from curate.jobs import is_job
 
 
 def origin_of(cls: type, parameters: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,7 +38,7 @@ def _home(cls: type) -> tuple[str, str]:
     spec = getattr(module, "__spec__", None)
     name = spec.name if spec is not None else ""  # a program has one where it was run with `python -m`
     path = os.path.abspath(path)  # noqa: PTH100 - a link stays the link that it was called by
-    return path, name if folder_of(path, name) is not None else ""
+    return path, name if is_job(name) or folder_of(path, name) is not None else ""
 
 
 def folder_of(path: str, module: str) -> str | None:

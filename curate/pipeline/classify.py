@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from types import CodeType, TracebackType
 
+from curate import jobs
 from curate.errors import (
     ConfigError,
     DiskFull,
@@ -190,7 +191,12 @@ def _libraries() -> tuple[str, ...]:
 
 
 def is_users(file: str) -> bool:
-    """Returns whether a file's code is the user's: not curate's, Python's, or that of an installed package."""
+    """Returns whether a file's code is the user's: not curate's, Python's, or that of an installed package.
+
+    A job that curate brings is the user's.
+    """
+    if file.startswith(f"{jobs.FOLDER}{os.sep}"):
+        return True
     installed = f"{os.sep}site-packages{os.sep}" in file or f"{os.sep}dist-packages{os.sep}" in file
     # Cython names its sources relative to where a library was built.
     installed = installed or file.endswith((".pyx", ".pxi", ".pxd"))

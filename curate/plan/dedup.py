@@ -12,7 +12,7 @@ from curate.dedup.near import Buckets, Clusters, DropNear, Edges, NearDedup, Sen
 from curate.exchange.kinds.base import Materialize
 from curate.operators.protocol import OperatorDefaults
 from curate.operators.udf import UdfOperator
-from curate.plan.nodes import Apply, Checkpoint, Exchanged, Marked, Plan, Scan, Union
+from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Union, Zip, walk
 from curate.plan.physical import alike
 from curate.plan.rewrites import pinned
 
@@ -38,14 +38,14 @@ def rereadable(plan: Plan) -> Plan:
 
 def asks(plan: Plan) -> bool:
     """Returns whether a plan has functions of the user, or other steps, that are not to be run again and again."""
-    match plan:
-        case Scan() | Exchanged() | Checkpoint():
-            return False
-        case Apply(input, operator):
-            return isinstance(operator, UdfOperator) or not isinstance(operator, OperatorDefaults) or asks(input)
-        case Union(inputs):
+    return any(map(_asks, walk(plan, until=(Exchanged, Checkpoint))))
+
+
+def _asks(node: Plan) -> bool:
+    match node:
+        case Apply(_, operator):
+            return isinstance(operator, UdfOperator) or not isinstance(operator, OperatorDefaults)
+        case Union():
             # Parts that are not read by one stage have no numbers in common, which rows could be told apart by.
-            return not alike(plan) or any(map(asks, inputs))
-        case Marked(input, _, _):
-            return asks(input)
-    return True
+            return not alike(node)
+    return isinstance(node, Limit | Zip)

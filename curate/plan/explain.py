@@ -14,7 +14,7 @@ from curate.plan.physical import (
     Joined,
     Local,
     Physical,
-    Tasks,
+    StagePlan,
     ZipRows,
     apart,
     cpus_of,
@@ -54,8 +54,8 @@ def explain_physical(physical: Physical, depth: int = 0, told: list[Plan] | None
     indent = "  " * depth
     told = [] if told is None else told
     match physical:
-        case Tasks():
-            yield from _tasks_lines(physical, depth, told)
+        case StagePlan():
+            yield from _stage_lines(physical, depth, told)
         case First(input, rows):
             yield f"{indent}first {rows:,} rows, then stop"
             yield from explain_physical(input, depth + 1, told)
@@ -72,16 +72,16 @@ def explain_physical(physical: Physical, depth: int = 0, told: list[Plan] | None
                 yield from explain_physical(one, depth + 1, told)
 
 
-def _tasks_lines(tasks: Tasks, depth: int, told: list[Plan]) -> Iterator[str]:
-    if tasks.first is not None:
-        yield f"{'  ' * depth}first {tasks.first:,} rows, which are counted first{_then(tasks.after)}"
+def _stage_lines(lowered: StagePlan, depth: int, told: list[Plan]) -> Iterator[str]:
+    if lowered.first is not None:
+        yield f"{'  ' * depth}first {lowered.first:,} rows, which are counted first{_then(lowered.after)}"
         depth += 1
-    indent, then = "  " * depth, _then(tasks.asked)
-    match tasks.read:
+    indent, then = "  " * depth, _then(lowered.asked)
+    match lowered.read:
         case Checkpoint(input, path):
             yield f"{indent}reads {path}{then}"
             yield f"{indent}  which is written first, and kept"
-            yield from _tasks_lines(lower_stage(input, End.FILES), depth + 2, told)
+            yield from _stage_lines(lower_stage(input, End.FILES), depth + 2, told)
         case Exchanged() as exchanged:
             yield f"{indent}{exchanged.how.name}: reads run files{then}"
             if any(one is exchanged for one in told):
@@ -94,20 +94,20 @@ def _tasks_lines(tasks: Tasks, depth: int, told: list[Plan]) -> Iterator[str]:
             yield f"{indent}tasks ({_amount(cpus_of(scans), 'CPU')} each)"
             for scan in scans:
                 yield from _scan_lines(scan, f"{indent}  ")
-    for node in tasks.marked:
+    for node in lowered.marked:
         yield from _stages_lines(f"marks for {node.step.name}, which", apart(node.marks), depth + 1, told)
 
 
 def _stages_lines(what: str, plans: Sequence[Plan], depth: int, told: list[Plan]) -> Iterator[str]:
     """Yields stages that write run files, and about how many of them, if that is known before anything runs."""
     for plan in plans:
-        tasks, about = lower_stage(plan, End.RUNS), ""
-        if tasks.scans:
-            total = sum(size_of(one.source) for one in tasks.scans)
+        lowered, about = lower_stage(plan, End.RUNS), ""
+        if lowered.scans:
+            total = sum(size_of(one.source) for one in lowered.scans)
             shards = max(1, -(-total // map_bytes(total)))
             about = f"  [about {shards:,} map shard{'' if shards == 1 else 's'} of {format_bytes(total / shards)}]"
         yield f"{'  ' * depth}{what} are written first, in order{about}"
-        yield from _tasks_lines(tasks, depth + 1, told)
+        yield from _stage_lines(lowered, depth + 1, told)
 
 
 def _then(operators: Sequence[Operator]) -> str:

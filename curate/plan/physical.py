@@ -1,7 +1,7 @@
 """A logical plan lowered to what runs, whoever takes its rows: output files, run files, or a consumer.
 
 There is one lowering, `lower`, and its end says where the rows go. A stage reads files, rows in memory, or what stages
-before it wrote, and does one thing with all of it: rows that are written are those of one stage (`Tasks`), and what is
+before it wrote, and does one thing with all of it (`StagePlan`). Rows that are written are those of one stage; what is
 more than that becomes an exchange. A consumer has a process of its own, which takes first rows, has streams one after
 another, and puts rows side by side.
 
@@ -47,8 +47,8 @@ class End(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Tasks:
-    """What the tasks of one stage read, and what they do with that."""
+class StagePlan:
+    """What one stage reads, and what its tasks do with that."""
 
     read: tuple[FusedScan, ...] | Checkpoint | Exchanged
     """Pieces of sources, one after another; or what stages before wrote."""
@@ -105,31 +105,32 @@ class ZipRows:
     """What the inputs were made of, which may tell how many rows they have."""
 
 
-Physical = Tasks | First | Local | Joined | ZipRows
+Physical = StagePlan | First | Local | Joined | ZipRows
 
 
 def lower(plan: Plan, end: End, operators: tuple[Operator, ...] = ()) -> Physical:
-    """Returns what runs for a plan followed by `operators`, whose rows go to `end`; `Tasks` if they are written.
+    """Returns what runs for a plan followed by `operators`, whose rows go to `end`; `StagePlan` if they are written.
 
     Raises ConfigError for parts of a union without an identity.
     """
     drawn = _drawn(operators)
     match plan:
         case Scan(source):
-            return Tasks((fuse(source, operators),), operators)
+            return StagePlan((fuse(source, operators),), operators)
         case Apply(input, operator):
             return lower(input, end, (operator, *operators))
         case Checkpoint() | Exchanged():
-            return Tasks(plan, operators)
+            return StagePlan(plan, operators)
         case Marked(input, step, _):
             # Told apart by their places, and by no name of a file: see `curate.plan.dedup`.
             below = lower_stage(input, End.RUNS, (step, *operators))
+            assert below.first is None
             return replace(below, marked=(*below.marked, plan))
         case Union():
             return _union(plan, end, operators)
         case Zip(inputs):
             if drawn or end is not End.BLOCKS:
-                return Tasks(Exchanged(inputs, Zipped(len(inputs))), operators)
+                return StagePlan(Exchanged(inputs, Zipped(len(inputs))), operators)
             return _then(ZipRows(tuple(lower(one, end) for one in inputs), inputs), operators)
         case Limit(Limit(input, most), rows):
             return lower(Limit(input, min(most, rows)), end, operators)
@@ -138,15 +139,15 @@ def lower(plan: Plan, end: End, operators: tuple[Operator, ...] = ()) -> Physica
                 return lower(kept, end, operators)
             if drawn:
                 # There each row has a place, by which a sample goes, that is the same whoever takes the rows.
-                return Tasks(Exchanged((plan,), Materialize()), operators)
+                return StagePlan(Exchanged((plan,), Materialize()), operators)
             return _limit(input, rows, end, operators)
 
 
-def lower_stage(plan: Plan, end: End, operators: tuple[Operator, ...] = ()) -> Tasks:
+def lower_stage(plan: Plan, end: End, operators: tuple[Operator, ...] = ()) -> StagePlan:
     """Returns what the stage does that writes the rows of a plan to `end`."""
-    tasks = lower(plan, end, operators)
-    assert isinstance(tasks, Tasks)
-    return tasks
+    lowered = lower(plan, end, operators)
+    assert isinstance(lowered, StagePlan)
+    return lowered
 
 
 def _limit(input: Plan, rows: int, end: End, operators: tuple[Operator, ...]) -> Physical:
@@ -160,7 +161,7 @@ def _limit(input: Plan, rows: int, end: End, operators: tuple[Operator, ...]) ->
     if isinstance(input, Union):
         # Each by itself, so that no more is made of it than could be asked for.
         input = Union(tuple(Limit(one, rows) for one in input.inputs))
-    return Tasks(Exchanged((input,), Materialize(first=rows)), operators)
+    return StagePlan(Exchanged((input,), Materialize(first=rows)), operators)
 
 
 def _union(plan: Union, end: End, operators: tuple[Operator, ...]) -> Physical:
@@ -172,14 +173,14 @@ def _union(plan: Union, end: End, operators: tuple[Operator, ...]) -> Physical:
         # A sample is drawn of each part where it is read: there a row's place is the one that it is consumed from.
         drawn = _drawn(operators)
         held = Exchanged((applied(plan, operators[:drawn]),), Materialize(called="union"))
-        return Tasks(held, operators[drawn:])
+        return StagePlan(held, operators[drawn:])
     merged: list[Physical] = []
     for part in [lower(one, end, operators) for one in plan.inputs] if operators else parts:
         before = merged[-1] if merged else None
-        if isinstance(part, Tasks) and part.scans and isinstance(before, Tasks) and before.scans:
+        if isinstance(part, StagePlan) and part.scans and isinstance(before, StagePlan) and before.scans:
             following = 0 if one_stage else before.scans[-1].part + 1
             further = (replace(one, part=one.part + following) for one in part.scans)
-            merged[-1] = Tasks((*before.scans, *further), before.asked)
+            merged[-1] = StagePlan((*before.scans, *further), before.asked)
         else:
             merged.append(part)
     return merged[0] if len(merged) == 1 else Joined(tuple(merged))
@@ -201,9 +202,9 @@ def alike(plan: Plan) -> bool:
 
 def _scans_of(parts: Sequence[Physical]) -> list[FusedScan]:
     """Returns all scans of these; none if one of them is not scans alone."""
-    if not all(isinstance(part, Tasks) and part.scans for part in parts):
+    if not all(isinstance(part, StagePlan) and part.scans for part in parts):
         return []
-    return [one for part in parts if isinstance(part, Tasks) for one in part.scans]
+    return [one for part in parts if isinstance(part, StagePlan) for one in part.scans]
 
 
 def are_alike(one: FusedScan, other: FusedScan) -> bool:
@@ -249,7 +250,7 @@ def apart(plan: Plan) -> list[Plan]:
 
 def _limited(input: Physical, rows: int) -> Physical:
     match input:
-        case Tasks():
+        case StagePlan():
             return replace(input, read=tuple(at_most(one, rows) for one in input.scans)) if input.scans else input
         case First(below, most):
             return First(_limited(below, rows), min(most, rows))
@@ -270,7 +271,7 @@ def at_most(fusion: FusedScan, rows: int) -> FusedScan:
 def unpaced(physical: Physical) -> Physical:
     """Returns what runs with batches as they come, however few rows of them are asked for."""
     match physical:
-        case Tasks():
+        case StagePlan():
             scans = tuple(replace(one, read_step=None) for one in physical.scans)
             return replace(physical, read=scans) if scans else physical
         case First() | Local():

@@ -22,9 +22,10 @@ def fuse(source: Source, operators: tuple[Operator, ...]) -> FusedScan:
     """Returns a source and its operators as one, with what can be pushed into the source."""
     if not isinstance(source, Files) or source.format is not Format.PARQUET or not len(source.schema):
         return FusedScan(source, Projection(), operators)
-    columns, left = _pruned(source.schema, operators)
+    inside = source.inside.names
+    columns, left = _pruned(source.schema, operators, inside)
     predicate = None
-    for expression in _predicates(source.schema, operators):
+    for expression in _predicates(source.schema, operators, set(inside)):
         predicate = expression if predicate is None else predicate & expression
     chosen = len(columns) < len(source.schema) or _selects(source.schema, operators)
     return FusedScan(source, Projection(columns if chosen else None, predicate), left)
@@ -44,8 +45,11 @@ def _selects(schema: pa.Schema, operators: Sequence[Operator]) -> bool:
     return False
 
 
-def _pruned(schema: pa.Schema, operators: Sequence[Operator]) -> tuple[tuple[str, ...], tuple[Operator, ...]]:
-    """Returns the columns to read, in their order in the file, and the operators over those."""
+def _pruned(
+    schema: pa.Schema, operators: Sequence[Operator], inside: Sequence[str]
+) -> tuple[tuple[str, ...], tuple[Operator, ...]]:
+    """Returns the columns to read, in their order, of which one at least is `inside` the files, for it tells how many
+    rows there are; and the operators over those."""
     schemas: list[pa.Schema] = [schema]
     for operator in operators:
         after = operator.schema(schemas[-1])
@@ -62,6 +66,7 @@ def _pruned(schema: pa.Schema, operators: Sequence[Operator]) -> tuple[tuple[str
             gone = operator.columns if isinstance(operator, Drop) else ()
             needed = {next(name for name in before.names if name not in gone)}
         left.insert(0, operator)
+    needed |= set() if needed & set(inside) else set(inside[:1])
     columns = tuple(name for name in schema.names if name in needed)
     return columns, (*_over(set(columns), left, schemas), *operators[known:])
 
@@ -120,9 +125,8 @@ def _over(columns: set[str], operators: Sequence[Operator], schemas: Sequence[pa
         yield operator
 
 
-def _predicates(schema: pa.Schema, operators: Sequence[Operator]) -> Iterator[Any]:
-    """Yields the filters that look at nothing but columns as they are in the file."""
-    there = set(schema.names)
+def _predicates(schema: pa.Schema, operators: Sequence[Operator], there: set[str]) -> Iterator[Any]:
+    """Yields the filters that look at nothing but columns as they are in the file: those that are `there`."""
     known: pa.Schema = schema
     for operator in operators:
         match operator:

@@ -102,6 +102,11 @@ def operator_of(node: Apply | Marked) -> Operator:
     return node.operator if isinstance(node, Apply) else node.step
 
 
+def steps_of(plan: Plan) -> tuple[Operator, ...]:
+    """Returns the operators of the chain that a plan ends in, in the order in which rows go through them."""
+    return tuple(map(operator_of, chain_of(plan)[1]))
+
+
 def unmarked(plan: Plan) -> Plan:
     """Returns a plan as it is once its steps have their marks."""
     return transform(plan, lambda node: Apply(node.input, node.step) if isinstance(node, Marked) else node)

@@ -25,7 +25,7 @@ from curate.operators.sample import RandomSample
 from curate.pipeline.pipeline import Pipeline
 from curate.pipeline.step import read_rows, task_cpus
 from curate.plan.nodes import Checkpoint, Exchanged, Marked, Plan, schema_of, sources_of
-from curate.plan.physical import End, Tasks, apart, lower_stage, map_plans
+from curate.plan.physical import End, StagePlan, apart, lower_stage, map_plans
 from curate.plan.rewrites import lacks_seed, map_bytes, seeded, size_of
 from curate.runtime.protocol import Resources
 from curate.sources.files import Files
@@ -116,30 +116,32 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None, owner: Owner =
     codec = codec or DEFAULT_CODEC
     suffix(format, codec)
     end = End.RUNS if format is OutputFormat.RUN else End.FILES
-    tasks = lower_stage(plan, end)
+    lowered = lower_stage(plan, end)
     spec = replace(
-        _stage(tasks, owner, end, {"format": format.value, "codec": codec}, tasks.asked),
+        _stage(lowered, owner, end, {"format": format.value, "codec": codec}, lowered.asked),
         holes=tuple(one.as_dict() for source in sources_of(plan) for one in getattr(source, "holes", ())),
     )
     if lacks_seed(plan):
         spec = replace(spec, seeded=partial(_seeded, plan, owner, spec.record))
-    if tasks.first is not None:
-        return _limited(spec, tasks, tasks.first)
-    found = {name: None for step in tasks.asked for name in getattr(step, "sides", ())}
+    if lowered.first is not None:
+        return _limited(spec, lowered, lowered.first)
+    found = {name: None for step in lowered.asked for name in getattr(step, "sides", ())}
     if not found or end is End.RUNS:
         return spec
     return replace(spec, record=replace(spec.record, sides={**spec.record.sides, **found}))
 
 
-def reader_of(tasks: Tasks) -> Stage:
+def reader_of(lowered: StagePlan) -> Stage:
     """Returns the stage that reads what stages before it wrote for who consumes it: no more is said of it than what it
     reads, and what it does with that. All shuffles have a seed."""
-    return _stage(tasks, DATASET, End.BLOCKS, {"format": OutputFormat.RUN.value, "codec": NOT_RUN}, ())
+    return _stage(lowered, DATASET, End.BLOCKS, {"format": OutputFormat.RUN.value, "codec": NOT_RUN}, ())
 
 
-def _stage(tasks: Tasks, owner: Owner, end: End, written: Mapping[str, str], asked: tuple[Operator, ...]) -> Stage:
-    """Returns the stage of some tasks, which is known by what is `asked` for and `written`."""
-    read = _read(tasks, owner, end)
+def _stage(
+    lowered: StagePlan, owner: Owner, end: End, written: Mapping[str, str], asked: tuple[Operator, ...]
+) -> Stage:
+    """Returns a stage, which is known by what is `asked` for and `written`."""
+    read = _read(lowered, owner, end)
     return replace(
         owner.spec(asked, read.operators, read.num_cpus, {**read.identity, **written}),
         operator=Pipeline(read.operators),
@@ -163,10 +165,10 @@ class _Read:
     exchange: ExchangeRead | None = None
 
 
-def _read(tasks: Tasks, owner: Owner, end: End) -> _Read:
+def _read(lowered: StagePlan, owner: Owner, end: End) -> _Read:
     """Returns where the rows of a stage come from, the stages before it among that, and what is done with them."""
-    read = _Read(tasks.asked)
-    match tasks.read:
+    read = _Read(lowered.asked)
+    match lowered.read:
         case Checkpoint(input, path):
             upstream = stage_of(input, OutputFormat.PARQUET, None, owner.kept(path))
             read.paths, read.before = upstream.inputs, (Upstream(upstream, path),)
@@ -186,9 +188,9 @@ def _read(tasks: Tasks, owner: Owner, end: End) -> _Read:
                 of = prints if len(inputs) == 1 else [[one.side, one.stage.record.fingerprint] for one in read.before]
                 read.identity["exchange"] = [how.identity(), of]
         case scans:
-            _read_sources(read, scans, end, named=not tasks.marked)
+            _read_sources(read, scans, end, named=not lowered.marked)
     told = []
-    for number, node in enumerate(tasks.marked):
+    for number, node in enumerate(lowered.marked):
         made = _marks_stages(node, owner, number, len(read.before))
         read.before += tuple(made)
         told.append([one.stage.record.fingerprint for one in made])
@@ -282,16 +284,16 @@ def with_memory(spec: Stage) -> Stage:
     return replace(spec, tasks=spec.tasks.needing(COPIES * spec.runs.chunk_bytes))
 
 
-def _sliceable(plan: Exchanged) -> Tasks | None:
+def _sliceable(plan: Exchanged) -> StagePlan | None:
     """Returns what reads the input of an exchange that moves no row, if it is known where every row is; else None."""
     if not isinstance(plan.how, Repartitioned):
         return None
-    tasks = lower_stage(plan.inputs[0], End.RUNS)
-    if len(tasks.scans) != 1:
+    lowered = lower_stage(plan.inputs[0], End.RUNS)
+    if len(lowered.scans) != 1:
         return None
-    [scan] = tasks.scans
+    [scan] = lowered.scans
     known = isinstance(scan.source, Files) and scan.source.format is Format.PARQUET
-    return tasks if known and all(one.keeps_rows for one in scan.operators) else None
+    return lowered if known and all(one.keeps_rows for one in scan.operators) else None
 
 
 def _known_schema(plan: Plan) -> Any:
@@ -307,9 +309,9 @@ def _seeded(plan: Plan, owner: Owner, record: JobRecord, seed: int) -> Stage:
     return replace(made, record=replace(made.record, identity=record.identity))
 
 
-def _limited(spec: Stage, tasks: Tasks, first: int) -> Stage:
+def _limited(spec: Stage, lowered: StagePlan, first: int) -> Stage:
     """Returns a stage that writes the first rows alone, and what follows on them."""
-    scans, after = cast(tuple[FusedScan, ...], tasks.read), tasks.after
+    scans, after = cast(tuple[FusedScan, ...], lowered.read), lowered.after
     operators = (*scans[0].operators, *after)
     told = [operator.identity() for operator in after]
     record = replace(

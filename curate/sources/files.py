@@ -21,6 +21,7 @@ from curate.arrow.schema import plain, widens
 from curate.errors import ConfigError, CorruptInput, SchemaMismatch
 from curate.formats.bad_line import OnBadRow
 from curate.formats.encoding import Encoding, Format, ReadAs, detect
+from curate.formats.file_columns import PATH, file_columns, partition_schema, with_file_columns
 from curate.formats.file_schema import refuse_mismatch
 from curate.formats.read.json_array import stored_as_array
 from curate.formats.read.parquet import row_groups
@@ -127,6 +128,12 @@ class Files(FileShards):
     def found(self) -> pa.Schema:
         return self.schema
 
+    @property
+    def inside(self) -> pa.Schema:
+        """The columns that files have inside: all but their paths, and what folders say."""
+        of_file = file_columns(self.how).names
+        return pa.schema([field for field in self.schema if field.name not in of_file])
+
     def encoding(self, uri: str) -> Encoding:
         return detect(uri, self.how)
 
@@ -145,7 +152,7 @@ class Files(FileShards):
         if view.predicate is None:
             yield from read(store, object, encoding, shard.kind, shard.start, shard.stop, *rest)
             return
-        groups = _matching_row_groups(store, object, view.predicate, self.schema)
+        groups = _matching_row_groups(store, object, view.predicate, self.inside)
         if shard.kind is not SliceKind.WHOLE:
             groups = [group for group in groups if shard.start <= group < shard.stop]
         for start, stop in _ranges(groups):
@@ -184,7 +191,7 @@ class Files(FileShards):
         items = [item for item, _ in islice(self._named(), READERS)]
 
         def groups(item: Object) -> tuple[int, int]:
-            left = _matching_row_groups(open_store(item.uri), item, view.predicate, self.schema)
+            left = _matching_row_groups(open_store(item.uri), item, view.predicate, self.inside)
             return len(left), len(_groups_of(item) or ())
 
         with ThreadPoolExecutor(READERS) as pool:
@@ -200,8 +207,10 @@ def files(
     how: ReadAs | None = None,
     num_cpus: float | None = None,
     allow_incomplete_input: bool = False,
+    partitioning: str | None = None,
 ) -> Files:
-    """Lists files and finds their schema: as it was declared, else that of the first that has rows.
+    """Lists files and finds their schema: as it was declared, else that of the first that has rows. With
+    `partitioning="hive"`, the columns that folders name and these files do not have inside are part of it.
 
     Raises ConfigError for a path that matches nothing, for the output of a job that is not complete, or not all there,
     unless that is allowed, for a file of another format, or a declared schema that the first
@@ -211,6 +220,10 @@ def files(
         raise ConfigError(f"{method} was given no path")
     if num_cpus is not None and (isinstance(num_cpus, bool) or not num_cpus > 0):
         raise ConfigError(f"{method}(num_cpus={num_cpus!r}): expected a number of CPUs above 0")
+    if partitioning not in (None, "hive"):
+        raise ConfigError(
+            f"{method}(partitioning={partitioning!r}): expected 'hive' for folders like year=2024, or None"
+        )
     how = how or ReadAs(format)
     if how.schema is not None:
         how = replace(how, schema=check_declared(method, format, how.schema))
@@ -228,12 +241,21 @@ def files(
         except ConfigError as error:
             raise ConfigError(f"{method} was given {uri!r}: {error}") from error
     found = Files(
-        *(method, tuple(paths), how, pa.schema([]), num_cpus, allow_incomplete_input),
+        *(method, tuple(paths), replace(how, include_paths=False), pa.schema([]), num_cpus, allow_incomplete_input),
         listing=listing,
         holes=tuple(holes),
     )
     schema, first = _sampled(found)
-    return replace(found, schema=schema, how=how if how.schema is not None else replace(how, first=first))
+    if how.schema is None:
+        if how.include_paths and PATH in schema.names:
+            raise ConfigError(f"{method}(include_paths=True): {first} has a column {PATH!r} itself; leave it out")
+        how = replace(how, first=first)
+    if partitioning is not None:
+        named = partition_schema(listing["uri"].to_pylist(), how.schema)
+        taken = [*(schema.names if how.schema is None else ()), *([PATH] if how.include_paths else ())]
+        how = replace(how, partitions=pa.schema([one for one in named if one.name not in taken]) or None)
+    schema = with_file_columns(schema, how) if len(schema) else schema
+    return replace(found, schema=schema, how=how if how.schema is None else replace(how, schema=schema))
 
 
 def _sampled(source: Files) -> tuple[pa.Schema, str]:

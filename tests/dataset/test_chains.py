@@ -223,7 +223,8 @@ class TestRay:
     """The same on Ray, on one cluster."""
 
     @pytest.fixture(scope="class", autouse=True)
-    def _cluster(self) -> Iterator[None]:
+    @staticmethod
+    def _cluster() -> Iterator[None]:
         import ray
 
         with pytest.MonkeyPatch.context() as patch:

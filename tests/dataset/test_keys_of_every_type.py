@@ -6,7 +6,7 @@ What is compared are the values, in whatever way they are stored: views, encodin
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -173,14 +173,11 @@ USES: dict[str, tuple[Use, tuple[str, ...]]] = {
 QUICK = ("groupby", "join", "first, list", "dedup_exact, normalised")
 
 
-def cases() -> Iterator[Any]:
-    for use in USES:
-        for name in TYPES:
-            yield pytest.param(use, name, marks=[] if use in QUICK else [pytest.mark.slow])
+CASES = [pytest.param(use, name, marks=[] if use in QUICK else [pytest.mark.slow]) for use in USES for name in TYPES]
 
 
 @pytest.mark.quick(40)
-@pytest.mark.parametrize(("use", "name"), cases())
+@pytest.mark.parametrize(("use", "name"), CASES)
 def test_values_are_compared_or_refused_by_name(use: str, name: str) -> None:
     """Whatever way they are stored in; a refusal names the column and its type."""
     do, refused = USES[use]

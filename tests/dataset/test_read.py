@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 from pathlib import Path
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import curate
-from curate.errors import ConfigError, SchemaMismatch
+from curate.errors import ConfigError, CurateError, SchemaMismatch
 from curate.formats.read.json_values import readable
 
 
@@ -516,3 +517,59 @@ class TestColumnsThatAreNamed:
         with pytest.raises(SchemaMismatch, match=r"declare all columns with schema=\n"):
             curate.read_csv(tmp_path).take_all()
         assert curate.read_csv(tmp_path, schema=pa.schema([("a", pa.int64())])).count() == 2
+
+
+# CSV without a header
+
+
+@given(
+    st.lists(st.binary(max_size=6).map(lambda one: one.replace(b"\0", b"")), min_size=1, max_size=8),
+    st.sampled_from([b"", b"\xef\xbb\xbf"]),
+    st.sampled_from([",", ";"]),
+)
+def test_names_that_are_given_are_as_a_header(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], mark: bytes, delimiter: str
+) -> None:
+    """Whatever the lines are: the same rows as of a file that begins with these names, and the same that are bad."""
+    folder = tmp_path_factory.mktemp("in")
+    rows = b"\n".join(b"%d%s%s" % (number, delimiter.encode(), line) for number, line in enumerate(lines))
+    (folder / "bare.csv").write_bytes(mark + rows)
+    (folder / "headed.csv").write_bytes(mark + f'n{delimiter}"a{delimiter}ä"\n'.encode() + rows)
+    names = ["n", f"a{delimiter}ä"]
+    assert read_all(folder / "bare.csv", delimiter, names) == read_all(folder / "headed.csv", delimiter, None)
+
+
+def read_all(path: Path, delimiter: str, column_names: list[str] | None) -> Any:
+    """Returns the rows, or what was said of the file."""
+    try:
+        return curate.read_csv(path, delimiter=delimiter, column_names=column_names).take_all()
+    except CurateError as error:
+        return str(error).replace(str(path), "PATH")
+
+
+def test_files_without_a_header_are_written_as_they_are_read(tmp_path: Path) -> None:
+    """In blocks, with rows longer than one, compressed, empty; each line is a row, the first one, too."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_bytes(b"".join(b"%d,%s\n" % (n, b"x" * 99) for n in range(12_000)))
+    (tmp_path / "in" / "b.csv.gz").write_bytes(gzip.compress(b"-1," + b"y" * (2 << 20) + b"\n-2,z"))
+    (tmp_path / "in" / "c.csv").touch()
+    ds = curate.read_csv(tmp_path / "in", column_names=["n", "text"])
+    assert [row["n"] for row in ds.select_columns("n").iter_rows()] == [*range(12_000), -1, -2]
+    assert ds.write_parquet(tmp_path / "out", backend="inline").books.rows() == {
+        **{"in": 12_002, "created": 0, "out": 12_002},
+        **{"dropped": {}, "quarantined": 0},
+    }
+    assert curate.read_parquet(tmp_path / "out").to_arrow() == ds.to_arrow()
+    identity = ds._plan.source.how.identity()
+    assert identity["column_names"] == ["n", "text"]
+    assert "column_names" not in curate.read_csv(tmp_path / "in")._plan.source.how.identity()
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [("ab", "expected a list of names"), ([], "expected a list"), ([1], "expected a list"), (["a", "a"], "2 columns")],
+)
+def test_what_names_no_columns_is_refused(folder: Path, names: Any, told: str) -> None:
+    """Before a file is looked at."""
+    with pytest.raises(ConfigError, match=told):
+        curate.read_csv(folder, column_names=names)

@@ -19,7 +19,7 @@ REMOVED = ("2020/RC-00.jsonl.gz", "2021/RC-01.jsonl")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("job", [LENGTHS, pytest.param(CURATION, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("job", [LENGTHS, pytest.param(CURATION, marks=pytest.mark.nightly)])
 def test_killed_at_every_operation(local: Place, sweep: Sweep, tmp_path: Path, job: str) -> None:
     """The next run ends complete, asked for the removal or not: with the shard and all that was made of it, if the kill
     hit before the plan says that it is out, or with nothing of it. Asked for it again, nothing of it is left, and all

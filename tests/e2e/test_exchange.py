@@ -151,8 +151,16 @@ def undone(bench: Bench, name: str, parts: set[str]) -> dict[str, int]:
 # Killed at every operation
 
 
-@pytest.mark.quick(1)
-@pytest.mark.parametrize("flags", [(), ("--shuffle",)])
+@pytest.mark.parametrize(
+    ("place", "flags"),
+    [
+        ("local", ()),
+        pytest.param("gcs", ("--shuffle",), marks=pytest.mark.slow),
+        pytest.param("local", ("--shuffle",), marks=[pytest.mark.slow, pytest.mark.nightly]),
+        pytest.param("gcs", (), marks=[pytest.mark.slow, pytest.mark.nightly]),
+    ],
+    indirect=["place"],
+)
 def test_killed_at_every_operation_and_run_again(
     place: Place, sweep: Sweep, tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
@@ -265,7 +273,8 @@ class TestSignals:
         """Returns a write that waits in its maps, or in its reduces."""
         hold = bench.folder / "hold"
         (bench.folder / f"hold-{what}").touch()
-        return Driver([*bench.argv("out", "--hold", str(hold), "--max-in-flight", "1", backend=backend)], bench.env)
+        argv = bench.argv("out", "--hold", str(hold), "--max-in-flight", "1", backend=backend)
+        return Driver(argv, bench.env, errors=bench.folder / "errors")
 
     def release(self, bench: Bench) -> None:
         for path in bench.folder.glob("hold-*"):
@@ -303,7 +312,7 @@ class TestSignals:
         with self.start(bench, backend, what) as driver:
             self.begun(bench, driver, what)
             driver.signal(signal.SIGINT)
-            time.sleep(0.4)
+            driver.wait_for_word("interrupt again to cancel them")
             driver.signal(signal.SIGINT)
             ended = driver.end(QUICKLY_S)
             driver.wait_for_children()

@@ -33,7 +33,16 @@ SIZES = (120, 3, 0)
 ROWS = "tests/e2e/jobs/rows.py"
 
 
-@pytest.mark.parametrize("job", [LENGTHS, pytest.param(CURATION, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("place", "job"),
+    [
+        ("local", LENGTHS),
+        pytest.param("gcs", CURATION, marks=pytest.mark.slow),
+        pytest.param("local", CURATION, marks=[pytest.mark.slow, pytest.mark.nightly]),
+        pytest.param("gcs", LENGTHS, marks=[pytest.mark.slow, pytest.mark.nightly]),
+    ],
+    indirect=["place"],
+)
 def test_killed_at_every_operation_and_run_again(place: Place, sweep: Sweep, tmp_path: Path, job: str) -> None:
     """Wherever the kill hits: the rerun ends complete with the same bytes, names and books; it attempts each shard that
     has no output once, and no other, and reads no other but for the schema, if that was not there; nothing lies under
@@ -86,7 +95,7 @@ def test_killed_at_every_operation_and_run_again(place: Place, sweep: Sweep, tmp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("job", [LENGTHS, pytest.param(CURATION, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("job", [LENGTHS, pytest.param(CURATION, marks=pytest.mark.nightly)])
 def test_killed_at_every_operation_of_an_overwrite(local: Place, sweep: Sweep, tmp_path: Path, job: str) -> None:
     """The next overwrite goes on where the kill hit, and ends with the new outputs alone, beside what is foreign. Run
     without it, the old job is made whole again, or refused because the new one has its place."""

@@ -49,7 +49,7 @@ def test_nodes_come_and_go_under_a_job(nodes: Fleet, local: Place, tmp_path: Pat
         wait_until(lambda: running(what) >= where, "nodes are at work")
 
     with Driver(argv, nodes.env, errors=errors) as driver:
-        wait_until(lambda: "no node" in errors.read_text(), "it says that no node can hold what it needs", 40)
+        wait_until(lambda: "no node" in errors.read_text(), "it says that no node can hold what it needs")
         small, large = nodes.add("small"), nodes.add("large")
         tpu = nodes.add("tpu")
         held("map", {small.node_id, large.node_id})

@@ -236,10 +236,12 @@ def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+@pytest.mark.usefixtures("gigabytes")
 def test_a_task_leaks_until_ray_kills_it(local: Place, tmp_path: Path, environment: pytest.MonkeyPatch) -> None:
     """The shard alone is launched again, with twice what it had; with that much it does not leak, and all is well."""
     with environment.context() as patch:
-        patch.setenv("RAY_memory_usage_threshold", f"{memory_in_use(and_bytes=3 * GIB // 2):.4f}")
+        # As far from what is asserted as other tests may take, or give back, meanwhile.
+        patch.setenv("RAY_memory_usage_threshold", f"{memory_in_use(and_bytes=7 * GIB // 4):.4f}")
         patch.setenv("RAY_memory_monitor_refresh_ms", "50")
         cluster = make_cluster(num_cpus=1, memory=6 * GIB, object_store_memory=80 << 20)
     try:

@@ -189,7 +189,7 @@ def test_parts_of_an_input_are_kept(local: Place, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("job", [LENGTHS, pytest.param(CURATION, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("job", [LENGTHS, pytest.param(CURATION, marks=pytest.mark.nightly)])
 def test_killed_at_every_operation(local: Place, sweep: Sweep, tmp_path: Path, job: str) -> None:
     """The next run, asked for it or not, ends complete. What was removed is done again, of the new input; what was not
     yet is kept as it was and said to be stale, until a run is asked to replace it."""

@@ -55,7 +55,8 @@ class Bench:
     def start(self) -> Driver:
         """Returns the job, to be started; its tasks will wait."""
         self.hold.touch()
-        return Driver([*self.argv(), "--hold", str(self.hold), "--max-in-flight", "1"], self.place.env)
+        argv = [*self.argv(), "--hold", str(self.hold), "--max-in-flight", "1"]
+        return Driver(argv, self.place.env, errors=self.hold.with_name("errors"))
 
     def wait_for_task(self, driver: Driver) -> None:
         """Waits until a shard was begun, by a task and not by a look at the first rows."""
@@ -127,7 +128,7 @@ def test_the_second_interrupt_cancels(bench: Bench) -> None:
     with bench.start() as driver:
         bench.wait_for_task(driver)
         driver.signal(signal.SIGINT)
-        time.sleep(0.3)
+        driver.wait_for_word("interrupt again to cancel them")
         driver.signal(signal.SIGINT)
         ended = driver.end(QUICKLY_S)
     bench.check(ended, done=1)
@@ -204,7 +205,7 @@ def test_the_third_interrupt_leaves_at_once(emulator: GcsEmulator, tmp_path: Pat
         wait_until(lambda: bench.trace.exists(), "the job is asked")
         emulator.fail(operation="put", times=1000, status=None, slow_s=2 * QUICKLY_S)
         driver.signal(signal.SIGINT)
-        time.sleep(0.3)
+        driver.wait_for_word("interrupt again to cancel them")
         driver.signal(signal.SIGINT)
         time.sleep(0.3)
         assert driver.running(), "the end of the ledger is still being written"

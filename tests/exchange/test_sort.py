@@ -120,7 +120,7 @@ def written(ds: Dataset, out: Path, backend: Any = None, **options: Any) -> list
 
 class TestSort:
     @settings(
-        max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+        max_examples=examples(30), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
     )
     @given(files=FILES, keys=KEYS, nulls=st.sampled_from(["at_end", "at_start"]))
     def test_as_plain_python_does(

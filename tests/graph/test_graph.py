@@ -250,8 +250,16 @@ def expected_looks(bench: Bench, parts: int) -> tuple[int, int]:
 
 
 class TestKillPoints:
-    @pytest.mark.quick(1)
-    @pytest.mark.parametrize("after", [False, True])
+    @pytest.mark.parametrize(
+        ("bench", "after"),
+        [
+            ("memory", False),
+            pytest.param("local", True, marks=pytest.mark.slow),
+            pytest.param("memory", True, marks=[pytest.mark.slow, pytest.mark.nightly]),
+            pytest.param("local", False, marks=[pytest.mark.slow, pytest.mark.nightly]),
+        ],
+        indirect=["bench"],
+    )
     def test_at_every_call(self, bench: Bench, sweep: Sweep, after: bool) -> None:
         """Of the stores, in the driver and in tasks: the next run ends with the same bytes, and runs the maps and the
         reduces that have no output, and no others."""

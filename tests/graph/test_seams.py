@@ -41,7 +41,7 @@ from tests.e2e.jobs.seams import SEAMS, SMALL_BYTES, chained, rows
 from tests.support.sweeps import Mode
 
 INPUTS = 2
-EVERY = 4
+EVERY = 8
 """Of the kinds of operations of a pair, each of so many is tried; by the next pair, those that come next."""
 SIDE = "side"
 """An extra output of a job, which is made of what the seam before gives."""

@@ -19,7 +19,7 @@ from curate.dataset.dataset import Dataset
 from curate.dataset.execute import blocks
 from curate.errors import ConfigError, SchemaMismatch
 from curate.plan.nodes import Checkpoint, Limit, Scan, name_of, transform, walk
-from curate.plan.physical import End, Tasks, lower
+from curate.plan.physical import End, StagePlan, lower
 from curate.runtime.inline import InlineBackend
 from curate.runtime.protocol import Program
 from curate.sources import files
@@ -153,7 +153,7 @@ class TestPushed:
         """A union of chains, and an operator behind it, are one set of tasks."""
         found = curate.range(3).union(curate.range(2)).map(same)
         physical = lower(found._plan, End.BLOCKS)
-        assert isinstance(physical, Tasks)
+        assert isinstance(physical, StagePlan)
         assert [len(one.operators) for one in physical.scans] == [1, 1]
 
 

@@ -16,6 +16,8 @@ from curate.errors import ConfigError
 from curate.runtime.protocol import BackendEvent, Message, Resources, Started, TaskEnd, TaskFinished
 from tests.runtime.calling import Calling, die, process_while
 from tests.support.fakes import NEVER_S
+from tests.support.harness import wait_until
+from tests.support.nodes import alive
 
 pytestmark = [pytest.mark.slow, pytest.mark.serial]
 HERE = platform.node()
@@ -172,7 +174,7 @@ def test_cancelling_a_task_that_runs_ends_it_alone(machine: Any, announce: bool,
     assert (end.task, end.end) == (1, TaskEnd.CANCELLED)
     other.unlink()
     assert polled(machine, ends(1)) == [Message(2, [kept]), TaskFinished(2, TaskEnd.RETURNED)]
-    assert not Path(f"/proc/{pid}").exists()
+    wait_until(lambda: not alive(pid), "its worker ends")
     assert machine._tasks == {}
 
 
@@ -218,7 +220,7 @@ def test_nothing_is_told_after_all_are_cancelled(machine: Any, tmp_path: Path) -
     assert machine.poll(0.1) == []
     machine.launch(9, [(abs, -9)], 1)
     assert polled(machine, ends(1)) == [Message(9, [9]), TaskFinished(9, TaskEnd.RETURNED)]
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    wait_until(lambda: not any(alive(pid) for pid in pids), "their workers end")
 
 
 def test_asking_for_memory_makes_no_new_workers(machine: Any) -> None:

@@ -194,7 +194,7 @@ def test_started_once_and_kept(tmp_path: Path) -> None:
     (tmp_path / "f").mkdir()
     env = {"RAY_ADDRESS": "local", "PYTHONPATH": str(ROOT)}
     with Driver(["-c", PROGRAM, str(tmp_path / "out"), str(tmp_path / "f")], env, cwd=tmp_path) as driver:
-        ended = driver.end(180)
+        ended = driver.end()
         driver.wait_for_children()
     assert ended.code == 0, ended.err
     assert "Traceback" not in ended.err
@@ -225,7 +225,7 @@ def test_interrupted_while_it_starts(tmp_path: Path) -> None:
     with Driver(["-c", code], env, cwd=tmp_path, errors=tmp_path / "err") as driver:
         wait_until(lambda: "starting Ray" in (tmp_path / "err").read_text(), "Ray starts")
         driver.interrupt_group()
-        ended = driver.end(60)
+        ended = driver.end()
     assert (ended.code, ended.out) == (0, "interrupted\n10\n"), ended.err
     assert "this ends as soon as Ray has started" in ended.err
     assert "Traceback" not in ended.err

@@ -392,6 +392,7 @@ def test_dedup_at_tiny_sizes(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.serial
+@pytest.mark.usefixtures("gigabytes")
 def test_memory_of_a_small_sort(tmp_path: Path) -> None:
     """A sort of a gigabyte is looked at, and its rows are compared."""
     code, said = bench("memory", "--sort", "--gigabytes", "1", "--scratch", str(tmp_path))
@@ -426,6 +427,7 @@ def test_tasks_at_tiny_sizes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.serial
+@pytest.mark.usefixtures("gigabytes")
 def test_memory_at_a_tiny_size() -> None:
     """Every process and the object store are looked at."""
     code, said = bench("memory", "--gigabytes", "1", "--budget", "64", "--block", "8")

@@ -328,6 +328,12 @@ class Driver:
         out, err = self.process.communicate(timeout=timeout_s)
         return Ended(self.process.returncode, out, err or (self.errors.read_text() if self.errors else ""))
 
+    def wait_for_word(self, word: str) -> None:
+        """Waits until this is on standard error, which goes to `errors`."""
+        assert self.errors is not None
+        path = self.errors
+        wait_until(lambda: word in path.read_text() or not self.running(), f"it says {word!r}")
+
     def running(self) -> bool:
         """Returns whether the process has not ended yet."""
         return self.process.poll() is None

@@ -11,6 +11,7 @@ Nulls are not looked at, as by Arrow: the sum of nothing but nulls is null. NaN 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -78,15 +79,16 @@ def output_name(aggregate: Aggregate) -> str:
     return aggregate.function if aggregate.column is None else f"{aggregate.column}_{aggregate.function}"
 
 
-class _Partial:
+class _Partial(ABC):
     """What most aggregates have in common: a partial result is one value, and the last one is what they come to."""
 
     __slots__ = ()
     function: str
     merges = True
 
+    @abstractmethod
     def states(self, type: pa.DataType) -> list[pa.DataType]:
-        raise NotImplementedError
+        """Returns the types of its partial results."""
 
     def begin(self, values: pa.Array) -> list[pa.Array]:
         return [_cast(values, self.states(values.type)[0])]

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from curate.errors import CorruptInput
-from curate.formats.encoding import ReadAs
 from curate.formats.read.stream import StoredStream
 from curate.storage.protocol import Object, Store
 
@@ -15,19 +14,15 @@ LARGEST_BYTES = (1 << 31) - 1
 """Of a value in a column of Arrow's type binary, the one that all readers know."""
 
 
-def binary_schema(how: ReadAs) -> pa.Schema:
-    """Returns the columns: `bytes`, and `path` if it was asked for."""
-    path = [pa.field("path", pa.string())] if how.include_paths else []
-    return pa.schema([pa.field("bytes", pa.binary()), *path])
+BINARY_SCHEMA = pa.schema([("bytes", pa.binary())])
 
 
 def read_binary(store: Store, object: Object, schema: pa.Schema) -> Iterator[pa.Table]:
-    """Yields the file as one row with the columns of `schema`; its bytes are read only if they are one of these.
+    """Yields the file as one row with its bytes.
 
     Raises CorruptInput if the object is gone, was replaced, or is larger than 2 GiB.
     """
-    values = {"path": object.uri, "bytes": stored_bytes(store, object) if "bytes" in schema.names else None}
-    yield pa.Table.from_pydict({name: [values[name]] for name in schema.names}, schema=schema)
+    yield pa.Table.from_pydict({"bytes": [stored_bytes(store, object)]}, schema=schema)
 
 
 def stored_bytes(store: Store, object: Object) -> bytes:

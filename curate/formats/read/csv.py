@@ -1,4 +1,5 @@
-"""CSV with a header: Arrow's streaming parser for the bytes, then a cast of each column to its held type.
+"""CSV with a header, or with names that are given and put above it: Arrow's streaming parser for the bytes, then a
+cast of each column to its held type.
 
 Values are read as bytes and cast afterwards, so that one bad value costs its row and not its block; the row is found
 by bisection. Blank lines are no rows. An empty value, quoted or not, and the spellings of "no value" (NA, NaN, null,
@@ -19,9 +20,11 @@ one loop.
 from __future__ import annotations
 
 import codecs
+import csv
+import io
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -69,10 +72,13 @@ class _Parser:
         object: Object,
         codec: Codec | None,
         names: list[str] | None,
-        delimiter: str = ",",
+        how: ReadAs | None = None,
         sample: bool = False,
     ) -> None:
         """Reads the columns `names`, or all; of a `sample` no more than the beginning of the file."""
+        delimiter = "," if how is None else how.delimiter
+        given = None if how is None else how.column_names
+        self._above = b"" if given is None else header_line(given, delimiter)
         self._store = store
         self._object = object
         self._codec = codec
@@ -164,7 +170,7 @@ class _Parser:
         def enough(read_bytes: int) -> bool:
             return self._sample and (read_bytes >= SAMPLED_BYTES or len(self._numbers) >= SAMPLED_ROWS)
 
-        decoded = _Decoded(source, self._latin1, None if is_header else end, enough)
+        decoded = _Decoded(source, self._latin1, None if is_header else end, enough, self._above)
         try:
             return pa_csv.open_csv(
                 pa.PythonFile(decoded, mode="r"),
@@ -238,6 +244,17 @@ class _Parser:
             raise CorruptInput(f"{self._object.uri}: the header is not UTF-8") from None
 
 
+def header_line(names: Sequence[str], delimiter: str) -> bytes:
+    r"""Returns the header that a file would have with these names.
+
+    >>> header_line(["id", "c,d"], ",")
+    b'id,"c,d"\n'
+    """
+    line = io.StringIO()
+    csv.writer(line, delimiter=delimiter, lineterminator="\n").writerow(names)
+    return line.getvalue().encode()
+
+
 def _passed_over(row: Any) -> str:
     del row
     return "skip"
@@ -250,9 +267,16 @@ class _Decoded:
     closed = False
 
     def __init__(
-        self, source: DecompressedStream, latin1: bool, end: Callable[[], bytes] | None, enough: Callable[[int], bool]
+        self,
+        source: DecompressedStream,
+        latin1: bool,
+        end: Callable[[], bytes] | None,
+        enough: Callable[[int], bool],
+        above: bytes,
     ) -> None:
+        """`above` is put before the first line, if there is one."""
         self._source = source
+        self._above = above
         self._latin1 = latin1
         self._end = end
         self._enough = enough
@@ -275,6 +299,8 @@ class _Decoded:
             self._check(data)
         elif self._at_start:
             data = data.removeprefix(codecs.BOM_UTF8)
+        if self._at_start and data and self._above:
+            data = self._above + data.removeprefix(codecs.BOM_UTF8)
         self._at_start = False
         if not data:
             end = self._end() if self._quoted and self._end is not None else b""
@@ -331,7 +357,7 @@ def sample_csv(
     object: Object,
     codec: Codec | None,
     wanted: Mapping[str, pa.DataType | None] | None,
-    delimiter: str = ",",
+    how: ReadAs | None = None,
 ) -> pa.Schema:
     """Returns the schema of the first block of rows; an empty one if there are no rows, as far as is looked.
 
@@ -339,7 +365,7 @@ def sample_csv(
     a number with leading zeros, is text.
     Raises CorruptInput; ConfigError for a wanted column that is missing, or a name that is there twice.
     """
-    parser = _Parser(store, object, codec, None, delimiter, sample=True)
+    parser = _Parser(store, object, codec, None, how, sample=True)
     names = parser.header()
     for name in names:
         if names.count(name) > 1:
@@ -426,14 +452,14 @@ def _opened(store: Store, object: Object, codec: Codec | None, schema: pa.Schema
     """Returns a parser of the columns of the schema that are there. Raises SchemaMismatch."""
     if how is None:
         return _Parser(store, object, codec, schema.names or None)
-    names = _Parser(store, object, codec, None, how.delimiter).header()
+    names = _Parser(store, object, codec, None, how).header()
     if not len(schema):
-        return _Parser(store, object, codec, names, how.delimiter)
+        return _Parser(store, object, codec, names, how)
     there = [name for name in schema.names if name in names]
     if names:
         refuse_mismatch(object.uri, _as_schema(names, schema), schema, how)
     # Rows are rows if none of their columns is held, too.
-    return _Parser(store, object, codec, there or names[:1], how.delimiter)
+    return _Parser(store, object, codec, there or names[:1], how)
 
 
 def _as_schema(names: list[str], schema: pa.Schema) -> pa.Schema:

@@ -39,15 +39,14 @@ def check_image(size: tuple[int, int] | None, mode: str) -> None:
 
 
 def image_schema(how: ReadAs) -> pa.Schema:
-    """Returns the columns: `image`, and `path` if it was asked for."""
-    path = [pa.field("path", pa.string())] if how.include_paths else []
-    return pa.schema([pa.field("image", _type(how)), *path])
+    """Returns the column `image`."""
+    return pa.schema([pa.field("image", _type(how))])
 
 
 def read_image(
     store: Store, object: Object, schema: pa.Schema, how: ReadAs, on_bad_row: OnBadRow
 ) -> Iterator[pa.Table]:
-    """Yields the image as one row with the columns of `schema`; one that cannot be read is a bad row.
+    """Yields the image as one row of `schema`; one that cannot be read is a bad row.
 
     Raises CorruptInput if the object is gone, was replaced, or is larger than 2 GiB.
     """
@@ -57,8 +56,7 @@ def read_image(
     except Exception:  # noqa: BLE001 - decoders raise whatever a broken file leads them into
         on_bad_row(RejectedRow(1, REASON, object.uri))
         return
-    columns = {"image": _array(pixels, how), "path": pa.array([object.uri])}
-    yield pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
+    yield pa.Table.from_arrays([_array(pixels, how)], schema=schema)
 
 
 def _pixels(data: bytes, how: ReadAs) -> np.ndarray[Any, Any]:

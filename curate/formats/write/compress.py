@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -64,7 +65,7 @@ class Crc32Sink:
         self._sink.write(data)
 
 
-class LinesWriter:
+class LinesWriter(ABC):
     """Writes tables of one schema as compressed lines of text; `close` adds the record behind them."""
 
     rows_at_once = 4096
@@ -87,9 +88,9 @@ class LinesWriter:
         for at in range(0, table.num_rows, step):
             self._compressor.write(self._lines(table.slice(at, step)))
 
+    @abstractmethod
     def _lines(self, table: pa.Table) -> bytes:
         """Returns rows as lines."""
-        raise NotImplementedError
 
     def close(self, record: Mapping[str, Any]) -> None:
         """Writes what is pending, then the record."""

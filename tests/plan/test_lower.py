@@ -1,0 +1,104 @@
+"""What a plan becomes at each end: one stage where its rows are written, more than that where they are consumed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import curate
+from curate.dataset.dataset import Dataset
+from curate.exchange.kinds.base import Materialize
+from curate.exchange.kinds.zip import Zipped
+from curate.plan.nodes import Checkpoint, Exchanged
+from curate.plan.physical import End, First, Joined, Local, Physical, StagePlan, ZipRows, apart, lower
+from tests.pins.pinning import fresh
+from tests.pins.plans import PLANS, from_people, words
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _inputs() -> None:
+    fresh()
+
+
+def numbers() -> Dataset:
+    return curate.range(9)
+
+
+def same(row: dict[str, Any]) -> dict[str, Any]:
+    return row
+
+
+def kind(physical: Physical) -> str:
+    """Returns what runs in one word; of what stages write first, by what."""
+    match physical:
+        case StagePlan(first=int()):
+            return "counted"
+        case StagePlan(marked=[_, *_]):
+            return "marks"
+        case StagePlan(Checkpoint()):
+            return "checkpoint"
+        case StagePlan(Exchanged(how=Materialize(first=first) as how)):
+            return how.called if first is None else "first of what is held"
+        case StagePlan(Exchanged(how=how)):
+            return "zip" if isinstance(how, Zipped) else "exchange"
+        case StagePlan(tuple() as scans):
+            return f"{len(scans)} scans"
+        case First() | Local() | Joined() | ZipRows():
+            return type(physical).__name__
+
+
+WRITTEN = (End.FILES, End.RUNS)
+TABLE: dict[str, tuple[Callable[[], Dataset], str, str, str]] = {
+    # What it is, and what it becomes: output files, run files, blocks.
+    "rows": (numbers, "1 scans", "1 scans", "1 scans"),
+    "an exchange": (lambda: numbers().sort("id"), "exchange", "exchange", "exchange"),
+    "marks": (lambda: numbers().dedup_exact("id"), "marks", "marks", "marks"),
+    "a checkpoint": (lambda: numbers().checkpoint("memory://kept"), "checkpoint", "checkpoint", "checkpoint"),
+    "parts alike": (lambda: numbers().union(numbers()), "2 scans", "2 scans", "2 scans"),
+    "files of one name": (lambda: from_people().union(from_people()), "union", "2 scans", "2 scans"),
+    "parts unlike": (lambda: from_people().union(words()), "union", "union", "2 scans"),
+    "a part behind stages": (lambda: numbers().union(numbers().sort("id")), "union", "union", "Joined"),
+    "a zip": (lambda: numbers().zip(words().limit(9)), "zip", "zip", "ZipRows"),
+    "behind a zip": (lambda: numbers().zip(numbers()).drop_columns("id"), "zip", "zip", "Local"),
+    "a limit": (lambda: numbers().limit(3), "counted", "counted", "First"),
+    "behind a limit": (lambda: numbers().limit(3).map(same), "counted", "counted", "Local"),
+    "a limit of a limit": (lambda: numbers().limit(3).limit(2), "counted", "counted", "First"),
+    "a limit behind a limit": (
+        lambda: numbers().limit(3).map(same).limit(2),
+        "first of what is held",
+        "first of what is held",
+        "First",
+    ),
+    "a limit of parts unlike": (
+        lambda: from_people().union(words()).limit(3),
+        "first of what is held",
+        "first of what is held",
+        "First",
+    ),
+    "a limit of an exchange": (lambda: numbers().sort("id").limit(3).map(same), "exchange", "exchange", "exchange"),
+    "a sample of a limit": (lambda: numbers().limit(3).random_sample(0.5, seed=1), "hold", "hold", "hold"),
+    "a sample of a zip": (lambda: numbers().zip(numbers()).random_sample(0.5, seed=1), "zip", "zip", "zip"),
+}
+
+
+@pytest.mark.parametrize("what", TABLE)
+def test_what_a_plan_becomes(what: str) -> None:
+    """By where its rows go."""
+    make, *expected = TABLE[what]
+    assert [kind(lower(make()._plan, end)) for end in End] == expected
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_what_is_written_is_one_stage(name: str) -> None:
+    """Whatever was asked for: no process is there to do what a consumer's does."""
+    plan = PLANS[name]()._plan
+    assert all(isinstance(lower(plan, end), StagePlan) for end in WRITTEN)
+    assert all(isinstance(lower(part, End.RUNS), StagePlan) for part in apart(plan))
+
+
+def test_parts_that_are_read_alike_are_written_together() -> None:
+    """Others are a stage each before an exchange, with what follows on all of them."""
+    alike, unlike = numbers().union(numbers()).map(same), from_people().union(words()).map(same)
+    assert [len(apart(one._plan)) for one in (alike, unlike)] == [1, 2]
