@@ -140,11 +140,12 @@ def _render(console: Console, status: JobStatus, now: float) -> None:
 
 def _facts(status: JobStatus) -> Iterator[tuple[str, str]]:
     counts = {"running": status.running, "pending": status.pending, "failed": status.failed, "stale": status.stale}
+    so_far = f" ({status.rows_running:,} rows so far)" if status.rows_running else ""
     if status.stages and status.state != COMPLETE:
         yield "at", stage_title(status.stages, status.stage)
     yield (
         "shards",
-        ", ".join(f"{n:,} {name}" for name, n in counts.items() if n)
+        ", ".join(f"{n:,} {name}{so_far if name == 'running' else ''}" for name, n in counts.items() if n)
         or ("all done" if status.total or status.state == COMPLETE or not status.stages else "not planned yet"),
     )
     rows = status.rows

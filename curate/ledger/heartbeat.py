@@ -85,6 +85,8 @@ class Heartbeat:
     """Inputs of earlier runs that the run was not given, and their shards."""
     incomplete_input: tuple[Mapping[str, Any], ...] = ()
     stages: tuple[StageReport, ...] = ()
+    rows_running: int = 0
+    """Rows read so far of shards that go on and take long."""
 
     @classmethod
     def of(cls, run_id: str, value: Mapping[str, Any]) -> Heartbeat | None:
@@ -116,6 +118,7 @@ class Heartbeat:
             (inputs, missing),
             tuple(value.get("incomplete_input", ())),
             parse_stages(value),
+            value.get("rows_running", 0),
         )
 
     @property

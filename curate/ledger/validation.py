@@ -181,6 +181,7 @@ BEAT: Mapping[str, Check] = {
     "eta_range_seconds": maybe(lambda value: many(number)(value) and len(value) == 2),
     "failures": many(_failed),
     "retrying": many(_failed),
+    "rows_running": count,
     "stages": many(_stage),
     "incomplete_input": _incomplete,
     "missing_inputs": lambda value: many(count)(value) and len(value) == 2,

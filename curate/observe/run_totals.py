@@ -151,6 +151,7 @@ class RunTotals:
             "counters": self.books.sorted_counters(),
             **self.books.sorted_metrics(),
             "bytes": {"in": self.bytes_in, "out": self.bytes_out},
+            **({"rows_running": self.rows_running} if self._moving else {}),
         }
 
     def failures(self) -> tuple[FailureGroup, ...]:

@@ -71,6 +71,8 @@ class JobStatus:
     at work, or of the last one."""
     stage: str = LAST
     """Key of that stage."""
+    rows_running: int = 0
+    """Rows read so far of running shards that take long."""
     missing: tuple[int, int] = (0, 0)
     """Inputs of earlier runs that the newest one was not given, and their shards, which are still part of the job."""
     incomplete_input: tuple[Mapping[str, Any], ...] = ()
@@ -110,6 +112,7 @@ class JobStatus:
                 | ({"process_gone": True} if run.gone else {})
                 for run in self.runs
             ],
+            **({"rows_running": self.rows_running} if self.rows_running else {}),
             **({"waits": self.waits} if self.waits else {}),
             **({"missing_inputs": {"inputs": self.missing[0], "shards": self.missing[1]}} if any(self.missing) else {}),
             **({"incomplete_input": [dict(one) for one in self.incomplete_input]} if self.incomplete_input else {}),
@@ -206,6 +209,7 @@ def job_status(
         earlier_runs=earlier_runs,
         operators=list(at_work.operators) if at_work else [],
         waits=at_work.waits if at_work else "",
+        rows_running=at_work.rows_running if at_work else 0,
         missing=newest.missing if newest else (0, 0),
         incomplete_input=incomplete,
         retrying=list(at_work.retrying) if at_work else [],
@@ -253,6 +257,7 @@ def with_stages(
         eta_range_s=there.eta_range_s if live else None,
         operators=there.operators if live else [],
         waits=job.waits,
+        rows_running=job.rows_running,
         incomplete_input=job.incomplete_input,
         retrying=there.retrying if live else [],
         runs=job.runs,

@@ -131,6 +131,14 @@ def test_operators_of_a_job_at_work(tmp_path: Path, run: Callable[..., tuple[int
     assert "operators read" not in run("status", f"{tmp_path}/ended")[1]
 
 
+def test_how_far_long_shards_are(tmp_path: Path, run: Callable[..., tuple[int, str, str]]) -> None:
+    """The rows that were read of shards that go on: a shard of an hour is seen to move."""
+    root = f"{tmp_path}/out"
+    make_job(root, total=10, done=4, runs={RUN: running(time.time(), rows_running=1_204_000)})
+    assert "shards    2 running (1,204,000 rows so far), 3 pending, 1 failed\n" in run("status", root)[1]
+    assert json.loads(run("status", root, "--json")[1])["rows_running"] == 1_204_000
+
+
 def test_what_a_job_at_work_waits_for(tmp_path: Path, run: Callable[..., tuple[int, str, str]]) -> None:
     """In a line of its own, where nothing that it says can act on the terminal; in JSON as it is."""
     root, waits = f"{tmp_path}/out", "the pool map(\x1b[31m) waits: no node has 4 TPU; there is 1 node with nothing"
