@@ -237,7 +237,9 @@ def map_stages(plan: Exchanged, owner: Owner = DATASET) -> list[Upstream]:
     found: list[Upstream] = []
     for side in range(len(plan.inputs)):
         folds = how.folds(side)
-        runs = RunSettings(how.orders[side], partial(how.fold, side) if folds else None, how.reason, how.even)
+        runs = RunSettings(
+            how.orders[side], partial(how.fold, side) if folds else None, how.reason, how.keys_begin_pages
+        )
         told = how.identity() if folds else None
         for part in map_plans(plan, side):
             spec = _run_files(part, owner.below(len(found)), f"{how.name}: map", "map", runs, told)
