@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         range,
         read_binary_files,
         read_csv,
+        read_datasource,
         read_images,
         read_json,
         read_parquet,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from curate.job.shapes import FileJob, TextJob
     from curate.ledger.summary import RunState, Summary
     from curate.pipeline.step import ActorPool
+    from curate.sources.datasource import Datasource, SourceShard
 
 __version__ = "0.1.0"
 
@@ -54,6 +56,9 @@ _HOME = {
     "read_text": "curate.dataset.read",
     "read_binary_files": "curate.dataset.read",
     "read_images": "curate.dataset.read",
+    "read_datasource": "curate.dataset.read",
+    "Datasource": "curate.sources.datasource",
+    "SourceShard": "curate.sources.datasource",
     "from_items": "curate.dataset.read",
     "from_arrow": "curate.dataset.read",
     "from_pandas": "curate.dataset.read",
@@ -81,12 +86,14 @@ __all__ = [
     "CorruptInput",
     "CurateError",
     "Dataset",
+    "Datasource",
     "FileJob",
     "GroupedData",
     "Job",
     "Options",
     "RetryLater",
     "RunState",
+    "SourceShard",
     "Summary",
     "TextJob",
     "col",
@@ -99,6 +106,7 @@ __all__ = [
     "range",
     "read_binary_files",
     "read_csv",
+    "read_datasource",
     "read_images",
     "read_json",
     "read_parquet",
