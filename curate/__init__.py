@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from curate.ledger.summary import RunState, Summary
     from curate.pipeline.step import ActorPool
     from curate.sources.datasource import Datasource, SourceShard
+    from curate.stage.datasink import Datasink
 
 __version__ = "0.1.0"
 
@@ -58,6 +59,7 @@ _HOME = {
     "read_images": "curate.dataset.read",
     "read_datasource": "curate.dataset.read",
     "Datasource": "curate.sources.datasource",
+    "Datasink": "curate.stage.datasink",
     "SourceShard": "curate.sources.datasource",
     "from_items": "curate.dataset.read",
     "from_arrow": "curate.dataset.read",
@@ -86,6 +88,7 @@ __all__ = [
     "CorruptInput",
     "CurateError",
     "Dataset",
+    "Datasink",
     "Datasource",
     "FileJob",
     "GroupedData",

@@ -17,7 +17,8 @@ from curate.formats.record import OutputFormat
 from curate.ledger.summary import Summary
 from curate.operators.columns import Drop
 from curate.plan.nodes import Checkpoint, may_be_incomplete
-from curate.plan.stages import stage_of
+from curate.plan.stages import DATASET, DatasetStages, SinkStages, stage_of
+from curate.stage.datasink import Datasink, sink_identity
 
 
 class Writing(Base):
@@ -136,6 +137,47 @@ class Writing(Base):
         """
         return self._write(path, OutputFormat.CSV, partition_cols, backend, codec, keep_stages, drop_removed)
 
+    def write_datasink(
+        self,
+        path: str | os.PathLike[str],
+        sink: Datasink,
+        *,
+        partition_cols: Sequence[str] | None = None,
+        backend: str | None = None,
+        codec: str | None = None,
+        keep_stages: bool = False,
+        drop_removed: bool = False,
+    ) -> Summary:
+        """Writes what a `curate.Datasink` makes of the rows of each shard; all else is as for `write_parquet`.
+
+        The sink makes bytes. Names, publishing, skipping, records and books stay curate's. A write knows the sink by
+        its class name, suffix and `identity()`. `codec` is zstd (default) or gzip; none, which is the default there,
+        only for a sink that says `ignores_rest`. Raises ConfigError for what is no Datasink.
+
+        >>> import gzip, tempfile, pathlib
+        >>> class Lines(curate.Datasink):
+        ...     suffix = ".lines"
+        ...     def identity(self):
+        ...         return "1"
+        ...     def open(self, file, schema):
+        ...         return LinesWriter(file)
+        >>> class LinesWriter:
+        ...     def __init__(self, file):
+        ...         self.file = file
+        ...     def write(self, table):
+        ...         self.file.write("".join(f"{text}\\n" for text in table["item"].to_pylist()).encode())
+        ...     def close(self):
+        ...         pass
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> texts = curate.from_items(["a", "b"])
+        >>> _ = texts.write_datasink(folder / "out", Lines(), codec="gzip", backend="inline")
+        >>> gzip.open(folder / "out" / "part-00000-of-00001.lines.gz", "rt").read().split()
+        ['a', 'b']
+        """
+        identity, codec = sink_identity(sink, codec)
+        stages = SinkStages(sink, identity)
+        return self._write(path, OutputFormat.SINK, partition_cols, backend, codec, keep_stages, drop_removed, stages)
+
     def _write(
         self,
         path: str | os.PathLike[str],
@@ -145,12 +187,13 @@ class Writing(Base):
         codec: str | None,
         keep_stages: bool,
         drop_removed: bool,
+        stages: DatasetStages = DATASET,
     ) -> Summary:
         from curate.graph.entry import run
 
         log.ensure_configured()
         plan = self._plan if partition_cols is None else self._partitioned(partition_cols)._plan
-        stage = stage_of(plan, format, codec)
+        stage = stage_of(plan, format, codec, stages)
         stage = replace(stage, tasks=replace(stage.tasks, memory_budget=self._how.memory_budget))
         return run(
             stage,

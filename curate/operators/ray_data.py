@@ -111,7 +111,6 @@ METHODS: Mapping[str, str] = {
     "write_snowflake": _LOAD,
     "write_sql": _LOAD,
     "write_turbopuffer": _LOAD,
-    "write_datasink": f"write {_FILES}; anything else: {_PER_ROW}",
     "write_images": _PER_ROW,
     "write_numpy": "write write_parquet(path): arrays are lists, or tensors of one shape",
     "write_orc": f"write {_FILES}",
