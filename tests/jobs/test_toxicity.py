@@ -140,7 +140,7 @@ class TestModel:
     def test_another_model_is_another_job(self, source: Path, tmp_path: Path, model: Path) -> None:
         run_job(Toxicity(model=str(model)), source, tmp_path / "out")
         write_fasttext_model(model, LABELS, {**VOTES, "garden": [1.0, 1.0]})
-        with refusing("parameters.model: there {"):
+        with refusing("parameters.model: made with {"):
             run_job(Toxicity(model=str(model)), source, tmp_path / "out")
 
     @pytest.mark.parametrize("content", [b"no model", b""])
