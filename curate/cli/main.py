@@ -85,16 +85,25 @@ def status(output: str | None, as_json: bool, watch: bool) -> None:
 
 
 @cli.command(short_help="Take a job off the list of known jobs.")
-@click.argument("output")
-def forget(output: str) -> None:
+@click.argument("output", required=False)
+@click.option("--removed", is_flag=True, help="All jobs whose output was removed, instead of OUTPUT.")
+def forget(output: str | None, removed: bool) -> None:
     """Takes the job that writes to OUTPUT off the list that `curate status` shows. Its output and ledger stay.
 
     The next run of the job puts it on the list again.
     """
     from curate import log
+    from curate.cli.status import forget_removed
+    from curate.clock import SystemClock
     from curate.observe import registry
+    from curate.units import format_count
 
+    if (output is not None) == removed:
+        raise click.UsageError("give the OUTPUT of a job, or --removed")
     log.configure()
+    if output is None:
+        click.echo(f"{format_count(forget_removed(SystemClock()), 'job')} no longer listed", err=True)
+        return
     registry.forget(output)
     click.echo(f"{output} is no longer listed; its files were not touched", err=True)
 

@@ -62,6 +62,8 @@ EXIT_INTERRUPTED = 130
 
 
 GONE = "gone"
+MOST_GONE = 10
+"""Jobs whose output was removed that a list of all jobs shows, at most: those that were started last."""
 UNREACHABLE = "unreachable"
 
 
@@ -264,6 +266,14 @@ def _glances(now: float) -> list[tuple[dict[str, Any], JobStatus | CurateError]]
     return [(entry, one.result() if one.done() else _late(entry)) for entry, one in zip(known, answers, strict=True)]
 
 
+def forget_removed(clock: Clock) -> int:
+    """Takes the jobs off the list whose output was removed; returns how many. One that cannot be reached stays."""
+    gone = [entry["output"] for entry, job in _glances(clock.now()) if isinstance(job, NoJobError)]
+    for output in gone:
+        registry.forget(output)
+    return len(gone)
+
+
 def _late(entry: dict[str, Any]) -> CurateError:
     return TransientStorageError(
         f"{entry['output']}: no answer within {ANSWER_S:.0f} s; wait longer with: curate status {entry['output']}"
@@ -282,6 +292,8 @@ def _render_all(console: Console, found: list[tuple[dict[str, Any], JobStatus | 
         line(console, Text(f"No jobs are known under {registry.home()}. One is noted there when it starts to run."))
         return
     rows = [("job", "state", "done", "failed", "started (UTC)")]
+    gone = [entry["output"] for entry, job in found if isinstance(job, NoJobError)]
+    found = [(entry, job) for entry, job in found if entry["output"] not in gone[MOST_GONE:]]
     for entry, job in found:
         name, state, done, failed = plain_line(entry["job"]), UNREACHABLE, "", ""
         if isinstance(job, JobStatus):
@@ -309,10 +321,10 @@ def _render_all(console: Console, found: list[tuple[dict[str, Any], JobStatus | 
     for _, job in found:
         if isinstance(job, CurateError) and not isinstance(job, NoJobError):
             line(console, Text.assemble(("unreachable: ", "red"), plain_line(str(job))))
-    gone = [entry["output"] for entry, job in found if isinstance(job, NoJobError)]
     if gone:
         what = "1 output was" if len(gone) == 1 else f"{len(gone):,} outputs were"
-        line(console, Text(f"{what} removed; shorten this list with: curate forget {_word(gone[-1])}"))
+        shown = f", of which {MOST_GONE} are shown" if len(gone) > MOST_GONE else ""
+        line(console, Text(f"{what} removed{shown}; to take them off this list: curate forget --removed"))
 
 
 # Lines

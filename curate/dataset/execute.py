@@ -19,7 +19,7 @@ from curate.errors import CheckpointFailed, ConfigError, ExchangeFailed
 from curate.exchange.kinds.zip import zipped_names
 from curate.exchange.protocol import unequal
 from curate.formats.encoding import Format
-from curate.graph.upstream import checkpoint_options, run_upstream
+from curate.graph.upstream import checkpoint_options, ready_stages
 from curate.ledger.stages import scratch_root
 from curate.ledger.summary import RunState
 from curate.observe.progress import NoDisplay
@@ -37,7 +37,7 @@ from curate.sources.files import files
 from curate.sources.protocol import Projection
 from curate.sources.shards import SourceRows
 from curate.stage.fusion import FusedScan
-from curate.stage.stage import MEMORY_BUDGET, Stage, Upstream
+from curate.stage.stage import MEMORY_BUDGET
 from curate.streaming.engine import STREAM_POLICY, stream_blocks
 from curate.streaming.prefetch import Stopped, never_stopped
 from curate.streaming.program import StreamProgram, ranked_pieces
@@ -184,30 +184,23 @@ def upstream_run(lowered: StagePlan, root: str, how: Options, run: RunStats) -> 
     """
     from curate.graph import entry
 
-    def write(stage: Stage, options: RunOptions) -> None:
-        ended = entry.run(stage, replace(options, display=run.write(NoDisplay(), stage.record.name)))
-        if ended.state is not RunState.COMPLETE:
-            failed = "; ".join(group.error for group in ended.failures)
-            raise ExchangeFailed(
-                f"{ended.job} is {ended.state.value}: {ended.failed:,} of {ended.total:,} shards failed: {failed}"
-            )
-
-    def write_checkpoint(before: Upstream, reader: Stage, options: RunOptions) -> None:
-        del reader
-        ended = entry.run(before.stage, replace(checkpoint_options(options, before), display=run.write(NoDisplay())))
-        if ended.state is not RunState.COMPLETE:
-            raise CheckpointFailed(
-                f"the checkpoint {before.path} is {ended.state.value}: {ended.failed:,} of {ended.total:,} shards "
-                f"failed; see: curate failures {before.path}"
-            )
-
     spec = reader_of(lowered)
     spec = replace(spec, tasks=replace(spec.tasks, memory_budget=how.memory_budget))
     incomplete = any(map(may_be_incomplete, lowered.upstream))
     options = RunOptions(inputs=(), output=root, backend=how.backend or "inline", allow_incomplete_input=incomplete)
-    ready = run_upstream(spec, root, options, write, write_checkpoint)
-    # What is not done raises, so that nothing is said about it.
-    assert ready is not None
+    for ready in ready_stages(spec, root, options):
+        stage, own, path = ready.stage, ready.options, None
+        if ready.checkpoint is not None:
+            stage, path = ready.checkpoint.stage, ready.checkpoint.path
+            own = checkpoint_options(own, ready.checkpoint)
+        elif own.output == root:
+            break
+        ended = entry.run(stage, replace(own, display=run.write(NoDisplay(), "" if path else stage.record.name)))
+        if ended.state is not RunState.COMPLETE:
+            told = f"{ended.state.value}: {ended.failed:,} of {ended.total:,} shards failed"
+            if path is not None:
+                raise CheckpointFailed(f"the checkpoint {path} is {told}; see: curate failures {path}")
+            raise ExchangeFailed(f"{ended.job} is {told}: {'; '.join(group.error for group in ended.failures)}")
     assert isinstance(ready.stage.operator, Pipeline)
     operators = cast(tuple[Operator, ...], ready.stage.operator.steps)
     if ready.stage.rows.grows:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from curate.clock import Clock, SystemClock
 from curate.driver.options import RunOptions, resolve_output
@@ -13,19 +13,19 @@ from curate.driver.state import Prepared
 from curate.errors import ConfigError, DamagedRun
 from curate.graph.keys import planned
 from curate.graph.start import PlannedShards, look_at, refuse_mixed_keys, with_seed
-from curate.graph.upstream import Ready, checkpoint_options, no_stage, run_upstream
+from curate.graph.upstream import Ready, checkpoint_options, ready_stages
 from curate.ledger.ledger import open_ledger
 from curate.ledger.run_log import new_run_id
 from curate.ledger.stages import LAST, has_scratch, stage_title, stages_root, stages_roots
-from curate.stage.stage import Stage, Upstream
+from curate.stage.stage import Stage
 from curate.storage.uris import is_local
 
 
 def dry_run(last: Stage, options: RunOptions) -> tuple[Prepared, str]:
     """Returns what a run of a job would begin with, and in words what it would do. Writes nothing."""
     if not last.needs_all_inputs:
-        ready = run_upstream(last, "", options, no_stage, _dry_checkpoint)
-        return _dry_stage(ready.stage, ready.options) if isinstance(ready, Ready) else ready
+        _, prepared, text = _unfinished(last, "", options)
+        return prepared, text
     output = resolve_output(options.output)
     job = look_at(last, options, output, SystemClock())
     last = with_seed(job, 0) if job.job is None else job.last
@@ -34,30 +34,25 @@ def dry_run(last: Stage, options: RunOptions) -> tuple[Prepared, str]:
     refuse_mixed_keys(job)
     if is_local(output):
         refuse_links(output)
-    told = _stage_text(last, last, options)
-
-    def unfinished(stage: Stage, how: RunOptions) -> tuple[Prepared, str] | None:
-        nonlocal told
-        prepared, text = _dry_stage(stage, how)
-        if not len(prepared.todo):
-            return None
-        told = _stage_text(last, stage, how)
-        return prepared, text
-
-    def lacking(before: Upstream, stage: Stage, how: RunOptions) -> tuple[Prepared, str] | None:
-        nonlocal told
-        found = _dry_checkpoint(before, stage, how)
-        if found is not None:
-            told = _stage_text(last, stage, how)
-        return found
-
     # Where a run would have them it knows once it is connected; here, where they are.
     try:
-        ready = run_upstream(last, stages_root(output, alone=has_scratch(output)), options, unfinished, lacking)
+        ready, prepared, text = _unfinished(last, stages_root(output, alone=has_scratch(output)), options)
     except DamagedRun as error:
         raise ConfigError(f"{error}: run this without --dry-run") from error
-    prepared, text = _dry_stage(ready.stage, ready.options) if isinstance(ready, Ready) else ready
-    return prepared, f"{told}\n{text}"
+    return prepared, f"{_stage_text(last, ready.stage, ready.options)}\n{text}"
+
+
+def _unfinished(last: Stage, root: str, options: RunOptions) -> tuple[Ready, Prepared, str]:
+    """Looks at the stages of a job, and returns the first that is not done; the last one, if all before it are."""
+    for ready in ready_stages(last, root, options):
+        if ready.checkpoint is None:
+            prepared, text = _dry_stage(ready.stage, ready.options)
+        else:
+            prepared, text = dry_run(ready.checkpoint.stage, checkpoint_options(ready.options, ready.checkpoint))
+            text += f"\nthen     {ready.stage.record.name} over this checkpoint, into {ready.options.output}"
+        if len(prepared.todo):
+            break
+    return ready, prepared, text
 
 
 def _dry_stage(stage: Stage, options: RunOptions) -> tuple[Prepared, str]:
@@ -65,12 +60,6 @@ def _dry_stage(stage: Stage, options: RunOptions) -> tuple[Prepared, str]:
     prepared = prepare(stage, options, new_run_id(clock.now()), clock)
     rivals = running_drivers(prepared.ledger, prepared.run_ids, clock, wait=False) if prepared.has_work else []
     return prepared, describe(prepared, describe_rivals(rivals))
-
-
-def _dry_checkpoint(before: Upstream, reader: Stage, options: RunOptions) -> tuple[Prepared, str] | None:
-    prepared, text = dry_run(before.stage, checkpoint_options(options, before))
-    then = f"{text}\nthen     {reader.record.name} over this checkpoint, into {options.output}"
-    return (prepared, then) if len(prepared.todo) else None
 
 
 def _stage_text(last: Stage, stage: Stage, how: RunOptions) -> str:
@@ -81,13 +70,6 @@ def _stage_text(last: Stage, stage: Stage, how: RunOptions) -> str:
     if key in {one.key for one in stages}:
         return stage_title(stages, key)
     return stage.record.name.removeprefix(f"{last.record.name}: ")
-
-
-@dataclass(frozen=True, slots=True)
-class _Reached:
-    """The stage that was looked for."""
-
-    stage: Stage
 
 
 def as_run(last: Stage, options: RunOptions, key: str, clock: Clock) -> Stage:
@@ -101,20 +83,16 @@ def as_run(last: Stage, options: RunOptions, key: str, clock: Clock) -> Stage:
     job = look_at(last, options, output, clock)
     again = f"run the job first, or with --keep-stages if it is complete; see: curate status {output}"
 
-    def reached(stage: Stage, how: RunOptions) -> _Reached | None:
-        found = how.output.rpartition("/")[2]
-        if found == key:
-            return _Reached(stage)
-        if open_ledger(how.output).list().summary is None:
-            raise ConfigError(
-                f"what that shard reads is not there: {_stage_text(job.last, stage, how)} is not done; {again}"
-            )
-        return None
-
     # Where they are is known to those who run the job alone; here, where the first of them is.
     roots = [*stages_roots(output, job.listing.stages), stages_root(output, alone=False)]
     try:
-        ready = run_upstream(job.last, roots[0], options, reached, lambda *_: None)
+        for ready in ready_stages(job.last, roots[0], options):
+            own = ready.options.output
+            if own.rpartition("/")[2] == key:
+                break
+            if own != options.output and ready.checkpoint is None and open_ledger(own).list().summary is None:
+                text = _stage_text(job.last, ready.stage, ready.options)
+                raise ConfigError(f"what that shard reads is not there: {text} is not done; {again}")
     except DamagedRun as error:
         raise ConfigError(f"what that shard reads is damaged: {error.uri}: {error.problem}; {again}") from error
     return ready.stage

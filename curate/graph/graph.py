@@ -42,7 +42,7 @@ from curate.graph.start import (
     refuse_mixed_keys,
     sweep,
 )
-from curate.graph.upstream import Ready, checkpoint_options, no_stage, run_upstream
+from curate.graph.upstream import Ready, checkpoint_options, ready_stages
 from curate.graph.upstream_books import upstream_books_of
 from curate.ledger.ledger import open_ledger
 from curate.ledger.listing import match_outputs
@@ -82,25 +82,29 @@ class JobRun:
         """Runs a job until every shard is done or has failed, and returns the summary of the last stage, or of the
         stage or checkpoint that did not end well."""
         if not last.needs_all_inputs:
-            ready = run_upstream(last, "", options, no_stage, self._run_checkpoint)
-            return self._run_stage(ready.stage, ready.options) if isinstance(ready, Ready) else ready
+            for ready in ready_stages(last, "", options):
+                if ready.checkpoint is None:
+                    return self._run_stage(ready.stage, ready.options)
+                ended = self._run_checkpoint(ready.checkpoint, ready.options)
+                if ended.state is not RunState.COMPLETE:
+                    break
+            return ended
         ended = self._run_staged(last, options)
         if ended.state is RunState.COMPLETE and not ended.dispatched:
             # Nothing was left to do, so that no checkpoint was looked at; others may read it.
             for before in checkpoints_of(last):
-                if _lacks_outputs(before) and (made := self._run_checkpoint(before, last, options)) is not None:
-                    return made
+                if _lacks_outputs(before):
+                    made = self._run_checkpoint(before, options)
+                    if made.state is not RunState.COMPLETE:
+                        return made
         return ended
 
-    def _run_checkpoint(self, before: Upstream, reader: Stage, options: RunOptions) -> Summary | None:
-        """Runs the job of a checkpoint. Returns its summary if it does not end well."""
-        del reader
+    def _run_checkpoint(self, before: Upstream, options: RunOptions) -> Summary:
+        """Runs the job of a checkpoint, for who is run with these options."""
         ended = self.run(before.stage, checkpoint_options(options, before))
-        if ended.state is not RunState.COMPLETE:
-            return ended
-        if self._stopped():
+        if ended.state is RunState.COMPLETE and self._stopped():
             raise KeyboardInterrupt
-        return None
+        return ended
 
     def _stopped(self) -> bool:
         return bool(self._signals.interrupts.interrupts or self._signals.interrupts.terminated)
@@ -156,31 +160,10 @@ class JobRun:
         while True:
             done: list[tuple[Stage, str]] = []
 
-            def run(stage: Stage, how: RunOptions, done: list[tuple[Stage, str]] = done) -> Summary | None:
-                key = how.output.rpartition("/")[2]
-                ended = self._run_stage(stage, how, at=course.stage(key, stage.record.name))
-                course.ended(key, ended)
-                if ended.state is not RunState.COMPLETE:
-                    return ended
-                if self._stopped():
-                    # It came while the last of this stage ran. The next one would hear of it no more.
-                    return replace(ended, state=RunState.INTERRUPTED)
-                done.append((stage, how.output))
-                return None
-
-            def run_checkpoint(before: Upstream, reader: Stage, how: RunOptions) -> Summary | None:
-                # Who watches the job is told of the stage that reads it.
-                key = LAST if how.output == options.output else how.output.rpartition("/")[2]
-                course.stage(key, reader.record.name)
-                ended = self._run_checkpoint(before, reader, how)
-                if ended is not None:
-                    course.ended(key, ended)
-                return ended
-
             try:
                 try:
-                    ready = run_upstream(last, root, options, run, run_checkpoint)
-                    if isinstance(ready, Ready):
+                    ready, ended = self._run_before(last, options, root, course, done)
+                    if ended is None:
                         _refuse_other_shards(ready.stage, job)
                         earlier = upstream_books_of(last, partial(place_of, root), job.ledger)
                         whole = replace(ready.stage, earlier=earlier, reports=reports_of(course.stages, root))
@@ -190,12 +173,10 @@ class JobRun:
                         raise
                     log.info("another driver has completed the job meanwhile", here=str(error))
                     return self._conclude(job, options)
-                if isinstance(ready, Ready):
+                if ended is None:
                     ended = self._run_stage(whole, ready.options, at=course.stage(LAST, last.record.name))
                     course.ended(LAST, ended)
                     rounds.append(ended)
-                else:
-                    ended = ready
             except DamagedRun as error:
                 mended[error.uri] += 1
                 if mended[error.uri] > MOST_MENDED:
@@ -217,6 +198,33 @@ class JobRun:
             log.warning("files of an earlier stage were damaged or gone; what made them runs again", problem=problem)
             if complete_now(job):
                 return self._conclude(job, options)
+
+    def _run_before(
+        self, last: Stage, options: RunOptions, root: str, course: JobProgress, done: list[tuple[Stage, str]]
+    ) -> tuple[Ready, Summary | None]:
+        """Runs what the last stage reads. Returns that one, which is ready then; or what did not end well, with its
+        summary. Stages that are complete are added to `done`."""
+        for ready in ready_stages(last, root, options):
+            stage, output = ready.stage, ready.options.output
+            key = LAST if output == options.output else output.rpartition("/")[2]
+            if ready.checkpoint is not None:
+                # Who watches the job is told of the stage that reads it.
+                course.stage(key, stage.record.name)
+                ended = self._run_checkpoint(ready.checkpoint, ready.options)
+                if ended.state is RunState.COMPLETE:
+                    continue
+            elif key == LAST:
+                break
+            else:
+                ended = self._run_stage(stage, ready.options, at=course.stage(key, stage.record.name))
+            course.ended(key, ended)
+            if ended.state is not RunState.COMPLETE:
+                return ready, ended
+            if self._stopped():
+                # It came while the last of this stage ran. The next one would hear of it no more.
+                return ready, replace(ended, state=RunState.INTERRUPTED)
+            done.append((stage, output))
+        return ready, None
 
 
 def _lacks_outputs(before: Upstream) -> bool:

@@ -1,5 +1,5 @@
 """The stages before a stage, one after another: the one way in which a run, a look at what a run would do, a replay and
-a consumer come to what a stage reads.
+a consumer come to what a stage reads. Each is a loop over `ready_stages`, and does with a stage what it is there for.
 
 A stage of the job's own has a folder below the job's root. A checkpoint is a job of its own, at a path of the user's:
 it has stages below that path, outlives what reads it, and is reused.
@@ -7,9 +7,8 @@ it has stages below that path, outlives what reads it, and is reused.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Generator
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import pyarrow as pa
 
@@ -22,65 +21,44 @@ from curate.ledger.listing import match_outputs
 from curate.stage.stage import Stage, Upstream
 from curate.storage.protocol import Object
 
-A = TypeVar("A")
-RunStage = Callable[[Stage, RunOptions], A | None]
-"""Does a stage of which all that it reads is there; returns None if all of it is done then, else what is to be said
-about that."""
-
-RunCheckpoint = Callable[[Upstream, Stage, RunOptions], A | None]
-"""Does the same with a checkpoint, as `checkpoint_options` says; is given also who reads it, and how that is run."""
-
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A stage of which all that it reads is there."""
+    """What is to be run next: a stage of which all that it reads is there, or a checkpoint that it reads."""
 
     stage: Stage
     options: RunOptions
+    """How that stage is run."""
+    checkpoint: Upstream | None = None
+    """The checkpoint that it reads and that is to be there first: run as `checkpoint_options` says."""
 
 
-def run_upstream(
-    stage: Stage, root: str, options: RunOptions, run: RunStage[A], run_checkpoint: RunCheckpoint[A]
-) -> Ready | A:
-    """Runs what a stage reads: stages in a folder each below `root`, then checkpoints; what is there is not made again.
+def ready_stages(stage: Stage, root: str, options: RunOptions) -> Generator[Ready]:
+    """Yields what a stage reads, in the order in which it is run, and at last that stage, as it reads them.
 
-    Returns the stage as it reads them; or what is said about the first of them that is not done then. Raises DamagedRun
-    if the end of a run file is damaged, which is removed.
+    Stages have a folder each below `root`; checkpoints come after them. Who asks for the next one has run the one
+    before, or found that all of it is done. Raises DamagedRun if its outputs are not there then, and if the end of a
+    run file is damaged, which is removed.
     """
 
-    def made(before: Upstream) -> list[Object] | A:
+    def made(before: Upstream) -> Generator[Ready, None, list[Object]]:
         own = f"{root}/{key_of(before.stage)}"
-        ready = run_upstream(before.stage, root, _stage_options(options, own), run, run_checkpoint)
-        if not isinstance(ready, Ready):
-            return ready
-        ended = run(ready.stage, ready.options)
-        return outputs_of(ready.stage, own) if ended is None else ended
+        for ready in ready_stages(before.stage, root, _stage_options(options, own)):
+            yield ready
+        return outputs_of(ready.stage, own)
 
     outputs: list[tuple[Upstream, list[Object]]] = []
     for before in stage.before:
         if before.path is None:
-            files = made(before)
-            if not isinstance(files, list):
-                return files
-            outputs.append((before, files))
+            outputs.append((before, (yield from made(before))))
     for merge in merges(stage, outputs):
-        files = made(merge)
-        if not isinstance(files, list):
-            return files
         others = [one for one in outputs if one[0].marks is not None or one[0].side != merge.side]
-        outputs = [(merge, files), *others]
+        outputs = [(merge, (yield from made(merge))), *others]
     stage, checkpoints = opened(stage, outputs), [one for one in stage.before if one.path is not None]
     for before in checkpoints:
-        ended = run_checkpoint(before, stage, options)
-        if ended is not None:
-            return ended
+        yield Ready(stage, options, before)
         options = _over_checkpoint(options, before)
-    return Ready(stage, options)
-
-
-def no_stage(stage: Stage, options: RunOptions) -> None:
-    """Does a stage before one that reads checkpoints alone: there is none."""
-    raise AssertionError(f"{stage.record.name} comes before what reads no stage but checkpoints, for {options.output}")
+    yield Ready(stage, options)
 
 
 def _stage_options(options: RunOptions, output: str) -> RunOptions:

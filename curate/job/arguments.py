@@ -17,6 +17,7 @@ from curate.job.settings import SETTINGS
 from curate.units import format_bytes, parse_bytes
 
 _BYTES = ("shard_bytes", "memory", "memory_budget")
+_SIZES = "; 64MiB, 2g"
 _UNSET_SHOWN = {"max_bad_rows": "0.1%, at least 10", "codec": "zstd"}
 """What None means, for settings of which it can be said."""
 
@@ -92,7 +93,7 @@ def setting_option(name: str, default: Any) -> click.Option:
     kinds = [kind for kind in SETTINGS[name].kinds if kind is not type(None)]
     if bool in kinds:
         option = name.replace("_", "-")
-        return click.Option([f"--{option}/--no-{option}", name], default=None, help=SETTINGS[name].help)
+        return click.Option([f"--{option}/--no-{option}", name], default=None, help=SETTINGS[name].about)
     kind: Any = SizeParam() if name in _BYTES else float if float in kinds else kinds[0]
     if name == "format":
         kind = click.Choice([format.value for format in OFFERED])
@@ -103,7 +104,7 @@ def setting_option(name: str, default: Any) -> click.Option:
         type=kind,
         default=None,
         metavar="N" if kind is int else None,
-        help=SETTINGS[name].help + (f"  [default: {shown}]" if shown is not None else ""),
+        help=SETTINGS[name].about + _SIZES * (name in _BYTES) + (f"  [default: {shown}]" if shown is not None else ""),
     )
 
 

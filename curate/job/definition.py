@@ -14,7 +14,7 @@ from curate.errors import ConfigError, did_you_mean
 from curate.formats.record import OutputFormat
 from curate.formats.write.writer import DEFAULT_CODEC, suffix
 from curate.job.params import Param, collect
-from curate.job.settings import NEUTRAL, SETTINGS, check_setting
+from curate.job.settings import NEUTRAL, OF_ROWS, SETTINGS, check_setting
 
 HOOKS = {
     "setup": "(self)",
@@ -46,10 +46,9 @@ def define(cls: type, base: type) -> dict[str, Param]:
         if not _computed(value):
             check_setting(cls.__name__, name, value)
     _check_codec(cls)
-    if getattr(cls, "_reads_files", False) and inspect.getattr_static(cls, "columns") is not None:
-        raise ConfigError(f"{cls.__name__}.columns means nothing: a FileJob reads files, which have no columns")
-    if getattr(cls, "_reads_files", False) and inspect.getattr_static(cls, "sides"):
-        raise ConfigError(f"{cls.__name__}.sides means nothing: a FileJob has one output for each file")
+    for name, why in OF_ROWS.items():
+        if getattr(cls, "_reads_files", False) and inspect.getattr_static(cls, name):
+            raise ConfigError(f"{cls.__name__}.{name} means nothing: {why}")
     taken = {*HOOKS, *CALLED, *ENTRIES}
     return collect(cls, SETTINGS, taken)
 

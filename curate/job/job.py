@@ -19,7 +19,7 @@ from curate.job.operator import Process, check_count, check_name, row_json
 from curate.job.origin import origin_of
 from curate.job.params import Param
 from curate.job.secrets import Secrets, missing_secret, secret_value
-from curate.job.settings import TUNABLE, check_setting, column_text, parse_columns
+from curate.job.settings import TUNABLE, check_setting, column_text, parse_columns, with_settings
 from curate.keywords import shows_keywords
 from curate.ledger.summary import Summary
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
@@ -32,6 +32,7 @@ from curate.storage.open import open_store
 from curate.units import MIB
 
 
+@with_settings
 class Job:
     """Base of all jobs. A subclass says what happens to a batch of rows; everything else is shared.
 

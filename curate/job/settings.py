@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -14,6 +15,8 @@ from curate.formats.record import OFFERED
 from curate.ledger.side_outputs import check_side
 from curate.pipeline.shard_books import BadRowBudget
 from curate.pipeline.step import ActorPool
+
+C = TypeVar("C", bound=type)
 
 _ARROW_OF = {str: "pa.string()", int: "pa.int64()", float: "pa.float64()", bool: "pa.bool_()", bytes: "pa.binary()"}
 """What someone who wrote a Python type meant."""
@@ -72,13 +75,15 @@ def _pairs(owner: str, columns: Any) -> Iterable[tuple[Any, Any]]:
 class Setting:
     """What one class attribute may be."""
 
+    about: str
+    """What it is, in a few words: for `help()` of a job class, and for its option."""
     kinds: tuple[type, ...]
     problem: Callable[[Any], str] = lambda _: ""
     """Returns what is wrong with a value of the right type; empty if nothing is."""
-    help: str = ""
-    """What its option says. One with a help may also be given when a job is made, and on its command line."""
     changes_bytes: bool = True
     """Whether it decides the bytes of outputs, and so is part of the identity."""
+    tunable: bool = True
+    """Whether it may also be given when a job is made, and on its command line."""
 
 
 def _counted(value: int | None) -> str:
@@ -146,43 +151,85 @@ def _sides(value: Any) -> str:
 
 _NONE = type(None)
 SETTINGS: dict[str, Setting] = {
-    "name": Setting((str,)),
-    "version": Setting((str, _NONE), _text),
-    "columns": Setting((list, tuple, Mapping, pa.Schema, _NONE)),
-    "output_schema": Setting((pa.Schema, _NONE), _schema),
-    "sides": Setting((list, tuple, Mapping), _sides),
-    "batch_size": Setting((int,), _counted, "rows of a batch, at most"),
-    "shard_bytes": Setting((int,), _counted, "stored bytes of a shard, at which large inputs are split; 64MiB, 1g"),
-    "format": Setting((str,), _format, "format of the outputs"),
-    "codec": Setting(
-        (str, _NONE), help="compression of the outputs: zstd, snappy or none for parquet, zstd or gzip for jsonl, csv"
+    "name": Setting("name of the job in ledgers and logs; by default that of the class", (str,), tunable=False),
+    "version": Setting(
+        "version of what the job does; without one, a digest of its code takes that place",
+        (str, _NONE),
+        _text,
+        tunable=False,
     ),
-    "compute": Setting((ActorPool, _NONE), changes_bytes=False),
-    "num_cpus": Setting((int, float), _held, "CPUs that a task, or an actor, holds", changes_bytes=False),
-    "num_gpus": Setting((int, float), _held, "GPUs that an actor holds", changes_bytes=False),
-    "resources": Setting((Mapping,), _custom, changes_bytes=False),
+    "columns": Setting(
+        "columns to read, as names, names with Arrow types, or fields; None reads all",
+        (list, tuple, Mapping, pa.Schema, _NONE),
+        tunable=False,
+    ),
+    "output_schema": Setting(
+        "schema of the outputs; None derives it from the first rows", (pa.Schema, _NONE), _schema, tunable=False
+    ),
+    "sides": Setting(
+        "names of extra outputs, or names with the schema of each", (list, tuple, Mapping), _sides, tunable=False
+    ),
+    "batch_size": Setting("rows of a batch, at most", (int,), _counted),
+    "shard_bytes": Setting("stored bytes of a shard, at which large inputs are split", (int,), _counted),
+    "format": Setting("format of the outputs", (str,), _format),
+    "codec": Setting(
+        "compression of the outputs: zstd, snappy or none for parquet, zstd or gzip for jsonl, csv", (str, _NONE)
+    ),
+    "compute": Setting(
+        "pool of actors that `process` runs in; None: in the tasks that read, or in a pool if it needs a GPU",
+        (ActorPool, _NONE),
+        changes_bytes=False,
+        tunable=False,
+    ),
+    "num_cpus": Setting("CPUs that a task, or an actor, holds", (int, float), _held, changes_bytes=False),
+    "num_gpus": Setting("GPUs that an actor holds", (int, float), _held, changes_bytes=False),
+    "resources": Setting(
+        "custom Ray resources that an actor holds", (Mapping,), _custom, changes_bytes=False, tunable=False
+    ),
     "memory": Setting(
-        (int, _NONE), _counted, "memory that a task, or an actor, asks for; 2g, 512MiB", changes_bytes=False
+        "bytes of memory that a task, or an actor, asks for", (int, _NONE), _counted, changes_bytes=False
     ),
     "memory_budget": Setting(
-        (int, _NONE), _counted, "memory for batches on their way to and from actors; 512MiB, 2g", changes_bytes=False
+        "bytes of memory for batches on their way to and from actors", (int, _NONE), _counted, changes_bytes=False
     ),
-    "max_tasks": Setting((int, _NONE), _counted, "tasks at once, at most", changes_bytes=False),
+    "max_tasks": Setting("tasks at once, at most", (int, _NONE), _counted, changes_bytes=False),
     "max_bad_rows": Setting(
-        (str, int, _NONE), _budget, "rows of a shard that may be quarantined, N or P%", changes_bytes=False
+        "rows of a shard that may be quarantined, N or P%", (str, int, _NONE), _budget, changes_bytes=False
     ),
     "task_timeout_s": Setting(
-        (int, float, _NONE), _timeout, "seconds after which a shard is cancelled and tried again", changes_bytes=False
+        "seconds after which a shard is cancelled and tried again", (int, float, _NONE), _timeout, changes_bytes=False
     ),
     "quarantine_errors": Setting(
-        (bool,), help="on the last try, quarantine single rows that make process() raise", changes_bytes=False
+        "on the last try, quarantine single rows that make process() raise", (bool,), changes_bytes=False
     ),
 }
 """By name. A subclass may make any of them a property."""
 NEUTRAL = tuple(name for name, setting in SETTINGS.items() if not setting.changes_bytes)
 """Settings that change no byte of any output: another number of CPUs is not another code."""
-TUNABLE = tuple(name for name, setting in SETTINGS.items() if setting.help)
+TUNABLE = tuple(name for name, setting in SETTINGS.items() if setting.tunable)
 """Settings that may also be given when a job is made, and on its command line."""
+
+
+OF_ROWS = {
+    "columns": "a FileJob reads files, which have no columns",
+    "sides": "a FileJob has one output for each file",
+}
+"""Settings that mean nothing to a FileJob, and why."""
+
+
+def with_settings(cls: C) -> C:
+    """Returns a base class of jobs, whose `help()` explains its settings and says which are part of the identity."""
+    told = [inspect.cleandoc(cls.__doc__ or "")]
+    for changes_bytes, title in (
+        (True, "Settings are class attributes. These decide the bytes of outputs, and are part of the identity:"),
+        (False, "These decide no byte, and may change from run to run:"),
+    ):
+        told += ["", title, ""]
+        for name, setting in SETTINGS.items():
+            if setting.changes_bytes == changes_bytes and not (name in OF_ROWS and getattr(cls, "_reads_files", False)):
+                told.append(f"- `{name}`: {setting.about[0].upper()}{setting.about[1:]}.")
+    cls.__doc__ = "\n".join(told)
+    return cls
 
 
 def check_setting(owner: str, name: str, value: Any) -> None:

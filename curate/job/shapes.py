@@ -11,10 +11,12 @@ from curate.job.build import Made
 from curate.job.job import Job, settings_of
 from curate.job.operator import ProcessFile
 from curate.job.params import param
+from curate.job.settings import with_settings
 from curate.sources.inputs import InputFile, InputFiles
 from curate.sources.protocol import RowSource
 
 
+@with_settings
 class FileJob(Job):
     """Base of jobs that take a file as it is. One file is one shard; its rows count as created.
 
@@ -49,6 +51,7 @@ class FileJob(Job):
         return Made(ProcessFile(self, self._hidden), settings_of(self).held)
 
 
+@with_settings
 class TextJob(Job):
     """Base of jobs that look at a text: which column holds it, which identifies a row, which are passed through.
 

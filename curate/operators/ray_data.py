@@ -1,12 +1,61 @@
 """What users of ray.data write and curate does not have, each with what to write instead: one line.
 
-The first table is of methods of a Dataset, the second of arguments of methods that call functions.
+The first table is of functions of the module, the second of methods of a Dataset, the third of arguments of methods
+that call functions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+
+_BYTES = "write read_binary_files(paths).flat_map(decode), or a curate.FileJob whose process_file opens the file"
+_EXPORT = "export it to Parquet, and write read_parquet(paths)"
+_ARROW = "write from_arrow(table), of what it gives as Arrow"
+_TABLES = "write from_arrow(tables), from_pandas(frames) or from_numpy(arrays), of values"
+
+FUNCTIONS: Mapping[str, str] = {
+    "range_tensor": "write range(n).add_column('data', fn), or from_numpy(array)",
+    "list_stats_summaries": "write stats() of the dataset",
+    # of other libraries
+    "from_arrow_refs": _TABLES,
+    "from_blocks": _TABLES,
+    "from_numpy_refs": _TABLES,
+    "from_pandas_refs": _TABLES,
+    "from_daft": _ARROW,
+    "from_dask": _EXPORT,
+    "from_huggingface": "write from_arrow(dataset.data.table), or read_parquet of its files",
+    "from_mars": _EXPORT,
+    "from_modin": _EXPORT,
+    "from_spark": _EXPORT,
+    "from_tf": "write from_items(list(dataset.as_numpy_iterator()))",
+    "from_torch": "write from_items(list(dataset))",
+    # of files
+    "read_audio": _BYTES,
+    "read_avro": _BYTES,
+    "read_datasource": _BYTES,
+    "read_lerobot": _BYTES,
+    "read_mcap": _BYTES,
+    "read_numpy": _BYTES,
+    "read_orc": _BYTES,
+    "read_tfrecords": _BYTES,
+    "read_videos": _BYTES,
+    "read_webdataset": _BYTES,
+    "read_zarr": _BYTES,
+    # of databases
+    "read_clickhouse": _EXPORT,
+    "read_delta": _EXPORT,
+    "read_delta_sharing_tables": _EXPORT,
+    "read_hudi": _EXPORT,
+    "read_iceberg": _EXPORT,
+    "read_kafka": _EXPORT,
+    "read_lance": _EXPORT,
+    "read_mongo": _EXPORT,
+    "read_snowflake": _EXPORT,
+    "read_sql": _EXPORT,
+    "read_unity_catalog": _EXPORT,
+}
+"""By the name of the function of ray.data."""
 
 _LOAD = "write files with write_parquet(path), and load them there: they are whole or absent, and named after inputs"
 _FILES = "write_parquet(path), write_json(path) or write_csv(path)"
@@ -96,6 +145,15 @@ ARGUMENTS: Mapping[str, str] = {
     "override_num_blocks": "files are split by their bytes; leave it out, or write .repartition(n) before a write",
 }
 """By the name of the argument."""
+
+
+def instead_of_function(name: str) -> str:
+    """Returns what to write instead of a function of ray.data; empty for one that ray.data does not have, too.
+
+    >>> instead_of_function("from_torch")
+    'write from_items(list(dataset))'
+    """
+    return FUNCTIONS.get(name, "")
 
 
 def instead_of_method(name: str) -> str:

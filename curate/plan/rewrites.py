@@ -34,12 +34,13 @@ from curate.units import GIB, MIB
 
 def uncounted(plan: Plan) -> Plan:
     """Returns a plan of the same rows of which nothing has to be counted before it is written: no limit is left."""
-    return transform(plan, lambda node: first_of(node.input, node.rows) if isinstance(node, Limit) else node)
 
+    def held(node: Plan) -> Plan:
+        if not isinstance(node, Limit):
+            return node
+        return within(node.input, node.rows) or Exchanged((node.input,), Materialize(first=node.rows))
 
-def first_of(plan: Plan, rows: int) -> Plan:
-    """Returns the first rows of a plan as what an exchange gives."""
-    return within(plan, rows) or Exchanged((plan,), Materialize(first=rows))
+    return transform(plan, held)
 
 
 def within(plan: Plan, rows: int) -> Plan | None:

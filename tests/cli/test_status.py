@@ -392,7 +392,7 @@ def test_bare_status_lists_jobs_newest_first(tmp_path: Path, run: Callable[..., 
         ["toxicity", "gone", "1970-01-01", "00:00", f"{tmp_path}/gone"],
     ]
     assert lines[5].startswith(f"unreachable: {tmp_path}/c/_curate/job.json is not JSON")
-    assert lines[6:] == [f"1 output was removed; shorten this list with: curate forget {tmp_path}/gone"]
+    assert lines[6:] == ["1 output was removed; to take them off this list: curate forget --removed"]
     code, out, err = run("status", "--json")
     jobs = json.loads(out)["jobs"]
     assert [(one["output"][-1], one["state"]) for one in jobs] == [
@@ -403,6 +403,31 @@ def test_bare_status_lists_jobs_newest_first(tmp_path: Path, run: Callable[..., 
     ]
     assert jobs[0].keys() == jobs[2].keys() == FIELDS
     assert jobs[1].keys() == jobs[3].keys() == {"job", "output", "state", "error"}
+
+
+def test_of_outputs_that_were_removed_some_are_listed_and_all_can_be_forgotten(
+    tmp_path: Path, run: Callable[..., tuple[int, str, str]]
+) -> None:
+    """At once; a job that is there, or that cannot be read, stays on the list."""
+    make_job(f"{tmp_path}/a", total=1, done=1, runs={RUN: heartbeat("complete", started=1, updated=2)}, summary=True)
+    damaged = make_job(f"{tmp_path}/c", total=1, done=0)
+    damaged.store.replace(damaged.uri(layout.JOB), b"{")
+    for number in range(25):
+        registry.register(f"{tmp_path}/gone{number:02}", "toxicity", RUN, 86400.0 * (number + 1))
+    for name in ("a", "c"):
+        registry.register(f"{tmp_path}/{name}", "toxicity", RUN, 0.0)
+    code, out, _ = run("status")
+    listed = [line.split()[-1].rpartition("/")[2] for line in out.splitlines() if line.startswith("toxicity")]
+    assert (code, listed) == (0, [f"gone{number:02}" for number in range(24, 14, -1)] + ["c", "a"])
+    last = "25 outputs were removed, of which 10 are shown; to take them off this list: curate forget --removed"
+    assert out.splitlines()[-1] == last
+    assert len(json.loads(run("status", "--json")[1])["jobs"]) == 27
+    assert run("forget", "--removed") == (0, "", "25 jobs no longer listed\n")
+    assert [one["output"][-1] for one in json.loads(run("status", "--json")[1])["jobs"]] == ["c", "a"]
+    assert run("forget", "--removed") == (0, "", "0 jobs no longer listed\n")
+    for arguments in ([], ["--removed", f"{tmp_path}/a"]):
+        code, _, err = run("forget", *arguments)
+        assert (code, "give the OUTPUT of a job, or --removed" in err) == (2, True)
 
 
 def test_a_store_that_does_not_answer_hides_no_other_job(

@@ -195,3 +195,27 @@ def test_it_says_its_columns_and_its_bytes() -> None:
     assert ds.size_bytes() == 80
     assert ds.filter(curate.col("id") > 7).size_bytes() < 80
     assert ds.schema().names == ["id"]
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+@pytest.mark.usefixtures("on_ray")
+def test_the_same_on_ray(tmp_path: Path) -> None:
+    """What was added runs in tasks and actors of Ray as it runs here, consumed and written."""
+    for year in (2023, 2024):
+        (tmp_path / "in" / f"year={year}").mkdir(parents=True)
+        (tmp_path / "in" / f"year={year}" / "a.csv").write_text("".join(f"{n},t{n}\n" for n in range(40)))
+    read = curate.read_csv(tmp_path / "in", column_names=["id", "text"], include_paths=True)
+    columns = read.with_columns({"id": curate.col("id") + curate.col("year"), "old": curate.col("id")})
+    made = columns.add_column("n", Times, fn_constructor_args=[2], concurrency=(1, 2)).filter(expr=curate.col("n") > 50)
+    _, test = made.streaming_train_test_split(0.5, seed=1)
+    on_ray = test.using(backend="ray")
+    assert on_ray.take_all() == test.take_all() != []
+    assert test.write_parquet(tmp_path / "out").state == "complete"
+    assert curate.read_parquet(tmp_path / "out").to_arrow() == test.to_arrow()
+    assert on_ray.groupby(None).count().take_all() == [{"count": test.count()}]
+    assert on_ray.size_bytes() > 0
+    parts = on_ray.train_test_split(5, shuffle=True, seed=2)
+    assert [part.take_all() for part in parts] == [
+        part.take_all() for part in test.train_test_split(5, shuffle=True, seed=2)
+    ]

@@ -7,14 +7,14 @@ import pickle
 import re
 from collections import Counter
 from dataclasses import FrozenInstanceError, fields
-from inspect import signature
+from inspect import isfunction, signature
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import curate
-from curate.operators.ray_data import METHODS
+from curate.operators.ray_data import FUNCTIONS, METHODS
 
 PARTS = curate.Dataset.__mro__[1:-1]
 
@@ -94,11 +94,24 @@ def test_every_method_of_ray_data_is_there_or_answered() -> None:
             getattr(curate.range(1), name)
 
 
+def test_every_function_of_ray_data_is_there_or_answered() -> None:
+    """Those that make a dataset, in the same way."""
+    theirs = pytest.importorskip("ray.data")
+    public = {name for name in theirs.__all__ if isfunction(getattr(theirs, name))}
+    assert public - set(curate.__all__) == FUNCTIONS.keys()
+    for name, instead in FUNCTIONS.items():
+        with pytest.raises(AttributeError, match=f"^module 'curate' has no attribute '{name}': {re.escape(instead)}$"):
+            getattr(curate, name)
+    with pytest.raises(AttributeError, match=r"^module 'curate' has no attribute 'read_it'$"):
+        curate.read_it  # noqa: B018
+
+
 def test_what_the_answers_name_is_there() -> None:
     """Methods of a dataset, or what they return."""
-    named = {name for text in METHODS.values() for name in re.findall(r"\b(\w+)\(", text)}
-    beside = {"pickle", "from_generator", "process_file", "read_parquet"}
-    assert [name for name in named - beside if not hasattr(curate.Dataset, name)] == []
+    texts = [*METHODS.values(), *FUNCTIONS.values()]
+    named = {name for text in texts for name in re.findall(r"\b(\w+)\(", text)}
+    beside = {"from_generator", "list", "as_numpy_iterator"}
+    assert [name for name in named - beside if not hasattr(curate.Dataset, name) and name not in curate.__all__] == []
 
 
 def test_any_other_name_is_refused_as_ever() -> None:

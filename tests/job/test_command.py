@@ -332,7 +332,7 @@ class TestHelp:
             "--strict / --no-strict",
             "--model URI",
             "--key TEXT (name of an environment variable)",
-            "--shard-bytes SIZE stored bytes of a shard, at which large inputs are split; 64MiB, 1g [default: 256MiB]",
+            "--shard-bytes SIZE stored bytes of a shard, at which large inputs are split; 64MiB, 2g [default: 256MiB]",
             "--max-bad-rows TEXT rows of a shard that may be quarantined, N or P% [default: 0.1%, at least 10]",
             "-h, --help",
         ):

@@ -404,13 +404,13 @@ def test_memory_of_a_small_sort(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.serial
 def test_map_at_tiny_sizes(tmp_path: Path, mode: Mode) -> None:
-    """Every part does its work on both, checks it, and judges it, but for the night one of those that are alike; the
-    exit code is whether a target was missed."""
+    """Every part does its work on both, checks it, and judges it; those that are like others, at night. The exit code
+    is whether a target was missed."""
     sizes = ["--megabytes", "2", "--files", "40", "--blocks", "40", "--batches", "64", "--rounds", "1"]
-    contests = [*map.CONTESTS] if mode is Mode.NIGHTLY else ["write"]
-    parts = [argument for part in (*contests, "first", "pool", "many") for argument in ("--only", part)]
-    code, said = bench("map", *parts, *sizes, "--scratch", str(tmp_path))
-    assert said.count("curate, to Ray Data: ") == len(contests) + 2
+    parts = map.PARTS if mode is Mode.NIGHTLY else ("write", "first", "pool")
+    only = [argument for part in parts for argument in ("--only", part)]
+    code, said = bench("map", *only, *sizes, "--scratch", str(tmp_path))
+    assert said.count("curate, to Ray Data: ") == len(parts) - 1
     assert said.count("actor busy: ") == 1
     assert code == int("MISSED" in said)
     assert [path for path in tmp_path.iterdir() if path.name.startswith("runs-")] == []
