@@ -93,8 +93,8 @@ def forget(output: str | None, removed: bool) -> None:
     The next run of the job puts it on the list again.
     """
     from curate import log
-    from curate.clock import SystemClock
     from curate.cli.status import forget_removed
+    from curate.clock import SystemClock
     from curate.observe import registry
     from curate.units import format_count
 
