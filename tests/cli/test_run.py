@@ -203,9 +203,7 @@ class TestRun:
         whole = (place / "in" / "a.jsonl").read_bytes()
         cut = place / "in" / "b.jsonl.gz"
         cut.write_bytes(gzip.compress(whole)[:-9])
-        assert (
-            curate("run", "toxicity", "-i", "in", "-o", "out", "--text-column", "text", "--backend", "inline").code == 1
-        )
+        assert curate("run", "toxicity", "-i", "in", "-o", "out", "--backend", "inline").code == 1
         (run,) = (place / "out/_curate/runs").glob("*/run.json")
         recorded = orjson.loads(run.read_bytes())
         assert recorded["origin"]["module"] == "curate.jobs.toxicity"
