@@ -42,7 +42,7 @@ class ListParam(click.ParamType[list[Any]]):
         self._one = one
         self._item: click.ParamType[Any] = click.types.convert_type(_kind(one))
         # A URI may hold a comma, and nothing else that is given in a list is as long.
-        self._split = one.type is not Asset
+        self._split = one.type is not Asset and one.split
         word = {str: "text", Asset: "uri"}.get(one.type, getattr(self._item, "name", "value"))
         self.name = f"{word}[,{word}]" if self._split else str(word)
 

@@ -91,14 +91,18 @@ class _Declared:
     help: str
     identity: bool
     secret: bool
+    split: bool = True
 
 
-def param(default: Any = MISSING, *, help: str = "", identity: bool = True, secret: bool = False) -> Any:
+def param(
+    default: Any = MISSING, *, help: str = "", identity: bool = True, secret: bool = False, split: bool = True
+) -> Any:
     """Declares a parameter: `threshold: float = param(0.5, help="score from which a text counts as toxic")`.
 
     Without a default it has to be given. `identity=False` leaves it out of the job's identity: it must not change a
     byte of any output. A `secret` is given as the name of an environment variable; the attribute holds that variable's
-    value, which is read where the job is started, travels to the workers in memory and is never recorded.
+    value, which is read where the job is started, travels to the workers in memory and is never recorded. Of a list,
+    one option may give several values with commas between, but with `split=False`.
 
     >>> class Short(curate.TextJob):
     ...     most: int = curate.param(80, help="characters that a text may have")
@@ -106,7 +110,7 @@ def param(default: Any = MISSING, *, help: str = "", identity: bool = True, secr
     >>> Short().most, Short(most=20).most
     (80, 20)
     """
-    return _Declared(default, help, identity and not secret, secret)
+    return _Declared(default, help, identity and not secret, secret, split)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,8 @@ class Param:
     help: str
     identity: bool
     secret: bool
+    split: bool = True
+    """Whether an option gives several values of a list, with commas between."""
 
     @property
     def required(self) -> bool:
@@ -196,15 +202,22 @@ def collect(cls: type, settings: Mapping[str, Any], taken: Collection[str]) -> d
                 continue
             if name in found and not isinstance(value, _Declared):
                 old = found[name]
-                declared = _Declared(old.default if value is MISSING else value, old.help, old.identity, old.secret)
+                given = old.default if value is MISSING else value
+                declared = _Declared(given, old.help, old.identity, old.secret, old.split)
             found[name] = _param(cls, name, hint, declared)
         for name, value in base.__dict__.items():
             # A subclass may give an inherited parameter another default without saying its type again.
             if name in found and name not in inspect.get_annotations(base):
                 old = found[name]
-                new = value if isinstance(value, _Declared) else _Declared(value, old.help, old.identity, old.secret)
+                kept = (old.help, old.identity, old.secret, old.split)
+                new = value if isinstance(value, _Declared) else _Declared(value, *kept)
                 found[name] = replace(
-                    old, default=new.default, help=new.help or old.help, identity=new.identity, secret=new.secret
+                    old,
+                    default=new.default,
+                    help=new.help or old.help,
+                    identity=new.identity,
+                    secret=new.secret,
+                    split=new.split,
                 )
     for one in found.values():
         if not one.required:
@@ -275,4 +288,5 @@ def _param(cls: type, name: str, hint: Any, declared: _Declared) -> Param:
         raise ConfigError(f"{cls.__name__}.{name}: two of the values {list(kind)} look the same on a command line")
     if declared.secret and (kind is not str or many):
         raise ConfigError(f"{cls.__name__}.{name} is secret, so it must be a str: the name of an environment variable")
-    return Param(name, kind, many, optional, declared.default, declared.help, declared.identity, declared.secret)
+    said = (declared.default, declared.help, declared.identity, declared.secret, declared.split)
+    return Param(name, kind, many, optional, *said)
