@@ -207,11 +207,10 @@ def refuse_unfitting(stage: Stage) -> None:
 
     Every row is read with the schemas that are known now, so no shard could be done.
     """
-    if not isinstance(stage.operator, Pipeline):
-        return
+    steps = stage.operator.steps if isinstance(stage.operator, Pipeline) else ()
     for schema in stage.rows.row_schemas:
         found: Any = schema if len(schema) else None
-        for step in stage.operator.steps:
+        for step in steps:
             found = None if found is None else getattr(step, "schema", lambda _: None)(found)
 
 
