@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from curate.arrow.expressions import col, lit
+    from curate.chain.chain import Chain
+    from curate.chain.steps import Step
     from curate.dataset.dataset import Dataset
     from curate.dataset.execute import Options
     from curate.dataset.grouped import GroupedData
@@ -46,6 +48,9 @@ _HOME = {
     "FileJob": "curate.job",
     "param": "curate.job",
     "Asset": "curate.job",
+    # jobs that feed each other
+    "Chain": "curate.chain.chain",
+    "Step": "curate.chain.steps",
     # rows without a job
     "Dataset": "curate.dataset.dataset",
     "GroupedData": "curate.dataset.grouped",
@@ -84,6 +89,7 @@ __all__ = [
     "ActorPool",
     "Asset",
     "BadRow",
+    "Chain",
     "ConfigError",
     "CorruptInput",
     "CurateError",
@@ -97,6 +103,7 @@ __all__ = [
     "RetryLater",
     "RunState",
     "SourceShard",
+    "Step",
     "Summary",
     "TextJob",
     "col",
