@@ -116,6 +116,8 @@ def _from_json(one: Param, value: Any) -> Any:
     """Returns a recorded value as the parameter takes it: infinities and very large numbers were written as text."""
     if isinstance(value, list):
         return [_from_json(one, item) for item in value]
+    if isinstance(value, dict):
+        return {name: _from_json(one, item) for name, item in value.items()}
     return one.type(value) if isinstance(value, str) and one.type in (int, float) else value
 
 
