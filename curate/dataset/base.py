@@ -44,8 +44,7 @@ class Base:
         """Returns what was asked for, and the columns as far as they are known; reads nothing."""
         columns = "columns are known once it runs"
         with suppress(ConfigError):
-            found = schema_of(self._plan)
-            if found is not None:
+            if (found := schema_of(self._plan)) is not None:
                 more = len(found) - SHOWN_COLUMNS
                 columns = format_schema(pa.schema(list(found)[:SHOWN_COLUMNS]))
                 columns += f", and {format_count(more, 'column')} more" if more > 0 else ""
@@ -54,11 +53,10 @@ class Base:
     if not TYPE_CHECKING:  # where a name that there is not is to be seen
 
         def __getattr__(self, name: str) -> Any:
-            if instead := instead_of_method(name):
-                raise AttributeError(f"a Dataset of curate has no {name}: {instead}", name=name, obj=self)
-            names = [one for one in dir(type(self)) if not one.startswith("_")]
-            near = "" if name.startswith("_") else did_you_mean(name, names)
-            raise AttributeError(f"a Dataset of curate has no {name}{near}", name=name, obj=self)
+            public = [one for one in dir(type(self)) if not one.startswith("_")]
+            near = "" if name.startswith("_") else did_you_mean(name, public)
+            told = f": {instead}" if (instead := instead_of_method(name)) else near
+            raise AttributeError(f"a Dataset of curate has no {name}{told}", name=name, obj=self)
 
     def schema(self) -> pa.Schema:
         """Returns the schema of the rows; without running anything where no function is in the way.
@@ -108,9 +106,7 @@ class Base:
         """
         behind = [name_of(one) for one in walk(self._plan) if not isinstance(one, Scan | Apply | Union)]
         if behind:
-            raise ConfigError(
-                f"num_blocks: how many shards {behind[0]} makes is known once it has run: call materialize() first"
-            )
+            raise ConfigError(f"num_blocks: how many shards {behind[0]} makes is known once it has run; materialize()")
         return sum(1 for source in sources_of(self._plan) for _ in source.pieces())
 
     def size_bytes(self) -> int:

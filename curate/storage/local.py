@@ -275,11 +275,18 @@ class LocalStore:
                 # Removed meanwhile, systems say different things of it: whatever it was, it is reached again.
                 with contextlib.suppress(OSError):
                     return self._created(known, nameless, mode)
-            try:
+            with contextlib.suppress(FileNotFoundError):
                 return self._created(self._reached(self._root, self._scratch), nameless, mode)
-            except FileNotFoundError:
-                with nofollow.folder(self._root, self._scratch, make=self._folder_mode):
+            for _ in range(_LINK_ATTEMPTS):
+                # Whoever ends on the same output removes what is empty there, the folder above included.
+                with (
+                    contextlib.suppress(FileNotFoundError),
+                    nofollow.folder(self._root, self._scratch, make=self._folder_mode),
+                ):
                     return self._created(self._reached(self._root, self._scratch), nameless, mode)
+            raise StorageError(
+                f"{self._scratch} cannot be made: something removes it all the time; find out what, and run again"
+            )
         except OSError as error:
             raise _translated(error, self._scratch) from error
 

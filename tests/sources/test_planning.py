@@ -287,5 +287,5 @@ class TestGrowth:
         with capture_logs() as logs:
             summary = run_job(Copy(), tmp_path / "in", tmp_path / "out")
         assert (summary.state, summary.stale, summary.dispatched) == (RunState.COMPLETE, 1, 0)
-        assert any("stale" in event["event"] for event in logs)
+        assert any("out of date" in event["event"] for event in logs)
         assert len(output_rows(tmp_path / "out")) == 2

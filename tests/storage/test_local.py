@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from typing import Any
 import pytest
 
 from curate.errors import ConfigError, CurateError, DiskFull, ObjectNotFound, PermissionDenied, StorageError
-from curate.storage import local
+from curate.storage import local, nofollow
 from curate.storage.local import LocalStore, probe_linking, sweep_scratch, sync_directories
 from curate.storage.open import open_store
 from curate.storage.protocol import Outcome
@@ -312,6 +313,30 @@ def test_a_scratch_directory_that_was_removed_is_made_again(store: LocalStore, r
             writer.write(SMALL)
             writer.publish()
         os.rmdir(scratch)
+
+
+def test_a_scratch_directory_that_is_removed_as_it_is_made_is_made_again(
+    store: LocalStore, root: str, scratch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever that is: as another run ends on the same output. Not for ever."""
+    made = nofollow.open_folder
+    removals = iter([True, True])
+
+    def removed(root: str, path: str, *, make: int = 0) -> int:
+        found = made(root, path, make=make)
+        if make and path == scratch and next(removals, False):
+            os.close(found)
+            os.rmdir(scratch)
+            raise FileNotFoundError(2, "removed meanwhile", path)
+        return found
+
+    monkeypatch.setattr(nofollow, "open_folder", removed)
+    assert store.publish(f"{root}/a", SMALL).outcome is Outcome.CREATED
+    assert next(removals, None) is None
+    shutil.rmtree(scratch)
+    removals = iter(lambda: True, False)
+    with pytest.raises(StorageError, match="something removes it all the time"):
+        store.publish(f"{root}/b", SMALL)
 
 
 def test_a_temporary_that_is_being_written_is_not_swept(
