@@ -142,10 +142,11 @@ def param(
 ) -> Any:
     """Declares a parameter: `threshold: float = param(0.5, help="score from which a text counts as toxic")`.
 
-    Without a default it has to be given. A `dict[str, float]` is given as JSON, `dict[str, Any]` as any JSON. `identity=False` leaves it out of the job's identity: it must not change a
-    byte of any output. A `secret` is given as the name of an environment variable; the attribute holds that variable's
-    value, which is read where the job is started, travels to the workers in memory and is never recorded. Of a list,
-    one option may give several values with commas between, but with `split=False`.
+    Without a default it has to be given. A `dict[str, float]` is given as JSON, `dict[str, Any]` as any JSON. One
+    option gives several values of a list, with commas between, unless `split=False`. `identity=False` leaves it out of
+    the job's identity: it must not change a byte of any output. A `secret` is given as the name of an environment
+    variable; the attribute holds that variable's value, which is read where the job is started, travels to the workers
+    in memory and is never recorded.
 
     >>> class Short(curate.TextJob):
     ...     most: int = curate.param(80, help="characters that a text may have")
