@@ -11,7 +11,7 @@ from curate.chain.plan import Action, Asked, StepState, Verdict, takes_changed, 
 from curate.chain.steps import ONE_RUN, STEP_OPTIONS, Step, below, inputs_of
 from curate.clock import Clock, SystemClock
 from curate.driver.identity import refuse_other_job
-from curate.driver.options import RunOptions, parse_run_options
+from curate.driver.options import RunArguments, RunOptions, parse_run_options
 from curate.errors import ConfigError, CurateError, did_you_mean
 from curate.graph.entry import run
 from curate.job.job import Job
@@ -126,6 +126,7 @@ def prepare(steps: Sequence[Step], request: Request) -> Planned:
         if name not in by_name:
             hint = did_you_mean(name, by_name) or f"; there are: {', '.join(by_name)}"
             raise ConfigError(f"there is no step {name!r}{hint}")
+    _refuse_unknown_options(request.options)
     asked = replace(request.asked, overwrite=below(request.asked.overwrite, steps))
     stages: dict[str, Stage] = {}
     options: dict[str, RunOptions] = {}
@@ -167,11 +168,14 @@ def run_chain(planned: Planned, request: Request) -> ChainSummary:
 
 
 def _run(planned: Planned, step: Step, state: StepState, clock: Clock) -> StepEnd:
+    options, asked = planned.options[step.name], planned.asked
+    # What is missing by permission was not removed.
+    removed = takes_removed(state, asked) and not options.allow_incomplete_input
     options = replace(
-        planned.options[step.name],
-        overwrite=step.name in planned.asked.overwrite,
-        redo_stale=planned.options[step.name].redo_stale or takes_changed(state, planned.asked),
-        drop_removed=planned.options[step.name].drop_removed or takes_removed(state, planned.asked),
+        options,
+        overwrite=step.name in asked.overwrite,
+        redo_stale=options.redo_stale or takes_changed(state, asked),
+        drop_removed=options.drop_removed or removed,
     )
     try:
         return StepEnd(step.name, run(planned.stages[step.name], options, clock=clock))
@@ -225,6 +229,17 @@ def _options(step: Step, inputs: Sequence[str], request: Request) -> RunOptions:
         return parse_run_options(input=inputs, output=step.output, **{**given, **request.options})
     except (TypeError, ValueError) as error:
         raise ConfigError(f"an option of its run has a value of another type: {error}") from error
+
+
+def _refuse_unknown_options(given: Mapping[str, Any]) -> None:
+    """Raises ConfigError for an option that no run has, or that makes no sense for all steps."""
+    known = {*RunArguments.__annotations__} - {"input", "output", "limit", "sample", "retry_failed"}
+    for name in given:
+        if name not in known:
+            raise ConfigError(
+                f"a run of a chain has no option {name!r}{did_you_mean(name, known)}; it has: "
+                f"{', '.join(sorted(known))}"
+            )
 
 
 def _refuse_unknown_sides(step: Step, stages: Mapping[str, Stage]) -> None:
