@@ -34,6 +34,7 @@ class Looks:
     now: float
     states: dict[str, StepState] = field(default_factory=dict)
     found: dict[str, FoundJob] = field(default_factory=dict)
+    """The jobs of those that have begun."""
     _stores: dict[str, Store] = field(default_factory=dict)
 
     def store_of(self, uri: str) -> Store:
@@ -44,12 +45,12 @@ class Looks:
         return self._stores[scheme]
 
 
-def look(steps: Sequence[Step], now: float) -> tuple[StepState, ...]:
-    """Returns the state of each step. Reads listings and ledgers, and writes nothing."""
+def look(steps: Sequence[Step], now: float) -> Looks:
+    """Returns the state of each step, in order. Reads listings and ledgers, and writes nothing."""
     looks = Looks(now)
     for step in steps:
         looks.states[step.name] = _state(step, steps, looks)
-    return tuple(looks.states.values())
+    return looks
 
 
 def _state(step: Step, steps: Sequence[Step], looks: Looks) -> StepState:

@@ -10,15 +10,15 @@ from curate.chain.look import look
 from curate.chain.plan import Action, Asked, StepState, Verdict, takes_changed, takes_removed, verdicts
 from curate.chain.steps import ONE_RUN, STEP_OPTIONS, Step, below, inputs_of
 from curate.clock import Clock, SystemClock
-from curate.driver.identity import refuse_other_job
+from curate.driver.identity import accepted_code, refuse_other_job
 from curate.driver.options import RunArguments, RunOptions, parse_run_options
 from curate.errors import ConfigError, CurateError, did_you_mean
 from curate.graph.entry import run
 from curate.job.job import Job
 from curate.job.locate import named_job
 from curate.job.settings import TUNABLE
-from curate.ledger.ledger import open_ledger
 from curate.ledger.summary import RunState, Summary
+from curate.observe.job import FoundJob
 from curate.stage.stage import Stage
 from curate.units import parse_bytes
 
@@ -139,7 +139,10 @@ def prepare(steps: Sequence[Step], request: Request) -> Planned:
         except ConfigError as error:
             problems.append(f"step {step.name!r}: {error}")
     _raise(problems)
-    states = tuple(_identified(one, stages[one.name]) for one in look(steps, request.clock.now()))
+    looks = look(steps, request.clock.now())
+    states = tuple(
+        _identified(one, looks.found.get(name), stages[name], options[name]) for name, one in looks.states.items()
+    )
     found = verdicts(states, asked)
     scope = {request.only} if request.only else {one.name for one in found}
     _raise([_refusal(one) for one in found if one.action is Action.REFUSED and one.name in scope])
@@ -253,13 +256,17 @@ def _refuse_unknown_sides(step: Step, stages: Mapping[str, Stage]) -> None:
             )
 
 
-def _identified(state: StepState, stage: Stage) -> StepState:
-    """Returns the state with what differs, by the identity of the job itself."""
-    if not state.begun:
+def _identified(state: StepState, found: FoundJob | None, stage: Stage, options: RunOptions) -> StepState:
+    """Returns the state with what differs, by the identity of the job itself and its code."""
+    if found is None:
         return replace(state, differs="")
-    ledger = open_ledger(state.output)
+    differs, other_code = "", ""
     try:
-        refuse_other_job(stage.record, ledger, ledger.read_job())
+        refuse_other_job(stage.record, found.ledger, found.job)
     except ConfigError as error:
-        return replace(state, differs=f"{error} In a chain: --overwrite {state.name} makes it and what reads it anew.")
-    return replace(state, differs="")
+        differs = f"{error} In a chain: --overwrite {state.name} makes it and what reads it anew."
+    try:
+        accepted_code(stage.record, options, found.ledger, found.listing, found.job, finished=False)
+    except ConfigError as error:
+        other_code = str(error)
+    return replace(state, differs=differs, other_code=other_code)
