@@ -35,6 +35,7 @@ from curate.formats.read.images import check_image
 from curate.operators.convert import from_columns, is_data_frame, need_pandas, rows_to_table
 from curate.operators.convert import from_pandas as table_of
 from curate.plan.nodes import Scan
+from curate.sources.datasource import Datasource, user_source
 from curate.sources.files import files
 from curate.sources.memory import Range, Tables
 
@@ -242,6 +243,30 @@ def read_images(
     shape = None if size is None else (int(size[0]), int(size[1]))
     how = ReadAs(Format.IMAGE, image_size=shape, image_mode=mode, include_paths=bool(include_paths))
     return _files("read_images", Format.IMAGE, paths, how, num_cpus, allow_incomplete_input, partitioning)
+
+
+def read_datasource(source: Datasource, *, num_cpus: float | None = None) -> Dataset:
+    """Returns the rows of a `curate.Datasource`: a class of yours that lists shards, and reads one as Arrow tables.
+
+    Names, resume, records and books stay curate's: each shard becomes one output, called by its id. A write knows the
+    rows by what `identity()`, the schema, and the ids and versions of the shards say; with other ones it is refused.
+    `num_cpus` is as for `read_parquet`. Raises ConfigError for what is no Datasource, ids that are there twice, and an
+    identity that is not JSON values. Reading raises SchemaMismatch for tables that do not fit the schema.
+
+    >>> import pyarrow as pa
+    >>> class Squares(curate.Datasource):
+    ...     def identity(self):
+    ...         return "squares"
+    ...     def schema(self):
+    ...         return pa.schema([("square", pa.int64())])
+    ...     def shards(self):
+    ...         return [curate.SourceShard(f"from-{start}", 16, start) for start in (0, 2)]
+    ...     def read(self, shard):
+    ...         yield pa.table({"square": [n * n for n in (shard.data, shard.data + 1)]})
+    >>> curate.read_datasource(Squares()).take(3)
+    [{'square': 0}, {'square': 1}, {'square': 4}]
+    """
+    return Dataset(Scan(user_source(source, num_cpus)))
 
 
 def from_items(items: Sequence[Any]) -> Dataset:

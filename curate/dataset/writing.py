@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Self
 
@@ -10,10 +11,14 @@ from curate import log
 from curate.dataset.base import Base
 from curate.dataset.stats import terminal_display
 from curate.driver.options import RunOptions
+from curate.exchange.kinds.base import key_columns
+from curate.exchange.kinds.partition import Partitioned
 from curate.formats.record import OutputFormat
 from curate.ledger.summary import Summary
+from curate.operators.columns import Drop
 from curate.plan.nodes import Checkpoint, may_be_incomplete
-from curate.plan.stages import stage_of
+from curate.plan.stages import DATASET, DatasetStages, SinkStages, stage_of
+from curate.stage.datasink import Datasink, sink_identity
 
 
 class Writing(Base):
@@ -42,6 +47,7 @@ class Writing(Base):
         self,
         path: str | os.PathLike[str],
         *,
+        partition_cols: Sequence[str] | None = None,
         backend: str | None = None,
         codec: str | None = None,
         keep_stages: bool = False,
@@ -58,6 +64,12 @@ class Writing(Base):
         exchange gives depends on all of its input: when files are new, gone or changed since the write began, calling
         it again raises ConfigError.
 
+        With `partition_cols`, rows go through an exchange to folders of their values, such as `year=2024/lang=en/`:
+        those of a folder in the order of the input, in one file, or in several if they are many. The files lack these
+        columns, and `read_parquet` finds them again: numbers as 32-bit ones, texts of digits too unless `schema`
+        declares them. Values are texts, integers, booleans, dates or null, of at most 10,000 folders in all; for more,
+        partition by what has fewer values.
+
         Raises ConfigError for a plan that closes over a value of which no identity can be made, and for a `path` that
         holds something else. Shards that fail do not raise: see `Summary.state`.
 
@@ -70,13 +82,20 @@ class Writing(Base):
         {'small': 1}
         >>> curate.read_parquet(folder / "out").take_all()
         [{'n': 2}]
+        >>> dated = curate.from_items([{"n": 1, "year": 2024}, {"n": 2, "year": 2025}])
+        >>> _ = dated.write_parquet(folder / "dated", partition_cols=["year"], backend="inline")
+        >>> sorted(str(path.relative_to(folder)) for path in folder.glob("dated/year=*/*"))
+        ['dated/year=2024/part-00000-of-00001.parquet', 'dated/year=2025/part-00000-of-00001.parquet']
+        >>> curate.read_parquet(folder / "dated").take_all()
+        [{'n': 1, 'year': 2024}, {'n': 2, 'year': 2025}]
         """
-        return self._write(path, OutputFormat.PARQUET, backend, codec, keep_stages, drop_removed)
+        return self._write(path, OutputFormat.PARQUET, partition_cols, backend, codec, keep_stages, drop_removed)
 
     def write_json(
         self,
         path: str | os.PathLike[str],
         *,
+        partition_cols: Sequence[str] | None = None,
         backend: str | None = None,
         codec: str | None = None,
         keep_stages: bool = False,
@@ -93,12 +112,13 @@ class Writing(Base):
         >>> [path.name for path in (folder / "out").glob("in*")]
         ['in.jsonl.zst']
         """
-        return self._write(path, OutputFormat.JSONL, backend, codec, keep_stages, drop_removed)
+        return self._write(path, OutputFormat.JSONL, partition_cols, backend, codec, keep_stages, drop_removed)
 
     def write_csv(
         self,
         path: str | os.PathLike[str],
         *,
+        partition_cols: Sequence[str] | None = None,
         backend: str | None = None,
         codec: str | None = None,
         keep_stages: bool = False,
@@ -115,21 +135,65 @@ class Writing(Base):
         >>> gzip.open(folder / "out" / "in.csv.gz", "rt").read().split()
         ['"n"', '1']
         """
-        return self._write(path, OutputFormat.CSV, backend, codec, keep_stages, drop_removed)
+        return self._write(path, OutputFormat.CSV, partition_cols, backend, codec, keep_stages, drop_removed)
+
+    def write_datasink(
+        self,
+        path: str | os.PathLike[str],
+        sink: Datasink,
+        *,
+        partition_cols: Sequence[str] | None = None,
+        backend: str | None = None,
+        codec: str | None = None,
+        keep_stages: bool = False,
+        drop_removed: bool = False,
+    ) -> Summary:
+        """Writes what a `curate.Datasink` makes of the rows of each shard; all else is as for `write_parquet`.
+
+        The sink makes bytes. Names, publishing, skipping, records and books stay curate's. A write knows the sink by
+        its class name, suffix and `identity()`. `codec` is zstd (default) or gzip; none, which is the default there,
+        only for a sink that says `ignores_rest`. Raises ConfigError for what is no Datasink.
+
+        >>> import gzip, tempfile, pathlib
+        >>> class Lines(curate.Datasink):
+        ...     suffix = ".lines"
+        ...     def identity(self):
+        ...         return "1"
+        ...     def open(self, file, schema):
+        ...         return LinesWriter(file)
+        >>> class LinesWriter:
+        ...     def __init__(self, file):
+        ...         self.file = file
+        ...     def write(self, table):
+        ...         self.file.write("".join(f"{text}\\n" for text in table["item"].to_pylist()).encode())
+        ...     def close(self):
+        ...         pass
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> texts = curate.from_items(["a", "b"])
+        >>> _ = texts.write_datasink(folder / "out", Lines(), codec="gzip", backend="inline")
+        >>> gzip.open(folder / "out" / "part-00000-of-00001.lines.gz", "rt").read().split()
+        ['a', 'b']
+        """
+        identity, codec = sink_identity(sink, codec)
+        stages = SinkStages(sink, identity)
+        return self._write(path, OutputFormat.SINK, partition_cols, backend, codec, keep_stages, drop_removed, stages)
 
     def _write(
         self,
         path: str | os.PathLike[str],
         format: OutputFormat,
+        partition_cols: Sequence[str] | None,
         backend: str | None,
         codec: str | None,
         keep_stages: bool,
         drop_removed: bool,
+        stages: DatasetStages = DATASET,
     ) -> Summary:
         from curate.graph.entry import run
 
         log.ensure_configured()
-        stage = stage_of(self._plan, format, codec)
+        plan = self._plan if partition_cols is None else self._partitioned(partition_cols)._plan
+        stage = stage_of(plan, format, codec, stages)
         stage = replace(stage, tasks=replace(stage.tasks, memory_budget=self._how.memory_budget))
         return run(
             stage,
@@ -139,7 +203,13 @@ class Writing(Base):
                 backend=backend or self._how.backend or "ray",
                 keep_stages=keep_stages,
                 drop_removed=drop_removed,
-                allow_incomplete_input=may_be_incomplete(self._plan),
+                allow_incomplete_input=may_be_incomplete(plan),
                 display=self._ran.begin().write(terminal_display()),
             ),
         )
+
+    def _partitioned(self, columns: Sequence[str]) -> Self:
+        """Returns the rows by the values of these columns, each output in their folders, which say them: without the
+        columns."""
+        names = key_columns("partition_cols", columns)
+        return self._exchange(Partitioned(names))._apply(Drop(names))

@@ -19,6 +19,7 @@ from curate.driver.history import RECORD_READERS, JobOutputs, our_sides, ours
 from curate.driver.options import RunOptions
 from curate.errors import ConfigError, GenerationMismatch
 from curate.formats.record import OutputFormat
+from curate.formats.write.writer import suffix
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, refuse_special
@@ -118,7 +119,9 @@ def overwritten(job: JobRecord, ledger: Ledger, listing: OutputListing) -> tuple
     if listing.has_job:
         # It may be written in another format than the one that takes its place.
         before = ledger.read_job()
-        job = replace(job, format=OutputFormat(before["format"]), codec=before["codec"])
+        format, codec = OutputFormat(before["format"]), before["codec"]
+        own = before["suffix"].removesuffix(suffix(format, codec))
+        job = replace(job, format=format, codec=codec, sink_suffix=own)
     there = JobOutputs(job, ledger, listing, ledger.read_plan(listing))
     matched = there.matched()
     mine = ours(there, matched)

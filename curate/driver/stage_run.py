@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -21,7 +22,6 @@ from curate.driver.signals import Signals
 from curate.driver.stage_progress import StageHandle
 from curate.driver.state import OutputSnapshot, Prepared, WorkLeftError
 from curate.errors import ObjectNotFound, StorageError
-from curate.formats.write.writer import refuse_unwritable
 from curate.ledger import layout
 from curate.ledger.run_log import new_run_id
 from curate.ledger.side_outputs import side_name
@@ -242,8 +242,8 @@ class _Run:
             # What user functions give is known only now; not if they gave no row.
             runs.order.check(job.name, schemas.main)
         for schema in (schemas.main, *schemas.sides.values()):
-            if schema is not None:
-                refuse_unwritable(schema, job.format, job.codec)
+            if schema is not None and stage.runs is None:
+                job.make_writer(io.BytesIO(), schema)
 
         over = prepared.over
 

@@ -37,6 +37,8 @@ class OutputFormat(StrEnum):
     PARQUET = "parquet"
     JSONL = "jsonl"
     CSV = "csv"
+    SINK = "sink"
+    """What a class of the user's makes of rows: offered by a method of its own."""
     RUN = "run"
     """Run files of exchanges: for curate alone, so that no job and no method of a dataset offers them."""
 
@@ -269,7 +271,7 @@ def read_carried(store: Store, object: Object, format: OutputFormat, codec: str)
         length_of, record_of = _run_length, _run_record
     elif codec == "gzip":
         length_of, record_of = _gzip_length, _gzip_record
-    elif codec == "zstd":
+    elif codec == "zstd" or format is OutputFormat.SINK:
         length_of, record_of = _zstd_length, _zstd_record
     else:
         raise ConfigError(f"{format} with codec {codec!r} carries no record")

@@ -130,7 +130,7 @@ _earlier_books = having(
 _incomplete = many(having(output=text, missing=count, planned=count))
 _earlier = lambda value: _earlier_books(value) and fields(metrics=counters)(value)  # noqa: E731 - one of the shapes
 _side = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-_suffix = re.compile(r"\.(parquet|jsonl|csv|run)(\.(gz|zst))?")
+_suffix = re.compile(r"(\.[A-Za-z0-9]+)+")
 
 
 JOB: Mapping[str, Check] = {
@@ -142,7 +142,7 @@ JOB: Mapping[str, Check] = {
     "sides": many(lambda value: isinstance(value, str) and _side.fullmatch(value) is not None),
     "code_digest": text,
     "suffix": lambda value: isinstance(value, str) and _suffix.fullmatch(value) is not None,
-    "format": lambda value: value in ("parquet", "jsonl", "csv", "run"),
+    "format": lambda value: value in ("parquet", "jsonl", "csv", "sink", "run"),
     "codec": text,
     "seed": count,
     "inputs": lambda value: isinstance(value, str) and _IN_INPUTS.fullmatch(value) is not None,

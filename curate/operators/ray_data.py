@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-_BYTES = "write read_binary_files(paths).flat_map(decode), or a curate.FileJob whose process_file opens the file"
+_BYTES = "write read_binary_files(paths).flat_map(decode), or read_datasource(source) with a curate.Datasource of yours"
 _EXPORT = "export it to Parquet, and write read_parquet(paths)"
 _ARROW = "write from_arrow(table), of what it gives as Arrow"
 _TABLES = "write from_arrow(tables), from_pandas(frames) or from_numpy(arrays), of values"
@@ -33,7 +33,6 @@ FUNCTIONS: Mapping[str, str] = {
     # of files
     "read_audio": _BYTES,
     "read_avro": _BYTES,
-    "read_datasource": _BYTES,
     "read_lerobot": _BYTES,
     "read_mcap": _BYTES,
     "read_numpy": _BYTES,
@@ -112,7 +111,6 @@ METHODS: Mapping[str, str] = {
     "write_snowflake": _LOAD,
     "write_sql": _LOAD,
     "write_turbopuffer": _LOAD,
-    "write_datasink": f"write {_FILES}; anything else: {_PER_ROW}",
     "write_images": _PER_ROW,
     "write_numpy": "write write_parquet(path): arrays are lists, or tensors of one shape",
     "write_orc": f"write {_FILES}",

@@ -22,7 +22,7 @@ from curate.errors import (
     SetupFailed,
 )
 from curate.exchange.run_file import CHUNK_BYTES, PAGE_BYTES, PAGES, RunWriter
-from curate.formats.write.writer import OutputWriter, make_writer
+from curate.formats.write.writer import OutputWriter
 from curate.ledger import layout
 from curate.ledger.side_outputs import MAIN, side_name
 from curate.pipeline.classify import ForeignOutputError
@@ -248,7 +248,7 @@ class StageProgram:
             if runs.chunk_bytes > CHUNK_BYTES:
                 sizes = {"chunk_bytes": runs.chunk_bytes, "page_bytes": max(PAGE_BYTES, runs.chunk_bytes // PAGES)}
             return RunWriter(sink, schema, runs.order, runs.fold, keys_begin_pages=runs.keys_begin_pages, **sizes)
-        return make_writer(sink, schema, self.stage.record.format, self.stage.record.codec)
+        return self.stage.record.make_writer(sink, schema)
 
     def _tables(
         self,
