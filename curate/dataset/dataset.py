@@ -17,7 +17,7 @@ from curate.dataset.writing import Writing
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Dataset(Writing, Consuming, AllRows, Exchanges, Rowwise, Functions):
-    """Rows that come from somewhere and go through operators; every method returns a new one.
+    """Rows from a source, with operators applied; every method returns a new dataset.
 
     >>> import pyarrow.compute as pc
     >>> curate.range(5).with_column("double", pc.field("id") * 2).filter(pc.field("id") > 2).take_all()

@@ -62,8 +62,8 @@ class Epochs:
         with self._changed:
             if share in self._at_work:
                 raise RuntimeError(
-                    "this share is being iterated, and its next pass would wait for the end of that for ever; exhaust "
-                    "or close the other iterator first"
+                    "another iterator of this share is still open, so a second pass would wait forever; exhaust or "
+                    "close that one first"
                 )
             self._at_work.add(share)
         try:

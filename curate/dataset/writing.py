@@ -22,11 +22,11 @@ class Writing(Base):
     __slots__ = ()
 
     def checkpoint(self, path: str | os.PathLike[str]) -> Self:
-        """Has the rows written below `path` as Parquet before anything that follows, which reads them from there.
+        """Saves progress: writes the rows below `path` as Parquet; everything after it reads them from there.
 
-        The write is a job of its own: resumable, and free once it is complete. It outlives this dataset and is used
-        again by whoever asks for the same: same files, same operators. Where `path` holds the rows of other operators,
-        running raises ConfigError, with the difference; where shards of it fail, CheckpointFailed.
+        The write is a separate job: resumable, and free once it is complete. Any later dataset with the same files and
+        operators reuses it. Running raises ConfigError with the difference if `path` contains the rows of other
+        operators, and CheckpointFailed if shards fail.
 
         >>> import tempfile, pathlib
         >>> folder = pathlib.Path(tempfile.mkdtemp())
@@ -49,17 +49,17 @@ class Writing(Base):
     ) -> Summary:
         """Writes one Parquet file for each input shard below `path`, as a job, and returns the run's summary.
 
-        Idempotent: what is written already is skipped, so that calling it again finishes what was left. Its identity
-        is that of its operators: their code, defaults and closures. `codec` is zstd (default), snappy or none.
-        `backend` is that of `using`, else ray.
+        Idempotent: finished shards are skipped, so calling it again completes the rest. Its identity is that of its
+        operators: their code, defaults and closures. `codec` is zstd (default), snappy or none. `backend` is that of
+        `using`, else ray.
 
-        After an exchange there are as many files as it has outputs. Its stages are removed once all of them are there;
-        with `keep_stages` they stay, below `path` or in $CURATE_SCRATCH, for the next run without it to remove. What an
-        exchange gives depends on all of its input: when files are new, gone or changed since the write began, calling
-        it again raises ConfigError.
+        An exchange writes one file per output of its own. Intermediate files are removed after success; with
+        `keep_stages` they stay, below `path` or in $CURATE_SCRATCH, until a run without it. An exchange needs the
+        complete input: if files were added, removed or changed since the write began, calling it again raises
+        ConfigError.
 
-        Raises ConfigError for a plan that closes over a value of which no identity can be made, and for a `path` that
-        holds something else. Shards that fail do not raise: see `Summary.state`.
+        Raises ConfigError for functions that capture values that cannot be compared between runs, and for a `path` with
+        other content. Shards that fail do not raise: see `Summary.state`.
 
         >>> import pyarrow.compute as pc
         >>> import tempfile, pathlib, pyarrow.parquet as pq
@@ -106,7 +106,7 @@ class Writing(Base):
     ) -> Summary:
         """Writes one CSV file with a header for each input shard below `path`; all else is as for `write_parquet`.
 
-        `codec` is zstd (default) or gzip. A shard with a column that CSV has no way to write, such as a list, fails.
+        `codec` is zstd (default) or gzip. A shard with a column that CSV cannot store (a list, for example) fails.
 
         >>> import gzip, tempfile, pathlib
         >>> folder = pathlib.Path(tempfile.mkdtemp())

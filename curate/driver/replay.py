@@ -137,10 +137,7 @@ def _with_schema(found: JobFailures, rows: RowSource, shard: Shard) -> RowSource
     format = encoding.format.value
     schema = found.ledger.read_schema(f"input-{format}")
     if schema is None:
-        raise ConfigError(
-            f"{found.ledger.root} holds no schema for {format} inputs: no run of the job has come to them; "
-            "run the job first"
-        )
+        raise ConfigError(f"{found.ledger.root} holds no schema for {format} inputs yet; run the job first")
     return rows.holding({format: schema})
 
 

@@ -171,10 +171,10 @@ class _Walk:
             return
         missing = [f"the extra output {name!r}" for name in self._unknown if self._known.sides.get(name) is None]
         self._log.warning(
-            "the first shards give no row that tells a schema; whole shards are looked at until one does",
+            "the first shards return no rows to derive a schema from; whole shards are run until one does",
             of=", ".join([*(["the output"] if self._known.schema is None else []), *missing]),
             shards=len(left),
-            next="declare the schema (output_schema, sides), which is then asked of no shard",
+            next="declare the schema (output_schema, sides) to skip this",
         )
         typing = 0
         with closing(self._asking.answers((self._probe(one, whole=True) for one in left), many=True)) as answers:
@@ -352,7 +352,7 @@ class _Asking:
         wait_s = max(answer.again_s or 0.0, min(2.0**self._waits, LONGEST_BACKOFF_S))
         self._waits += 1
         self._log.warning(
-            "shards cannot tell the schema of their output now; they are asked again",
+            "the schema of some outputs could not be derived now; their shards are tried again",
             error=answer.error,
             wait_s=wait_s,
         )

@@ -46,8 +46,8 @@ def refuse_other_types(
             told = "; ".join(f"{other} in {', '.join(_few(uris))}" for other, uris in others.items())
             near = "" if "missing" not in others else did_you_mean(name, (schemas[0] or held).names)
             raise ConfigError(
-                f"{what}: the key {name!r} is read as {expected}, and it is {told}{near}; keys of several types have "
-                "no order: write those files again with one type, or leave them out"
+                f"{what}: the key {name!r} is read as {expected}, and it is {told}{near}; keys of several types cannot "
+                "be sorted: write those files again with one type, or leave them out"
             )
 
 

@@ -74,4 +74,4 @@ def make_writer(sink: Sink, schema: pa.Schema, format: OutputFormat, codec: str 
         case OutputFormat.CSV:
             return CsvOutput(sink, schema, codec)
         case OutputFormat.RUN:
-            raise ConfigError(f"{format} is what exchanges write; expected one of {', '.join(OFFERED)}")
+            raise ConfigError(f"{format} is written by exchanges only; expected one of {', '.join(OFFERED)}")
