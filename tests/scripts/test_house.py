@@ -24,7 +24,7 @@ MOST_LINES = 4_200
 LONG_LINES = 450
 
 UNPLAIN = re.compile(
-    r"\b(seams?|heard of|mended|told|gave|comes|of which|at work|what is left|such as there (is|are)|a process of its own)\b"
+    r"\b(seams?|heard of|mended|told|gave|comes|of which|at work|what is left|such as there (is|are))\b"
     r"|(?<!there )\bis no\b(?! longer)",
     re.IGNORECASE,
 )
