@@ -1,4 +1,4 @@
-"""What a function gives, brought to the schema that was declared for it: never with loss, and never as another kind."""
+"""Casts the result of a function to its declared schema: never with loss, and never to another kind of type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part of a Dataset that gives its rows to this process: one by one, in batches, all at once, or kept in parts."""
+"""Methods of a Dataset that return its rows to this process: one by one, in batches, all at once, or split."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Dataset: a lazy plan over rows, put together from its parts. Names and semantics are those of ray.data.
 
-Nothing runs before rows are asked for or written. Rows come in the order of the input, always.
+Nothing runs before rows are consumed or written. Rows always keep the order of the input.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `Dataset.groupby` gives."""
+"""The result of `Dataset.groupby`."""
 
 from __future__ import annotations
 

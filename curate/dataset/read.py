@@ -1,6 +1,6 @@
-"""The functions that make a Dataset: of files, of what is in memory, of nothing. Names are those of ray.data.
+"""The functions that make a Dataset: from files, from memory, from nothing. Names are those of ray.data.
 
-Nothing is read here but a listing, and what tells the schema: one footer, or the first MiB of a file.
+Only a listing is read here, and for the schema one footer or the first MiB of a file.
 
 All files have the schema of the first one that has rows, or the one that is declared. A file that differs is brought to
 it when it is read: a column that it lacks is null, integers and floats are widened, a column of nothing but nulls fits

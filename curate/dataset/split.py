@@ -1,4 +1,4 @@
-"""One stream of blocks for several consumers, each in a thread of its own."""
+"""One stream of blocks for several consumers, each in its own thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs one shard of a job again, in this process, to see what becomes of it. Publishes nothing unless it is told to.
+"""Runs one shard of a job again, in this process, for debugging. Publishes nothing unless asked.
 
 The very program that workers run, over a throw-away output in a temporary folder: what it publishes there, quarantine
 and log too, goes with the folder. Schemas are those that the ledger holds.

@@ -1,8 +1,8 @@
-"""The schemas of a job's outputs where the job declares none: what the first rows of its plan become. Decided once.
+"""Derives the schemas of a job's outputs from the first rows of its plan, if the job declares none. Decided once.
 
-A little of the first shards is looked at, one after the other: most often the first one tells. Where they give no row,
-shards are looked at whole, several at a time, until one does: the first rows decide, wherever they are. Answers count
-in the order of the plan, whichever comes first. Only where there is no row at all, an empty table is asked.
+It samples the first shards one after the other; usually the first is enough. If they have no rows, whole shards run,
+several at a time, until one has: the first rows decide, wherever they are. Answers count in the order of the plan. Only
+if there are no rows at all, an empty table is processed.
 """
 
 from __future__ import annotations

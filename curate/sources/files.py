@@ -1,4 +1,4 @@
-"""Files as a source of rows, in pieces: each is read by one task, and gives the same batches whenever it is read.
+"""Files as a source of rows, in pieces: one task reads each, and always gets the same batches.
 
 A piece is a shard: what a write makes one output of, with the same id. Small ones are bundled: one task reads several,
 one after the other.

@@ -1,4 +1,4 @@
-"""Key columns that are of other types in some files: told from the footers of Parquet files, before anything runs."""
+"""Finds key columns with different types in some files, from the footers of Parquet files, before anything runs."""
 
 from __future__ import annotations
 

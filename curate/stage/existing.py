@@ -1,4 +1,4 @@
-"""Outputs that are there already, as a worker finds them: its own job's count, foreign ones give way, or it does."""
+"""Existing outputs, as a worker finds them: those of its own job count; others are replaced, or the shard stops."""
 
 from __future__ import annotations
 

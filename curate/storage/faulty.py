@@ -1,4 +1,4 @@
-"""A store over another one, whose calls fail as they are told to."""
+"""A store over another one, whose calls fail as scripted."""
 
 from __future__ import annotations
 

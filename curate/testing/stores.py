@@ -1,4 +1,4 @@
-"""Stores that fail as told, for as long as a test says."""
+"""Stores that fail as scripted, for the duration of a block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Ray's errors mean: how a task, or an actor at work on a call, ended."""
+"""What Ray's errors mean: how a task, or an actor during a call, ended."""
 
 from __future__ import annotations
 
