@@ -27,11 +27,11 @@ class Writing(Base):
     __slots__ = ()
 
     def checkpoint(self, path: str | os.PathLike[str]) -> Self:
-        """Has the rows written below `path` as Parquet before anything that follows, which reads them from there.
+        """Saves progress: writes the rows below `path` as Parquet; everything after it reads them from there.
 
-        The write is a job of its own: resumable, and free once it is complete. It outlives this dataset and is used
-        again by whoever asks for the same: same files, same operators. Where `path` holds the rows of other operators,
-        running raises ConfigError, with the difference; where shards of it fail, CheckpointFailed.
+        The write is a separate job: resumable, and free once it is complete. Any later dataset with the same files and
+        operators reuses it. Running raises ConfigError with the difference if `path` contains the rows of other
+        operators, and CheckpointFailed if shards fail.
 
         >>> import tempfile, pathlib
         >>> folder = pathlib.Path(tempfile.mkdtemp())
@@ -55,23 +55,23 @@ class Writing(Base):
     ) -> Summary:
         """Writes one Parquet file for each input shard below `path`, as a job, and returns the run's summary.
 
-        Idempotent: what is written already is skipped, so that calling it again finishes what was left. Its identity
-        is that of its operators: their code, defaults and closures. `codec` is zstd (default), snappy or none.
-        `backend` is that of `using`, else ray.
+        Idempotent: finished shards are skipped, so calling it again completes the rest. Its identity is that of its
+        operators: their code, defaults and closures. `codec` is zstd (default), snappy or none. `backend` is that of
+        `using`, else ray.
 
-        After an exchange there are as many files as it has outputs. Its stages are removed once all of them are there;
-        with `keep_stages` they stay, below `path` or in $CURATE_SCRATCH, for the next run without it to remove. What an
-        exchange gives depends on all of its input: when files are new, gone or changed since the write began, calling
-        it again raises ConfigError.
+        An exchange writes one file per output of its own. Intermediate files are removed after success; with
+        `keep_stages` they stay, below `path` or in $CURATE_SCRATCH, until a run without it. An exchange needs the
+        complete input: if files were added, removed or changed since the write began, calling it again raises
+        ConfigError.
 
         With `partition_cols`, rows go through an exchange to folders of their values, such as `year=2024/lang=en/`:
         those of a folder in the order of the input, in one file, or in several if they are many. The files lack these
-        columns, and `read_parquet` finds them again: numbers as 32-bit ones, texts of digits too unless `schema`
+        columns, and `read_parquet` adds them again: numbers as 32-bit ones, also texts of digits unless `schema`
         declares them. Values are texts, integers, booleans, dates or null, of at most 10,000 folders in all; for more,
-        partition by what has fewer values.
+        partition by columns with fewer values.
 
-        Raises ConfigError for a plan that closes over a value of which no identity can be made, and for a `path` that
-        holds something else. Shards that fail do not raise: see `Summary.state`.
+        Raises ConfigError for functions that capture values that cannot be compared between runs, and for a `path` with
+        other content. Shards that fail do not raise: see `Summary.state`.
 
         >>> import pyarrow.compute as pc
         >>> import tempfile, pathlib, pyarrow.parquet as pq
@@ -126,7 +126,7 @@ class Writing(Base):
     ) -> Summary:
         """Writes one CSV file with a header for each input shard below `path`; all else is as for `write_parquet`.
 
-        `codec` is zstd (default) or gzip. A shard with a column that CSV has no way to write, such as a list, fails.
+        `codec` is zstd (default) or gzip. A shard with a column that CSV cannot store (a list, for example) fails.
 
         >>> import gzip, tempfile, pathlib
         >>> folder = pathlib.Path(tempfile.mkdtemp())

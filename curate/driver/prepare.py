@@ -53,7 +53,7 @@ def prepare(
         raise ConfigError(f"--limit {options.limit} leaves nothing to do; it is a number of shards, at least 1")
     if options.overwrite and options.retry_failed:
         raise ConfigError(
-            "--overwrite removes all there is, and --retry-failed would then find nothing that failed; give one of them"
+            "--overwrite removes all outputs, so --retry-failed would have nothing to retry; pass one of them"
         )
     prepared = _look(stage, options, run_id, clock or SystemClock(), seen)
     _plan_work(prepared, options)

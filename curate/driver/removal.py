@@ -58,7 +58,8 @@ def remove_job(
             continue
         if (run_id := layout.run_of(layout.in_stage(called))) is not None and run_id not in run_ids:
             raise ConfigError(
-                f"another driver began on {ledger.root} while this one asked or started (run {run_id}); nothing was "
+                f"another driver began on {ledger.root} while this one waited for an answer or started (run {run_id}); "
+                "nothing was "
                 f"removed. Look at it with: curate status {ledger.root}, and run this again when it has ended"
             )
         part = called == layout.JOB or called.startswith(layout.PLAN)
@@ -70,8 +71,8 @@ def remove_job(
             ledger.store.delete(item.uri, item.generation)
     except GenerationMismatch as error:
         raise ConfigError(
-            f"another driver is running on {ledger.root} after all ({error}); it was taken for gone. What is left of "
-            "its output stays: stop it, and run this again"
+            f"another driver is running on {ledger.root} after all ({error}); it seemed dead. The rest of its output "
+            "stays: stop it, and run this again"
         ) from error
 
 

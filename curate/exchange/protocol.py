@@ -75,7 +75,7 @@ class OneInput(ExchangeDefaults):
 
 def unequal(lengths: Sequence[str]) -> str:
     """Returns what is said of datasets of different lengths."""
-    return f"zip takes datasets of as many rows each, but these have, in their order, {', '.join(lengths)} rows"
+    return f"zip needs datasets with equal numbers of rows, but these have {', '.join(lengths)} rows"
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,5 +117,5 @@ def _value(uri: str, text: str | None, field: pa.Field) -> pa.Scalar:
     except pa.ArrowInvalid as error:
         raise SchemaMismatch(
             f"{uri}: its folder says {field.name}={text}, and {field.name} is {field.type}: {error}; declare it as "
-            "text with schema=, or leave the folders out with partitioning=None"
+            "text with schema=, or ignore the folders with partitioning=None"
         ) from error

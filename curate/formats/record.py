@@ -110,7 +110,7 @@ def _decode(data: bytes) -> tuple[dict[str, Any], int | None, str | None]:
     if expected is not None and (found := zlib.crc32(_canonical(record))) != expected:
         raise ValueError(f"its checksum is {found}, expected {expected}")
     if name := validation.wrong(record, validation.RECORD):
-        raise _SenselessError(f"its field {name!r} makes no sense")
+        raise _SenselessError(f"its field {name!r} is not valid")
     return record, rest, footer
 
 
@@ -274,7 +274,7 @@ def read_carried(store: Store, object: Object, format: OutputFormat, codec: str)
     elif codec == "zstd" or format is OutputFormat.SINK:
         length_of, record_of = _zstd_length, _zstd_record
     else:
-        raise ConfigError(f"{format} with codec {codec!r} carries no record")
+        raise ConfigError(f"{format} with codec {codec!r} cannot contain a record")
     if not object.size:
         return None
     try:
@@ -284,7 +284,7 @@ def read_carried(store: Store, object: Object, format: OutputFormat, codec: str)
             if length is None:
                 return None
             if length > object.size:
-                raise ValueError(f"it says that its last {length} bytes are the record, but has {object.size}")
+                raise ValueError(f"its record should be its last {length} bytes, but the object has only {object.size}")
             if length > len(tail):
                 tail = store.read(object.uri, -length)
         data = record_of(tail[-length:])
@@ -294,7 +294,7 @@ def read_carried(store: Store, object: Object, format: OutputFormat, codec: str)
         if footer_crc32 is not None:
             _check_footer(tail[-length:], footer_crc32)
     except _SenselessError as error:
-        raise WrongRecord(f"{object.uri}: the record it carries is none of curate: {error}") from error
+        raise WrongRecord(f"{object.uri}: its record is not one of curate: {error}") from error
     except (ValueError, struct.error, OSError, pa.ArrowException) as error:
-        raise CorruptInput(f"{object.uri}: the record it should carry is broken: {error}") from error
+        raise CorruptInput(f"{object.uri}: its record is damaged: {error}") from error
     return Carried(record, object.size - length, data_crc32)

@@ -87,7 +87,7 @@ def having(**checks: Check) -> Check:
 
 
 def wrong(value: Mapping[str, Any], checks: Mapping[str, Check]) -> str:
-    """Returns the first field that is there and makes no sense; empty if all do."""
+    """Returns the first field that is there and is not valid; empty if all do."""
     return next((name for name, check in checks.items() if name in value and not check(value[name])), "")
 
 
@@ -249,7 +249,7 @@ def failure(value: Any) -> bool:
 
 
 def problem(name: str, value: Mapping[str, Any]) -> str:
-    """Returns the field of a JSON file of the ledger that makes no sense; empty if all do. `name` is the file's."""
+    """Returns the field of a JSON file of the ledger that is not valid; empty if all do. `name` is the file's."""
     last = name.rpartition("/")[2]
     checks = {"job.json": JOB, "summary.json": SUMMARY, "heartbeat.json": BEAT, "run.json": RUN}.get(last, {})
     return wrong(value, checks)

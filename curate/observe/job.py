@@ -268,7 +268,7 @@ def _no_job(ledger: Ledger, found: int) -> NoJobError:
 
 
 def read_summary(ledger: Ledger, listing: OutputListing) -> dict[str, Any] | None:
-    """Returns `summary.json`; None if there is none, or it makes no sense."""
+    """Returns `summary.json`; None if there is none, or it is not valid."""
     if listing.summary is None:
         return None
     try:

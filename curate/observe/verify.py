@@ -186,7 +186,7 @@ def _verified(found: FoundJob, tick: Callable[[int], None], name: str = "") -> V
     for foreign in found.matched.foreign:
         report.add(Finding("foreign", foreign, "no shard of the plan is called like it"))
     for foreign in found.foreign_sides():
-        report.add(Finding("foreign", foreign, "it is no extra output of a shard of the plan"))
+        report.add(Finding("foreign", foreign, "it is not an extra output of a shard of the plan"))
     if report.closed and not name:
         for rank in np.flatnonzero(~found.matched.done).tolist():
             report.add(Finding("missing", _name(found, rank), "the job was complete with it; run the job again"))
@@ -367,7 +367,7 @@ def _wrong_record(record: Mapping[str, Any], found: FoundJob, rank: int) -> str:
     try:
         Books.parse(record["rows"], record["counters"]).balanced()
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        return f"the rows that its record tells make no sense: {error!r}"
+        return f"the row counts in its record are not valid: {error!r}"
     return ""
 
 

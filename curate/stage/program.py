@@ -197,8 +197,8 @@ class StageProgram:
         if piece.schema is None:
             yield from (one for one in tables if isinstance(one, ShardWaits))
             raise SchemaMismatch(
-                "no output schema could be derived: the first shards of the plan gave no rows or failed; "
-                "mend them, or declare output_schema in the job"
+                "no output schema could be derived: the first shards of the plan have no rows or failed; fix them, or "
+                "declare output_schema in the job"
             )
         name = uri[len(self.output) + 1 :]
         uris = {MAIN: uri} | {side: f"{self.output}/{side_name(side, name)}" for side in piece.sides}
@@ -334,7 +334,7 @@ class StageProgram:
             yield
         if self._guard.changed:
             log.get_logger().warning(
-                "user code changed the process that it runs in; that was set back, as other shards run there",
+                "user code changed its process; curate undid that, because other shards use the same process",
                 shard=shard,
                 changed=self._guard.changed,
             )
