@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from curate.arrow.expressions import col, lit
+    from curate.chain.chain import Chain
+    from curate.chain.steps import Step
     from curate.dataset.dataset import Dataset
     from curate.dataset.execute import Options
     from curate.dataset.grouped import GroupedData
@@ -43,6 +45,9 @@ _HOME = {
     "FileJob": "curate.job",
     "param": "curate.job",
     "Asset": "curate.job",
+    # jobs that feed each other
+    "Chain": "curate.chain.chain",
+    "Step": "curate.chain.steps",
     # rows without a job
     "Dataset": "curate.dataset.dataset",
     "GroupedData": "curate.dataset.grouped",
@@ -77,6 +82,7 @@ __all__ = [
     "ActorPool",
     "Asset",
     "BadRow",
+    "Chain",
     "ConfigError",
     "CorruptInput",
     "CurateError",
@@ -87,6 +93,7 @@ __all__ = [
     "Options",
     "RetryLater",
     "RunState",
+    "Step",
     "Summary",
     "TextJob",
     "col",

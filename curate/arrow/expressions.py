@@ -67,7 +67,10 @@ def _problem(error: Exception, schema: pa.Schema) -> str:
     found = _NO_MATCH.match(str(error))
     if found is None:
         return f"{error}; the rows have {format_schema(schema)}"
-    return unknown_column(found[1] or found[2], schema.names)
+    name, *inside = re.findall(r"FieldRef\.Name\((.*?)\)", found[0])
+    if inside and name in schema.names:
+        return f"column {name!r} has no field {'.'.join(inside)!r}; it is {schema.field(name).type}"
+    return unknown_column(name, schema.names)
 
 
 def unknown_column(name: str, names: Sequence[str]) -> str:

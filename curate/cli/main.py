@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from curate.cli.chain import CHAIN, show_chain
 from curate.cli.run import RunGroup, show_jobs
 
 EXIT_USAGE = 2
@@ -79,6 +80,8 @@ def status(output: str | None, as_json: bool, watch: bool) -> None:
 
     log.configure()
     watch_s = WATCH_S if watch else None
+    if output is not None and output.endswith(CHAIN):
+        sys.exit(show_chain(output, as_json=as_json))
     if output is None:
         sys.exit(show_all(SystemClock(), as_json=as_json, watch_s=watch_s))
     sys.exit(show_job(output, SystemClock(), as_json=as_json, watch_s=watch_s))

@@ -7,6 +7,7 @@ import ast
 import click
 
 from curate import jobs
+from curate.cli.chain import CHAIN, chain_command
 
 
 class RunGroup(click.Group):
@@ -22,6 +23,8 @@ class RunGroup(click.Group):
         del ctx
         if cmd_name.startswith("-"):
             return None  # click says that there is no such option
+        if cmd_name.endswith(CHAIN):
+            return chain_command(cmd_name)
         from curate.job.command import command
         from curate.job.locate import named_job
 

@@ -18,7 +18,7 @@ from curate.driver.history import JobOutputs, look_back, stale_outputs
 from curate.driver.identity import accepted_code, job_of
 from curate.driver.options import RunOptions, resolve_output
 from curate.driver.removal import drop, left_behind, overwritten, refuse_links, refuse_undeletable
-from curate.driver.schemas import with_input_schemas
+from curate.driver.schemas import refuse_unfitting, with_input_schemas
 from curate.driver.state import EXAMPLES, OutputSnapshot, PendingWrites, Prepared, Stores
 from curate.errors import ConfigError
 from curate.ledger import layout
@@ -144,6 +144,7 @@ def _check(prepared: Prepared, options: RunOptions) -> None:
         undone = plan.table["uri"].take(prepared.todo).to_pylist()
         known = ledger if listing.has_job else None
         prepared.stage = with_input_schemas(prepared.stage, known, prepared.inputs, undone, prepared.stores)
+        refuse_unfitting(prepared.stage)
     if is_local(prepared.output) and (len(prepared.todo) or todo):
         _refuse_links(prepared)
 

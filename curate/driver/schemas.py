@@ -202,6 +202,18 @@ class _Walk:
             self._ended.add(number)
 
 
+def refuse_unfitting(stage: Stage) -> None:
+    """Raises ConfigError where a step cannot take the rows that a stage reads: a filter by a column that is not there.
+
+    Every row is read with the schemas that are known now, so no shard could be done.
+    """
+    steps = stage.operator.steps if isinstance(stage.operator, Pipeline) else ()
+    for schema in stage.rows.row_schemas:
+        found: Any = schema if len(schema) else None
+        for step in steps:
+            found = None if found is None else getattr(step, "schema", lambda _: None)(found)
+
+
 def planned_schema(stage: Stage) -> Any:
     """Returns the schema of a stage's rows where its steps know what they make of those that it reads; None where only
     user functions tell."""

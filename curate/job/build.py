@@ -114,7 +114,9 @@ class Built:
             again = _built(self.job, Dataset(Scan(list_for(last, asked))), self.build)
             # Keys that are not there, or have no order, are said now.
             schema_of(again.plan)
-            made = stage_of(again.plan, last.record.format, last.record.codec, Stages(self.job, last))
+            paths = dict.fromkeys(node.path for node in walk(again.plan) if isinstance(node, Checkpoint))
+            owner = Stages(self.job, last, tuple(paths))
+            made = stage_of(again.plan, last.record.format, last.record.codec, owner)
             return again._ended(made, last)
 
         return replace(last, from_inputs=from_inputs)
@@ -275,6 +277,8 @@ class Stages:
 
     job: Settings
     last: Stage
+    checkpoints: tuple[str, ...]
+    """The paths of all checkpoints, in the order of the plan. Where they lie is no part of an identity."""
     path: tuple[int | str, ...] = ()
 
     def below(self, number: int) -> Stages:
@@ -283,7 +287,7 @@ class Stages:
 
     def kept(self, path: str) -> Stages:
         """Returns the stage that writes the checkpoint at `path`, wherever in the plan it is read."""
-        return replace(self, path=(path,))
+        return replace(self, path=("checkpoint", self.checkpoints.index(path)))
 
     def title(self, text: str) -> str:
         """Returns what a stage is called: by the job, too."""

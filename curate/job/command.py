@@ -86,7 +86,7 @@ def _run(cls: JobClass, values: dict[str, Any]) -> int:
     parameters = _parameters(cls, values)
 
     def make() -> tuple[Staged, RunOptions]:
-        options = parse_run_options(confirm=_ask, display=display(as_json), handle_signals=True, **values)
+        options = parse_run_options(confirm=ask, display=display(as_json), handle_signals=True, **values)
         return cls(**parameters), options
 
     return execute(make, as_json=as_json, dry=dry)
@@ -104,8 +104,8 @@ def execute(make: Callable[[], tuple[Staged, RunOptions]], *, as_json: bool, dry
         with stdout_to_stderr() if as_json else contextlib.nullcontext():
             text = _result(*make(), as_json=as_json, dry=dry)
     except CurateError as error:
-        click.echo(f"error: {escape_controls(log.redacted(str(error)))}", err=True)
-        return _exit_code(error)
+        tell_error(error)
+        return exit_code(error)
     except KeyboardInterrupt:
         # Before the first task or after the last: in between, signals are counted and handled in order.
         click.echo("interrupted; run it again to resume", err=True)
@@ -117,7 +117,12 @@ def execute(make: Callable[[], tuple[Staged, RunOptions]], *, as_json: bool, dry
     return text.exit_code
 
 
-def _exit_code(error: CurateError) -> int:
+def tell_error(error: CurateError, about: str = "") -> None:
+    """Prints an error, after what it is about."""
+    click.echo(f"error: {escape_controls(about + log.redacted(str(error)))}", err=True)
+
+
+def exit_code(error: CurateError) -> int:
     """Returns the exit code for an error: 2 where what was asked for has to change, 1 where running again helps.
 
     So a store that cannot be reached is no mistake of the user's, and a missing right or a wrong path is.
@@ -182,7 +187,8 @@ def display(as_json: bool) -> Display:
     return LiveDisplay() if sys.stderr.isatty() and not as_json else LogDisplay()
 
 
-def _ask(question: str) -> bool:
+def ask(question: str) -> bool:
+    """Asks the user at the terminal; without one the answer is no. Raises KeyboardInterrupt for Ctrl-C."""
     try:
         return _at_terminal() and click.confirm(question, err=True)
     except click.Abort:

@@ -25,6 +25,7 @@ from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing
 from curate.runtime.shipping import ship
+from curate.storage.uris import absolute
 
 if TYPE_CHECKING:
     from curate.job.job import Job
@@ -116,6 +117,8 @@ def _from_json(one: Param, value: Any) -> Any:
     """Returns a recorded value as the parameter takes it: infinities and very large numbers were written as text."""
     if isinstance(value, list):
         return [_from_json(one, item) for item in value]
+    if isinstance(value, dict):
+        return {name: _from_json(one, item) for name, item in value.items()}
     return one.type(value) if isinstance(value, str) and one.type in (int, float) else value
 
 
@@ -266,16 +269,10 @@ def recorded_run(ledger: Ledger, listing: OutputListing) -> RecordedRun:
             continue
         if run.get("origin") and run.keys() >= {"inputs", "backend"}:
             cwd = str(run.get("cwd", ""))
-            inputs = [_absolute(str(one), cwd) for one in run["inputs"]]
+            inputs = [absolute(str(one), cwd) if cwd else str(one) for one in run["inputs"]]
             incomplete = bool(run.get("allow_incomplete_input"))
             return RecordedRun(run_id, run["origin"], inputs, cwd, str(run["backend"]), incomplete)
     raise ConfigError(
         f"no run under {ledger.root} records the file of its job (runs of a dataset's write_... never do); run the "
         "job's own command with --retry-failed, or the dataset's script again: finished shards are skipped"
     )
-
-
-def _absolute(given: str, cwd: str) -> str:
-    """Returns an input as it was meant in the folder where it was given."""
-    slash = "/" if given.endswith("/") else ""
-    return os.path.normpath(os.path.join(cwd, given)) + slash if cwd and "://" not in given else given  # noqa: PTH118

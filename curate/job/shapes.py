@@ -80,6 +80,6 @@ class TextJob(Job):
         # The text last: whatever else it is named as, it is the text.
         return {**dict.fromkeys([self.id_column, self.text_column, *self.keep_columns]), self.text_column: text}
 
-    def passed_through(self, batch: Any) -> Any:
-        """Returns the batch's id and kept columns, each once: the first columns of an output."""
-        return batch.select(list(dict.fromkeys([self.id_column, *self.keep_columns])))
+    def passed_through(self, batch: Any, *, text: bool = False) -> Any:
+        """Returns the batch's id, the text if `text`, and the kept columns: the first columns of an output."""
+        return batch.select(list(dict.fromkeys([self.id_column, *[self.text_column] * text, *self.keep_columns])))

@@ -138,14 +138,20 @@ def refuse_escaping(part: Any) -> None:
 
 def refuse_collisions(plan: ShardPlan, shards: Sequence[Shard], suffix: str) -> None:
     """Raises ConfigError if two shards would have one output, or one's output would be a directory of another's."""
-    seen: dict[str, str] = dict(zip(plan.ids.to_pylist(), plan.table["uri"].to_pylist(), strict=True)) if shards else {}
+    planned: dict[str, str] = (
+        dict(zip(plan.ids.to_pylist(), plan.table["uri"].to_pylist(), strict=True)) if shards else {}
+    )
+    seen = dict(planned)
     for shard in shards:
         other = seen.setdefault(shard.id, shard.uri)
         if other is not shard.uri:
+            moved = (
+                " If the input, or a checkpoint, was moved: go on with it where it was." if shard.id in planned else ""
+            )
             raise ConfigError(
                 f"{other!r} and {shard.uri!r} would both be written to the output {shard.id + suffix!r}: an output is "
                 "named after its input's path below --input, without the suffix; pass a directory above both, rename "
-                "one of them, or run two jobs"
+                f"one of them, or run two jobs.{moved}"
             )
     folders = {shard.id.rpartition("/")[0] for shard in shards}
     for folder in sorted(folders):

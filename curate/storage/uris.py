@@ -104,3 +104,13 @@ def _after_scheme(uri: str, scheme: str) -> str:
     if not uri.startswith(start):
         raise ConfigError(f"{uri!r} has one slash after {scheme!r}; did you mean {start}{uri[len(scheme) + 2 :]}?")
     return uri[len(start) :]
+
+
+def absolute(given: str, folder: str) -> str:
+    """Returns a path or a glob as it was meant in a folder, a slash at its end included; a URI as it is.
+
+    >>> absolute("in/*.jsonl", "/home"), absolute("../in/", "/home/x"), absolute("gs://bucket/in", "/home")
+    ('/home/in/*.jsonl', '/home/in/', 'gs://bucket/in')
+    """
+    slash = "/" if given.endswith("/") else ""
+    return os.path.normpath(os.path.join(folder, given)) + slash if "://" not in given else given  # noqa: PTH118

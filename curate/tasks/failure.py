@@ -37,7 +37,7 @@ class FailureKind(StrEnum):
     FOREIGN = "foreign_output"
     """An output of another identity held the name; it was removed, or is to be, and the shard runs again."""
     MISCONFIGURED = "misconfigured"
-    """What could not be seen before: `setup` or the operator says that the job cannot run as it is."""
+    """What could not be seen before: a module is missing, or `setup` or the operator says that the job cannot run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ class TestListing:
         printed = curate("jobs")
         lines = printed.out.splitlines()
         assert (printed.code, [line.split()[0] for line in lines]) == (0, packaged_names())
-        assert len(lines) == len(list((ROOT / "jobs").glob("*.py"))) == 9
+        assert len(lines) == len(list((ROOT / "jobs").glob("*.py"))) == 10
         assert [line for line in lines if len(line) > TERMINAL - 4] == []
 
     def test_what_is_listed_is_what_is_run(self) -> None:
@@ -204,9 +204,7 @@ class TestRun:
         whole = (place / "in" / "a.jsonl").read_bytes()
         cut = place / "in" / "b.jsonl.gz"
         cut.write_bytes(gzip.compress(whole)[:-9])
-        assert (
-            curate("run", "toxicity", "-i", "in", "-o", "out", "--text-column", "text", "--backend", "inline").code == 1
-        )
+        assert curate("run", "toxicity", "-i", "in", "-o", "out", "--backend", "inline").code == 1
         (run,) = (place / "out/_curate/runs").glob("*/run.json")
         recorded = orjson.loads(run.read_bytes())
         assert recorded["origin"]["module"] == "curate.jobs.toxicity"

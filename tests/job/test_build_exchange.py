@@ -312,6 +312,20 @@ def test_a_checkpoint_between_exchanges(folder: Path, tmp_path: Path) -> None:
     assert output_rows(tmp_path / "other") == output_rows(tmp_path / "out")
 
 
+def test_where_a_checkpoint_lies_changes_nothing(folder: Path, tmp_path: Path) -> None:
+    """Bytes and identity, of the checkpoint too; but a job goes on with the one that it began with."""
+    for name in ("a", "b"):
+        job = Again(kept=str(tmp_path / name / "kept"))
+        assert run_job(job, folder, tmp_path / name / "out").state is RunState.COMPLETE
+    for name in ("out", "kept"):
+        before, after = (everything(tmp_path / one / name) for one in "ab")
+        identities = [json.loads(one["_curate/job.json"])["fingerprint"] for one in (before, after)]
+        assert identities[0] == identities[1]
+        assert outputs(tmp_path / "a" / name) == outputs(tmp_path / "b" / name)
+    done = run_job(Again(kept=str(tmp_path / "b/kept")), folder, tmp_path / "a/out")
+    assert (done.state, done.dispatched) == (RunState.COMPLETE, 0)
+
+
 class Pooled(Sorted):
     """The same, in actors."""
 

@@ -55,6 +55,8 @@ class Options(TextJob):
     modes: list[Literal["x", "y"]] = param([])
     lists: list[Asset] = param([])
     maybe: int | None = None
+    weights: dict[str, float] = param({"web": 0.5}, help="of sources")
+    config: dict[str, Any] = param({})
     model: Asset | None = None
     key: str | None = param(None, secret=True)
 
@@ -119,6 +121,9 @@ class TestParameters:
             (["--modes", "x,y"], "modes", ["x", "y"]),
             (["--maybe", "3"], "maybe", 3),
             ([], "maybe", None),
+            ([], "weights", {"web": 0.5}),
+            (["--weights", '{"b": 1, "a": 0.5}'], "weights", {"a": 0.5, "b": 1.0}),
+            (["--config", '{"a": [1, null, "x,y"]}'], "config", {"a": [1, None, "x,y"]}),
             (["--keep-columns", "a,b"], "keep_columns", ["a", "b"]),
             (["--text-column", "body"], "text_column", "body"),
         ],
@@ -152,6 +157,12 @@ class TestParameters:
             (["--level", "3"], "Invalid value for '--level'"),
             (["--sizes", "1,x"], "Invalid value for '--sizes': 'x' is not a valid integer"),
             (["--modes", "x,z"], "Invalid value for '--modes': 'z' is not one of 'x', 'y'"),
+            (["--weights", "web=0.5"], "Invalid value for '--weights': 'web=0.5' is not JSON (Expecting value: line 1"),
+            (["--weights", "web=0.5"], 'expected text to float, such as {"a": 0.5}'),
+            (["--weights", "[1]"], 'weights is [1], expected a dict of text to float, such as {"a": 0.5}'),
+            (["--weights", '{"web": "much"}'], "'--weights': weights['web'] is 'much' (str), expected float"),
+            (["--weights", '{"web": 1, "web": 2}'], "the name 'web' is there twice"),
+            (["--config", '{"a": NaN}'], "config['a'] is nan, which JSON cannot hold"),
             (["--ratoi", "a"], "No such option '--ratoi'. (Did you mean"),
             (["--word"], "Option '--word' requires an argument"),
             (["--model", "/nowhere/model.bin"], "asset '/nowhere/model.bin' does not exist"),
@@ -329,6 +340,7 @@ class TestHelp:
             "Take one option of each kind. The second paragraph of the docstring.",
             "--word TEXT what to look for [default: a]",
             "--sizes INTEGER[,INTEGER] [default: 1, 2]",
+            '--weights JSON of sources [default: {"web": 0.5}]',
             "--strict / --no-strict",
             "--model URI",
             "--key TEXT (name of an environment variable)",

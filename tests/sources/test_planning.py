@@ -97,8 +97,9 @@ class TestNames:
         run_job(Copy(), tmp_path / "in", tmp_path / "out")
         before = everything(tmp_path / "out")
         write_jsonl(tmp_path / "in" / "x.jsonl.gz", numbered(1, 2))
-        with refusing("would both be written to the output 'x.parquet'"):
+        with refusing("would both be written to the output 'x.parquet'") as caught:
             run_job(Copy(), tmp_path / "in", tmp_path / "out")
+        assert "If the input, or a checkpoint, was moved: go on with it where it was." in str(caught.value)
         assert everything(tmp_path / "out") == before
 
     def test_an_output_cannot_be_a_directory_of_others(self, tmp_path: Path) -> None:

@@ -1,0 +1,177 @@
+"""Looks at the steps of a chain: at what lies beside their outputs, and what lies where they read. Imports no job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from curate.chain.plan import StepState
+from curate.chain.steps import STEP_OPTIONS, Step, inputs_of
+from curate.driver.identity import identity_difference
+from curate.errors import ConfigError, ObjectNotFound
+from curate.ledger.side_outputs import side_name, sides_of_job
+from curate.observe.job import FoundJob, NoJobError, find_job, read_status
+from curate.sources.listing import list_inputs
+from curate.sources.patterns import parse_input
+from curate.sources.same_bytes import Change, same_bytes
+from curate.storage.open import open_store
+from curate.storage.protocol import Store
+
+NONE = pa.table(
+    {"uri": pa.array([], pa.string()), "size": pa.array([], pa.int64()), "generation": pa.array([], pa.string())}
+)
+
+
+@dataclass
+class Looks:
+    """The steps that were looked at so far, and the stores that were used."""
+
+    now: float
+    states: dict[str, StepState] = field(default_factory=dict)
+    found: dict[str, FoundJob] = field(default_factory=dict)
+    _stores: dict[str, Store] = field(default_factory=dict)
+
+    def store_of(self, uri: str) -> Store:
+        """Returns the store that `uri` lies in; one a scheme."""
+        scheme = uri.partition("://")[0] if "://" in uri else ""
+        if scheme not in self._stores:
+            self._stores[scheme] = open_store(uri)
+        return self._stores[scheme]
+
+
+def look(steps: Sequence[Step], now: float) -> tuple[StepState, ...]:
+    """Returns the state of each step. Reads listings and ledgers, and writes nothing."""
+    looks = Looks(now)
+    for step in steps:
+        looks.states[step.name] = _state(step, steps, looks)
+    return tuple(looks.states.values())
+
+
+def _state(step: Step, steps: Sequence[Step], looks: Looks) -> StepState:
+    state = StepState(step.name, step.output, step.reads, only_steps=not step.input)
+    try:
+        found = find_job(step.output)
+        status = read_status(step.output, looks.now)
+    except NoJobError:
+        found = None
+    except ConfigError as error:
+        return replace(state, problem=str(error))
+    if found is not None:
+        looks.found[step.name] = found
+        state = replace(
+            state,
+            state=status.state,
+            total=status.total,
+            done=status.done,
+            failed=status.failed,
+            rows=status.rows,
+            frozen="inputs" in found.job,
+            differs=_differs(step, found.job),
+        )
+    return _with_inputs(state, step, inputs_of(step, steps), looks)
+
+
+def _with_inputs(state: StepState, step: Step, paths: Sequence[str], looks: Looks) -> StepState:
+    """Returns the state with what its inputs are now, beside what it has planned of them."""
+    if step.reads and any(name not in looks.found for name in step.reads):
+        # Nothing is there to be listed before the first run of a step that it reads.
+        paths = step.input
+    listed = NONE
+    try:
+        for path in paths:
+            one = _listed(path, looks, made=path not in step.input)
+            listed = pa.concat_tables([listed, one.select(NONE.schema.names).cast(NONE.schema)])
+    except ConfigError as error:
+        return replace(state, problem=str(error))
+    found = looks.found.get(state.name)
+    if found is not None and "upstream" in found.job["identity"]:
+        return state  # its plan is that of a checkpoint, of which only a run knows what it was made of
+    try:
+        known = NONE if found is None else _known(found)
+    except (ConfigError, ObjectNotFound) as error:
+        return replace(state, problem=str(error))
+    expected = _expected(step, looks)
+    new = listed.filter(pc.invert(pc.is_in(listed["uri"], value_set=known["uri"].combine_chunks())))
+    gone = known.filter(pc.invert(pc.is_in(known["uri"], value_set=listed["uri"].combine_chunks())))
+    lost = pc.sum(pc.is_in(gone["uri"], value_set=expected)).as_py() or 0
+    coming = pc.invert(pc.is_in(expected, value_set=pa.concat_arrays([*known["uri"].chunks, *listed["uri"].chunks])))
+    return replace(
+        state,
+        new=len(pc.unique(new["uri"])),
+        changed=_changed(known, listed, looks),
+        removed=len(gone) - lost,
+        lost=lost,
+        coming=(pc.sum(coming).as_py() or 0) if found is not None else 0,
+    )
+
+
+def _listed(path: str, looks: Looks, *, made: bool) -> Any:
+    """Returns the files of an input; `made` by an earlier step, there may be none yet."""
+    try:
+        return list_inputs([parse_input(path)], looks.store_of).table
+    except ConfigError:
+        if made:
+            return NONE
+        raise
+
+
+def _known(found: FoundJob) -> Any:
+    """Returns the files that a step has planned, each once: those of its plan, or those that it began with."""
+    if name := found.job.get("inputs"):
+        data = found.ledger.store.read(found.ledger.uri(name))
+        # By this thread: one of Arrow's may hold the bytes when Python is gone already.
+        table = (
+            pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False).select(NONE.schema.names).cast(NONE.schema)
+        )
+    else:
+        plan = found.plan.table
+        columns = [plan["uri"], plan["object_bytes"], plan["generation"]]
+        table = pa.table(columns, names=NONE.schema.names).cast(NONE.schema)
+    if len(pc.unique(table["uri"])) == len(table):
+        return table
+    return (
+        table.group_by("uri", use_threads=False)
+        .aggregate([("size", "first"), ("generation", "first")])
+        .rename_columns(NONE.schema.names)
+    )
+
+
+def _expected(step: Step, looks: Looks) -> Any:
+    """Returns where the outputs are to be of the steps that it reads, as an Arrow array of URIs."""
+    uris = [pa.array([], pa.string())]
+    for one in step.input_from:
+        name, _, side = one.partition("/")
+        if (found := looks.found.get(name)) is not None and (not side or side in sides_of_job(found.job)):
+            folder = f"{found.ledger.root}/{side_name(side, '') if side else ''}"
+            made = pc.binary_join_element_wise(folder, found.plan.ids, found.job["suffix"], "")
+            uris.append(made.combine_chunks() if isinstance(made, pa.ChunkedArray) else made)
+    return pa.concat_arrays([one.cast(pa.string()) for one in uris])
+
+
+def _changed(known: Any, listed: Any, looks: Looks) -> int:
+    """Returns how many files are other objects now, of other bytes as far as ledgers tell."""
+    position = pc.index_in(known["uri"], value_set=listed["uri"].combine_chunks())
+    there = known.append_column("now", listed["generation"].take(position)).append_column(
+        "bytes", listed["size"].take(position)
+    )
+    other = there.filter(pc.fill_null(pc.not_equal(there["now"], there["generation"]), False))
+    if not len(other):
+        return 0
+    columns = other.filter(pc.equal(other["size"], other["bytes"])).select(["uri", "generation", "now"])
+    changes = (Change(*row.values()) for row in columns.to_pylist())
+    return len(other) - len(same_bytes(changes, looks.store_of))
+
+
+def _differs(step: Step, job: Mapping[str, Any]) -> str:
+    """Returns how the step's options differ from what its output was made with, as far as that is seen without the job:
+    those of its values that are recorded as they are given."""
+    made, asked = {**job["parameters"], **job["identity"]}, {}
+    for name, value in step.options.items():
+        if name not in STEP_OPTIONS and name in made and type(made[name]) in (type(value), type(None)):
+            asked[name] = value
+    return identity_difference({name: made[name] for name in asked}, asked)

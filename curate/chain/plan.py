@@ -1,0 +1,172 @@
+"""What must run of a chain: a pure decision over the states of its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from curate.units import format_count
+
+
+class Action(StrEnum):
+    """What a run of the chain would do with a step."""
+
+    NOTHING = "up to date"
+    RUN = "runs"
+    WAIT = "waits"
+    """A step that it reads is refused."""
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class StepState:
+    """A step as the buckets show it. Inputs are counted as files."""
+
+    name: str
+    output: str
+    reads: tuple[str, ...] = ()
+    """Names of the steps that it reads."""
+    only_steps: bool = False
+    """Whether it reads nothing else."""
+    state: str = ""
+    """That of its job, as `curate status` says it; empty: it has not begun."""
+    total: int = 0
+    """Shards that are planned."""
+    done: int = 0
+    failed: int = 0
+    rows: Mapping[str, Any] = field(default_factory=dict)
+    new: int = 0
+    """Inputs that it has not planned."""
+    changed: int = 0
+    """Inputs that are other objects now, of other bytes as far as that can be told."""
+    removed: int = 0
+    """Inputs that are gone, and that no earlier step will make again."""
+    lost: int = 0
+    """Inputs that are gone, and that an earlier step makes again."""
+    coming: int = 0
+    """Outputs that earlier steps have planned and not made, and that this step has not planned."""
+    frozen: bool = False
+    """Whether it keeps to the inputs that it began with: it has an exchange."""
+    differs: str = ""
+    """How what was asked for differs from what the output was made with."""
+    problem: str = ""
+    """Why its inputs cannot be read."""
+
+    @property
+    def begun(self) -> bool:
+        return bool(self.state)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a run would do with a step, and why."""
+
+    name: str
+    action: Action
+    why: tuple[str, ...] = ()
+    changes: bool = False
+    """Whether its outputs will be others than those that the steps after it have seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What decides how all steps are run."""
+
+    redo_stale: bool = False
+    drop_removed: bool = False
+    overwrite: Collection[str] = frozenset()
+    """Names of the steps that are made anew, with all that read them."""
+
+
+def verdicts(states: Sequence[StepState], asked: Asked) -> tuple[Verdict, ...]:
+    """Returns what a run would do with each step, in their order.
+
+    >>> a = StepState("a", "/a", state="complete", total=2, done=1)
+    >>> b = StepState("b", "/b", ("a",), only_steps=True, state="complete", total=2, done=2, lost=1)
+    >>> [(one.action.value, one.why) for one in verdicts([a, b], Asked())]
+    [('runs', ('1 of 2 shards',)), ('up to date', ())]
+    """
+    found: dict[str, Verdict] = {}
+    for state in states:
+        found[state.name] = _verdict(state, [found[name] for name in state.reads], asked)
+    return tuple(found.values())
+
+
+def _verdict(state: StepState, read: Sequence[Verdict], asked: Asked) -> Verdict:
+    if waits := [one.name for one in read if one.action in (Action.REFUSED, Action.WAIT)]:
+        return Verdict(state.name, Action.WAIT, (f"for {', '.join(waits)}",))
+    if state.problem:
+        return Verdict(state.name, Action.REFUSED, (state.problem,))
+    if state.name in asked.overwrite:
+        return Verdict(state.name, Action.RUN, ("all of it is made anew",), changes=True)
+    if state.differs:
+        return Verdict(state.name, Action.REFUSED, (state.differs,))
+    after = [one.name for one in read if one.changes]
+    if state.frozen and (state.new or state.changed or state.removed or state.coming or after):
+        return Verdict(state.name, Action.REFUSED, (_frozen(state, after),))
+    if not state.begun:
+        return Verdict(state.name, Action.RUN, (_first(state, read),), changes=True)
+    return _to_do(state, after, asked)
+
+
+def _to_do(state: StepState, after: Sequence[str], asked: Asked) -> Verdict:
+    """Returns what is to be done of a step that has begun and is not refused."""
+    changed = state.changed if takes_changed(state, asked) else 0
+    removed = state.removed if takes_removed(state, asked) else 0
+    todo = []
+    if left := state.total - state.done:
+        todo.append(f"{left:,} of {format_count(state.total, 'shard')}")
+    todo += [text for n, text in _differences(state.new, changed, removed) if n]
+    if state.coming or after:
+        todo.append(f"what {', '.join(after or state.reads)} will add")
+    if not todo and state.state != "complete":
+        todo.append("its end was not written down")
+    changes = bool(state.new or changed or removed or after)
+    return Verdict(state.name, Action.RUN if todo else Action.NOTHING, tuple(todo), changes)
+
+
+def takes_changed(state: StepState, asked: Asked) -> bool:
+    """Returns whether outputs of changed inputs are replaced: where earlier steps alone made these, always."""
+    return asked.redo_stale or state.only_steps
+
+
+def takes_removed(state: StepState, asked: Asked) -> bool:
+    """Returns whether outputs of removed inputs are removed: where earlier steps alone made these, always."""
+    return asked.drop_removed or state.only_steps
+
+
+def _differences(new: int, changed: int, removed: int) -> list[tuple[int, str]]:
+    return [
+        (new, f"{format_count(new, 'new input')}"),
+        (changed, f"{format_count(changed, 'changed input')}"),
+        (removed, f"{format_count(removed, 'removed input')}"),
+    ]
+
+
+def kept(state: StepState, asked: Asked) -> tuple[str, ...]:
+    """Returns what is out of date in a step and stays so, each with the option that changes it."""
+    found = []
+    if state.changed and not takes_changed(state, asked):
+        found.append(f"{format_count(state.changed, 'input')} changed, outputs kept (--redo-stale replaces them)")
+    if state.removed and not takes_removed(state, asked):
+        found.append(f"{format_count(state.removed, 'input')} removed, outputs kept (--drop-removed removes them)")
+    return tuple(found)
+
+
+def _first(state: StepState, read: Sequence[Verdict]) -> str:
+    if any(one.action is not Action.NOTHING for one in read):
+        return f"once {', '.join(one.name for one in read if one.action is not Action.NOTHING)} is done"
+    return f"{format_count(state.new, 'input')}, nothing is done yet"
+
+
+def _frozen(state: StepState, after: Sequence[str]) -> str:
+    texts = [text for n, text in _differences(state.new, state.changed, state.removed) if n]
+    if state.coming or after:
+        texts.append(f"what {', '.join(after or state.reads)} will add")
+    return (
+        f"its output {state.output} was made of other inputs ({', '.join(texts)}), and an exchange (sort, group, join, "
+        f"shuffle, deduplication) makes every output of all inputs; make it and what reads it anew with --overwrite "
+        f"{state.name}, or give it another output"
+    )

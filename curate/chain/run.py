@@ -1,0 +1,250 @@
+"""Runs a chain: checks everything first, then runs each step as its job alone is run, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from curate.chain.look import look
+from curate.chain.plan import Action, Asked, StepState, Verdict, takes_changed, takes_removed, verdicts
+from curate.chain.steps import ONE_RUN, STEP_OPTIONS, Step, below, inputs_of
+from curate.clock import Clock, SystemClock
+from curate.driver.identity import refuse_other_job
+from curate.driver.options import RunOptions, parse_run_options
+from curate.errors import ConfigError, CurateError, did_you_mean
+from curate.graph.entry import run
+from curate.job.job import Job
+from curate.job.locate import named_job
+from curate.job.settings import TUNABLE
+from curate.ledger.ledger import open_ledger
+from curate.ledger.summary import RunState, Summary
+from curate.stage.stage import Stage
+from curate.units import parse_bytes
+
+SIZES = ("shard_bytes", "memory", "memory_budget")
+"""Settings that may be given as text, such as 64MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnd:
+    """How a step of a chain ended."""
+
+    name: str
+    summary: Summary | None = None
+    """None: it was not run, or it raised."""
+    error: CurateError | None = None
+    """What it raised."""
+    after: tuple[str, ...] = ()
+    """Steps that it reads and that did not complete; then it was not run."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of its shards are done."""
+        return self.summary is not None and self.summary.state is RunState.COMPLETE and not self.summary.pending
+
+    @property
+    def state(self) -> str:
+        """Its job's state; `refused`, `error` or `not run`."""
+        if self.summary is not None:
+            return self.summary.state.value
+        if self.error is None:
+            return "not run"
+        return "refused" if isinstance(self.error, ConfigError) else "error"
+
+
+@dataclass(frozen=True, slots=True)
+class ChainSummary:
+    """The result of a run of a chain, step by step."""
+
+    steps: tuple[StepEnd, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether all steps are complete."""
+        return all(one.complete for one in self.steps)
+
+    @property
+    def state(self) -> str:
+        """`complete`; else the state of the first step that is not."""
+        return next((one.state for one in self.steps if not one.complete), RunState.COMPLETE.value)
+
+    def __getitem__(self, name: str) -> StepEnd:
+        """Returns how a step ended."""
+        for one in self.steps:
+            if one.name == name:
+                return one
+        raise KeyError(name)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns what `--json` prints."""
+        return {
+            "state": self.state,
+            "steps": [
+                {"step": one.name, "state": one.state}
+                | ({"summary": one.summary.as_dict()} if one.summary is not None else {})
+                | ({"error": str(one.error)} if one.error is not None else {})
+                | ({"not_complete": list(one.after)} if one.after else {})
+                for one in self.steps
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """How a chain is run this time."""
+
+    asked: Asked = field(default_factory=Asked)
+    only: str = ""
+    """The one step to run; empty: all of them."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options for the runs of all steps, over those of the steps."""
+    ended: Callable[[StepEnd], None] = lambda _: None
+    """Told of each step that ends."""
+    clock: Clock = field(default_factory=SystemClock)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A chain that may be run: every step with its stage, its state, and what a run would do."""
+
+    steps: tuple[Step, ...]
+    stages: Mapping[str, Stage]
+    options: Mapping[str, RunOptions]
+    states: tuple[StepState, ...]
+    verdicts: tuple[Verdict, ...]
+    asked: Asked
+
+
+def prepare(steps: Sequence[Step], request: Request) -> Planned:
+    """Checks all steps and returns what there is to run. Writes nothing.
+
+    Raises ConfigError with every step that cannot run as asked, and why.
+    """
+    by_name = {one.name: one for one in steps}
+    for name in (*request.asked.overwrite, *([request.only] if request.only else [])):
+        if name not in by_name:
+            hint = did_you_mean(name, by_name) or f"; there are: {', '.join(by_name)}"
+            raise ConfigError(f"there is no step {name!r}{hint}")
+    asked = replace(request.asked, overwrite=below(request.asked.overwrite, steps))
+    stages: dict[str, Stage] = {}
+    options: dict[str, RunOptions] = {}
+    problems: list[str] = []
+    for step in steps:
+        try:
+            stages[step.name] = _stage(step)
+            options[step.name] = _options(step, inputs_of(step, steps), request)
+            _refuse_unknown_sides(step, stages)
+        except ConfigError as error:
+            problems.append(f"step {step.name!r}: {error}")
+    _raise(problems)
+    states = tuple(_identified(one, stages[one.name]) for one in look(steps, request.clock.now()))
+    found = verdicts(states, asked)
+    scope = {request.only} if request.only else {one.name for one in found}
+    _raise([_refusal(one) for one in found if one.action is Action.REFUSED and one.name in scope])
+    return Planned(tuple(steps), stages, options, states, found, asked)
+
+
+def run_chain(planned: Planned, request: Request) -> ChainSummary:
+    """Runs all steps in order, each once those that it reads are complete. Returns how each ended.
+
+    A step that is done is run too, as its job alone would be: it looks, starts nothing and writes nothing. Raises
+    KeyboardInterrupt if it was interrupted between steps.
+    """
+    ends: dict[str, StepEnd] = {}
+    interrupted = False
+    for step, state in zip(planned.steps, planned.states, strict=True):
+        if request.only and step.name != request.only:
+            continue
+        after = tuple(name for name in step.reads if name in ends and not ends[name].complete)
+        end = StepEnd(step.name, after=after)
+        if not after and not interrupted:
+            end = _run(planned, step, state, request.clock)
+        interrupted = interrupted or (end.summary is not None and end.summary.state is RunState.INTERRUPTED)
+        ends[step.name] = end
+        request.ended(end)
+    return ChainSummary(tuple(ends.values()))
+
+
+def _run(planned: Planned, step: Step, state: StepState, clock: Clock) -> StepEnd:
+    options = replace(
+        planned.options[step.name],
+        overwrite=step.name in planned.asked.overwrite,
+        redo_stale=planned.options[step.name].redo_stale or takes_changed(state, planned.asked),
+        drop_removed=planned.options[step.name].drop_removed or takes_removed(state, planned.asked),
+    )
+    try:
+        return StepEnd(step.name, run(planned.stages[step.name], options, clock=clock))
+    except CurateError as error:
+        return StepEnd(step.name, error=error)
+
+
+def _raise(problems: Collection[str]) -> None:
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
+def _refusal(one: Verdict) -> str:
+    return f"step {one.name!r}: {'; '.join(one.why)}"
+
+
+def _stage(step: Step) -> Stage:
+    """Returns the job of a step as a stage. Raises ConfigError for an option that it does not take."""
+    own = {name: value for name, value in step.options.items() if name not in STEP_OPTIONS}
+    for name in own:
+        if name in ONE_RUN:
+            raise ConfigError(f"{name} is for one run; take it out of the step")
+    if isinstance(step.job, Job):
+        if own:
+            raise ConfigError(
+                f"its job is made already, and it has the options {', '.join(own)}; give these to the job"
+                f"{did_you_mean(next(iter(own)), STEP_OPTIONS)}"
+            )
+        return step.job.spec()
+    if not isinstance(step.job, str):
+        raise ConfigError(f"its job is {step.job!r}, expected a job, or a name as `curate run` takes it")
+    cls = named_job(step.job)
+    known = sorted({*cls._params, *TUNABLE})
+    for name in own:
+        if name not in known:
+            near = did_you_mean(name, [*known, *STEP_OPTIONS, "input", "input_from", "output"])
+            raise ConfigError(f"{step.job} has no parameter {name!r}{near}; it has: {', '.join(known)}")
+    sizes = {name: parse_bytes(own[name]) for name in SIZES if isinstance(own.get(name), str)}
+    return cls(**{**own, **sizes}).spec()
+
+
+def _options(step: Step, inputs: Sequence[str], request: Request) -> RunOptions:
+    given: dict[str, Any] = {name: value for name, value in step.options.items() if name in STEP_OPTIONS}
+    for name, value in given.items():
+        default = RunOptions.__dataclass_fields__[name].default if name in RunOptions.__dataclass_fields__ else None
+        if isinstance(default, bool) and not isinstance(value, bool):
+            raise ConfigError(f"{name} is {value!r}, expected true or false")
+    try:
+        # Its own are checked even where this run has others in their place.
+        parse_run_options(input=inputs, output=step.output, **given)
+        return parse_run_options(input=inputs, output=step.output, **{**given, **request.options})
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"an option of its run has a value of another type: {error}") from error
+
+
+def _refuse_unknown_sides(step: Step, stages: Mapping[str, Stage]) -> None:
+    for one in step.input_from:
+        name, _, side = one.partition("/")
+        if side and name in stages and side not in stages[name].record.sides:
+            known = stages[name].record.sides
+            raise ConfigError(
+                f"input_from names {one!r}, and {name!r} has no extra output {side!r}{did_you_mean(side, known)}; it "
+                f"has: {', '.join(sorted(known)) or 'none'}"
+            )
+
+
+def _identified(state: StepState, stage: Stage) -> StepState:
+    """Returns the state with what differs, by the identity of the job itself."""
+    if not state.begun:
+        return replace(state, differs="")
+    ledger = open_ledger(state.output)
+    try:
+        refuse_other_job(stage.record, ledger, ledger.read_job())
+    except ConfigError as error:
+        return replace(state, differs=f"{error} In a chain: --overwrite {state.name} makes it and what reads it anew.")
+    return replace(state, differs="")
