@@ -27,7 +27,7 @@ def read_steps(path: str) -> list[Step]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read ({error}); give the TOML file of a chain of jobs") from error
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is no TOML: {error}; correct it there") from error
+        raise ConfigError(f"{path} is not TOML: {error}; correct it there") from error
     try:
         return [_step(name, table) for name, table in _tables(told).items()]
     except ConfigError as error:

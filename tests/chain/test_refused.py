@@ -18,7 +18,7 @@ __all__ = ["curate", "place"]
 COPY = 'job = "steps_of_test.py:Copied"'
 
 BAD = {
-    "no TOML": ("[steps.a\n", "pipeline.toml is no TOML: ", "correct it there"),
+    "no TOML": ("[steps.a\n", "pipeline.toml is not TOML: ", "correct it there"),
     "empty": ("", "pipeline.toml: it has no steps; write a table for each: [steps.scored]"),
     "another table": ("[step.a]\n", "it has the key 'step', expected tables of steps; did you mean 'steps'?"),
     "no table": ("[steps]\na = 1\n", "steps.a is 1, expected a table; write [steps.scored]"),
@@ -34,7 +34,7 @@ BAD = {
     "a later one": (
         CHAIN.replace('input = "in/*.jsonl"', 'input = "in/*.jsonl"\ninput_from = "other"')
         + f'\n[steps.other]\n{COPY}\ninput = "in"\noutput = "out/other"\n',
-        "step 'clean' reads 'other', which comes after it; move 'other' before 'clean'",
+        "step 'clean' reads 'other', which is after it; move 'other' before 'clean'",
     ),
     "a circle": (
         CHAIN.replace('input = "in/*.jsonl"', 'input_from = "kept"'),
