@@ -33,6 +33,7 @@ class Step:
     """
 
     name: str
+    """What later steps and commands call it."""
     job: Any
     """A job; or its name as `curate run` takes it: that of a job that curate brings, or the path of a Python file."""
     output: str

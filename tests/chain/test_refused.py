@@ -90,6 +90,11 @@ BAD = {
         "step 'odd': input_from names 'scored/od', and 'scored' has no extra output 'od'",
         "it has: odd",
     ),
+    "a column that is not there": (
+        CHAIN.replace("py:Clean", "py:Picky"),
+        "step 'clean': ",
+        "'m'",
+    ),
     "missing input": (CHAIN.replace("in/*.jsonl", "inn/*.jsonl"), "step 'clean': ", "inn/*.jsonl"),
 }
 
