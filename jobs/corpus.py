@@ -49,7 +49,9 @@ class Corpus(Quality):
     """
 
     version = "1"
-    work: str = param(help="where what is filtered, and what is unique of it, is kept: an output prefix of its own")
+    work: str = param(
+        help="where what is filtered, and what is unique of it, is kept: an output prefix of its own", identity=False
+    )
     languages: list[str] = param(["en"], help="languages to keep, such as en,de")
     threshold: float = param(0.8, help="similarity of texts from which one of them is dropped, up to 1")
     shards: int = param(help="files to write, of as many rows each, to one")

@@ -1,7 +1,7 @@
 """Embed texts: `python jobs/embed.py --input 'gs://b/reddit/*.jsonl.gz' --output gs://b/vectors`.
 
-One row out for each row in: its id and `embedding` (384 numbers of float16, of length 1), in which texts that mean the
-same lie near one another: the product of two is their cosine.
+One row out for each row in: its id, its text (unless `--no-keep-text`) and `embedding` (384 numbers of float16, of
+length 1), in which texts that mean the same lie near one another: the product of two is their cosine.
 
 Tasks read and tokenise, the model runs in a pool of actors: each on a GPU where the driver's machine has one, else on a
 core; `--gpus 1` says so where only other machines of the cluster have any. Needs the extra `embed`.
@@ -153,6 +153,7 @@ class Embed(TextJob):
     name = "embed"
     version = "1"
     batch_size = 1024
+    keep_text: bool = param(True, help="write the text to the output, too")
     model_rows: int = param(64, help="texts that go through the model at once")
     gpus: float | None = param(
         None,
@@ -167,7 +168,7 @@ class Embed(TextJob):
         if self.gpus is not None and self.gpus < 0:
             raise ConfigError(f"--gpus {self.gpus:g}: expected 0 or more GPUs")
         for name in (TOKENS, EMBEDDING):
-            if name in (self.id_column, *self.keep_columns):
+            if name in (self.id_column, *[self.text_column] * self.keep_text, *self.keep_columns):
                 raise ConfigError(f"the column {name!r} is the job's own; leave {name!r} out of what is kept")
         model_folder()
         check_installed()
@@ -193,7 +194,8 @@ class Embed(TextJob):
         if cut:
             self.count(CUT, cut)
         # 16 bits: the vocabulary has 30,522 words, and what goes to the actors travels.
-        return self.passed_through(batch).append_column(TOKENS, pa.array(tokens, pa.list_(pa.uint16())))
+        kept = self.passed_through(batch, text=self.keep_text)
+        return kept.append_column(TOKENS, pa.array(tokens, pa.list_(pa.uint16())))
 
 
 if __name__ == "__main__":

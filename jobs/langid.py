@@ -1,6 +1,7 @@
 """Tell the language of texts: `python jobs/langid.py --input 'gs://b/reddit/*.jsonl.gz' --output gs://b/languages`.
 
-One row out for each row in: its id, `language` (ISO 639 code, such as `en`) and `language_score` (float32, 0 to 1).
+One row out for each row in: its id, its text (unless `--no-keep-text`), `language` (ISO 639 code, such as `en`) and
+`language_score` (float32, 0 to 1).
 `--keep en,de` and `--min-score 0.5` drop the others, and the summary says how many and why.
 """
 
@@ -97,6 +98,7 @@ class LangId(TextJob):
     name = "langid"
     version = "1"
     compute = ActorPool()
+    keep_text: bool = param(True, help="write the text to the output, too")
     keep: list[str] = param([], help="languages to keep, such as en,de; und: texts without a letter. None: all")
     min_score: float = param(0.0, help="score below which a row is dropped, 0 to 1")
 
@@ -105,7 +107,7 @@ class LangId(TextJob):
         if not 0 <= self.min_score <= 1:
             raise ConfigError(f"--min-score {self.min_score:g} is no score; scores are between 0 and 1")
         for name in (LANGUAGE, SCORE):
-            if name in (self.id_column, *self.keep_columns):
+            if name in (self.id_column, *[self.text_column] * self.keep_text, *self.keep_columns):
                 raise ConfigError(f"the output's column {name!r} is the job's own; leave {name!r} out of what is kept")
         if self.keep:
             known = [*LanguageModel().languages(), UNDETERMINED]
@@ -121,14 +123,15 @@ class LangId(TextJob):
     def process(self, batch: pa.Table) -> pa.Table:
         languages, scores = self.model.identify(batch[self.text_column].to_pylist())
         language, score = pa.array(languages, pa.string()), pa.array(scores, pa.float32())
-        table = self.passed_through(batch).append_column(LANGUAGE, language).append_column(SCORE, score)
+        kept = self.passed_through(batch, text=self.keep_text)
+        table = kept.append_column(LANGUAGE, language).append_column(SCORE, score)
         fits = pc.is_in(language, pa.array(self.keep, pa.string())) if self.keep else pc.is_valid(language)
         # Compared as what is stored: a score that reads as 0.7 reaches a minimum of 0.7, whichever double it was.
         sure = pc.greater_equal(score, pa.scalar(self.min_score, pa.float32()))
-        kept = pc.and_(fits, sure)
+        wanted = pc.and_(fits, sure)
         self.drop(pc.sum(pc.invert(fits), min_count=0), OTHER_LANGUAGE)
         self.drop(pc.sum(pc.and_not(fits, sure), min_count=0), LOW_SCORE)
-        return table.filter(kept)
+        return table.filter(wanted)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ score, body), in any number of files and in any order. There comes out one row f
 An orphan's parent is not there: it was removed, is from before the dump, or was omitted. Where comments are each
 other's answers, the first of them is one. Of one time, the order is that of the input; without a time, last.
 
-The output is a corpus of threads: `jobs/toxicity.py --id-column link_id --text-column text` scores it.
+The output is a corpus of threads: `jobs/toxicity.py --id-column link_id` scores it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Score texts for toxicity: `python jobs/toxicity.py --input 'gs://b/reddit/*.jsonl.gz' --output gs://b/toxicity`.
 
-One row out for each row in: its id, `toxicity` (float32, 0 to 1) and `toxic` (whether that reaches the threshold, both
-as float32).
+One row out for each row in: its id, its text (unless `--no-keep-text`), `toxicity` (float32, 0 to 1) and `toxic`
+(whether that reaches the threshold, both as float32).
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Toxicity(TextJob):
     """
 
     version = "1"
-    text_column: str = param("body", help="column that holds the text")
+    keep_text: bool = param(True, help="write the text to the output, too")
     threshold: float = param(0.5, help="score from which a text counts as toxic, 0 to 1")
     model: Asset | None = param(None, help="fastText model (.bin or .ftz), local or gs://")
     model_label: str | None = param(None, help="the model's label for toxic texts, where it cannot be told")
@@ -159,7 +159,7 @@ class Toxicity(TextJob):
         if self.model_label is not None and self.model is None:
             raise ConfigError(f"--model-label {self.model_label!r} names a label of a --model, and there is none")
         for name in (SCORE, TOXIC):
-            if name in (self.id_column, *self.keep_columns):
+            if name in (self.id_column, *[self.text_column] * self.keep_text, *self.keep_columns):
                 raise ConfigError(f"the output's column {name!r} is the job's own; leave {name!r} out of what is kept")
 
     def setup(self) -> None:
@@ -172,7 +172,7 @@ class Toxicity(TextJob):
         score = pa.array(self.classifier.score(batch[self.text_column].to_pylist()), pa.float32())
         # Compared as what is stored: a score that reads as 0.7 reaches a threshold of 0.7, whichever double it was.
         toxic = pc.greater_equal(score, pa.scalar(self.threshold, pa.float32()))
-        return self.passed_through(batch).append_column(SCORE, score).append_column(TOXIC, toxic)
+        return self.passed_through(batch, text=self.keep_text).append_column(SCORE, score).append_column(TOXIC, toxic)
 
 
 if __name__ == "__main__":

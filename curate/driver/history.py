@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +14,7 @@ from curate.errors import ConfigError, CorruptInput, GenerationMismatch, ObjectN
 from curate.formats.record import read_record
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
-from curate.ledger.listing import OutputListing, OutputMatch
+from curate.ledger.listing import OutputListing, OutputMatch, match_outputs
 from curate.ledger.manifest import ShardPlan
 from curate.ledger.segments import done_events
 from curate.ledger.side_outputs import sides_of_shards
@@ -27,6 +27,34 @@ from curate.tasks.books import Books, UpstreamBooks
 
 RECORD_READERS = 16
 """Records that are read from outputs at once: each is a request or two that waits for the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutputs:
+    """What there is of a job below its output, as it was seen, and the plan that says what belongs to it."""
+
+    job: JobRecord
+    ledger: Ledger
+    listing: OutputListing
+    plan: ShardPlan
+
+    def matched(self) -> OutputMatch:
+        """Returns which shards have an output."""
+        return match_outputs(self.plan, self.listing, self.job.suffix)
+
+    def at(self, row: int) -> Object:
+        """Returns an object by its row in the listing."""
+        return self.listing.object(self.ledger.root, int(row))
+
+    def record(self, found: Object) -> dict[str, Any] | None:
+        """Returns the record that an object carries; None if curate did not write it, or it is broken."""
+        with contextlib.suppress(CorruptInput):
+            return read_record(self.ledger.store, found, self.job.format, self.job.codec)
+        return None
+
+    def done(self, matched: OutputMatch) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yields rank and event of shards that are done, as `done_events`."""
+        return done_events(self.ledger, self.listing, self.plan, matched)
 
 
 @dataclass(slots=True)
@@ -53,27 +81,26 @@ class History:
         self.quarantining[rank] = books.quarantined > 0
 
 
-def look_back(job: JobRecord, ledger: Ledger, listing: OutputListing, plan: ShardPlan, matched: OutputMatch) -> History:
+def look_back(there: JobOutputs, matched: OutputMatch) -> History:
     """Returns what is known of all done shards. Only reads: the summary where it holds, else what that was made of.
 
     Raises ConfigError naming an object that has the name of an output and was not written by curate.
     """
-    return _summarised(job, ledger, listing, plan, matched) or _recovered(job, ledger, listing, plan, matched)
+    return _summarised(there, matched) or _recovered(there, matched)
 
 
-def _summarised(
-    job: JobRecord, ledger: Ledger, listing: OutputListing, plan: ShardPlan, matched: OutputMatch
-) -> History | None:
+def _summarised(there: JobOutputs, matched: OutputMatch) -> History | None:
     """Returns what the summary says, if it still tells of exactly what is there: the same plan, all of it done."""
-    if listing.summary is None or matched.count != len(plan):
+    shards = len(there.plan)
+    if there.listing.summary is None or matched.count != shards:
         return None
     try:
-        summary = ledger.read_json(layout.SUMMARY)
+        summary = there.ledger.read_json(layout.SUMMARY)
     except ObjectNotFound:
         return None  # another driver has just begun
     if not summary.keys() >= {"fingerprint", "shards", "rows", "counters"}:
         return None  # it says nothing that the outputs do not
-    if summary["fingerprint"] != job.fingerprint or summary["shards"].get("total") != len(plan):
+    if summary["fingerprint"] != there.job.fingerprint or summary["shards"].get("total") != shards:
         return None
     books = Books.parse(summary["rows"], summary["counters"], summary.get("metrics"))
     return History(
@@ -85,91 +112,78 @@ def _summarised(
     )
 
 
-def _recovered(
-    job: JobRecord, ledger: Ledger, listing: OutputListing, plan: ShardPlan, matched: OutputMatch
-) -> History:
-    history = History(quarantining=np.zeros(len(plan), dtype=bool))
-    counted = np.zeros(len(plan), dtype=bool)
-    for rank, event in done_events(ledger, listing, plan, matched):
+def _recovered(there: JobOutputs, matched: OutputMatch) -> History:
+    history = History(quarantining=np.zeros(len(there.plan), dtype=bool))
+    counted = np.zeros(len(there.plan), dtype=bool)
+    for rank, event in there.done(matched):
         if not counted[rank]:
             counted[rank] = True
             history.add(rank, Books.parse(event["rows"], event["counters"], event.get("metrics")))
 
     def read(rank: int) -> tuple[int, Books | None]:
-        found = listing.object(ledger.root, int(matched.position[rank]))
         try:
-            return rank, _books(job, ledger, found)
+            return rank, _books(there, there.at(matched.position[rank]))
         except ForeignOutputError:
             return rank, None
 
     for rank, books in _each(read, np.flatnonzero(matched.done & ~counted)):
         if books is None:
-            history.foreign[rank] = listing.object(ledger.root, int(matched.position[rank]))
+            history.foreign[rank] = there.at(matched.position[rank])
         else:
             history.add(rank, books)
     return history
 
 
-def stale_outputs(
-    job: JobRecord, ledger: Ledger, listing: OutputListing, matched: OutputMatch, ranks: Any
-) -> list[Object]:
+def stale_outputs(there: JobOutputs, matched: OutputMatch, ranks: Any) -> list[Object]:
     """Returns the outputs of these shards as they were seen, which are to be replaced.
 
     Raises ConfigError naming one that was not written by curate: it is not for curate to remove.
     """
 
     def read(rank: int) -> Object:
-        found = listing.object(ledger.root, int(matched.position[rank]))
+        found = there.at(matched.position[rank])
         with contextlib.suppress(ForeignOutputError):
-            _books(job, ledger, found)
+            _books(there, found)
         return found
 
     return list(_each(read, ranks))
 
 
-def _books(job: JobRecord, ledger: Ledger, found: Object) -> Books:
+def _books(there: JobOutputs, found: Object) -> Books:
     try:
-        return books_of(ledger.store, found, job)
+        return books_of(there.ledger.store, found, there.job)
     except CorruptInput as error:
         if isinstance(gone := error.__cause__, ObjectNotFound | GenerationMismatch):
             # By another driver, which has ended the job and sweeps its stages; or by whoever removes outputs.
-            raise type(gone)(
-                f"{found.uri} was removed or replaced while this run looked at it: run this again"
-            ) from error
+            raise type(gone)(f"{found.uri} was removed or replaced while this run read it: run this again") from error
         raise ConfigError(f"{error}; it has the name of an output: move it, or use another --output") from error
 
 
-def ours(job: JobRecord, ledger: Ledger, listing: OutputListing, plan: ShardPlan, matched: OutputMatch) -> Any:
+def ours(there: JobOutputs, matched: OutputMatch) -> Any:
     """Returns one boolean a shard: it has an output, and curate wrote that."""
-    mine = np.zeros(len(plan), dtype=bool)
-    for rank, _ in done_events(ledger, listing, plan, matched):
+    mine = np.zeros(len(there.plan), dtype=bool)
+    for rank, _ in there.done(matched):
         mine[rank] = True
 
     def read(rank: int) -> tuple[int, bool]:
-        found = listing.object(ledger.root, int(matched.position[rank]))
-        try:
-            return rank, read_record(ledger.store, found, job.format, job.codec) is not None
-        except CorruptInput:
-            return rank, False
+        return rank, there.record(there.at(matched.position[rank])) is not None
 
     for rank, written_by_curate in _each(read, np.flatnonzero(matched.done & ~mine)):
         mine[rank] = written_by_curate
     return mine
 
 
-def our_sides(job: JobRecord, ledger: Ledger, listing: OutputListing, plan: ShardPlan, mine: Any) -> list[int]:
+def our_sides(there: JobOutputs, mine: Any) -> list[int]:
     """Returns the rows of the listing that are extra outputs of the plan's shards, and that curate wrote.
 
     Those of shards whose main output curate wrote, `mine`, are taken for it; the others are looked at.
     """
-    done = sides_of_shards(listing, plan, job.suffix, np.flatnonzero(mine))
-    others = sides_of_shards(listing, plan, job.suffix, np.flatnonzero(~mine))
+    done, others = (
+        sides_of_shards(there.listing, there.plan, there.job.suffix, np.flatnonzero(one)) for one in (mine, ~mine)
+    )
 
     def read(row: int) -> bool:
-        try:
-            return read_record(ledger.store, listing.object(ledger.root, row), job.format, job.codec) is not None
-        except CorruptInput:
-            return False
+        return there.record(there.at(row)) is not None
 
     return [*done.tolist(), *(row for row, ours in zip(others.tolist(), _each(read, others), strict=True) if ours)]
 

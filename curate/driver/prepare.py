@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.clock import Clock, SystemClock
-from curate.driver.history import look_back, stale_outputs
+from curate.driver.history import JobOutputs, look_back, stale_outputs
 from curate.driver.identity import accepted_code, job_of
 from curate.driver.options import RunOptions, resolve_output
 from curate.driver.removal import drop, left_behind, overwritten, refuse_links, refuse_undeletable
-from curate.driver.schemas import with_input_schemas
+from curate.driver.schemas import refuse_unfitting, with_input_schemas
 from curate.driver.state import EXAMPLES, OutputSnapshot, PendingWrites, Prepared, Stores
 from curate.errors import ConfigError
 from curate.ledger import layout
@@ -53,7 +53,7 @@ def prepare(
         raise ConfigError(f"--limit {options.limit} leaves nothing to do; it is a number of shards, at least 1")
     if options.overwrite and options.retry_failed:
         raise ConfigError(
-            "--overwrite removes all there is, and --retry-failed would then find nothing that failed; give one of them"
+            "--overwrite removes all outputs, so --retry-failed would have nothing to retry; pass one of them"
         )
     prepared = _look(stage, options, run_id, clock or SystemClock(), seen)
     _plan_work(prepared, options)
@@ -87,7 +87,7 @@ def _look(stage: Stage, options: RunOptions, run_id: str, clock: Clock, seen: Ou
         todo.job = job
     plan = ledger.read_plan(listing)
     if len(plan.removed):
-        found = left_behind(stage.record, options, ledger, listing, plan)
+        found = left_behind(JobOutputs(stage.record, ledger, listing, plan), options)
         listing, todo.left = found.listing, found.objects
     if stage.limit is not None:
         stage = replace(stage, operator=stage.limit.operator(job["limit"]))
@@ -113,7 +113,7 @@ def _plan_work(prepared: Prepared, options: RunOptions) -> None:
                 f"--drop-removed: what {prepared.output} is made of was decided from all of its inputs, the removed "
                 "ones among them; make it anew with --overwrite"
             )
-        found = drop(stage.record, options, prepared.ledger, prepared.listing, prepared.plan, prepared.growth)
+        found = drop(prepared.there, options, prepared.growth)
         prepared.listing, todo.dropped, todo.dropped_outputs = found.listing, found.part, found.objects
         prepared.planned(found.plan)
     first = not len(prepared.plan)
@@ -134,7 +134,7 @@ def _check(prepared: Prepared, options: RunOptions) -> None:
     """Looks at what earlier runs have done, and into the inputs of what is left to do, for reasons not to run."""
     ledger, listing, todo = prepared.ledger, prepared.listing, prepared.uncommitted
     plan, matched = prepared.plan, prepared.matched
-    prepared.history = look_back(prepared.record, ledger, listing, plan, matched)
+    prepared.history = look_back(prepared.there, matched)
     matched.done[list(prepared.history.foreign)] = False
     todo.foreign = list(prepared.history.foreign.values())
     refuse_undeletable(ledger.store, todo.foreign, "making outputs of another identity again")
@@ -144,6 +144,7 @@ def _check(prepared: Prepared, options: RunOptions) -> None:
         undone = plan.table["uri"].take(prepared.todo).to_pylist()
         known = ledger if listing.has_job else None
         prepared.stage = with_input_schemas(prepared.stage, known, prepared.inputs, undone, prepared.stores)
+        refuse_unfitting(prepared.stage)
     if is_local(prepared.output) and (len(prepared.todo) or todo):
         _refuse_links(prepared)
 
@@ -195,7 +196,7 @@ def _redo_stale(prepared: Prepared) -> None:
     ranks = np.flatnonzero(chosen & whole & prepared.growth.changed & done)
     if not len(ranks):
         return
-    todo.stale = stale_outputs(prepared.record, prepared.ledger, listing, prepared.matched, ranks)
+    todo.stale = stale_outputs(prepared.there, prepared.matched, ranks)
     sides = sides_of_shards(listing, plan, prepared.record.suffix, ranks)
     todo.stale_sides = [listing.object(prepared.ledger.root, row) for row in sides.tolist()]
     refuse_undeletable(prepared.ledger.store, [*todo.stale, *todo.stale_sides], "--redo-stale")

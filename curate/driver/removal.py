@@ -6,7 +6,6 @@ kill has left of them. Nothing is reached through a link, and nothing is removed
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -16,15 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.driver.history import RECORD_READERS, our_sides, ours
+from curate.driver.history import RECORD_READERS, JobOutputs, our_sides, ours
 from curate.driver.options import RunOptions
-from curate.errors import ConfigError, CorruptInput, GenerationMismatch
-from curate.formats.record import OutputFormat, read_record
+from curate.errors import ConfigError, GenerationMismatch
+from curate.formats.record import OutputFormat
+from curate.formats.write.writer import suffix
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
-from curate.ledger.listing import OutputListing, match_outputs, refuse_special
+from curate.ledger.listing import OutputListing, refuse_special
 from curate.ledger.manifest import InputDiff, ShardPlan, removal
-from curate.ledger.segments import done_events
 from curate.ledger.side_outputs import SIDES, sides_of_ids
 from curate.stage.job_record import JobRecord
 from curate.storage import nofollow
@@ -59,7 +58,8 @@ def remove_job(
             continue
         if (run_id := layout.run_of(layout.in_stage(called))) is not None and run_id not in run_ids:
             raise ConfigError(
-                f"another driver began on {ledger.root} while this one asked or started (run {run_id}); nothing was "
+                f"another driver began on {ledger.root} while this one waited for an answer or started (run {run_id}); "
+                "nothing was "
                 f"removed. Look at it with: curate status {ledger.root}, and run this again when it has ended"
             )
         part = called == layout.JOB or called.startswith(layout.PLAN)
@@ -71,8 +71,8 @@ def remove_job(
             ledger.store.delete(item.uri, item.generation)
     except GenerationMismatch as error:
         raise ConfigError(
-            f"another driver is running on {ledger.root} after all ({error}); it was taken for gone. What is left of "
-            "its output stays: stop it, and run this again"
+            f"another driver is running on {ledger.root} after all ({error}); it seemed dead. The rest of its output "
+            "stays: stop it, and run this again"
         ) from error
 
 
@@ -119,12 +119,14 @@ def overwritten(job: JobRecord, ledger: Ledger, listing: OutputListing) -> tuple
     """
     if listing.has_job:
         # It may be written in another format than the one that takes its place.
-        there = ledger.read_job()
-        job = replace(job, format=OutputFormat(there["format"]), codec=there["codec"])
-    plan = ledger.read_plan(listing)
-    matched = match_outputs(plan, listing, job.suffix)
-    mine = ours(job, ledger, listing, plan, matched)
-    rows = [*matched.position[mine].tolist(), *our_sides(job, ledger, listing, plan, mine)]
+        before = ledger.read_job()
+        format, codec = OutputFormat(before["format"]), before["codec"]
+        own = before["suffix"].removesuffix(suffix(format, codec))
+        job = replace(job, format=format, codec=codec, sink_suffix=own)
+    there = JobOutputs(job, ledger, listing, ledger.read_plan(listing))
+    matched = there.matched()
+    mine = ours(there, matched)
+    rows = [*matched.position[mine].tolist(), *our_sides(there, mine)]
     keep = np.ones(len(listing.names), dtype=bool)
     keep[rows] = False
     mask = pa.array(keep)
@@ -152,74 +154,57 @@ class Dropped:
     """The part of the plan that says so; None: it is there already."""
 
 
-def left_behind(
-    job: JobRecord, options: RunOptions, ledger: Ledger, listing: OutputListing, plan: ShardPlan
-) -> Dropped:
+def left_behind(there: JobOutputs, options: RunOptions) -> Dropped:
     """Returns what is left of shards that are out of the job already: a run was killed, or a zombie wrote it since."""
-    rows, records = _outputs(job, ledger, listing, plan.removed)
-    return _without(job, options, ledger, listing, plan, rows, records)
+    return _without(there, options, *_outputs(there, there.plan.removed))
 
 
-def drop(
-    job: JobRecord, options: RunOptions, ledger: Ledger, listing: OutputListing, plan: ShardPlan, growth: InputDiff
-) -> Dropped:
+def drop(there: JobOutputs, options: RunOptions, growth: InputDiff) -> Dropped:
     """Returns the job without the shards whose inputs are missing.
 
     Raises ConfigError where that cannot be done, or is not what was meant; where an output of such a shard was not
     written by curate; and where one may not be deleted.
     """
-    gone = growth.missing
+    gone, ledger, listing, plan = growth.missing, there.ledger, there.listing, there.plan
     if gone.all():
         raise ConfigError(
             f"--drop-removed would take all {len(plan):,} shards out of {ledger.root}: none of the inputs of earlier "
             "runs is among those of --input, which looks like another --input; check it, or remove the whole output"
         )
     part = removal(plan.table.filter(pa.array(gone)))
-    rows, records = _outputs(job, ledger, listing, part["id"])
+    rows, records = _outputs(there, part["id"])
     mine = set(rows)
-    for row in _rows_named(job, listing, part["id"]):
+    for row in _rows_named(there, part["id"]):
         if row not in mine:
             uri = ledger.uri(listing.names[row].as_py())
             raise ConfigError(
                 f"--drop-removed: {uri} was not written by curate, but it has the name of an output; move it"
             )
-    found = _without(job, options, ledger, listing, plan.plus(part), rows, records)
+    found = _without(replace(there, plan=plan.plus(part)), options, rows, records)
     about = [Object(ledger.uri(layout.SUMMARY), 0, "")] if listing.summary is not None else []
     refuse_undeletable(ledger.store, [*about, *found.objects], "--drop-removed")
     return replace(found, part=part)
 
 
-def _outputs(job: JobRecord, ledger: Ledger, listing: OutputListing, ids: Any) -> tuple[list[int], list[Record]]:
+def _outputs(there: JobOutputs, ids: Any) -> tuple[list[int], list[Record]]:
     """Returns the rows of the listing that are outputs of these shards and were written by curate, the main ones first;
     and the records of the main ones."""
-    mains = _rows_named(job, listing, ids)
-    sides = sides_of_ids(listing, ids, job.suffix).tolist()
-
-    def read(row: int) -> Record | None:
-        with contextlib.suppress(CorruptInput):
-            return read_record(ledger.store, listing.object(ledger.root, row), job.format, job.codec)
-        return None
-
-    records = _each(read, [*mains, *sides])
+    mains = _rows_named(there, ids)
+    sides = sides_of_ids(there.listing, ids, there.job.suffix).tolist()
+    records = _each(lambda row: there.record(there.at(row)), [*mains, *sides])
     rows = [row for row, record in zip([*mains, *sides], records, strict=True) if record is not None]
     return rows, [record for record in records[: len(mains)] if record is not None]
 
 
-def _rows_named(job: JobRecord, listing: OutputListing, ids: Any) -> list[int]:
-    wanted = pc.binary_join_element_wise(ids, job.suffix, "")
-    found: list[int] = np.flatnonzero(pc.is_in(listing.names, value_set=wanted).to_numpy(zero_copy_only=False)).tolist()
+def _rows_named(there: JobOutputs, ids: Any) -> list[int]:
+    wanted = pc.binary_join_element_wise(ids, there.job.suffix, "")
+    named = pc.is_in(there.listing.names, value_set=wanted).to_numpy(zero_copy_only=False)
+    found: list[int] = np.flatnonzero(named).tolist()
     return found
 
 
-def _without(
-    job: JobRecord,
-    options: RunOptions,
-    ledger: Ledger,
-    listing: OutputListing,
-    plan: ShardPlan,
-    rows: list[int],
-    records: list[Record],
-) -> Dropped:
+def _without(there: JobOutputs, options: RunOptions, rows: list[int], records: list[Record]) -> Dropped:
+    listing, ledger = there.listing, there.ledger
     keep = np.ones(len(listing.names), dtype=bool)
     keep[rows] = False
     mask = pa.array(keep)
@@ -227,25 +212,22 @@ def _without(
     left = replace(listing, **dict(zip(("names", "sizes", "generations"), columns, strict=True)))
     named = {record["quarantine"] for record in records if record.get("quarantine")}.intersection(listing.quarantine)
     if named and not options.allow_concurrent:  # else another driver may be about to name it; it is swept at the end
-        named -= _named_by_others(job, ledger, left, plan)
+        named -= _named_by_others(replace(there, listing=left))
         quarantine = [ledger.store.stat(ledger.uri(name)) for name in sorted(named)]
     else:
         quarantine = []
-    return Dropped(plan, left, [*quarantine, *(listing.object(ledger.root, row) for row in rows)])
+    return Dropped(there.plan, left, [*quarantine, *map(there.at, rows)])
 
 
-def _named_by_others(job: JobRecord, ledger: Ledger, listing: OutputListing, plan: ShardPlan) -> set[str]:
+def _named_by_others(there: JobOutputs) -> set[str]:
     """Returns the files of rows set aside that outputs name which stay: two may have set the same rows aside."""
-    matched = match_outputs(plan, listing, job.suffix)
+    matched = there.matched()
     asked = matched.done.copy()
-    for rank, event in done_events(ledger, listing, plan, matched):
+    for rank, event in there.done(matched):
         asked[rank] = bool(event["rows"]["quarantined"])
 
     def read(rank: int) -> str | None:
-        found = listing.object(ledger.root, int(matched.position[rank]))
-        with contextlib.suppress(CorruptInput):
-            return (read_record(ledger.store, found, job.format, job.codec) or {}).get("quarantine")
-        return None
+        return (there.record(there.at(matched.position[rank])) or {}).get("quarantine")
 
     return set(filter(None, _each(read, np.flatnonzero(asked).tolist())))
 

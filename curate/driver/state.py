@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.driver.history import History
+from curate.driver.history import History, JobOutputs
 from curate.ledger.fencing import FencedStore
 from curate.ledger.ledger import Ledger
-from curate.ledger.listing import OutputListing, OutputMatch, match_outputs
+from curate.ledger.listing import OutputListing, OutputMatch
 from curate.ledger.manifest import InputDiff, ShardPlan, diff_inputs
 from curate.sources.listing import Inputs
 from curate.sources.upstream import Hole
@@ -145,12 +145,17 @@ class Prepared:
     @cached_property
     def matched(self) -> OutputMatch:
         """The plan beside the outputs."""
-        return match_outputs(self.plan, self.listing, self.record.suffix)
+        return self.there.matched()
 
     @property
     def record(self) -> JobRecord:
         """Which job it is."""
         return self.stage.record
+
+    @property
+    def there(self) -> JobOutputs:
+        """What there is of the job."""
+        return JobOutputs(self.record, self.ledger, self.listing, self.plan)
 
     @cached_property
     def over(self) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field
 from typing import Any
@@ -42,7 +43,7 @@ class ListParam(click.ParamType[list[Any]]):
         self._one = one
         self._item: click.ParamType[Any] = click.types.convert_type(_kind(one))
         # A URI may hold a comma, and nothing else that is given in a list is as long.
-        self._split = one.type is not Asset
+        self._split = one.type is not Asset and one.split
         word = {str: "text", Asset: "uri"}.get(one.type, getattr(self._item, "name", "value"))
         self.name = f"{word}[,{word}]" if self._split else str(word)
 
@@ -52,6 +53,35 @@ class ListParam(click.ParamType[list[Any]]):
             return value
         parts = str(value).split(",") if self._split else [str(value)]
         return [self._item.convert(part.strip(), param, ctx) for part in parts if part.strip()]
+
+
+class DictParam(click.ParamType[dict[str, Any]]):
+    """Names with values, as a JSON object."""
+
+    name = "json"
+
+    def __init__(self, one: Param) -> None:
+        self._one = one
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
+        """Returns the names with their values, checked."""
+        try:
+            found = value if isinstance(value, dict) else json.loads(value, object_pairs_hook=_once)
+            checked: dict[str, Any] = self._one.check(found, "the job")
+        except ValueError as error:
+            self.fail(f"{value!r} is not JSON ({error}); expected {self._one.shape}", param, ctx)
+        except ConfigError as error:
+            self.fail(str(error).removeprefix("the job."), param, ctx)
+        return checked
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns an object of JSON. Raises ValueError for a name that is there twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the name {next(name for name in names if names.count(name) > 1)!r} is there twice")
+    return found
 
 
 def parameter_option(one: Param) -> click.Option:
@@ -73,6 +103,16 @@ def parameter_option(one: Param) -> click.Option:
             required=one.required,
             help=shown,
             show_default=False,
+        )
+    if one.named:
+        told = "" if one.required else f"  [default: {'none' if default is None else json.dumps(default)}]"
+        return click.Option(
+            [one.option, one.name],
+            type=DictParam(one),
+            help=shown + told,
+            show_default=False,
+            metavar="JSON",
+            **presence,
         )
     if isinstance(default, Asset):
         presence["default"] = default.uri
@@ -114,7 +154,7 @@ def click_run_options() -> list[click.Option]:
     at = list(OPTIONS).index("overwrite")
     return [
         *listed[:at],
-        _flag("--dry-run", "say what would run and what is skipped and why; run and write nothing"),
+        _flag("--dry-run", "show what would run and what is skipped, and why; run and write nothing"),
         listed[at],
         _flag("--yes", "do not ask"),
         *listed[at + 1 :],
@@ -181,5 +221,5 @@ class JobCommand(click.Command):
         except click.UsageError as error:
             if "unexpected extra argument" not in error.message:
                 raise
-            hint = "was a glob not quoted? --input 'data/*.jsonl' keeps the shell from replacing it"
+            hint = "was a glob not quoted? write --input 'data/*.jsonl', so that the shell does not expand it"
             raise click.UsageError(f"{error.message}; {hint}", ctx) from error

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from curate.job.asset import Asset
-from curate.job.params import recorded_scalar
+from curate.job.params import recorded_scalar, recorded_value
 from curate.jobs import is_job
 
 
@@ -54,6 +54,4 @@ def folder_of(path: str, module: str) -> str | None:
 def _as_json(value: Any) -> Any:
     if isinstance(value, Asset):
         return value.uri
-    if isinstance(value, list):
-        return [_as_json(item) for item in value]
-    return recorded_scalar(value)
+    return recorded_value(value, _as_json)

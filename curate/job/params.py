@@ -8,9 +8,11 @@ import math
 import os
 import types
 import typing
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin
+
+import orjson
 
 from curate.driver.options import OPTIONS
 from curate.errors import ConfigError, did_you_mean
@@ -26,6 +28,8 @@ def type_text(kind: Any) -> str:
     >>> type_text(int), type_text(("a", "b"))
     ('int', "one of ['a', 'b']")
     """
+    if kind is Any:
+        return "JSON"
     return f"one of {list(kind)}" if isinstance(kind, tuple) else str(kind.__name__)
 
 
@@ -36,9 +40,11 @@ def check_scalar(what: str, value: Any, kind: Any) -> Any:
     """
     if isinstance(kind, tuple):
         return _choice(what, value, kind)
+    if kind is Any:
+        return _check_json(what, value)
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
         if math.isnan(value):
-            raise ConfigError(f"{what} is not a number (nan); give one")
+            raise ConfigError(f"{what} is nan; pass a number")
         return float(value)
     if kind is bool and isinstance(value, bool):
         return value
@@ -49,9 +55,37 @@ def check_scalar(what: str, value: Any, kind: Any) -> Any:
         try:
             plain.encode()
         except UnicodeEncodeError as error:
-            raise ConfigError(f"{what} is {plain!r}, which is not valid Unicode; give it as UTF-8") from error
+            raise ConfigError(f"{what} is {plain!r}, which is not valid Unicode; pass UTF-8") from error
         return plain
     raise ConfigError(f"{what} is {value!r} ({type(value).__name__}), expected {type_text(kind)}")
+
+
+def _check_json(what: str, value: Any) -> Any:
+    """Returns a value that JSON can hold, its dicts in order of their keys. Raises ConfigError for any other."""
+    match value:
+        case None:
+            return None
+        case list() | tuple():
+            return [_check_json(f"{what}[{number}]", one) for number, one in enumerate(value)]
+        case Mapping():
+            return check_keys(what, value, _check_json)
+        case float() if not math.isfinite(value):
+            raise ConfigError(f"{what} is {value}, which JSON cannot hold; give a finite number, text or null")
+        case int() if not -(2**63) <= value < 2**64:
+            raise ConfigError(f"{what} is {value}, which has more than 64 bits; give it as text")
+        case bool() | int() | float() | str():
+            return check_scalar(what, value, next(kind for kind in (bool, int, float, str) if isinstance(value, kind)))
+    raise ConfigError(
+        f"{what} is {value!r} ({type(value).__name__}), expected what JSON can hold: text, a number, true, "
+        "false, null, a list or a dict"
+    )
+
+
+def check_keys(what: str, value: Mapping[Any, Any], check: Callable[[str, Any], Any]) -> dict[str, Any]:
+    """Returns a dict of the checked values, in order of their keys, so that the order given changes nothing. Raises
+    ConfigError for a key that is no text."""
+    keys = [check_scalar(f"a key of {what}", key, str) for key in value]
+    return {key: check(f"{what}[{key!r}]", value[key]) for key in sorted(keys)}
 
 
 def _choice(what: str, value: Any, choices: Sequence[Any]) -> Any:
@@ -76,6 +110,15 @@ def recorded_scalar(value: Any) -> Any:
     return value
 
 
+def recorded_value(value: Any, recorded: Callable[[Any], Any]) -> Any:
+    """Returns a value as JSON can hold it: a list or a dict of what `recorded` returns for its items, or a scalar."""
+    if isinstance(value, list):
+        return [recorded(item) for item in value]
+    if isinstance(value, dict):
+        return {name: recorded(item) for name, item in value.items()}
+    return recorded_scalar(value)
+
+
 MISSING: Any = object()
 RUN_OPTIONS = frozenset({*OPTIONS, "inputs", "dry_run", "yes", "json", "as_json", "help"})
 """Names of the options that every job has, beside its settings."""
@@ -91,14 +134,19 @@ class _Declared:
     help: str
     identity: bool
     secret: bool
+    split: bool = True
 
 
-def param(default: Any = MISSING, *, help: str = "", identity: bool = True, secret: bool = False) -> Any:
+def param(
+    default: Any = MISSING, *, help: str = "", identity: bool = True, secret: bool = False, split: bool = True
+) -> Any:
     """Declares a parameter: `threshold: float = param(0.5, help="score from which a text counts as toxic")`.
 
-    Without a default it has to be given. `identity=False` leaves it out of the job's identity: it must not change a
-    byte of any output. A `secret` is given as the name of an environment variable; the attribute holds that variable's
-    value, which is read where the job is started, travels to the workers in memory and is never recorded.
+    Without a default it is required. A `dict[str, float]` is given as JSON, `dict[str, Any]` as any JSON. One option
+    gives several values of a list, with commas between, unless `split=False`. `identity=False` leaves it out of the
+    job's identity: it must not change a byte of any output. A `secret` is passed as the name of an environment
+    variable; the attribute is that variable's value, which is read where the job starts, sent to workers in memory and
+    never recorded.
 
     >>> class Short(curate.TextJob):
     ...     most: int = curate.param(80, help="characters that a text may have")
@@ -106,7 +154,7 @@ def param(default: Any = MISSING, *, help: str = "", identity: bool = True, secr
     >>> Short().most, Short(most=20).most
     (80, 20)
     """
-    return _Declared(default, help, identity and not secret, secret)
+    return _Declared(default, help, identity and not secret, secret, split)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +163,7 @@ class Param:
 
     name: str
     type: Any
-    """One of SCALARS, Asset, or a tuple of the values that a Literal allows."""
+    """One of SCALARS, Asset, Any (what JSON can hold), or a tuple of the values that a Literal allows."""
     many: bool
     """Whether it holds a list of such values."""
     optional: bool
@@ -124,6 +172,10 @@ class Param:
     help: str
     identity: bool
     secret: bool
+    split: bool = True
+    """Whether an option gives several values of a list, with commas between."""
+    named: bool = False
+    """Whether it holds a dict of such values, by names."""
 
     @property
     def required(self) -> bool:
@@ -146,33 +198,59 @@ class Param:
         if self.many:
             if not isinstance(value, list | tuple):
                 raise ConfigError(f"{owner}.{self.name} is {value!r}, expected a list of {type_text(self.type)}")
-            return [self._check_one(item, owner) for item in value]
-        return self._check_one(value, owner)
+            return [self._check_one(item, f"{owner}.{self.name}") for item in value]
+        if self.named:
+            if not isinstance(value, Mapping):
+                raise ConfigError(f"{owner}.{self.name} is {value!r}, expected a dict of {self.shape}")
+            return check_keys(f"{owner}.{self.name}", value, lambda what, one: self._check_one(one, what))
+        return self._check_one(value, f"{owner}.{self.name}")
 
-    def _check_one(self, value: Any, owner: str) -> Any:
+    @property
+    def shape(self) -> str:
+        """What a dict holds, in words, with an example.
+
+        >>> Param("weights", float, False, False, {}, "", True, False, named=True).shape
+        'text to float, such as {"a": 0.5}'
+        """
+        kind, example = self.type, {str: "b", int: 1, float: 0.5, bool: True, Any: [1, "b"]}
+        shown = kind[0] if isinstance(kind, tuple) else example[kind]
+        return f"text to {type_text(kind)}, such as {orjson.dumps({'a': shown}).decode().replace(':', ': ')}"
+
+    def _check_one(self, value: Any, what: str) -> Any:
         if self.type is Asset and isinstance(value, str | os.PathLike | Asset):
             # A new one each time: which object it names is looked up for each job.
             return Asset(value.uri if isinstance(value, Asset) else os.fspath(value))
-        if value is None and not self.many:
+        if value is None and not self.many and not self.named:
             raise ConfigError(
-                f"{owner}.{self.name} is None, expected {type_text(self.type)}; "
-                f"annotate it {type_text(self.type)} | None if there may be none"
+                f"{what} is None, expected {type_text(self.type)}; "
+                f"annotate it {type_text(self.type)} | None if it may be absent"
             )
-        if isinstance(value, str) and not self.secret and holds_secret(value):
+        if not self.secret and any(map(holds_secret, _texts(value))):
             raise ConfigError(
-                f"{owner}.{self.name} looks like a signed URL, a token or a password (it is not shown), and parameters "
-                "are written to the ledger, where others read them; declare it as one that is secret: "
+                f"{what} looks like a signed URL, a token or a password (not shown here), and parameters "
+                "are written to the ledger, which others can read; declare it as secret: "
                 f"{self.name}: str = param(secret=True)"
             )
-        return check_scalar(f"{owner}.{self.name}", value, self.type)
+        return check_scalar(what, value, self.type)
 
     def recorded(self, value: Any) -> Any:
         """Returns the value as JSON, for identity and ledger: an asset with its generation."""
         if isinstance(value, Asset):
             return value.identity()
-        if isinstance(value, list):
-            return [self.recorded(item) for item in value]
-        return recorded_scalar(value)
+        return recorded_value(value, self.recorded)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yields the texts in a value."""
+    match value:
+        case str():
+            yield value
+        case Mapping():
+            for one in value.items():
+                yield from _texts(one)
+        case list() | tuple():
+            for one in value:
+                yield from _texts(one)
 
 
 def collect(cls: type, settings: Mapping[str, Any], taken: Collection[str]) -> dict[str, Param]:
@@ -196,15 +274,22 @@ def collect(cls: type, settings: Mapping[str, Any], taken: Collection[str]) -> d
                 continue
             if name in found and not isinstance(value, _Declared):
                 old = found[name]
-                declared = _Declared(old.default if value is MISSING else value, old.help, old.identity, old.secret)
+                given = old.default if value is MISSING else value
+                declared = _Declared(given, old.help, old.identity, old.secret, old.split)
             found[name] = _param(cls, name, hint, declared)
         for name, value in base.__dict__.items():
             # A subclass may give an inherited parameter another default without saying its type again.
             if name in found and name not in inspect.get_annotations(base):
                 old = found[name]
-                new = value if isinstance(value, _Declared) else _Declared(value, old.help, old.identity, old.secret)
+                kept = (old.help, old.identity, old.secret, old.split)
+                new = value if isinstance(value, _Declared) else _Declared(value, *kept)
                 found[name] = replace(
-                    old, default=new.default, help=new.help or old.help, identity=new.identity, secret=new.secret
+                    old,
+                    default=new.default,
+                    help=new.help or old.help,
+                    identity=new.identity,
+                    secret=new.secret,
+                    split=new.split,
                 )
     for one in found.values():
         if not one.required:
@@ -223,7 +308,7 @@ def _own_hints(base: type) -> Iterator[tuple[str, Any]]:
     except Exception as error:
         raise ConfigError(
             f"{base.__name__}: an annotation cannot be understood ({error}); "
-            "types of parameters must be visible at module level, outside of `if TYPE_CHECKING`"
+            "types of parameters must be defined at module level, outside of `if TYPE_CHECKING`"
         ) from error
     for name in own:
         yield name, hints[name]
@@ -238,16 +323,16 @@ def _check_name(cls: type, name: str, hint: Any, on_purpose: bool, known: list[s
     if cls.__module__.startswith("curate.job."):
         return
     if name in taken:
-        raise ConfigError(f"{cls.__name__}.{name}: every job has a method of that name; choose another one")
+        raise ConfigError(f"{cls.__name__}.{name} is a method of every job; rename the parameter")
     class_var = _is_class_var(hint)
     if name in RUN_OPTIONS and not class_var:
-        raise ConfigError(f"{cls.__name__}.{name}: every job has an option of that name; choose another one")
+        raise ConfigError(f"{cls.__name__}.{name} is an option of every job; rename the parameter")
     if on_purpose or name in known or name.isupper():
         return
     close = difflib.get_close_matches(name, known, n=1, cutoff=_CLOSE)
     if close:
         way = "write it in capitals" if class_var else f"declare it with {name} = param(...)"
-        raise ConfigError(f"{cls.__name__}.{name}: did you mean {close[0]!r}? If it is a name of its own, {way}")
+        raise ConfigError(f"{cls.__name__}.{name}: did you mean {close[0]!r}? If not, {way}")
 
 
 def _param(cls: type, name: str, hint: Any, declared: _Declared) -> Param:
@@ -259,20 +344,23 @@ def _param(cls: type, name: str, hint: Any, declared: _Declared) -> Param:
         if len(choices) == 1:
             inner = choices[0]
     many = get_origin(inner) is list
-    if many:
-        inner = get_args(inner)[0]
+    named = get_origin(inner) is dict and get_args(inner)[0] is str
+    if many or named:
+        inner = get_args(inner)[-1]
     if get_origin(inner) is Literal:
         kind: Any = tuple(choice for choice in get_args(inner) if choice is not None)
         optional = optional or (None in get_args(inner) and not many)
-    elif inner in (*SCALARS, Asset):
+    elif inner in ((*SCALARS, Any) if named else (*SCALARS, Asset)):
         kind = inner
     else:
         raise ConfigError(
             f"{cls.__name__}.{name}: {hint} cannot be a parameter; use str, int, float, bool, Literal, Asset, a list "
-            "of one of these, or one of these | None. Make it ClassVar, or start its name with _, if it is none"
+            "of one of these, dict[str, float] and the like, dict[str, Any] for JSON, or one of these | None. "
+            "If it is not a parameter, annotate it ClassVar or prefix it with _"
         )
     if isinstance(kind, tuple) and len({str(choice) for choice in kind}) < len(kind):
-        raise ConfigError(f"{cls.__name__}.{name}: two of the values {list(kind)} look the same on a command line")
-    if declared.secret and (kind is not str or many):
+        raise ConfigError(f"{cls.__name__}.{name}: two of the values {list(kind)} are written alike on a command line")
+    if declared.secret and (kind is not str or many or named):
         raise ConfigError(f"{cls.__name__}.{name} is secret, so it must be a str: the name of an environment variable")
-    return Param(name, kind, many, optional, declared.default, declared.help, declared.identity, declared.secret)
+    said = (declared.default, declared.help, declared.identity, declared.secret, declared.split)
+    return Param(name, kind, many, optional, *said, named)

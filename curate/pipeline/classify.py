@@ -92,7 +92,17 @@ def summary_of(error: BaseException) -> str:
         message = str(error)
     except Exception:  # noqa: BLE001 - the exception is user code, and so is what it says of itself
         message = "<its message cannot be shown>"
-    return redacted(f"{type(error).__name__}: {message}")[:MAX_ERROR]
+    return redacted(f"{type(error).__name__}: {message}{_to_install(error)}")[:MAX_ERROR]
+
+
+def _to_install(error: BaseException) -> str:
+    """Returns what to do about a module that is not there; empty for any other error."""
+    if not isinstance(error, ModuleNotFoundError):
+        return ""
+    files = [Path(code.co_filename) for code, _ in _frames(error.__traceback__)]
+    brought = [file.stem for file in files if file.parent == jobs.FOLDER]
+    extra = "embed" if "embed" in brought else "jobs"
+    return "; install it where workers run" + (f": pip install 'curate[{extra}]'" if brought else "")
 
 
 def frame_of(error: BaseException) -> str:
@@ -123,6 +133,7 @@ def _own_kind(error: BaseException) -> FailureKind:
         (ForeignOutputError, FailureKind.FOREIGN),
         (ShardError, FailureKind.CORRUPT),
         (ConfigError, FailureKind.MISCONFIGURED),
+        (ModuleNotFoundError, FailureKind.MISCONFIGURED),
         (TransientStorageError, FailureKind.THROTTLED),
         (DiskFull, FailureKind.DISK_FULL),
         (StorageError, FailureKind.STORAGE),

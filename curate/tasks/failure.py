@@ -1,4 +1,4 @@
-"""What a worker tells the driver: one small record for every shard that it finished or failed."""
+"""A worker's report to the driver: one small record for every shard that it finished or failed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class FailureKind(StrEnum):
     FOREIGN = "foreign_output"
     """An output of another identity held the name; it was removed, or is to be, and the shard runs again."""
     MISCONFIGURED = "misconfigured"
-    """What could not be seen before: `setup` or the operator says that the job cannot run as it is."""
+    """What could not be seen before: a module is missing, or `setup` or the operator says that the job cannot run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ def test_without_it_they_are_kept_and_it_is_named(bench: Bench) -> None:
     bench.place.write("in", newer(CHANGED, 10))
     with structlog.testing.capture_logs() as logs:
         assert complete(bench.run(backend=NoBackend())).stale == 1
-    (warning,) = [log for log in logs if "stale" in log["event"]]
+    (warning,) = [log for log in logs if "out of date" in log["event"]]
     assert "--redo-stale" in warning["next"]
     options: dict[str, Any] = {"input": bench.source, "output": f"{bench.place.root}/out", "backend": "inline"}
     assert "stale    1: out of date, their input changed; kept (--redo-stale replaces them)" in words(options)
@@ -184,7 +184,7 @@ def test_parts_of_an_input_are_kept(local: Place, tmp_path: Path) -> None:
         ended = complete(bench.run(redo_stale=True, backend=NoBackend()))
     assert ended.stale == ended.total > 1
     assert outputs(bench.objects()) == outputs(before)
-    (warning,) = [log for log in logs if "stale" in log["event"]]
+    (warning,) = [log for log in logs if "out of date" in log["event"]]
     assert "--overwrite" in warning["next"]
 
 

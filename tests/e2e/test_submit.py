@@ -127,7 +127,7 @@ def source(local: Place) -> str:
 
 def test_the_main_job(head: Head, local: Place, source: str) -> None:
     """Submitted, it makes the same bytes as run here, and submitted again it makes nothing."""
-    argv = ("jobs/toxicity.py", "--json", "--text-column", "text", "--input", source, "--output")
+    argv = ("jobs/toxicity.py", "--json", "--input", source, "--output")
     here = run(*argv, f"{local.root}/here", "--backend", "inline")
     assert here.code == 0, here.err
     there = head.submit("python", *argv, f"{local.root}/there")

@@ -235,7 +235,7 @@ def test_a_short_fetch_is_noticed(bucket: str, cache: Path, monkeypatch: pytest.
 
     put(f"{bucket}/model.bin", b"weights")
     monkeypatch.setattr(shutil, "copyfileobj", lambda source, sink, length: sink.write(source.read(3)))  # noqa: ARG005
-    with pytest.raises(StorageError, match="gave 3 bytes, expected 7"):
+    with pytest.raises(StorageError, match="has 3 bytes, expected 7"):
         Asset(f"{bucket}/model.bin").local()
     assert files(cache) == {}
 
@@ -305,9 +305,9 @@ class TestInAJob:
         write_jsonl(tmp_path / "in" / "a.jsonl", numbered(0, 5))
         run_job(Lookup(words=str(words)), tmp_path / "in", tmp_path / "out")
         words.write_text("r1 r2")
-        with refusing("parameters.words: there {'uri': ") as caught:
+        with refusing("parameters.words: made with {'uri': ") as caught:
             run_job(Lookup(words=str(words)), tmp_path / "in", tmp_path / "out")
-        assert "-2'}, here {'uri': " in str(caught.value), "the generation ends in the size"
+        assert "-2'}, you asked for {'uri': " in str(caught.value), "the generation ends in the size"
 
     def test_a_missing_asset_is_refused_and_leaves_nothing(self, tmp_path: Path) -> None:
         write_jsonl(tmp_path / "in" / "a.jsonl", numbered(0, 5))

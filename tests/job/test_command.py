@@ -55,6 +55,8 @@ class Options(TextJob):
     modes: list[Literal["x", "y"]] = param([])
     lists: list[Asset] = param([])
     maybe: int | None = None
+    weights: dict[str, float] = param({"web": 0.5}, help="of sources")
+    config: dict[str, Any] = param({})
     model: Asset | None = None
     key: str | None = param(None, secret=True)
 
@@ -119,6 +121,9 @@ class TestParameters:
             (["--modes", "x,y"], "modes", ["x", "y"]),
             (["--maybe", "3"], "maybe", 3),
             ([], "maybe", None),
+            ([], "weights", {"web": 0.5}),
+            (["--weights", '{"b": 1, "a": 0.5}'], "weights", {"a": 0.5, "b": 1.0}),
+            (["--config", '{"a": [1, null, "x,y"]}'], "config", {"a": [1, None, "x,y"]}),
             (["--keep-columns", "a,b"], "keep_columns", ["a", "b"]),
             (["--text-column", "body"], "text_column", "body"),
         ],
@@ -147,11 +152,17 @@ class TestParameters:
         [
             (["--size", "3.5"], "Invalid value for '--size': '3.5' is not a valid integer"),
             (["--ratio", "much"], "Invalid value for '--ratio': 'much' is not a valid float"),
-            (["--ratio", "nan"], "Options.ratio is not a number (nan)"),
+            (["--ratio", "nan"], "Options.ratio is nan; pass a number"),
             (["--mode", "fats"], "Invalid value for '--mode': 'fats' is not one of 'fast', 'slow'"),
             (["--level", "3"], "Invalid value for '--level'"),
             (["--sizes", "1,x"], "Invalid value for '--sizes': 'x' is not a valid integer"),
             (["--modes", "x,z"], "Invalid value for '--modes': 'z' is not one of 'x', 'y'"),
+            (["--weights", "web=0.5"], "Invalid value for '--weights': 'web=0.5' is not JSON (Expecting value: line 1"),
+            (["--weights", "web=0.5"], 'expected text to float, such as {"a": 0.5}'),
+            (["--weights", "[1]"], 'weights is [1], expected a dict of text to float, such as {"a": 0.5}'),
+            (["--weights", '{"web": "much"}'], "'--weights': weights['web'] is 'much' (str), expected float"),
+            (["--weights", '{"web": 1, "web": 2}'], "the name 'web' is there twice"),
+            (["--config", '{"a": NaN}'], "config['a'] is nan, which JSON cannot hold"),
             (["--ratoi", "a"], "No such option '--ratoi'. (Did you mean"),
             (["--word"], "Option '--word' requires an argument"),
             (["--model", "/nowhere/model.bin"], "asset '/nowhere/model.bin' does not exist"),
@@ -160,8 +171,8 @@ class TestParameters:
             (["--shard-bytes", "much"], "'much' is not a size"),
             (["--format", "parqet"], "'parqet' is not one of 'parquet', 'jsonl'"),
             (["--codec", "gzip"], "parquet is not written with codec 'gzip'"),
-            (["--max-bad-rows", "many"], "'many' is neither a number of rows nor a percentage"),
-            (["--max-failed-shards", "-1"], "--max-failed-shards '-1' is neither a number"),
+            (["--max-bad-rows", "many"], "'many' is not a number of rows or a percentage"),
+            (["--max-failed-shards", "-1"], "--max-failed-shards '-1' is not a number"),
             (["--max-failed-shards", "200%"], "is not a percentage above 0 and up to 100"),
             (["--sample", "0%"], "--sample: '0%' is not a percentage above 0"),
             (["--sample", "5"], "--sample: '5' is not a percentage"),
@@ -170,7 +181,7 @@ class TestParameters:
             (["--target-task-seconds", "0"], "--target-task-seconds 0 is not a time above 0"),
             (["--target-task-seconds", "nan"], "--target-task-seconds nan is not a time above 0"),
             (["--backend", "dask"], "'dask' is not one of 'ray', 'inline'"),
-            (["data/a.jsonl", "data/b.jsonl"], "was a glob not quoted? --input 'data/*.jsonl'"),
+            (["data/a.jsonl", "data/b.jsonl"], "was a glob not quoted? write --input 'data/*.jsonl'"),
             (["--input", "nohost://x/y"], "scheme 'nohost'"),
             (["--input", "~nobody-of-that-name/x"], "names the home of a user that does not exist"),
         ],
@@ -329,11 +340,12 @@ class TestHelp:
             "Take one option of each kind. The second paragraph of the docstring.",
             "--word TEXT what to look for [default: a]",
             "--sizes INTEGER[,INTEGER] [default: 1, 2]",
+            '--weights JSON of sources [default: {"web": 0.5}]',
             "--strict / --no-strict",
             "--model URI",
             "--key TEXT (name of an environment variable)",
-            "--shard-bytes SIZE stored bytes of a shard, at which large inputs are split; 64MiB, 2g [default: 256MiB]",
-            "--max-bad-rows TEXT rows of a shard that may be quarantined, N or P% [default: 0.1%, at least 10]",
+            "--shard-bytes SIZE stored bytes per shard; larger inputs are split; 64MiB, 2g [default: 256MiB]",
+            "--max-bad-rows TEXT maximum quarantined rows per shard, N or P% [default: 0.1%, at least 10]",
             "-h, --help",
         ):
             assert said in flat
@@ -446,7 +458,7 @@ class TestExitCodes:
         result = run("--json")
         assert given
         assert (result.exit_code, result.stdout) == (130, "")
-        assert "interrupted; run it again to go on" in result.stderr
+        assert "interrupted; run it again to resume" in result.stderr
         assert "Traceback" not in result.stderr
 
     @pytest.mark.parametrize("state", ["complete", "failed", "aborted", "interrupted"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 
 from curate.errors import ConfigError
 from curate.job.asset import Asset
-from curate.job.job import Job
+from curate.job.job import Job, job_origin
+from curate.job.locate import locate
 from curate.job.params import param
 from tests.job.inline import refusing
 
@@ -31,6 +33,9 @@ class Everything(Job):
     sizes: list[int] = param([1, 2])
     modes: list[Literal["x", "y"]] = param([])
     maybe: int | None = None
+    weights: dict[str, float] = param({"web": 0.5})
+    kinds: dict[str, Literal["x", "y"]] = param({})
+    config: dict[str, Any] | None = None
     hint: str = param("", identity=False)
 
     def process(self, batch: Any) -> Any:
@@ -60,8 +65,9 @@ class TestGiven:
     def test_lists_are_not_shared_between_jobs(self) -> None:
         one, other = Everything(), Everything()
         one.sizes.append(9)
-        assert other.sizes == [1, 2]
-        assert Everything().sizes == [1, 2]
+        one.weights["books"] = 0.1
+        assert (other.sizes, other.weights) == ([1, 2], {"web": 0.5})
+        assert (Everything().sizes, Everything().weights) == ([1, 2], {"web": 0.5})
 
     @pytest.mark.parametrize(
         ("name", "value", "held"),
@@ -71,6 +77,9 @@ class TestGiven:
             ("names", ("a", "b"), ["a", "b"]),
             ("maybe", None, None),
             ("level", 2, 2),
+            ("weights", {"b": 1, "a": np.float64(0.25)}, {"a": 0.25, "b": 1.0}),
+            ("kinds", {"a": "x"}, {"a": "x"}),
+            ("config", {"b": (1, "t", {"d": None, "c": True})}, {"b": [1, "t", {"c": True, "d": None}]}),
         ],
     )
     def test_what_fits_is_held_as_a_plain_value(self, name: str, value: Any, held: Any) -> None:
@@ -93,6 +102,19 @@ class TestGiven:
             ("level", 1.0, "Everything.level is 1.0, expected one of [1, 2]"),
             ("names", "a", "Everything.names is 'a', expected a list of str"),
             ("sizes", [1, "2"], "Everything.sizes is '2' (str), expected int"),
+            ("weights", [0.5], 'Everything.weights is [0.5], expected a dict of text to float, such as {"a": 0.5}'),
+            ("weights", {"a": "b"}, "Everything.weights['a'] is 'b' (str), expected float"),
+            ("weights", {"a": None}, "Everything.weights['a'] is None (NoneType), expected float"),
+            ("weights", {1: 0.5}, "a key of Everything.weights is 1 (int), expected str"),
+            ("kinds", {"a": "z"}, "Everything.kinds['a'] is 'z', expected one of ['x', 'y']"),
+            ("config", {"a": {"b": {1}}}, "Everything.config['a']['b'] is {1} (set), expected what JSON can hold"),
+            ("config", {"a": [float("inf")]}, "Everything.config['a'][0] is inf, which JSON cannot hold"),
+            ("config", {"a": 2**64}, "which has more than 64 bits; give it as text"),
+            (
+                "config",
+                {"a": [{"b": "https://x/y?sig=abcdefghijklmnop&X-Goog-Signature=1"}]},
+                "looks like a signed URL",
+            ),
         ],
     )
     def test_what_does_not_fit_is_refused_by_name(self, name: str, value: Any, message: str) -> None:
@@ -128,6 +150,20 @@ class TestIdentity:
         assert Everything(ratio=0.6).spec().record.fingerprint != base
         assert Everything(names=["a"]).spec().record.fingerprint != base
         assert Everything(hint="x").spec().record.fingerprint == base
+        assert Everything(weights={"web": 0.6}).spec().record.fingerprint != base
+        assert Everything(config={"a": [1]}).spec().record.fingerprint != base
+
+    def test_the_order_of_a_dict_changes_nothing(self) -> None:
+        """Neither the identity nor what the job sees."""
+        one, other = Everything(weights={"a": 1, "b": 2}), Everything(weights={"b": 2, "a": 1})
+        assert one.spec().record.fingerprint == other.spec().record.fingerprint
+        assert list(one.weights) == list(other.weights) == ["a", "b"]
+        assert identity(one)["weights"] == {"a": 1.0, "b": 2.0}
+
+    def test_what_was_recorded_makes_the_same_job(self) -> None:
+        """Infinities and large numbers are written as text, also in a dict."""
+        job = Everything(weights={"a": float("inf")}, config={"b": [1, {"c": "inf"}]}, size=2**70)
+        assert locate(json.loads(json.dumps(job_origin(job)))).spec().record == job.spec().record
 
     def test_all_parameters_are_recorded(self) -> None:
         assert Everything(hint="x").spec().record.parameters["hint"] == "x"

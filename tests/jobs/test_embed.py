@@ -58,7 +58,8 @@ def vectors(table: pa.Table) -> np.ndarray[Any, Any]:
 def test_paraphrases_lie_nearer_than_anything_else() -> None:
     """One row out for each row in, with a vector of length 1; each sentence's nearest is the other one of its pair."""
     ran = run_local(Embed, rows(*(text for pair in PAIRS for text in pair)))
-    assert ran.table.schema == pa.schema([("id", pa.string()), ("embedding", pa.list_(pa.float16(), 384))])
+    texts = [("id", pa.string()), ("text", pa.string())]
+    assert ran.table.schema == pa.schema([*texts, ("embedding", pa.list_(pa.float16(), 384))])
     found = vectors(ran.table)
     assert np.allclose(np.linalg.norm(found, axis=1), 1, atol=1e-3)
     cosines = found @ found.T - 2 * np.eye(len(found))
@@ -110,7 +111,7 @@ def test_a_null_is_set_aside_and_an_empty_file_is_no_error() -> None:
     ran = run_local(
         Embed(keep_columns=["n"]), [{"id": "a", "text": "hello", "n": 1}, {"id": "b", "text": None, "n": 2}]
     )
-    assert (ran.table.column_names, ran.table["n"].to_pylist()) == (["id", "n", "embedding"], [1])
+    assert (ran.table.column_names, ran.table["n"].to_pylist()) == (["id", "text", "n", "embedding"], [1])
     assert ran.summary.books.quarantined == 1
     empty = run_local(Embed, pa.table({"id": pa.array([], pa.string()), "text": pa.array([], pa.string())}))
     assert (empty.summary.state, empty.rows) == (RunState.COMPLETE, [])

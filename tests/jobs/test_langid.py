@@ -34,7 +34,9 @@ SENTENCES = {
     "zh": "敏捷的棕色狐狸跳过了懒狗，村里没有人感到惊讶。",
     "ar": "قفز الثعلب البني السريع فوق الكلب الكسول ولم يتفاجأ أحد من ذلك.",
 }
-SCHEMA = pa.schema([("id", pa.string()), ("language", pa.string()), ("language_score", pa.float32())])
+SCHEMA = pa.schema(
+    [("id", pa.string()), ("text", pa.string()), ("language", pa.string()), ("language_score", pa.float32())]
+)
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +125,11 @@ def test_a_score_that_is_stored_as_the_minimum_reaches_it(least: float) -> None:
     ran = run_local(Fixed(min_score=least), rows(f"en {least!r}", f"en {below!r}"))
     assert ran.table["id"].to_pylist() == ["r0"]
     assert ran.summary.books.dropped == {"low language score": 1}
+
+
+def test_the_text_may_be_left_out() -> None:
+    ran = run_local(Fixed(keep_text=False), rows("en 0.9"))
+    assert ran.table.column_names == ["id", "language", "language_score"]
 
 
 def test_a_row_is_dropped_for_one_reason() -> None:

@@ -23,11 +23,11 @@ TWEETS = ROOT.parent / "shared" / "data" / "labeled-tweets" / "labeled_data.csv"
 LABELS = ["__label__toxic", "__label__nontoxic"]
 VOTES = {"idiot": [6.0, 0.0], "lovely": [0.0, 4.0]}
 COMMENTS: list[dict[str, Any]] = [
-    {"id": "a", "body": "you stupid idiot", "edited": False, "score": 1},
-    {"id": "b", "body": "a lovely garden", "edited": 1512345.0, "score": 2},
-    {"id": "c", "body": "", "edited": False, "score": 3},
+    {"id": "a", "text": "you stupid idiot", "edited": False, "score": 1},
+    {"id": "b", "text": "a lovely garden", "edited": 1512345.0, "score": 2},
+    {"id": "c", "text": "", "edited": False, "score": 3},
 ]
-SCHEMA = pa.schema([("id", pa.string()), ("toxicity", pa.float32()), ("toxic", pa.bool_())])
+SCHEMA = pa.schema([("id", pa.string()), ("text", pa.string()), ("toxicity", pa.float32()), ("toxic", pa.bool_())])
 
 
 @pytest.fixture
@@ -52,14 +52,21 @@ def test_id_score_and_whether_it_is_toxic(source: Path, tmp_path: Path) -> None:
     run_job(Toxicity(), source, tmp_path / "out")
     table = only(tmp_path / "out")
     assert table.schema == SCHEMA
-    scores = BundledClassifier().score([row["body"] for row in COMMENTS])
+    scores = BundledClassifier().score([row["text"] for row in COMMENTS])
     assert table["toxicity"].to_numpy().tobytes() == scores.astype(np.float32).tobytes()
     assert table["toxic"].to_pylist() == (scores >= 0.5).tolist()
 
 
 def test_further_columns_are_passed_through(source: Path, tmp_path: Path) -> None:
-    run_job(Toxicity(keep_columns=["score", "body"]), source, tmp_path / "out")
-    assert only(tmp_path / "out").column_names == ["id", "score", "body", "toxicity", "toxic"]
+    run_job(Toxicity(keep_columns=["score", "text"]), source, tmp_path / "out")
+    assert only(tmp_path / "out").column_names == ["id", "text", "score", "toxicity", "toxic"]
+
+
+def test_the_text_may_be_left_out(source: Path, tmp_path: Path) -> None:
+    run_job(Toxicity(keep_text=False), source, tmp_path / "out")
+    assert only(tmp_path / "out").column_names == ["id", "toxicity", "toxic"]
+    run_job(Toxicity(keep_text=False, keep_columns=["score", "text"]), source, tmp_path / "named")
+    assert only(tmp_path / "named").column_names == ["id", "score", "text", "toxicity", "toxic"]
 
 
 @pytest.mark.parametrize(
@@ -69,9 +76,10 @@ def test_further_columns_are_passed_through(source: Path, tmp_path: Path) -> Non
         ({"threshold": -0.1}, "--threshold -0.1 is no score"),
         ({"model_label": "toxic"}, "--model-label 'toxic' names a label of a --model, and there is none"),
         ({"keep_columns": ["toxic"]}, "the output's column 'toxic' is the job's own"),
+        ({"text_column": "toxicity"}, "the output's column 'toxicity' is the job's own"),
         ({"id_column": "toxicity"}, "the output's column 'toxicity' is the job's own"),
         ({"model": "/nowhere/model.bin"}, "asset '/nowhere/model.bin' does not exist"),
-        ({"text_column": "text"}, "no column 'text' in"),
+        ({"text_column": "body"}, "no column 'body' in"),
     ],
 )
 def test_what_makes_no_sense_is_refused(source: Path, tmp_path: Path, given: dict[str, Any], message: str) -> None:
@@ -97,7 +105,7 @@ class Fixed(Toxicity):
 def test_a_score_that_is_stored_as_the_threshold_reaches_it(tmp_path: Path, threshold: float) -> None:
     """0.7 as float32 is below 0.7 as a double; who reads the output compares with what is stored."""
     below = float(np.nextafter(np.float32(threshold), np.float32(0)))
-    write_jsonl(tmp_path / "in" / "a.jsonl", [{"id": "x", "body": repr(score)} for score in (threshold, below)])
+    write_jsonl(tmp_path / "in" / "a.jsonl", [{"id": "x", "text": repr(score)} for score in (threshold, below)])
     run_job(Fixed(threshold=threshold), tmp_path / "in", tmp_path / "out")
     assert only(tmp_path / "out")["toxic"].to_pylist() == [True, False]
 
@@ -140,7 +148,7 @@ class TestModel:
     def test_another_model_is_another_job(self, source: Path, tmp_path: Path, model: Path) -> None:
         run_job(Toxicity(model=str(model)), source, tmp_path / "out")
         write_fasttext_model(model, LABELS, {**VOTES, "garden": [1.0, 1.0]})
-        with refusing("parameters.model: there {"):
+        with refusing("parameters.model: made with {"):
             run_job(Toxicity(model=str(model)), source, tmp_path / "out")
 
     @pytest.mark.parametrize("content", [b"no model", b""])
@@ -159,7 +167,7 @@ class TestModel:
 
 
 def test_texts_that_are_none_are_set_aside(tmp_path: Path) -> None:
-    rows = [*COMMENTS, {"id": "d", "body": None}, {"id": "e", "body": 5}, {"id": "f"}]
+    rows = [*COMMENTS, {"id": "d", "text": None}, {"id": "e", "text": 5}, {"id": "f"}]
     write_jsonl(tmp_path / "in" / "a.jsonl", rows)
     summary = run_job(Toxicity(), tmp_path / "in", tmp_path / "out")
     assert summary.books.rows() == {"in": 6, "created": 0, "out": 3, "dropped": {}, "quarantined": 3}

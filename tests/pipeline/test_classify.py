@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import curate
+from curate import jobs
 from curate.errors import (
     BadRow,
     ConfigError,
@@ -62,6 +63,7 @@ class TestKind:
             (SchemaMismatch("x"), FailureKind.CORRUPT),
             (ForeignOutputError("x"), FailureKind.FOREIGN),
             (ConfigError("x"), FailureKind.MISCONFIGURED),
+            (ModuleNotFoundError("No module named 'x'"), FailureKind.MISCONFIGURED),
             (TransientStorageError("x"), FailureKind.THROTTLED),
             (PermissionDenied("x"), FailureKind.STORAGE),
             (ObjectNotFound("x"), FailureKind.STORAGE),
@@ -91,6 +93,17 @@ class TestKind:
     ) -> None:
         """An HTTP client that wraps "the service is down" does not make it a user error."""
         assert failure_of(wrapped(error, cause)).kind is kind
+
+    @pytest.mark.parametrize(("name", "extra"), [("toxicity", "[jobs]"), ("embed", "[embed]"), ("mine", "")])
+    def test_a_module_that_is_missing_says_what_to_install(self, name: str, extra: str) -> None:
+        """For the jobs that curate brings, the extra that has it."""
+        file = jobs.FOLDER / f"{name}.py" if extra else Path("elsewhere/mine.py")
+        code = compile("import no_such_module", str(file), "exec")
+        failure = caught(lambda: exec(code, {}))
+        assert failure.kind is FailureKind.MISCONFIGURED
+        install = f": pip install 'curate{extra}'" if extra else ""
+        expected = f"No module named 'no_such_module'; install it where workers run{install}"
+        assert failure.error == f"ModuleNotFoundError: {expected}"
 
     def test_what_was_being_handled_does_not_count(self) -> None:
         """The error of a fallback is the fallback's."""

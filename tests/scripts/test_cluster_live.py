@@ -216,7 +216,7 @@ def local(tmp_path: Path) -> Place:
 
 def test_the_main_job(cluster: Cluster, local: Place, source: str) -> None:
     """The same bytes as here; submitted again, nothing is left to do, and that is said."""
-    argv = ("jobs/toxicity.py", "--json", "--text-column", "text", "--input", source, "--output")
+    argv = ("jobs/toxicity.py", "--json", "--input", source, "--output")
     here = run(*argv, f"{local.root}/here", "--backend", "inline")
     assert here.code == 0, here.err
     words = (argv[0], "--", *argv[1:], f"{local.root}/there")
@@ -235,7 +235,7 @@ def test_the_main_job(cluster: Cluster, local: Place, source: str) -> None:
 def test_without_the_token_nothing_runs(cluster: Cluster, local: Place, source: str) -> None:
     """Neither with a wrong one nor with none: refused in one line before anything is sent."""
     before = cluster.jobs()
-    words = ("jobs/toxicity.py", "--", "--text-column", "text", "--input", source, "--output", f"{local.root}/out")
+    words = ("jobs/toxicity.py", "--", "--input", source, "--output", f"{local.root}/out")
     for env in ({"RAY_AUTH_TOKEN": "0" * 32}, {"RAY_AUTH_MODE": "disabled"}):
         ended = cluster.submit(*words, **env)
         assert ended.returncode == 2

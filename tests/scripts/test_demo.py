@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.support.checkout import Checkout
 
 CORPUS = "python scripts/corpus --output demo/reddit"
-JOB = "python jobs/toxicity.py --input demo/reddit --output demo/toxicity"
+JOB = "python jobs/toxicity.py --input demo/reddit --text-column body --output demo/toxicity"
 STATUS = "curate status demo/toxicity"
 
 

@@ -57,7 +57,7 @@ def check_nothing_is_stale(first: Path, out: Path) -> None:
     with structlog.testing.capture_logs() as logs:
         ended = run_job(Copy(), first, out)
     assert (ended.state, ended.stale, ended.attempts) == (RunState.COMPLETE, 0, 0)
-    assert not [one for one in logs if "stale" in one["event"]]
+    assert not [one for one in logs if "out of date" in one["event"]]
     before = everything(out)
     again = run_job(Copy(), first, out)
     assert (again.stale, again.calls.put, again.calls.delete) == (0, 0, 0)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from typing import Any
 import pytest
 
 from curate.errors import ConfigError, CurateError, DiskFull, ObjectNotFound, PermissionDenied, StorageError
-from curate.storage import local
+from curate.storage import local, nofollow
 from curate.storage.local import LocalStore, probe_linking, sweep_scratch, sync_directories
 from curate.storage.open import open_store
 from curate.storage.protocol import Outcome
@@ -210,11 +211,11 @@ def failing(number: int, calls: list[object]) -> Callable[..., object]:
     ("number", "error", "message"),
     [
         (errno.ENOSPC, StorageError, "the disk or its quota is full; free space and run again"),
-        (errno.EACCES, PermissionDenied, "the operating system refused .* look at the rights with: ls -ld"),
+        (errno.EACCES, PermissionDenied, "the operating system refused .* check the permissions with: ls -ld"),
         (errno.EROFS, PermissionDenied, "/out/x cannot be written: the file system is read-only on .*findmnt"),
         (errno.ENAMETOOLONG, ConfigError, "the name is too long: .* bytes, .* Shorten the names of inputs or .*/out/x"),
         (errno.EIO, StorageError, "/out/x: Input/output error: the disk, .* failed on .* run again when it works"),
-        (errno.EXDEV, StorageError, "must lie on one file system that has hard links"),
+        (errno.EXDEV, StorageError, "must be on one file system with hard links"),
     ],
 )
 def test_errors_of_the_system_are_translated(
@@ -314,6 +315,30 @@ def test_a_scratch_directory_that_was_removed_is_made_again(store: LocalStore, r
         os.rmdir(scratch)
 
 
+def test_a_scratch_directory_that_is_removed_as_it_is_made_is_made_again(
+    store: LocalStore, root: str, scratch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever that is: as another run ends on the same output. Not for ever."""
+    made = nofollow.open_folder
+    removals = iter([True, True])
+
+    def removed(root: str, path: str, *, make: int = 0) -> int:
+        found = made(root, path, make=make)
+        if make and path == scratch and next(removals, False):
+            os.close(found)
+            os.rmdir(scratch)
+            raise FileNotFoundError(2, "removed meanwhile", path)
+        return found
+
+    monkeypatch.setattr(nofollow, "open_folder", removed)
+    assert store.publish(f"{root}/a", SMALL).outcome is Outcome.CREATED
+    assert next(removals, None) is None
+    shutil.rmtree(scratch)
+    removals = iter(lambda: True, False)
+    with pytest.raises(StorageError, match="another process keeps removing it"):
+        store.publish(f"{root}/b", SMALL)
+
+
 def test_a_temporary_that_is_being_written_is_not_swept(
     store: LocalStore, root: str, scratch: str, temporaries: str
 ) -> None:
@@ -354,9 +379,9 @@ def test_a_name_that_cannot_be_taken_is_told(store: LocalStore, root: str) -> No
     """A directory, or a link to nothing, in the place of the object."""
     os.makedirs(f"{root}/dir")
     os.symlink("nowhere", f"{root}/dangling")
-    with pytest.raises(StorageError, match="a directory has that name; move it away"):
+    with pytest.raises(StorageError, match="a directory has that name; move it"):
         store.publish(f"{root}/dir", b"x")
-    with pytest.raises(StorageError, match="its name is taken, yet nothing can be read there"):
+    with pytest.raises(StorageError, match="its name exists but cannot be read"):
         store.publish(f"{root}/dangling", b"x")
     store.publish(f"{root}/file", b"x")
     with pytest.raises(StorageError):
@@ -460,7 +485,7 @@ def test_probing_refuses_a_file_system_without_links(monkeypatch: pytest.MonkeyP
         with pytest.raises(ConfigError, match=r"without hard links .*choose an output on another file system or gs://"):
             probe_linking(scratch)
     monkeypatch.setattr(os, "link", lambda *_, **__: None)
-    with pytest.raises(ConfigError, match="a second link replaces the first"):
+    with pytest.raises(ConfigError, match="hard links replace existing files"):
         probe_linking(scratch)
     assert os.listdir(scratch) == []
 
