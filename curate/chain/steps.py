@@ -153,7 +153,7 @@ def _refuse_other_order(steps: Sequence[Step]) -> None:
                         "out of an input_from"
                     )
                 raise ConfigError(
-                    f"step {step.name!r} reads {name!r}, which comes after it; move {name!r} before {step.name!r}"
+                    f"step {step.name!r} reads {name!r}, which is a later step; move {name!r} before {step.name!r}"
                 )
         earlier.append(step.name)
 
