@@ -44,6 +44,7 @@ from curate.graph.start import (
 )
 from curate.graph.upstream import Ready, checkpoint_options, ready_stages
 from curate.graph.upstream_books import upstream_books_of
+from curate.keywords import option
 from curate.ledger.ledger import open_ledger
 from curate.ledger.listing import match_outputs
 from curate.ledger.stages import (
@@ -273,7 +274,8 @@ def _refuse_other_shards(stage: Stage, job: StagedJob) -> None:
     if now != then:
         raise ConfigError(
             f"{job.ledger.root} was planned as {len(then):,} outputs, and this curate makes other ones of the same "
-            f"rows, {len(now):,} of them; go on with the version that began it, or start over with --overwrite"
+            f"rows, {len(now):,} of them; go on with the version that began it, or start over with "
+            f"{option('overwrite')}"
         )
 
 
@@ -286,7 +288,7 @@ def _refuse_other_files(job: StagedJob) -> None:
         raise ConfigError(
             f"the checkpoint {job.last.before[0].path} has files that {job.ledger.root} did not begin with "
             f"({len(new):,}, such as {new[0]}): another job has added to it. Give this job a checkpoint of its own, or "
-            "start over with --overwrite"
+            f"start over with {option('overwrite')}"
         )
 
 

@@ -30,6 +30,7 @@ from curate.errors import ConfigError, GenerationMismatch, ObjectNotFound
 from curate.exchange.run_file import opened
 from curate.graph.keys import key_of, listed, manifest_of, planned, reports_of, stages_of
 from curate.graph.upstream_books import upstream_books_of
+from curate.keywords import option
 from curate.ledger import layout
 from curate.ledger.fencing import FencedStore
 from curate.ledger.ledger import Ledger
@@ -195,7 +196,7 @@ def _refuse_other_inputs(
     except ObjectNotFound as error:
         raise ConfigError(
             f"{ledger.uri(name)} is missing, which says what the job began with; the ledger was damaged from "
-            "outside: choose another --output, or start over with --overwrite"
+            f"outside: choose another --output, or start over with {option('overwrite')}"
         ) from error
     # By this thread: one of Arrow's may let go of the bytes when Python is gone already, which aborts the process.
     before = dict(_rows(pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)))
@@ -219,16 +220,18 @@ def _refuse_other_inputs(
     if drop_removed and gone:
         inputs = "1 removed input" if gone == 1 else f"{gone:,} removed inputs"
         raise ConfigError(
-            f"--drop-removed cannot take {inputs} out of {ledger.root}: an exchange (sort, group, join, shuffle, "
-            "deduplication) made every output of all inputs:\n"
+            f"{option('drop_removed')} cannot take {inputs} out of {ledger.root}: an exchange (sort, group, join, "
+            "shuffle, deduplication) made every output of all inputs:\n"
             + "\n".join(lines)
-            + "\nMake it anew with --overwrite: all of its outputs and stages, and after it what was made of it."
+            + f"\nMake it anew with {option('overwrite')}: all of its outputs and stages, and after it what was "
+            + "made of it."
         )
     raise ConfigError(
         f"the inputs of {ledger.root} are not those that the job began with, and what an exchange gives depends on all "
         "of them:\n"
         + "\n".join(lines)
-        + "\nWrite to another --output, or start over with --overwrite: stages whose inputs are the same are kept."
+        + f"\nWrite to another --output, or start over with {option('overwrite')}: stages whose inputs are the same "
+        + "are kept."
     )
 
 
