@@ -1,13 +1,41 @@
-"""Keyword arguments that several functions take alike, as `help()` and editors show them."""
+"""Options: keyword arguments that several functions take alike, as `help()` and editors show them; and what messages
+call an option, which is given to a function or on the command line."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from inspect import Parameter
 from typing import Any, Required, TypeVar, get_args, get_origin, get_type_hints
 
 F = TypeVar("F", bound=Callable[..., Any])
+_COMMAND_LINE = ContextVar("command line", default=False)
+
+
+@contextmanager
+def on_command_line() -> Iterator[None]:
+    """Says that what runs within it was asked for on the command line."""
+    before = _COMMAND_LINE.set(True)
+    try:
+        yield
+    finally:
+        _COMMAND_LINE.reset(before)
+
+
+def option(name: str, value: Any = True) -> str:
+    """Returns an option as whoever reads the message gives it.
+
+    >>> option("overwrite"), option("limit", 3)
+    ('overwrite=True', 'limit=3')
+    >>> with on_command_line():
+    ...     option("overwrite"), option("max_in_flight", 3)
+    ('--overwrite', '--max-in-flight 3')
+    """
+    if not _COMMAND_LINE.get():
+        return f"{name}={value!r}"
+    return f"--{name.replace('_', '-')}{'' if value is True else f' {value}'}"
 
 
 def shows_keywords(typed: Any, defaults: Mapping[str, Any] = {}) -> Callable[[F], F]:

@@ -70,6 +70,7 @@ def _run(
     from curate.chain.run import Request, prepare, run_chain
     from curate.job.command import EXIT_INTERRUPTED, EXIT_OK, ask, display, exit_code, tell_error
     from curate.job.streams import end_stdout, outlast_readers, stdout_to_stderr
+    from curate.keywords import on_command_line
 
     outlast_readers()
     log.configure()
@@ -78,7 +79,7 @@ def _run(
     options |= {"backend": backend} if backend else {}
     request = Request(Asked(redo_stale, drop_removed, frozenset(overwrite)), step, options, _tell)
     try:
-        with stdout_to_stderr() if as_json else contextlib.nullcontext():
+        with on_command_line(), stdout_to_stderr() if as_json else contextlib.nullcontext():
             chain = Chain.read(path)
             with contextlib.chdir(chain.folder):
                 planned = prepare(chain.steps, request)

@@ -238,6 +238,7 @@ def replay(output: str, shard_id: str, **options: Any) -> None:
 def main() -> Any:
     """Runs the command line; an error that curate raises on purpose is one line and exit code 2."""
     from curate.errors import CurateError
+    from curate.keywords import on_command_line
     from curate.log import redacted
     from curate.units import escape_controls
 
@@ -245,7 +246,8 @@ def main() -> Any:
     if found is not None:
         sys.meta_path.insert(0, found)
     try:
-        return cli()
+        with on_command_line():
+            return cli()
     except CurateError as error:
         click.echo(f"error: {escape_controls(redacted(str(error)))}", err=True)
         sys.exit(EXIT_USAGE)

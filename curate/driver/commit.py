@@ -17,6 +17,7 @@ from curate.driver.options import RunOptions
 from curate.driver.removal import remove_job
 from curate.driver.state import Prepared
 from curate.errors import GenerationMismatch, ObjectNotFound
+from curate.keywords import option
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.log import get_logger
@@ -117,7 +118,7 @@ def renew(prepared: Prepared, done: Callable[[int], bool]) -> None:
         get_logger(job=prepared.record.name).warning(
             "another driver wrote to the plan first: outputs that were replaced are still said to be out of date",
             shards=len(rows),
-            next="run again with --redo-stale, which finds them as they are to be",
+            next=f"run again with {option('redo_stale')}, which finds them as they are to be",
         )
 
 

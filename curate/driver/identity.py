@@ -7,6 +7,7 @@ from typing import Any
 
 from curate.driver.options import RunOptions
 from curate.errors import ConfigError
+from curate.keywords import option
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing
@@ -59,14 +60,14 @@ def accepted_code(
         get_logger(job=record.name).warning(
             "the job's code changed under the same version; its outputs are those of the old code",
             output=ledger.root,
-            next="raise `version` and run with another --output or --overwrite if the change matters",
+            next=f"raise `version` and run with another --output or {option('overwrite')} if the change matters",
         )
         return ""
     if not options.accept_code_change:
         raise ConfigError(
             f"the code of {record.name!r} changed (digest {recorded} before, {record.code_digest} now), but not its "
             f"version, and {ledger.root} is unfinished: new outputs may not fit the existing ones. "
-            "Go on with --accept-code-change, or raise `version` and start over with --overwrite."
+            f"Go on with {option('accept_code_change')}, or raise `version` and start over with {option('overwrite')}."
         )
     return record.code_digest
 
@@ -78,7 +79,8 @@ def refuse_other_job(record: JobRecord, ledger: Ledger, job: Mapping[str, Any]) 
             f"{ledger.root} already contains output of {job['job']!r} with another identity "
             f"({job['fingerprint']}, this one is {record.fingerprint}):\n"
             + identity_difference(job["identity"], dict(record.identity))
-            + "\nRun with the old values, choose another --output, or replace what is there with --overwrite."
+            + "\nRun with the old values, choose another --output, or replace what is there with "
+            + f"{option('overwrite')}."
         )
 
 

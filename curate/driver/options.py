@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Required, TypedDict, Unpack
 
 from curate.errors import ConfigError, did_you_mean
-from curate.keywords import shows_keywords
+from curate.keywords import option, shows_keywords
 from curate.observe.progress import Display, NoDisplay
 from curate.runtime.backends import BACKENDS
 from curate.storage.uris import normalise
@@ -87,12 +87,12 @@ def _fraction(text: str | None) -> float | None:
     try:
         return None if text is None else parse_percent(text)
     except ConfigError as error:
-        raise ConfigError(f"--sample: {error}") from error
+        raise ConfigError(f"{option('sample', text)}: {error}") from error
 
 
 def _seconds(value: float) -> float:
     if not math.isfinite(value) or value <= 0:
-        raise ConfigError(f"--target-task-seconds {value:g} is not a time above 0")
+        raise ConfigError(f"{option('target_task_seconds', value)} is not a time above 0")
     return value
 
 
@@ -221,11 +221,11 @@ def parse_run_options(**given: Unpack[RunArguments]) -> RunOptions:
     """Returns the options of a run. Raises ConfigError for an invalid one, before anything is read."""
     values: dict[str, Any] = dict(given)
     for name in [name for name in OPTIONS if name in values]:
-        option: RunOption = OPTIONS[name].metadata["option"]
+        how: RunOption = OPTIONS[name].metadata["option"]
         value = values.pop(name)
-        if option.below_one and value is not None and value < 1:
-            raise ConfigError(f"--{name.replace('_', '-')} {value} {option.below_one}, at least 1")
-        values[OPTIONS[name].name] = option.check(value)
+        if how.below_one and value is not None and value < 1:
+            raise ConfigError(f"{option(name, value)} {how.below_one}, at least 1")
+        values[OPTIONS[name].name] = how.check(value)
     if values.pop("yes", False):
         values["confirm"] = lambda _: True
     return RunOptions(**{name: value for name, value in values.items() if value is not None})

@@ -21,6 +21,7 @@ from curate.driver.removal import drop, left_behind, overwritten, refuse_links, 
 from curate.driver.schemas import refuse_unfitting, with_input_schemas
 from curate.driver.state import EXAMPLES, OutputSnapshot, PendingWrites, Prepared, Stores
 from curate.errors import ConfigError
+from curate.keywords import option
 from curate.ledger import layout
 from curate.ledger.fencing import FencedStore
 from curate.ledger.ledger import Ledger
@@ -53,7 +54,8 @@ def prepare(
         raise ConfigError(f"--limit {options.limit} leaves nothing to do; it is a number of shards, at least 1")
     if options.overwrite and options.retry_failed:
         raise ConfigError(
-            "--overwrite removes all outputs, so --retry-failed would have nothing to retry; pass one of them"
+            f"{option('overwrite')} removes all outputs, so {option('retry_failed')} would have nothing to retry; pass "
+            "one of them"
         )
     prepared = _look(stage, options, run_id, clock or SystemClock(), seen)
     _plan_work(prepared, options)
@@ -110,8 +112,8 @@ def _plan_work(prepared: Prepared, options: RunOptions) -> None:
     if dropping:
         if stage.limit is not None or not stage.rows.grows:
             raise ConfigError(
-                f"--drop-removed: what {prepared.output} is made of was decided from all of its inputs, the removed "
-                "ones among them; make it anew with --overwrite"
+                f"{option('drop_removed')}: what {prepared.output} is made of was decided from all of its inputs, the "
+                f"removed ones among them; make it anew with {option('overwrite')}"
             )
         found = drop(prepared.there, options, prepared.growth)
         prepared.listing, todo.dropped, todo.dropped_outputs = found.listing, found.part, found.objects
@@ -199,7 +201,7 @@ def _redo_stale(prepared: Prepared) -> None:
     todo.stale = stale_outputs(prepared.there, prepared.matched, ranks)
     sides = sides_of_shards(listing, plan, prepared.record.suffix, ranks)
     todo.stale_sides = [listing.object(prepared.ledger.root, row) for row in sides.tolist()]
-    refuse_undeletable(prepared.ledger.store, [*todo.stale, *todo.stale_sides], "--redo-stale")
+    refuse_undeletable(prepared.ledger.store, [*todo.stale, *todo.stale_sides], option("redo_stale"))
     others = np.ones(len(plan), dtype=bool)
     others[ranks] = False
     todo.renewed = replan_changed(plan, prepared.inputs, prepared.growth, others)
@@ -211,8 +213,8 @@ def _failed(prepared: Prepared) -> Any:
     """Returns one boolean a shard: it failed when it was last run, and has no output."""
     if not prepared.listing.has_job:
         raise ConfigError(
-            f"--retry-failed: {prepared.output} has no curate job, so nothing has failed there; run the job without it "
-            "first"
+            f"{option('retry_failed')}: {prepared.output} has no curate job, so nothing has failed there; run the job "
+            "without it first"
         )
     return failed_now(prepared.ledger, prepared.listing, prepared.plan, prepared.matched)
 
@@ -261,11 +263,12 @@ def _next_for_stale(prepared: Prepared, options: RunOptions) -> str:
         whole = pc.equal(prepared.plan.table["kind"].take(pa.array(prepared.stale)), SliceKind.WHOLE.value)
         if pc.any(whole).as_py():
             return (
-                "this run was not asked for them: run again with --redo-stale, without --limit, --sample or "
-                "--retry-failed"
+                f"this run was not asked for them: run again with {option('redo_stale')}, without "
+                f"{option('limit', 'N')}, {option('sample', 'P%')} or {option('retry_failed')}"
             )
-        return "these are parts of large inputs, which are split as the old ones were: start over with --overwrite"
-    return "run again with --redo-stale to replace them"
+        parts = "these are parts of large inputs, which are split as the old ones were"
+        return f"{parts}: start over with {option('overwrite')}"
+    return f"run again with {option('redo_stale')} to replace them"
 
 
 def describe(prepared: Prepared, rivals: str = "") -> str:
@@ -280,7 +283,7 @@ def describe(prepared: Prepared, rivals: str = "") -> str:
     if rivals:
         lines.append(rivals)
     if prepared.uncommitted.remove is not None:
-        lines.append(f"remove   {len(prepared.uncommitted.remove):,} outputs and the ledger (--overwrite)")
+        lines.append(f"remove   {len(prepared.uncommitted.remove):,} outputs and the ledger ({option('overwrite')})")
     lines += [f"skip     {int(done.sum()):,}: their output exists", f"run      {int((~done).sum()):,}"]
     for rank in prepared.todo[:EXAMPLES].tolist():
         shard = prepared.plan.shard(rank)
@@ -291,13 +294,14 @@ def describe(prepared: Prepared, rivals: str = "") -> str:
         shards, objects = len(prepared.uncommitted.dropped), len(prepared.uncommitted.dropped_outputs)
         lines.append(
             f"drop     {shards:,}: no --input matches their input any more; {objects:,} objects made of them go "
-            "(--drop-removed)"
+            f"({option('drop_removed')})"
         )
     if any(prepared.missing_inputs):
         lines.append(f"missing  {missing_text(*prepared.missing_inputs)}")
     if len(prepared.stale):
         lines.append(
-            f"stale    {len(prepared.stale):,}: out of date, their input changed; kept (--redo-stale replaces them)"
+            f"stale    {len(prepared.stale):,}: out of date, their input changed; kept "
+            f"({option('redo_stale')} replaces them)"
         )
     if prepared.uncommitted.stale:
         lines.append(f"redo     {len(prepared.uncommitted.stale):,}: stale, replaced by what their input is now")

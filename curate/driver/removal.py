@@ -20,6 +20,7 @@ from curate.driver.options import RunOptions
 from curate.errors import ConfigError, GenerationMismatch
 from curate.formats.record import OutputFormat
 from curate.formats.write.writer import suffix
+from curate.keywords import option
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, refuse_special
@@ -46,7 +47,7 @@ def remove_job(
     """
     question = f"remove {len(outputs):,} outputs and the ledger of {name!r} under {ledger.root}?"
     if not options.confirm(question):
-        raise ConfigError(f"--overwrite was not confirmed: {question} Answer yes, or add --yes.")
+        raise ConfigError(f"{option('overwrite')} was not confirmed: {question} Answer yes, or add {option('yes')}.")
     summary: list[Object] = []
     rest: list[Object] = []
     last: list[Object] = []
@@ -133,7 +134,7 @@ def overwritten(job: JobRecord, ledger: Ledger, listing: OutputListing) -> tuple
     left = OutputListing(listing.names.filter(mask), listing.sizes.filter(mask), listing.generations.filter(mask))
     outputs = [listing.object(ledger.root, row) for row in rows]
     about = [Object(ledger.uri(layout.JOB), 0, listing.job_generation)] if listing.has_job else []
-    refuse_undeletable(ledger.store, [*about, *outputs], "--overwrite")
+    refuse_undeletable(ledger.store, [*about, *outputs], option("overwrite"))
     return left, outputs
 
 
@@ -168,8 +169,9 @@ def drop(there: JobOutputs, options: RunOptions, growth: InputDiff) -> Dropped:
     gone, ledger, listing, plan = growth.missing, there.ledger, there.listing, there.plan
     if gone.all():
         raise ConfigError(
-            f"--drop-removed would take all {len(plan):,} shards out of {ledger.root}: none of the inputs of earlier "
-            "runs is among those of --input, which looks like another --input; check it, or remove the whole output"
+            f"{option('drop_removed')} would take all {len(plan):,} shards out of {ledger.root}: none of the inputs of "
+            "earlier runs is among those of --input, which looks like another --input; check it, or remove the "
+            "whole output"
         )
     part = removal(plan.table.filter(pa.array(gone)))
     rows, records = _outputs(there, part["id"])
@@ -178,11 +180,11 @@ def drop(there: JobOutputs, options: RunOptions, growth: InputDiff) -> Dropped:
         if row not in mine:
             uri = ledger.uri(listing.names[row].as_py())
             raise ConfigError(
-                f"--drop-removed: {uri} was not written by curate, but it has the name of an output; move it"
+                f"{option('drop_removed')}: {uri} was not written by curate, but it has the name of an output; move it"
             )
     found = _without(replace(there, plan=plan.plus(part)), options, rows, records)
     about = [Object(ledger.uri(layout.SUMMARY), 0, "")] if listing.summary is not None else []
-    refuse_undeletable(ledger.store, [*about, *found.objects], "--drop-removed")
+    refuse_undeletable(ledger.store, [*about, *found.objects], option("drop_removed"))
     return replace(found, part=part)
 
 

@@ -23,6 +23,7 @@ from enum import Enum
 
 from curate.clock import Clock
 from curate.errors import ConfigError
+from curate.keywords import option
 from curate.ledger.heartbeat import Heartbeat, ProcessState, read_heartbeats
 from curate.ledger.ledger import Ledger
 from curate.ledger.run_log import HEARTBEAT_S
@@ -106,12 +107,12 @@ def refuse_rivals(
     problem = f"another driver is running on {ledger.root}: {beat}, last heartbeat {_ago(clock.now() - beat.updated)}"
     if overwrite:
         raise ConfigError(
-            f"{problem}; --overwrite would remove what it makes. Wait until it has ended (curate status "
+            f"{problem}; {option('overwrite')} would remove what it makes. Wait until it has ended (curate status "
             f"{ledger.root}), or stop it first (on {beat.process.host}: kill {beat.process.pid})"
         )
     raise ConfigError(
         f"{problem}. Watch it with: curate status {ledger.root}. Run this again when it has ended, or now with "
-        "--allow-concurrent to help it"
+        f"{option('allow_concurrent')} to help it"
     )
 
 

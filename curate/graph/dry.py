@@ -14,6 +14,7 @@ from curate.errors import ConfigError, DamagedRun
 from curate.graph.keys import planned
 from curate.graph.start import PlannedShards, look_at, refuse_mixed_keys, with_seed
 from curate.graph.upstream import Ready, checkpoint_options, ready_stages
+from curate.keywords import option
 from curate.ledger.ledger import open_ledger
 from curate.ledger.run_log import new_run_id
 from curate.ledger.stages import LAST, has_scratch, stage_title, stages_root, stages_roots
@@ -81,7 +82,7 @@ def as_run(last: Stage, options: RunOptions, key: str, clock: Clock) -> Stage:
     if last.from_inputs is not None:
         last = last.from_inputs(options)
     job = look_at(last, options, output, clock)
-    again = f"run the job first, or with --keep-stages if it is complete; see: curate status {output}"
+    again = f"run the job first, or with {option('keep_stages')} if it is complete; see: curate status {output}"
 
     # Where they are is known to those who run the job alone; here, where the first of them is.
     roots = [*stages_roots(output, job.listing.stages), stages_root(output, alone=False)]

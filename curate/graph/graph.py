@@ -44,6 +44,7 @@ from curate.graph.start import (
 )
 from curate.graph.upstream import Ready, checkpoint_options, ready_stages
 from curate.graph.upstream_books import upstream_books_of
+from curate.keywords import option
 from curate.ledger.ledger import open_ledger
 from curate.ledger.listing import match_outputs
 from curate.ledger.stages import (
@@ -274,7 +275,7 @@ def _refuse_other_shards(stage: Stage, job: StagedJob) -> None:
         raise ConfigError(
             f"{job.ledger.root} was planned as {len(then):,} outputs, but this version of curate makes different ones "
             f"from the same rows, {len(now):,} of them; continue with the version that began it, or start over with "
-            "--overwrite"
+            f"{option('overwrite')}"
         )
 
 
@@ -287,7 +288,7 @@ def _refuse_other_files(job: StagedJob) -> None:
         raise ConfigError(
             f"the checkpoint {job.last.before[0].path} has files that {job.ledger.root} did not begin with "
             f"({len(new):,}, such as {new[0]}): another job added them. Give this job its own checkpoint, or start "
-            "over with --overwrite"
+            f"over with {option('overwrite')}"
         )
 
 

@@ -30,6 +30,7 @@ from curate.errors import ConfigError, GenerationMismatch, ObjectNotFound
 from curate.exchange.run_file import opened
 from curate.graph.keys import key_of, listed, manifest_of, planned, reports_of, stages_of
 from curate.graph.upstream_books import upstream_books_of
+from curate.keywords import option
 from curate.ledger import layout
 from curate.ledger.fencing import FencedStore
 from curate.ledger.ledger import Ledger
@@ -195,7 +196,7 @@ def _refuse_other_inputs(
     except ObjectNotFound as error:
         raise ConfigError(
             f"{ledger.uri(name)} is missing, which lists the inputs of the job; the ledger was damaged from outside: "
-            "choose another --output, or start over with --overwrite"
+            f"choose another --output, or start over with {option('overwrite')}"
         ) from error
     # By this thread: one of Arrow's may let go of the bytes when Python is gone already, which aborts the process.
     before = dict(_rows(pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)))
@@ -219,15 +220,15 @@ def _refuse_other_inputs(
     if drop_removed and gone:
         inputs = "1 removed input" if gone == 1 else f"{gone:,} removed inputs"
         raise ConfigError(
-            f"--drop-removed cannot take {inputs} out of {ledger.root}: an exchange (sort, group, join, shuffle, "
-            "deduplication) made each output from all inputs:\n"
+            f"{option('drop_removed')} cannot take {inputs} out of {ledger.root}: an exchange (sort, group, join, "
+            "shuffle, deduplication) made each output from all inputs:\n"
             + "\n".join(lines)
-            + "\nStart over with --overwrite: it makes all outputs again. Then run the jobs that read them."
+            + f"\nStart over with {option('overwrite')}: it makes all outputs again. Then run the jobs that read them."
         )
     raise ConfigError(
         f"the inputs of {ledger.root} changed after the job began, but an exchange needs the complete input:\n"
         + "\n".join(lines)
-        + "\nWrite to another --output, or start over with --overwrite: stages with unchanged inputs are kept."
+        + f"\nWrite to another --output, or start over with {option('overwrite')}: stages with unchanged inputs are kept."
     )
 
 

@@ -16,6 +16,7 @@ from curate.job.arguments import JobCommand, click_run_options, parameter_option
 from curate.job.params import Param
 from curate.job.settings import TUNABLE
 from curate.job.streams import end_stdout, outlast_readers, stdout_to_stderr
+from curate.keywords import on_command_line
 from curate.observe.progress import Display, LiveDisplay, LogDisplay
 from curate.observe.summary_text import render
 from curate.units import escape_controls, json_line
@@ -101,7 +102,7 @@ def execute(make: Callable[[], tuple[Staged, RunOptions]], *, as_json: bool, dry
     outlast_readers()
     log.configure()
     try:
-        with stdout_to_stderr() if as_json else contextlib.nullcontext():
+        with on_command_line(), stdout_to_stderr() if as_json else contextlib.nullcontext():
             text = _result(*make(), as_json=as_json, dry=dry)
     except CurateError as error:
         tell_error(error)

@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from curate.errors import ConfigError, ObjectNotFound
+from curate.keywords import option
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, sort_listing
@@ -134,7 +135,7 @@ def refuse_holes(holes: Sequence[Hole], store_of: Callable[[str], Store], allow:
     """Raises ConfigError if something is missing, with what and what to do. `allow` says how to read it all the same,
     in place of the option of a job."""
     if holes:
-        shown = [_words(one, store_of, allow or "--allow-incomplete-input") for one in holes[:SHOWN]]
+        shown = [_words(one, store_of, allow or option("allow_incomplete_input")) for one in holes[:SHOWN]]
         more = [f"... and {len(holes) - SHOWN:,} more inputs"] if len(holes) > SHOWN else []
         raise ConfigError("\n".join([*shown, *more]))
 

@@ -278,9 +278,9 @@ def test_behind_an_exchange_it_is_refused(source: Path, tmp_path: Path) -> None:
     before = everything(tmp_path / "sorted")
     with pytest.raises(ConfigError) as caught:
         run_job(BySize(), source, tmp_path / "sorted", drop_removed=True)
-    assert f"--drop-removed cannot take 1 removed input out of {tmp_path}/sorted" in str(caught.value)
+    assert f"drop_removed=True cannot take 1 removed input out of {tmp_path}/sorted" in str(caught.value)
     assert f"gone: {source}/b.jsonl" in str(caught.value)
-    assert "Start over with --overwrite" in str(caught.value)
+    assert "Start over with overwrite=True" in str(caught.value)
     assert everything(tmp_path / "sorted") == before
 
 
@@ -293,8 +293,9 @@ def test_a_dry_run_says_what_would_go(source: Path, out: Path) -> None:
         return dry_run(Parted().spec(), given)[1]
 
     assert f"missing  {SENTENCE}" in words()
-    assert "drop     1: no --input matches their input any more; 3 objects made of them go (--drop-removed)" in words(
-        drop_removed=True
+    assert (
+        "drop     1: no --input matches their input any more; 3 objects made of them go (drop_removed=True)"
+        in words(drop_removed=True)
     )
     assert everything(out) == before
 

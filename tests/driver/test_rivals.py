@@ -184,7 +184,7 @@ def test_a_refusal_says_who_and_what_to_do(tmp_path: Path) -> None:
     text = refusal(store)
     assert re.search(r"run a on elsewhere \(pid 1\), 345 of 1,200 shards done, last heartbeat 3 s ago", text)
     assert f"curate status {tmp_path}" in text
-    assert "--allow-concurrent" in text
+    assert "allow_concurrent=True" in text
 
 
 def test_helping_is_free(tmp_path: Path) -> None:
@@ -198,9 +198,9 @@ def test_overwriting_what_is_being_made_is_refused(tmp_path: Path) -> None:
     """Even to who would help; and an hour of silence is looked at twice: it would cost the other one's outputs."""
     store = Store(tmp_path, {"a": NOW - 3600}, moving=("a",))
     text = refusal(store, allow_concurrent=True, overwrite=True)
-    assert "--overwrite would remove what it makes" in text
+    assert "overwrite=True would remove what it makes" in text
     assert "on elsewhere: kill 1" in text
-    assert "--allow-concurrent" not in text
+    assert "allow_concurrent=True" not in text
 
 
 def test_what_was_silent_for_a_day_is_overwritten_at_once(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def test_overwrite_replaces_the_job_and_keeps_what_is_foreign(bench: Bench) -> N
     complete(bench.run())
     bench.place.write("out", {"notes.txt": b"mine", "2020/_hidden/x": b"mine too"})
     bench.parameters = {"short": 25}
-    with pytest.raises(ConfigError, match=r"--overwrite was not confirmed: remove 5 outputs"):
+    with pytest.raises(ConfigError, match=r"overwrite=True was not confirmed: remove 5 outputs"):
         bench.run(overwrite=True)
     asked = []
     complete(bench.run(overwrite=True, confirm=lambda question: asked.append(question) or True))

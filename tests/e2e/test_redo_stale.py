@@ -75,9 +75,9 @@ def test_without_it_they_are_kept_and_it_is_named(bench: Bench) -> None:
     with structlog.testing.capture_logs() as logs:
         assert complete(bench.run(backend=NoBackend())).stale == 1
     (warning,) = [log for log in logs if "out of date" in log["event"]]
-    assert "--redo-stale" in warning["next"]
+    assert "redo_stale=True" in warning["next"]
     options: dict[str, Any] = {"input": bench.source, "output": f"{bench.place.root}/out", "backend": "inline"}
-    assert "stale    1: out of date, their input changed; kept (--redo-stale replaces them)" in words(options)
+    assert "stale    1: out of date, their input changed; kept (redo_stale=True replaces them)" in words(options)
     text = words(options | {"redo_stale": True})
     assert "redo     1: stale, replaced by what their input is now" in text
     assert "run      1" in text
@@ -185,7 +185,7 @@ def test_parts_of_an_input_are_kept(local: Place, tmp_path: Path) -> None:
     assert ended.stale == ended.total > 1
     assert outputs(bench.objects()) == outputs(before)
     (warning,) = [log for log in logs if "out of date" in log["event"]]
-    assert "--overwrite" in warning["next"]
+    assert "overwrite=True" in warning["next"]
 
 
 @pytest.mark.slow

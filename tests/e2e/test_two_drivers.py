@@ -194,7 +194,7 @@ def test_a_driver_elsewhere_that_moves_is_alive(bench: Bench) -> None:
     begin_elsewhere(bench, clock)
     before = bench.objects()
     with pytest.raises(
-        ConfigError, match=rf"run {OTHER} on elsewhere \(pid 1\), 1 of 3 shards done.*--allow-concurrent"
+        ConfigError, match=rf"run {OTHER} on elsewhere \(pid 1\), 1 of 3 shards done.*allow_concurrent=True"
     ):
         bench.run(clock=clock, backend=NoBackend())
     assert {name for name, data in bench.objects().items() if before.get(name) != data} == {
@@ -225,7 +225,7 @@ def test_nothing_is_overwritten_while_a_driver_is_alive(
     before = outputs(bench.objects())
     bench.parameters = dict(parameters)
     options = {"overwrite": True, "confirm": lambda _: True, "allow_concurrent": helping}
-    with pytest.raises(ConfigError, match=r"--overwrite would remove what it makes.*on elsewhere: kill 1"):
+    with pytest.raises(ConfigError, match=r"overwrite=True would remove what it makes.*on elsewhere: kill 1"):
         bench.run(clock=clock, backend=NoBackend(), **options)
     assert outputs(bench.objects()) == before
     still = FakeClock(clock.now())

@@ -103,7 +103,7 @@ class TestIdentity:
             run_job(make(source_code, **given), source, out)
         message = str(caught.value)
         assert difference in message
-        assert "choose another --output, or replace what is there with --overwrite" in message
+        assert "choose another --output, or replace what is there with overwrite=True" in message
         assert everything(out) == before
 
     def test_other_parameters_go_on(self, make: Make, source: Path, out: Path) -> None:
@@ -122,7 +122,9 @@ class TestCodeUnderTheSameVersion:
     def test_an_unfinished_job_refuses(self, make: Make, source: Path, out: Path) -> None:
         run_job(make(), source, out, limit=1)
         before = everything(out)
-        with refusing("Go on with --accept-code-change, or raise `version` and start over with --overwrite") as caught:
+        with refusing(
+            "Go on with accept_code_change=True, or raise `version` and start over with overwrite=True"
+        ) as caught:
             run_job(make(CHANGED), source, out)
         there, here = job_json(out)["code_digest"], make(CHANGED).spec().record.code_digest
         assert f"the code of 'mine' changed (digest {there} before, {here} now)" in str(caught.value)
@@ -155,7 +157,7 @@ class TestCodeUnderTheSameVersion:
     def test_a_finished_job_with_new_inputs_is_unfinished(self, make: Make, source: Path, out: Path) -> None:
         run_job(make(), source, out)
         write_jsonl(source / "d.jsonl", numbered(6, 8))
-        with refusing("--accept-code-change"):
+        with refusing("accept_code_change=True"):
             run_job(make(CHANGED), source, out)
 
     def test_comments_and_settings_that_change_no_byte_are_no_change(self, make: Make, source: Path, out: Path) -> None:
@@ -170,7 +172,7 @@ class TestCodeUnderTheSameVersion:
 
         run_job(make(), source, out, limit=1)
         job = make(CHANGED)
-        with refusing("--accept-code-change"):
+        with refusing("accept_code_change=True"):
             dry_run(job.spec(), job.options(input=source, output=out))
 
 
@@ -186,7 +188,7 @@ class TestOverwrite:
             asked.append(question)
             return False
 
-        with refusing("--overwrite was not confirmed"):
+        with refusing("overwrite=True was not confirmed"):
             run_job(make(factor=3), source, out, overwrite=True, confirm=refuse)
         assert asked == [f"remove 3 outputs and the ledger of 'mine' under {out}?"]
         left = {name: data for name, data in everything(out).items() if "/tmp/" not in name}

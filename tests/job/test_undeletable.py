@@ -80,7 +80,7 @@ def test_stale_outputs_that_may_not_be_deleted_are_left(emulator: GcsEmulator, s
     run_job(Same(), source, "gs://bucket/out")
     write_jsonl(source / "a.jsonl", numbered(0, 7))
     before = emulator.objects()
-    with refusing("--redo-stale would remove gs://bucket/out/a"):
+    with refusing("redo_stale=True would remove gs://bucket/out/a"):
         run_job(Same(), source, "gs://bucket/out", redo_stale=True)
     assert emulator.objects() == before
     assert run_job(Same(), source, "gs://bucket/out").stale == 1

@@ -237,7 +237,9 @@ class TestIncompleteInput:
     def test_it_is_refused_however_it_is_named(self, first: Path, out: Path, text: str) -> None:
         with refusing(f"input '{first}' is the output of an incomplete job; finish that job first") as caught:
             run_job(Copy(), text.format(first), out)
-        assert f"(curate status {first}), or read the existing outputs with --allow-" in str(caught.value)
+        assert f"(curate status {first}), or read the existing outputs with allow_incomplete_input=True" in str(
+            caught.value
+        )
         assert not out.exists()
 
     def test_a_directory_within_it_is_part_of_it(self, tmp_path: Path, out: Path) -> None:
