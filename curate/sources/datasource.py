@@ -21,7 +21,11 @@ from curate.sources.split import bundled
 
 @dataclass(frozen=True, slots=True)
 class SourceShard:
-    """A part of a `Datasource`, which becomes one output."""
+    """A part of a `Datasource`, which becomes one output.
+
+    >>> curate.SourceShard("2024/01", size_bytes=1 << 20, data={"month": 1}).id
+    '2024/01'
+    """
 
     id: str
     """The name of its output, without the suffix: unique in the source, and the same in every run. It may have folders:
@@ -38,6 +42,18 @@ class Datasource(ABC):
     """Rows that curate has no reader for, for `curate.read_datasource`. Write a subclass with these four methods.
 
     The object is pickled to every worker: open files and connections in `read`.
+
+    >>> class Squares(curate.Datasource):
+    ...     def identity(self):
+    ...         return "squares"
+    ...     def schema(self):
+    ...         return pa.schema([("square", pa.int64())])
+    ...     def shards(self):
+    ...         return [curate.SourceShard(f"from-{start}", 16, start) for start in (0, 2)]
+    ...     def read(self, shard):
+    ...         yield pa.table({"square": [n * n for n in (shard.data, shard.data + 1)]})
+    >>> curate.read_datasource(Squares()).count()
+    4
     """
 
     @abstractmethod

@@ -47,6 +47,24 @@ class Datasink(ABC):
 
     The object is pickled to every worker. The bytes depend on the rows alone: not on the tables that they come in, the
     time, or chance; else outputs that are made twice are reported as different.
+
+    >>> class Lines(curate.Datasink):
+    ...     suffix = ".lines"
+    ...     def identity(self):
+    ...         return "1"
+    ...     def open(self, file, schema):
+    ...         return LinesWriter(file)
+    >>> class LinesWriter:
+    ...     def __init__(self, file):
+    ...         self.file = file
+    ...     def write(self, table):
+    ...         for text in table["item"].to_pylist():
+    ...             self.file.write(text.encode() + bytes([10]))
+    ...     def close(self):
+    ...         pass
+    >>> import tempfile
+    >>> curate.from_items(["a"]).write_datasink(f"{tempfile.mkdtemp()}/out", Lines(), backend="inline").books.rows_out
+    1
     """
 
     suffix: ClassVar[str]
