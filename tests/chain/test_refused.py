@@ -58,12 +58,12 @@ BAD = {
     "own output": (CHAIN.replace('"in/*.jsonl"', '"out/clean"'), "reaches its own output", "choose an output beside"),
     "no such job": (
         CHAIN.replace("steps_of_test.py:Kept", "toxicityy"),
-        "step 'kept': curate brings no job 'toxicityy'",
+        "step 'kept': curate has no built-in job 'toxicityy'",
     ),
     "no such file": (
         CHAIN.replace("steps_of_test.py:Kept", "gone.py"),
         "step 'kept': there is no file ",
-        "/gone.py; give",
+        "/gone.py; pass",
     ),
     "no such class": (CHAIN.replace("py:Kept", "py:Keptt"), "has no job 'Keptt'; did you mean 'Kept'?"),
     "unknown parameter": (
