@@ -95,7 +95,7 @@ def _stage_lines(lowered: StagePlan, depth: int, told: list[Plan]) -> Iterator[s
             for scan in scans:
                 yield from _scan_lines(scan, f"{indent}  ")
     for node in lowered.marked:
-        yield from _stages_lines(f"marks for {node.step.name}, which", apart(node.marks), depth + 1, told)
+        yield from _stages_lines(f"side inputs of {node.step.name}, which", apart(node.marks), depth + 1, told)
 
 
 def _stages_lines(what: str, plans: Sequence[Plan], depth: int, told: list[Plan]) -> Iterator[str]:
@@ -161,7 +161,7 @@ def explain_logical(plan: Plan, depth: int = 0) -> Iterator[str]:
     yield f"{indent}{name_of(plan)}"
     if isinstance(plan, Marked):
         yield from explain_logical(plan.input, depth + 1)
-        yield f"{indent}  by marks of"
+        yield f"{indent}  with a side input from"
         yield from explain_logical(plan.marks, depth + 2)
         return
     for one in children(plan):

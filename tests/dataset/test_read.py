@@ -451,10 +451,10 @@ class TestRefused:
                 "a.csv",
                 r"as parquet, but its name says csv; expected a name ending in .parquet",
             ),
-            (curate.read_parquet, "a.parquet.gz", "by its name it is parquet, gzip"),
-            (curate.read_json, "a.dat", "by its name it is a format that curate cannot read"),
-            (curate.read_csv, "a.txt", "by its name it is text"),
-            (curate.read_text, "a.jsonl", "by its name it is jsonl"),
+            (curate.read_parquet, "a.parquet.gz", "its name says parquet, gzip"),
+            (curate.read_json, "a.dat", "its name says a format that curate cannot read"),
+            (curate.read_csv, "a.txt", "its name says text"),
+            (curate.read_text, "a.jsonl", "its name says jsonl"),
             (curate.read_text, "a.png", "a format that curate cannot read"),
         ],
     )
@@ -567,7 +567,7 @@ def test_files_without_a_header_are_written_as_they_are_read(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("names", "told"),
-    [("ab", "expected a list of names"), ([], "expected a list"), ([1], "expected a list"), (["a", "a"], "2 columns")],
+    [("ab", "expected a list with one name"), ([], "expected a list"), ([1], "expected a list"), (["a", "a"], "2 columns")],
 )
 def test_what_names_no_columns_is_refused(folder: Path, names: Any, told: str) -> None:
     """Before a file is looked at."""

@@ -211,7 +211,7 @@ class TestWhatIsWritten:
         assert curate.read_parquet(tmp_path / "out/_side/odd").to_arrow()["n"].to_pylist() == ODD
         (tmp_path / "out/s1.parquet").unlink()
         (tmp_path / "out/_curate/summary.json").unlink()
-        with pytest.raises(ConfigError, match="not complete"):
+        with pytest.raises(ConfigError, match="incomplete job"):
             run_job(Single(), tmp_path / "out/_side/odd", tmp_path / "next")
 
     def test_a_local_run_has_them(self) -> None:
@@ -545,7 +545,7 @@ class TestWhatProcessMayGive:
     @pytest.mark.parametrize(
         ("result", "attributes", "message"),
         [
-            (lambda batch: {"odd": batch}, {}, "returned the outputs 'odd', and no 'main'"),
+            (lambda batch: {"odd": batch}, {}, "returned the outputs 'odd', but not 'main'"),
             (
                 lambda batch: {"main": batch, "od": batch},
                 {},
@@ -554,7 +554,7 @@ class TestWhatProcessMayGive:
             (
                 lambda batch: {"main": batch, "odd": batch},
                 {"sides": ()},
-                "they are 'main'; declare extra ones in sides",
+                "the outputs are 'main'; declare extra ones in sides",
             ),
             (lambda batch: {"n": batch["n"]}, {}, "returned a table of 'n'"),
             (lambda batch: {"n": batch["n"]}, {"sides": ()}, "make a table with pa.table"),
@@ -611,7 +611,7 @@ class TestWhatBuildMayGive:
     @pytest.mark.parametrize(
         ("build", "attributes", "message"),
         [
-            (lambda ds: {"odd": ds}, {}, "returned the outputs 'odd', and no 'main'"),
+            (lambda ds: {"odd": ds}, {}, "returned the outputs 'odd', but not 'main'"),
             (lambda ds: {"main": ds, "../x": ds}, {}, "'../x' cannot be the name of an extra output"),
             (lambda ds: {"main": ds, 3: ds}, {}, "3 cannot be the name of an extra output"),
             (lambda ds: {"main": ds, "odd": None}, {}, "returned NoneType for the output 'odd'"),
@@ -653,7 +653,7 @@ class TestWhatBuildMayGive:
     def test_what_sides_may_not_be(self, sides: Any, message: str) -> None:
         with refusing(message):
             type("Odd", (Job,), {"sides": sides, "version": "1", "process": lambda *_: None})
-        with refusing("sides means nothing"):
+        with refusing("sides has no effect"):
             type("Files", (FileJob,), {"sides": ("odd",), "process_file": lambda *_: None})
 
     def test_main_alone_is_no_extra_output(self, source: Path, tmp_path: Path) -> None:
