@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         range,
         read_binary_files,
         read_csv,
+        read_datasource,
         read_images,
         read_json,
         read_parquet,
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from curate.job.shapes import FileJob, TextJob
     from curate.ledger.summary import RunState, Summary
     from curate.pipeline.step import ActorPool
+    from curate.sources.datasource import Datasource, SourceShard
+    from curate.stage.datasink import Datasink
 
 __version__ = "0.1.0"
 
@@ -59,6 +62,10 @@ _HOME = {
     "read_text": "curate.dataset.read",
     "read_binary_files": "curate.dataset.read",
     "read_images": "curate.dataset.read",
+    "read_datasource": "curate.dataset.read",
+    "Datasource": "curate.sources.datasource",
+    "Datasink": "curate.stage.datasink",
+    "SourceShard": "curate.sources.datasource",
     "from_items": "curate.dataset.read",
     "from_arrow": "curate.dataset.read",
     "from_pandas": "curate.dataset.read",
@@ -87,12 +94,15 @@ __all__ = [
     "CorruptInput",
     "CurateError",
     "Dataset",
+    "Datasink",
+    "Datasource",
     "FileJob",
     "GroupedData",
     "Job",
     "Options",
     "RetryLater",
     "RunState",
+    "SourceShard",
     "Step",
     "Summary",
     "TextJob",
@@ -106,6 +116,7 @@ __all__ = [
     "range",
     "read_binary_files",
     "read_csv",
+    "read_datasource",
     "read_images",
     "read_json",
     "read_parquet",

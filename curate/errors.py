@@ -23,7 +23,7 @@ class CurateError(Exception):
 
 
 class ConfigError(CurateError):
-    """The job cannot run as it was asked to; nothing was dispatched. Exit code 2.
+    """The job cannot run with these arguments; nothing was dispatched. Exit code 2.
 
     >>> curate.range(3).select_columns(["nr"])
     Traceback (most recent call last):
@@ -81,15 +81,14 @@ class JobReplacedError(CurateError):
 
 
 class RetryLater(CurateError):
-    """Raised by user code: what it needs is not there now (a service is down); make this call again later.
+    """Raised by user code: a service that it needs is busy or down; make this call again later.
 
     The call of user code that raised is made again after at least `after_s` seconds: that of a batch (`process`,
-    `map_batches`), of a row (`map`, `flat_map`, `filter`) or of a group (`map_groups`). Calls that are done are not
-    made again. A shard of which no call is done yet is handed back for a wait of a second or more, and others run
-    meanwhile. A call may ask for 20 such waits in a row before its shard fails. Never taken for bad data: no row is
-    quarantined.
+    `map_batches`), of a row (`map`, `flat_map`, `filter`) or of a group (`map_groups`). Finished calls are not
+    repeated. A shard without a finished call gives up its slot for waits of a second or more. A shard fails after 20
+    such waits of one call in a row. No row is quarantined.
 
-    `process_file` is one call for a whole file, whose tables cannot be taken back: its shard is run again.
+    `process_file` is one call for a whole file, so its shard runs again from the start.
 
     >>> raise curate.RetryLater(60, "HTTP 429")
     Traceback (most recent call last):
@@ -108,9 +107,9 @@ class RetryLater(CurateError):
 
 
 class BadRow(CurateError):
-    """Raised by user code: a row of the batch at hand is bad; it is quarantined, the rest of the batch processed.
+    """Raised by user code: one row of this batch is bad; it is quarantined, and the other rows are processed.
 
-    `row` is its position in the batch; without it, curate finds out by processing parts of the batch.
+    `row` is its position in the batch; without it, curate finds the row by processing parts of the batch.
 
     >>> def checked(row):
     ...     if row["id"] == 1:

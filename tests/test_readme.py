@@ -126,10 +126,12 @@ def test_the_job_is_a_program(home: Path) -> None:
     assert "24 of 24 done" in printed
 
 
-@pytest.mark.parametrize(("page", "programs"), [(MAIN, ["python", "curate"]), (JOBS, ["python", "python"])])
+@pytest.mark.parametrize(("page", "programs"), [(MAIN, ["python", "curate"]), (JOBS, ["curate", "curate"])])
 def test_the_console_shows_what_is_printed(home: Path, page: str, programs: list[str]) -> None:
     """Every line under a command is printed by that command, but for what differs from run to run."""
     (console,) = blocks("console", page)
+    for block in blocks("toml", page):
+        (home / "pipeline.toml").write_text(block)
     commands = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", console, re.MULTILINE)
     assert [command.split()[0] for command, _ in commands] == programs
     for command, shown in commands:

@@ -1,4 +1,4 @@
-"""Tables of an exact number of rows, whatever the sizes they come in."""
+"""Tables with an exact number of rows, from tables of any size."""
 
 from __future__ import annotations
 

@@ -53,7 +53,8 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
             pc.take(pa.nulls(0, field.type), pa.array([], pa.uint64()))
         except pa.ArrowNotImplementedError as error:
             raise ConfigError(
-                f"column {field.name!r} is {field.type}, which no exchange can move; cast or drop it before: {error}"
+                f"column {field.name!r} is {field.type}, which an exchange cannot move; cast or drop it before the "
+                f"exchange: {error}"
             ) from error
     return stored
 

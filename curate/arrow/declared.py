@@ -1,4 +1,4 @@
-"""What a function gives, brought to the schema that was declared for it: never with loss, and never as another kind."""
+"""Casts the result of a function to its declared schema: never with loss, and never to another kind of type."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ def check_declared(method: str, schema: Any) -> pa.Schema | None:
         return None
     if not isinstance(schema, pa.Schema):
         raise ConfigError(
-            f"{method}(output_schema={schema!r:.80}) is no schema; such as pyarrow.schema([('id', pyarrow.int64())])"
+            f"{method}(output_schema={schema!r:.80}) is not a schema; write for example pyarrow.schema([('id', "
+            "pyarrow.int64())])"
         )
     for name in schema.names:
         if schema.names.count(name) > 1:
             raise ConfigError(
-                f"{method}(output_schema=...): the column {name!r} is there {schema.names.count(name)} times"
+                f"{method}(output_schema=...): the column {name!r} occurs {schema.names.count(name)} times"
             )
     if not len(schema):
-        raise ConfigError(
-            f"{method}(output_schema=...) has no column, and rows of none cannot be told: name one at least"
-        )
+        raise ConfigError(f"{method}(output_schema=...) has no column; name at least one")
     return schema.remove_metadata()
 
 
@@ -52,7 +51,7 @@ def as_declared(table: pa.Table, schema: pa.Schema, where: str, rows: str) -> pa
     missing += [f"{name!r} is not declared" for name in names if name not in schema.names]
     if missing:
         raise SchemaMismatch(
-            f"{where} gave columns ({format_schema(table.schema)}) of {rows}, and declared are "
+            f"{where} returned columns ({format_schema(table.schema)}) of {rows}, but output_schema declares "
             f"({format_schema(schema)}): {'; '.join(missing)}; change what it returns, or output_schema"
         )
     columns = []
@@ -61,10 +60,11 @@ def as_declared(table: pa.Table, schema: pa.Schema, where: str, rows: str) -> pa
         try:
             columns.append(cast_exactly(column, field.type))
             if _has_null(table, field):
-                raise _LossError("it has nulls, and is declared to have none")
+                raise _LossError("it has nulls, but is declared not null")
         except _LossError as error:
             raise SchemaMismatch(
-                f"{where} gave the column {field.name!r} as {column.type} of {rows}, and declared is {field.type}: "
+                f"{where} returned the column {field.name!r} as {column.type} of {rows}, but output_schema declares "
+                f"{field.type}: "
                 f"{error}; change what it returns, or output_schema"
             ) from error
     return pa.Table.from_arrays(columns, schema=schema)
@@ -86,7 +86,7 @@ def cast_exactly(column: pa.ChunkedArray, type: pa.DataType) -> pa.ChunkedArray:
         storage = cast_exactly(column, type.storage_type)
         return pa.chunked_array([pa.ExtensionArray.from_storage(type, chunk) for chunk in storage.chunks], type)
     if not _alike(column.type, type):
-        raise _LossError("a value of the one is none of the other")
+        raise _LossError("the two types share no values")
     if is_list_view(column.type):
         return cast_exactly(_stored_as(column, pa.large_list(column.type.value_field)), type)
     if is_list_view(type):
@@ -99,7 +99,7 @@ def cast_exactly(column: pa.ChunkedArray, type: pa.DataType) -> pa.ChunkedArray:
             return made
     except (pa.ArrowException, SchemaMismatch) as error:
         raise _LossError(str(error)) from error
-    raise _LossError("values would not be what they were")
+    raise _LossError("values would change")
 
 
 def _stored_as(column: pa.ChunkedArray, type: pa.DataType) -> pa.ChunkedArray:

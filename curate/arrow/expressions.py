@@ -151,11 +151,11 @@ def as_expression(where: str, value: Any) -> Any:
             value = value.to_pyarrow()
         except (TypeError, ValueError, NotImplementedError) as error:
             raise ConfigError(
-                f"{where}: this expression of ray.data has none of pyarrow.compute: {error}; use map_batches for what "
-                "calls a function"
+                f"{where}: this expression of ray.data has no equivalent in pyarrow.compute: {error}; use map_batches "
+                "to call a function"
             ) from error
     if isinstance(value, str):
-        raise ConfigError(f"{where}: a text is no expression: {value!r}; write columns as curate.col('n')")
+        raise ConfigError(f"{where}: text is not an expression: {value!r}; name a column with curate.col('n')")
     if not isinstance(value, pc.Expression):
         raise ConfigError(
             f"{where} takes a pyarrow.compute expression such as curate.col('n') * 2, found {value!r}; use map_batches "
@@ -174,7 +174,7 @@ def col(name: str) -> Any:
 
 
 def lit(value: Any) -> Any:
-    """Returns a value, for expressions: `pyarrow.compute.scalar`. Beside a column, plain values need none.
+    """Returns a literal for expressions: `pyarrow.compute.scalar`. Beside a column, plain values work without it.
 
     >>> curate.range(1).with_column("source", curate.lit("demo")).take_all()
     [{'id': 0, 'source': 'demo'}]

@@ -98,8 +98,8 @@ class Groups:
     def overflow(self, group: int, column: str, sum: Any, type: str) -> SumOverflow:
         """Returns the error for a sum that does not fit."""
         return SumOverflow(
-            f"the sum of column {column!r} where {self.told(int(self.firsts()[group]))} comes to {sum}, which does not "
-            f"fit {type}; cast the column to double, or to a decimal, before it"
+            f"the sum of column {column!r} where {self.told(int(self.firsts()[group]))} is {sum}, which does not "
+            f"fit into {type}; cast the column to double, or to a decimal, before it"
         )
 
     def extremes(self, values: pa.Array, function: str) -> pa.Array:

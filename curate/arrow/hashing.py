@@ -177,7 +177,7 @@ def _rows(table: pa.Table, columns: Sequence[str], how: _Hash) -> list[Words]:
         try:
             found = [_values(chunk, how) for chunk in table[name].chunks]
         except _NoEncoding as error:
-            raise ConfigError(f"rows cannot be told apart by the column {name!r}: it is {error}") from error
+            raise ConfigError(f"rows cannot be compared by the column {name!r}: it is {error}") from error
         parts.append([np.concatenate([chunk[lane] for chunk in found]) if found else _NONE for lane in range(2)])
     return how.folded("row", parts, table.num_rows)
 
@@ -243,7 +243,7 @@ def _present(array: pa.Array, how: _Hash) -> list[Words]:
         return _lists(array.cast(pa.list_(pair)), how)
     if is_list(type):
         return _lists(array, how)
-    raise _NoEncoding(f"{type}, which has no canonical encoding; leave it out, or make texts or numbers of it")
+    raise _NoEncoding(f"{type}, which has no canonical encoding; leave it out, or convert it to text or numbers")
 
 
 def _numbers(array: pa.Array) -> Any:

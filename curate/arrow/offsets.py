@@ -70,8 +70,8 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
     """Returns a column as one array. Raises ShardError for one that is too large."""
     if is_over(column) and column.num_chunks > 1:
         raise ShardError(
-            f"a column of {column.type} has {format_bytes(column.nbytes)} in one output, and this needs all of it in "
-            f"one piece, of {format_bytes(MOST_OFFSET_BYTES)} at most; cast it to {wide_type(column.type)} before it, "
+            f"a column of {column.type} has {format_bytes(column.nbytes)} in one output, but it must fit into one "
+            f"array of {format_bytes(MOST_OFFSET_BYTES)} at most; cast it to {wide_type(column.type)} before it, "
             "with with_column()"
         )
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

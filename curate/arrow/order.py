@@ -56,13 +56,13 @@ class Order:
     def __post_init__(self) -> None:
         if self.nulls not in _PLACES:
             raise ConfigError(
-                f"nulls={self.nulls!r} is no place for nulls{did_you_mean(str(self.nulls), _PLACES)}; "
+                f"nulls={self.nulls!r} is not a place for nulls{did_you_mean(str(self.nulls), _PLACES)}; "
                 f"write one of: {', '.join(_PLACES)}"
             )
         names = [key.column for key in self.keys]
         for name in names:
             if names.count(name) > 1:
-                raise ConfigError(f"column {name!r} is twice among the keys {names}; name it once")
+                raise ConfigError(f"column {name!r} occurs twice in the keys {names}; name it once")
 
     def check(self, where: str, schema: pa.Schema) -> None:
         """Raises ConfigError, in a message that begins with `where`, if rows of `schema` have no such order: a key
@@ -77,18 +77,18 @@ class Order:
                 )
             if len(found) > 1:
                 raise ConfigError(
-                    f"{where}: {len(found)} columns are named {key.column!r}; rename all but one before it"
+                    f"{where}: {len(found)} columns are named {key.column!r}; rename all but one of them first"
                 )
             type = schema.field(found[0]).type
             if pt.is_nested(type) and not pt.is_run_end_encoded(type):
                 raise ConfigError(
-                    f"{where}: column {key.column!r} is nested ({type}), which has no order; "
-                    "make a column of what to compare by before it, with with_column() or map_batches()"
+                    f"{where}: column {key.column!r} is nested ({type}), which has no order; add a column to sort by "
+                    "first, with with_column() or map_batches()"
                 )
             if not _ordered(type):
                 raise ConfigError(
                     f"{where}: column {key.column!r} is of type {type}, which has no order; "
-                    "cast it to text, a number or a timestamp before it, with with_column() or map_batches()"
+                    "cast it to text, a number or a timestamp first, with with_column() or map_batches()"
                 )
 
     def identity(self) -> Any:

@@ -10,7 +10,7 @@ import pyarrow.types as pt
 from curate.arrow.types import is_binary, is_list, is_list_view, is_text, with_children
 from curate.errors import ConfigError, SchemaMismatch, did_you_mean
 
-NEXT = "bring them to one type first, such as by with_column(name, pc.field(name).cast(type)), or rename one"
+NEXT = "convert them to one type first, for example with with_column(name, pc.field(name).cast(type)), or rename one"
 """What to do about columns of several types."""
 
 
@@ -74,8 +74,8 @@ def agreed(name: str, before: pa.Schema | None, found: pa.Schema) -> pa.Schema:
         except (pa.ArrowInvalid, pa.ArrowTypeError):
             pass
     error = SchemaMismatch(
-        f"{name} gave a batch with ({format_schema(found)}) after batches with ({format_schema(before)}); every batch "
-        "must have the same columns, of one type"
+        f"{name} returned a batch with ({format_schema(found)}) after batches with ({format_schema(before)}); every "
+        "batch must have the same columns and types"
     )
     error.returned = True
     raise error
@@ -90,7 +90,9 @@ def format_schema(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name}: {field.type}" for field in schema) or "no columns"
 
 
-DECLARE = "Where no output_schema is declared, it is that of the first rows: declare one that holds all values"
+DECLARE = (
+    "Without output_schema, the schema is taken from the first rows: declare an output_schema that fits all values"
+)
 """What to do about rows that do not have the schema that is held."""
 _UNITS = ["s", "ms", "us", "ns"]
 
@@ -209,7 +211,7 @@ def conform(table: pa.Table, schema: pa.Schema, what: str = "the output") -> pa.
             near = did_you_mean(field.name, [name for name in names if name not in schema.names])
             differences.append(f"{field.name!r} is missing, expected {field.type}{near}")
         elif count > 1:
-            differences.append(f"{field.name!r} is there {count} times")
+            differences.append(f"{field.name!r} occurs {count} times")
         elif not widens(table.schema.field(field.name).type, field.type):
             found = table.schema.field(field.name).type
             differences.append(f"{field.name!r} is {found}, expected {field.type}")
@@ -217,5 +219,5 @@ def conform(table: pa.Table, schema: pa.Schema, what: str = "the output") -> pa.
         if name not in schema.names:
             differences.append(f"{name!r} ({table.schema.field(names.index(name)).type}) is not expected")
     if differences:
-        raise SchemaMismatch(f"{what} does not have the schema that is held: {'; '.join(differences)}. {DECLARE}")
+        raise SchemaMismatch(f"{what} does not match the schema of the output: {'; '.join(differences)}. {DECLARE}")
     return pa.Table.from_arrays([cast(what, table.column(field.name), field) for field in schema], schema=schema)

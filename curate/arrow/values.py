@@ -305,7 +305,7 @@ def _refuse_other(values: list[Any], array: pa.Array) -> None:
         if value is None:
             continue
         if value != back or (isinstance(value, datetime.datetime) and (value.tzinfo is not None) != zoned):
-            raise Misfit(f"{value!r} is not what {array.type} holds")
+            raise Misfit(f"{value!r} is not a value of {array.type}")
         if isinstance(value, datetime.time) and value.tzinfo is not None:
             raise Misfit("a time of day has no time zone in Arrow")
 
@@ -349,12 +349,12 @@ def _structs(values: list[Any], type: pa.DataType | None) -> pa.Array:
     names = dict.fromkeys(chain.from_iterable(present))
     if type is None:
         if any(not isinstance(name, str) for name in names):
-            raise Misfit(f"the key {next(name for name in names if not isinstance(name, str))!r} is no text")
+            raise Misfit(f"the key {next(name for name in names if not isinstance(name, str))!r} is not text")
         fields: list[pa.Field] = [pa.field(name, pa.null()) for name in names]
     else:
         fields = list(type.fields)
         if names.keys() - {field.name for field in fields}:
-            raise Misfit("a key is not among the fields")
+            raise Misfit("a key is not one of the fields")
     if not fields:
         return pa.array([None if value is None else {} for value in values], type or pa.struct([]))
     children = [
@@ -375,7 +375,7 @@ def _maps(values: list[Any], families: set[str], type: pa.DataType) -> pa.Array:
     ]
     flat = list(chain.from_iterable(pairs))
     if any(not isinstance(pair, tuple | list) or len(pair) != 2 or pair[0] is None for pair in flat):
-        raise Misfit(f"not pairs of key and value, which {type} has")
+        raise Misfit(f"not pairs of key and value, as expected by {type}")
     keys = _array([key for key, _ in flat], type.key_type)
     items = _array([item for _, item in flat], type.item_type)
     offsets = pa.array(np.concatenate([[0], np.cumsum([len(one) for one in pairs])]), pa.int32())

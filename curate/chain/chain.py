@@ -91,4 +91,4 @@ class Chain:
 
     def status(self) -> tuple[StepState, ...]:
         """Returns the state of each step, from outputs and ledgers alone: no job is imported, nothing is written."""
-        return look(self.steps, SystemClock().now())
+        return tuple(look(self.steps, SystemClock().now()).states.values())

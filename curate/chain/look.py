@@ -16,7 +16,7 @@ from curate.driver.identity import identity_difference
 from curate.errors import ConfigError, ObjectNotFound
 from curate.ledger.side_outputs import side_name, sides_of_job
 from curate.observe.job import FoundJob, NoJobError, find_job, read_status
-from curate.sources.listing import list_inputs
+from curate.sources.listing import ledger_above, list_inputs
 from curate.sources.patterns import parse_input
 from curate.sources.same_bytes import Change, same_bytes
 from curate.storage.open import open_store
@@ -34,6 +34,7 @@ class Looks:
     now: float
     states: dict[str, StepState] = field(default_factory=dict)
     found: dict[str, FoundJob] = field(default_factory=dict)
+    """The jobs of those that have begun."""
     _stores: dict[str, Store] = field(default_factory=dict)
 
     def store_of(self, uri: str) -> Store:
@@ -44,12 +45,12 @@ class Looks:
         return self._stores[scheme]
 
 
-def look(steps: Sequence[Step], now: float) -> tuple[StepState, ...]:
-    """Returns the state of each step. Reads listings and ledgers, and writes nothing."""
+def look(steps: Sequence[Step], now: float) -> Looks:
+    """Returns the state of each step, in order. Reads listings and ledgers, and writes nothing."""
     looks = Looks(now)
     for step in steps:
         looks.states[step.name] = _state(step, steps, looks)
-    return tuple(looks.states.values())
+    return looks
 
 
 def _state(step: Step, steps: Sequence[Step], looks: Looks) -> StepState:
@@ -89,10 +90,8 @@ def _with_inputs(state: StepState, step: Step, paths: Sequence[str], looks: Look
     except ConfigError as error:
         return replace(state, problem=str(error))
     found = looks.found.get(state.name)
-    if found is not None and "upstream" in found.job["identity"]:
-        return state  # its plan is that of a checkpoint, of which only a run knows what it was made of
     try:
-        known = NONE if found is None else _known(found)
+        known = NONE if found is None else _known(found, looks)
     except (ConfigError, ObjectNotFound) as error:
         return replace(state, problem=str(error))
     expected = _expected(step, looks)
@@ -120,8 +119,12 @@ def _listed(path: str, looks: Looks, *, made: bool) -> Any:
         raise
 
 
-def _known(found: FoundJob) -> Any:
+def _known(found: FoundJob, looks: Looks) -> Any:
     """Returns the files that a step has planned, each once: those of its plan, or those that it began with."""
+    while "upstream" in found.job["identity"] and len(found.plan):
+        # It reads a checkpoint, which has read its inputs.
+        folder = str(found.plan.table["uri"][0]).rpartition("/")[0]
+        found = find_job(ledger_above(folder, looks.store_of(folder)) or folder)
     if name := found.job.get("inputs"):
         data = found.ledger.store.read(found.ledger.uri(name))
         # By this thread: one of Arrow's may hold the bytes when Python is gone already.

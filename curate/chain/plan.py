@@ -51,6 +51,8 @@ class StepState:
     """Whether it keeps to the inputs that it began with: it has an exchange."""
     differs: str = ""
     """How what was asked for differs from what the output was made with."""
+    other_code: str = ""
+    """Why nothing more may be made: its code changed under the same version."""
     problem: str = ""
     """Why its inputs cannot be read."""
 
@@ -123,6 +125,8 @@ def _to_do(state: StepState, after: Sequence[str], asked: Asked) -> Verdict:
         todo.append(f"what {', '.join(after or state.reads)} will add")
     if not todo and state.state != "complete":
         todo.append("its end was not written down")
+    if todo and state.other_code:
+        return Verdict(state.name, Action.REFUSED, (state.other_code,))
     changes = bool(state.new or changed or removed or after)
     return Verdict(state.name, Action.RUN if todo else Action.NOTHING, tuple(todo), changes)
 

@@ -10,15 +10,15 @@ from curate.chain.look import look
 from curate.chain.plan import Action, Asked, StepState, Verdict, takes_changed, takes_removed, verdicts
 from curate.chain.steps import ONE_RUN, STEP_OPTIONS, Step, below, inputs_of
 from curate.clock import Clock, SystemClock
-from curate.driver.identity import refuse_other_job
-from curate.driver.options import RunOptions, parse_run_options
+from curate.driver.identity import accepted_code, refuse_other_job
+from curate.driver.options import RunArguments, RunOptions, parse_run_options
 from curate.errors import ConfigError, CurateError, did_you_mean
 from curate.graph.entry import run
 from curate.job.job import Job
 from curate.job.locate import named_job
 from curate.job.settings import TUNABLE
-from curate.ledger.ledger import open_ledger
 from curate.ledger.summary import RunState, Summary
+from curate.observe.job import FoundJob
 from curate.stage.stage import Stage
 from curate.units import parse_bytes
 
@@ -126,6 +126,7 @@ def prepare(steps: Sequence[Step], request: Request) -> Planned:
         if name not in by_name:
             hint = did_you_mean(name, by_name) or f"; there are: {', '.join(by_name)}"
             raise ConfigError(f"there is no step {name!r}{hint}")
+    _refuse_unknown_options(request.options)
     asked = replace(request.asked, overwrite=below(request.asked.overwrite, steps))
     stages: dict[str, Stage] = {}
     options: dict[str, RunOptions] = {}
@@ -138,7 +139,10 @@ def prepare(steps: Sequence[Step], request: Request) -> Planned:
         except ConfigError as error:
             problems.append(f"step {step.name!r}: {error}")
     _raise(problems)
-    states = tuple(_identified(one, stages[one.name]) for one in look(steps, request.clock.now()))
+    looks = look(steps, request.clock.now())
+    states = tuple(
+        _identified(one, looks.found.get(name), stages[name], options[name]) for name, one in looks.states.items()
+    )
     found = verdicts(states, asked)
     scope = {request.only} if request.only else {one.name for one in found}
     _raise([_refusal(one) for one in found if one.action is Action.REFUSED and one.name in scope])
@@ -167,11 +171,14 @@ def run_chain(planned: Planned, request: Request) -> ChainSummary:
 
 
 def _run(planned: Planned, step: Step, state: StepState, clock: Clock) -> StepEnd:
+    options, asked = planned.options[step.name], planned.asked
+    # What is missing by permission was not removed.
+    removed = takes_removed(state, asked) and not options.allow_incomplete_input
     options = replace(
-        planned.options[step.name],
-        overwrite=step.name in planned.asked.overwrite,
-        redo_stale=planned.options[step.name].redo_stale or takes_changed(state, planned.asked),
-        drop_removed=planned.options[step.name].drop_removed or takes_removed(state, planned.asked),
+        options,
+        overwrite=step.name in asked.overwrite,
+        redo_stale=options.redo_stale or takes_changed(state, asked),
+        drop_removed=options.drop_removed or removed,
     )
     try:
         return StepEnd(step.name, run(planned.stages[step.name], options, clock=clock))
@@ -227,6 +234,17 @@ def _options(step: Step, inputs: Sequence[str], request: Request) -> RunOptions:
         raise ConfigError(f"an option of its run has a value of another type: {error}") from error
 
 
+def _refuse_unknown_options(given: Mapping[str, Any]) -> None:
+    """Raises ConfigError for an option that no run has, or that makes no sense for all steps."""
+    known = {*RunArguments.__annotations__} - {"input", "output", "limit", "sample", "retry_failed"}
+    for name in given:
+        if name not in known:
+            raise ConfigError(
+                f"a run of a chain has no option {name!r}{did_you_mean(name, known)}; it has: "
+                f"{', '.join(sorted(known))}"
+            )
+
+
 def _refuse_unknown_sides(step: Step, stages: Mapping[str, Stage]) -> None:
     for one in step.input_from:
         name, _, side = one.partition("/")
@@ -238,13 +256,17 @@ def _refuse_unknown_sides(step: Step, stages: Mapping[str, Stage]) -> None:
             )
 
 
-def _identified(state: StepState, stage: Stage) -> StepState:
-    """Returns the state with what differs, by the identity of the job itself."""
-    if not state.begun:
+def _identified(state: StepState, found: FoundJob | None, stage: Stage, options: RunOptions) -> StepState:
+    """Returns the state with what differs, by the identity of the job itself and its code."""
+    if found is None:
         return replace(state, differs="")
-    ledger = open_ledger(state.output)
+    differs, other_code = "", ""
     try:
-        refuse_other_job(stage.record, ledger, ledger.read_job())
+        refuse_other_job(stage.record, found.ledger, found.job)
     except ConfigError as error:
-        return replace(state, differs=f"{error} In a chain: --overwrite {state.name} makes it and what reads it anew.")
-    return replace(state, differs="")
+        differs = f"{error} In a chain: --overwrite {state.name} makes it and what reads it anew."
+    try:
+        accepted_code(stage.record, options, found.ledger, found.listing, found.job, finished=False)
+    except ConfigError as error:
+        other_code = str(error)
+    return replace(state, differs=differs, other_code=other_code)

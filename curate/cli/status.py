@@ -323,7 +323,7 @@ def _render_all(console: Console, found: list[tuple[dict[str, Any], JobStatus | 
             line(console, Text.assemble(("unreachable: ", "red"), plain_line(str(job))))
     if gone:
         what = "1 output was" if len(gone) == 1 else f"{len(gone):,} outputs were"
-        shown = f", of which {MOST_GONE} are shown" if len(gone) > MOST_GONE else ""
+        shown = f", {MOST_GONE} shown" if len(gone) > MOST_GONE else ""
         line(console, Text(f"{what} removed{shown}; to take them off this list: curate forget --removed"))
 
 

@@ -88,7 +88,7 @@ def _values(cls: type, told: Collection[str], is_identity: bool) -> Iterator[str
         except Unhashable as error:
             if is_identity:
                 raise ConfigError(
-                    f"{cls.__name__}.{name} depends on a value of which the job's identity cannot be made: {error}; "
+                    f"{cls.__name__}.{name} depends on a value that cannot be compared between runs: {error}; "
                     "make it a parameter, or declare a version"
                 ) from error
 

@@ -56,13 +56,13 @@ class Base:
             public = [one for one in dir(type(self)) if not one.startswith("_")]
             near = "" if name.startswith("_") else did_you_mean(name, public)
             told = f": {instead}" if (instead := instead_of_method(name)) else near
-            raise AttributeError(f"a Dataset of curate has no {name}{told}", name=name, obj=self)
+            raise AttributeError(f"a curate.Dataset has no {name}{told}", name=name, obj=self)
 
     def schema(self) -> pa.Schema:
-        """Returns the schema of the rows; without running anything where no function is in the way.
+        """Returns the schema of the rows; runs nothing unless a function makes them.
 
-        Behind a function it is that of the first rows, wherever they are. If there are none, it is that which comes of
-        an empty table; without columns if nothing does.
+        After a function it is that of the first rows. Without rows it is the schema of the function's result for an
+        empty table, or has no columns.
 
         >>> curate.range(1).schema().names
         ['id']
@@ -78,8 +78,8 @@ class Base:
         return found
 
     def columns(self, fetch_if_missing: bool = True) -> list[str] | None:
-        """Returns the names of the columns, as `schema` finds them; with `fetch_if_missing=False` None where only
-        running a function would tell.
+        """Returns the names of the columns, as `schema` finds them; with `fetch_if_missing=False` None if a function
+        had to run.
 
         >>> curate.range(1).columns()
         ['id']
@@ -88,7 +88,7 @@ class Base:
         return None if found is None else list(found.names)
 
     def input_files(self) -> list[str]:
-        """Returns the files that are read, each once, in their order; none of what is in memory. Runs nothing.
+        """Returns the files that are read, each once, in order; rows in memory have none. Runs nothing.
 
         >>> curate.range(1).input_files()
         []
@@ -99,18 +99,20 @@ class Base:
     def num_blocks(self) -> int:
         """Returns how many shards are read: parts of large files, tables in memory. Runs nothing.
 
-        Raises ConfigError behind an exchange, a checkpoint, a limit or a zip, where only running tells.
+        Raises ConfigError after an exchange, a checkpoint, a limit or a zip, which are known only after a run.
 
         >>> curate.range(3).num_blocks()
         1
         """
         behind = [name_of(one) for one in walk(self._plan) if not isinstance(one, Scan | Apply | Union)]
         if behind:
-            raise ConfigError(f"num_blocks: how many shards {behind[0]} makes is known once it has run; materialize()")
+            raise ConfigError(
+                f"num_blocks: how many shards {behind[0]} makes is known only after it has run; call materialize()"
+            )
         return sum(1 for source in sources_of(self._plan) for _ in source.pieces())
 
     def size_bytes(self) -> int:
-        """Returns the bytes that all rows take in memory, in Arrow's format; runs what there is to run.
+        """Runs the dataset and returns the bytes of all rows in memory, in Arrow's format.
 
         >>> curate.range(10).size_bytes()
         80
@@ -118,9 +120,9 @@ class Base:
         return sum(block.nbytes for block in self._blocks())
 
     def using(self, options: Options | None = None, **changes: Any) -> Self:
-        """Says how rows are made: with these `Options`, or with the ones there are and these fields of them changed.
+        """Sets how the dataset runs: with these `Options`, or with the current ones and these fields changed.
 
-        Raises ConfigError for an option that there is not, and for a value that makes no sense.
+        Raises ConfigError for an unknown option or an invalid value.
 
         >>> curate.range(2).using(backend="inline", block_bytes=1 << 20).count()
         2
@@ -132,8 +134,8 @@ class Base:
         return replace(self, _how=replace(options or self._how, **changes))
 
     def explain(self) -> str:
-        """Returns the logical and the physical plan: what is fused, what is pushed into the read, how much is read. And
-        how it is written, where that is through an exchange and what is consumed is not.
+        """Returns the logical and the physical plan: what is fused, what is pushed into the read, how much is read. If
+        a write needs an exchange that consuming does not need, it shows that plan as well.
 
         >>> import pyarrow.compute as pc
         >>> print(curate.range(9).filter(pc.field("id") > 2).limit(1).explain())
@@ -158,15 +160,15 @@ class Base:
         return "\n".join(told)
 
     def stats(self) -> str:
-        """Returns what the last consumption or write of this very dataset took, or takes, if it goes on.
+        """Returns statistics of the last consumption or write of this dataset object, also while it runs.
 
-        For each operator: rows and bytes in and out, the mean and the largest block that it gave; the time that it was
-        at work (wall, and CPU of its thread), all tasks or actors together, and that tasks waited for its pool; how
-        many actors it has, and how much of their time they were at work; the most memory that a process held which it
-        was at work in. Then how blocks went to the consumer, and one sentence that says what limits the pipeline.
+        For each operator: rows and bytes in and out, the mean and the largest output block; the busy time (wall, and
+        CPU of its thread) of all tasks or actors together, and the time that tasks waited for its pool; the number of
+        actors and how busy they were; the peak memory of a process that ran it. Then the flow of blocks to the
+        consumer, and one sentence that names the bottleneck.
 
-        Of pieces that have not ended, or were stopped early, it is what they had done when they last gave a block. What
-        `checkpoint` wrote is told as well. Of a dataset that has not run, it says so.
+        Pieces that have not ended, or were stopped early, count up to their last block. Writes of `checkpoint` are
+        included. If the dataset has not run, the text says so.
 
         >>> doubled = curate.range(3).map(lambda row: {"n": row["id"] * 2})
         >>> rows = doubled.take_all()

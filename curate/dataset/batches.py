@@ -32,7 +32,7 @@ def check_rows(name: str, value: Any, least: int) -> None:
 def fraction_of(method: str, value: float) -> Fraction:
     """Returns a proportion as it is written: 0.7 and 0.1 are 0.8. Raises ConfigError if it is not between 0 and 1."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
-        raise ConfigError(f"{method}: {value!r} is no proportion; expected a number between 0 and 1")
+        raise ConfigError(f"{method}: {value!r} is not a fraction; expected a number between 0 and 1")
     return Fraction(str(value))
 
 
@@ -51,7 +51,7 @@ class Batches:
     def iter_rows(self) -> Generator[dict[str, Any]]:
         """Yields the rows as dictionaries of Python values, the first while later ones are still being read.
 
-        To stop early ends all that runs.
+        Stopping early ends all running tasks.
 
         >>> next(curate.range(3).iter_rows())
         {'id': 0}
@@ -72,18 +72,17 @@ class Batches:
     ) -> Generator[Any]:
         """Yields the rows in batches of `batch_size` rows, the last one smaller, or left out with `drop_last`.
 
-        With `batch_size=None`, blocks as they come, of 1 MiB at first and `block_bytes` in the end. Formats as for
-        `map_batches`. A thread makes `prefetch_batches` batches ahead, which are held beside the memory budget; with 0,
-        all is done between two batches, in the caller's thread.
+        With `batch_size=None`, yields blocks unchanged, of 1 MiB at first and `block_bytes` later. Formats are as for
+        `map_batches`. A thread prepares `prefetch_batches` batches ahead, in addition to the memory budget; with 0, the
+        caller's thread does the work between two batches.
 
-        With `local_shuffle_buffer_size`, each batch is drawn at random from a buffer of as many rows, at least
-        `batch_size`, which is filled up before: every row comes once, none more than a buffer too early. The order
-        depends on the order of the rows, these numbers and `local_shuffle_seed` alone (and on the version of numpy);
-        without a seed it is another one each time.
+        With `local_shuffle_buffer_size`, each batch is drawn at random from a full buffer of that many rows (at least
+        `batch_size`): every row appears once, at most one buffer too early. The order depends on the order of the rows,
+        these numbers and `local_shuffle_seed` alone (and on the version of numpy); without a seed it differs each time.
 
-        What is raised reaches the caller after the batches before it. To stop early (`break`, `close`) ends all that
-        runs, frees what was made, and returns when the thread has ended. Raises ConfigError for an unknown format, a
-        size below 1, or a shuffle without a `batch_size`.
+        Errors reach the caller after the batches before them. Stopping early (`break`, `close`) ends all running tasks,
+        frees their blocks, and returns when the thread has ended. Raises ConfigError for an unknown format, a size
+        below 1, or a shuffle without a `batch_size`.
 
         >>> [batch.num_rows for batch in curate.range(5).iter_batches(batch_size=2)]
         [2, 2, 1]
@@ -109,12 +108,12 @@ class Batches:
         local_shuffle_seed: int | None = None,
         pin_memory: bool = False,
     ) -> Generator[Any]:
-        """Yields batches as dictionaries of torch tensors; or what `collate_fn` makes of a dictionary of arrays.
+        """Yields batches as dictionaries of torch tensors, or as `collate_fn` converts a dictionary of arrays.
 
-        Lists of one length become a further dimension. `dtypes` is the type of all tensors, or those of columns by
-        name; else it is that of the column. Tensors, also those in lists, tuples and dictionaries that `collate_fn`
-        returns, are put on `device` ("auto": the CPU), from pinned memory with `pin_memory`. All of it is done ahead,
-        in the thread, and all else is as for `iter_batches`.
+        Lists of one length become a further dimension. `dtypes` is the type of all tensors, or types by column name;
+        default: the type of the column. Tensors, also those in lists, tuples and dictionaries that `collate_fn`
+        returns, are put on `device` ("auto": the CPU), from pinned memory with `pin_memory`. The thread does this ahead
+        of time; everything else is as for `iter_batches`.
 
         Raises ConfigError if torch is not installed, for `dtypes` beside `collate_fn`, and as `iter_batches` does;
         TypeError, when the batch is made, for a column of texts, or of lists of several lengths.
@@ -125,7 +124,9 @@ class Batches:
         if importlib.util.find_spec("torch") is None:
             raise ConfigError("iter_torch_batches needs torch, which is not installed: pip install 'curate[embed]'")
         if collate_fn is not None and dtypes is not None:
-            raise ConfigError("iter_torch_batches: collate_fn makes the tensors, so that dtypes says nothing; give one")
+            raise ConfigError(
+                "iter_torch_batches: collate_fn makes the tensors, so dtypes has no effect; pass one of them"
+            )
         where = "cpu" if device == "auto" else device
 
         def form(table: pa.Table) -> Any:
@@ -154,7 +155,7 @@ class Batches:
         if buffer_rows is not None:
             check_rows("local_shuffle_buffer_size", buffer_rows, 1)
             if batch_size is None:
-                raise ConfigError("a local shuffle draws batches from its buffer; give it a batch_size")
+                raise ConfigError("a local shuffle needs a batch_size")
             seed = secrets.randbits(64) if seed is None else seed
             check_rows("local_shuffle_seed", seed, 0)
             shuffle = max(buffer_rows, batch_size), seed
@@ -284,8 +285,8 @@ def numeric(name: str, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if found.dtype.kind not in "biufc":
         kinds = sorted({type(value).__name__ for value in values}) if values.dtype == object else [str(values.dtype)]
         raise TypeError(
-            f"column {name!r} is no tensor: it has {' and '.join(kinds)}; a tensor has numbers, or lists of them of "
-            "one length: leave the column out with drop_columns, or make tensors with collate_fn"
+            f"column {name!r} cannot become a tensor: it has {' and '.join(kinds)}; a tensor needs numbers, or lists "
+            "of numbers of equal length: remove the column with drop_columns, or make the tensors with collate_fn"
         )
     return found
 

@@ -1,4 +1,4 @@
-"""The part of a Dataset that gives its rows to this process: one by one, in batches, all at once, or kept in parts."""
+"""Methods of a Dataset that return its rows to this process: one by one, in batches, all at once, or split."""
 
 from __future__ import annotations
 
@@ -109,16 +109,16 @@ class Consuming(Base, Batches):
         return convert.to_pandas(table)
 
     def streaming_split(self, n: int, *, equal: bool = False) -> list[DataIterator]:
-        """Returns `n` iterators over disjoint shares of the rows, each to be consumed in a thread of its own.
+        """Returns `n` iterators over disjoint shares of the rows, each for a separate thread.
 
         They have `iter_rows`, `iter_batches` and `iter_torch_batches`. All are fed from one run: block k goes to number
         k mod `n`; with `equal` each block is cut into `n` parts of as many rows, so that all get the same number, and
-        the last rows, less than `n`, are left out. One block waits for each at most: a consumer that is slow holds up
-        the others, and one that does not begin holds them up for good. One that stops early, or that nobody holds any
-        more, is left out. The run ends when all have ended.
+        the last rows, less than `n`, are left out. At most one block waits for each: a slow consumer slows the others,
+        and one that never starts blocks them. One that stops early or was deleted is skipped. The run ends when all
+        have ended.
 
-        They can be iterated again, which runs all again, once all have ended. They belong to this process. It is not
-        resumable: which rows a consumer has seen is written down nowhere. Raises ConfigError for `n` below 1.
+        Once all have ended they can be iterated again, which runs everything again. They belong to this process and are
+        not resumable: which rows a consumer has seen is not recorded. Raises ConfigError for `n` below 1.
 
         >>> import concurrent.futures
         >>> shares = curate.range(6).streaming_split(2, equal=True)
@@ -139,9 +139,9 @@ class Consuming(Base, Batches):
         return joined(self._tables())
 
     def materialize(self) -> Self:
-        """Runs what there is to run, and returns its rows as a dataset that has them in this process's memory.
+        """Runs the dataset and returns its rows as a dataset in this process's memory.
 
-        What follows on it does not run it again.
+        Later operations do not run it again.
 
         >>> numbers = curate.range(3).map(lambda row: {"n": row["id"] * 2}).materialize()
         >>> numbers.count(), numbers.take_all()
@@ -151,11 +151,10 @@ class Consuming(Base, Batches):
         return self._held("materialize", tables, 0, sum(table.num_rows for table in tables))
 
     def split(self, n: int, *, equal: bool = False) -> list[Self]:
-        """Runs what there is to run, and returns the rows in `n` datasets that follow each other, held as `materialize`
-        does.
+        """Runs the dataset and returns the rows as `n` consecutive datasets in memory, as `materialize` does.
 
-        Their numbers of rows differ by one at most; with `equal` they are the same, and the last rows, less than `n`,
-        are left out. Raises ConfigError for `n` below 1.
+        Their lengths differ by one at most; with `equal` they are the same, and the last rows, fewer than `n`, are left
+        out. Raises ConfigError for `n` below 1.
 
         >>> [part.count() for part in curate.range(5).split(2)]
         [2, 3]
@@ -169,9 +168,8 @@ class Consuming(Base, Batches):
         return [self._held("split", tables, start, stop) for start, stop in pairwise(ends)]
 
     def split_at_indices(self, indices: Sequence[int]) -> list[Self]:
-        """Runs what there is to run, and returns the rows cut before those of these numbers, in one dataset more than
-        there are numbers, held as `materialize` does. Raises ConfigError for no number, one below 0, or one after a
-        larger one.
+        """Runs the dataset and returns the rows, split before these row numbers, as datasets in memory. Raises
+        ConfigError for no number, one below 0, or numbers that are not ascending.
 
         >>> [part.count() for part in curate.range(10).split_at_indices([2, 9])]
         [2, 7, 1]
@@ -180,29 +178,29 @@ class Consuming(Base, Batches):
         for at in ends:
             check_rows("split_at_indices: an index", at, 0)
         if not ends or ends != sorted(ends):
-            raise ConfigError(f"split_at_indices({ends}): expected numbers of rows in ascending order, at least one")
+            raise ConfigError(f"split_at_indices({ends}): expected at least one row number, in ascending order")
         return self._cut("split_at_indices", lambda rows: [min(one, rows) for one in ends])
 
     def split_proportionately(self, proportions: Sequence[float]) -> list[Self]:
-        """Runs what there is to run, and returns the rows in parts of these proportions, and the rest in a last one,
-        held as `materialize` does. Raises ConfigError for numbers that are not above 0, or are 1 or more in all.
+        """Runs the dataset and returns the rows in parts of these proportions, then the rest, as datasets in memory.
+        Raises ConfigError for numbers that are not above 0, or a sum of 1 or more.
 
         >>> [part.count() for part in curate.range(10).split_proportionately([0.2, 0.5])]
         [2, 5, 3]
         """
         parts = [fraction_of("split_proportionately", one) for one in proportions]
         if not parts or sum(parts) >= 1:
-            raise ConfigError(f"split_proportionately({list(proportions)}): expected numbers that are below 1 in all")
+            raise ConfigError(f"split_proportionately({list(proportions)}): expected numbers whose sum is below 1")
         return self._cut("split_proportionately", lambda rows: [int(rows * one) for one in accumulate(parts)])
 
     def train_test_split(
         self, test_size: float, *, shuffle: bool = False, seed: int | None = None, stratify: str | None = None
     ) -> tuple[Self, Self]:
-        """Runs what there is to run, and returns the first rows and the last ones, held as `materialize` does.
+        """Runs the dataset and returns the first rows and the last rows as two datasets in memory.
 
         `test_size` is the number of the last ones, or a proportion of all between 0 and 1. With `shuffle` rows are put
-        in random order first, by `seed`. What does not fit into memory, `streaming_train_test_split` parts lazily.
-        Raises ConfigError for another size, as many rows as there are, and `stratify`, which there is not.
+        in random order first, by `seed`. For more rows than fit into memory use `streaming_train_test_split`. Raises
+        ConfigError for another size, a size of all rows, and `stratify`, which is not supported.
 
         >>> train, test = curate.range(8).train_test_split(0.25)
         >>> train.count(), test.take_all()
@@ -210,7 +208,7 @@ class Consuming(Base, Batches):
         """
         if stratify is not None:
             raise ConfigError(
-                f"train_test_split(stratify={stratify!r}) there is not: split each class by itself, "
+                f"train_test_split(stratify={stratify!r}) is not supported: split each class separately, "
                 f"ds.filter(curate.col({stratify!r}) == value), and union the parts"
             )
         if seed is not None:
@@ -222,7 +220,7 @@ class Consuming(Base, Batches):
 
         def ends(rows: int) -> list[int]:
             if whole and test_size >= rows:
-                raise ConfigError(f"train_test_split({test_size}): there are {rows:,} rows in all; take fewer")
+                raise ConfigError(f"train_test_split({test_size}): there are {rows:,} rows; take fewer")
             return [rows - int(test_size) if whole else int(rows * (1 - share))]
 
         rows = self._with(shuffle_plan(self._plan, seed, None)) if shuffle else self

@@ -1,6 +1,6 @@
 """Dataset: a lazy plan over rows, put together from its parts. Names and semantics are those of ray.data.
 
-Nothing runs before rows are asked for or written. Rows come in the order of the input, always.
+Nothing runs before rows are consumed or written. Rows always keep the order of the input.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from curate.dataset.writing import Writing
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Dataset(Writing, Consuming, AllRows, Exchanges, Rowwise, Functions):
-    """Rows that come from somewhere and go through operators; every method returns a new one.
+    """Rows from a source, with operators applied; every method returns a new dataset.
 
     >>> import pyarrow.compute as pc
     >>> curate.range(5).with_column("double", pc.field("id") * 2).filter(pc.field("id") > 2).take_all()

@@ -28,11 +28,11 @@ class Exchanges(Base):
     def sort(
         self, key: str | Sequence[str], descending: bool | Sequence[bool] = False, *, nulls: str = "at_end"
     ) -> Self:
-        """Puts the rows in order of one column, or of several; rows of equal keys stay as they came.
+        """Sorts the rows by one column, or by several; rows with equal keys keep their order.
 
         `descending` is for all keys, or one for each. Nulls are at the end, or with `nulls="at_start"` at the start,
-        whichever way a key goes; NaN is beside them. Raises ConfigError for a column that is not there, is nested, or
-        of a type that has no order.
+        for both directions; NaN is beside them. Raises ConfigError for a column that is unknown, nested, or of a type
+        that has no order.
 
         >>> curate.from_items([{"n": 2}, {"n": None}, {"n": 1}]).sort("n").take_all()
         [{'n': 1}, {'n': 2}, {'n': None}]
@@ -41,17 +41,17 @@ class Exchanges(Base):
         ways = [descending] * len(keys) if isinstance(descending, bool) else list(descending)
         if not keys or len(ways) != len(keys):
             raise ConfigError(
-                f"sort: {len(keys)} keys and {len(ways)} of descending; give one for each, or one for all"
+                f"sort: {len(keys)} keys but {len(ways)} values of descending; pass one for each key, or one for all"
             )
         order = Order(tuple(SortKey(name, bool(way)) for name, way in zip(keys, ways, strict=True)), nulls)
         return self._exchange(Sorted(order))
 
     def random_shuffle(self, *, seed: int | None = None, num_shards: int | None = None) -> Self:
-        """Puts the rows in random order: every order is as likely, and the same for the same input and seed.
+        """Puts the rows in random order: all orders are equally likely; the same input and seed give the same order.
 
-        Written, there are `num_shards` outputs of as many rows each, to one (None: by their bytes). Without a seed, a
-        write chooses one, and keeps it for its reruns; rows that are consumed come in another order each time. Raises
-        ConfigError for numbers below 1, or a seed below 0.
+        A write has `num_shards` outputs whose lengths differ by one at most (None: by their bytes). Without a seed, a
+        write chooses one and keeps it for its reruns; consumed rows have another order each time. Raises ConfigError
+        for numbers below 1, or a seed below 0.
 
         >>> curate.range(5).random_shuffle(seed=1).take_all() == curate.range(5).random_shuffle(seed=1).take_all()
         True
@@ -63,7 +63,7 @@ class Exchanges(Base):
         return self._with(shuffle_plan(self._plan, seed, num_shards))
 
     def repartition(self, num_shards: int, *, shuffle: bool = False, seed: int | None = None) -> Self:
-        """Makes a write have `num_shards` outputs of as many rows each, to one, in the order that there is; with
+        """Makes a write have `num_shards` outputs whose lengths differ by one at most, in the same order; with
         `shuffle` in random order, by `seed`. Raises ConfigError for numbers below 1.
 
         >>> curate.range(3).repartition(2).count()
@@ -75,10 +75,10 @@ class Exchanges(Base):
         return self._exchange(Repartitioned(num_shards))
 
     def groupby(self, key: str | Sequence[str] | None) -> GroupedData[Self]:
-        """Groups rows by one column, or several; the methods of what is returned make a row a group of them.
+        """Groups rows by one column, or several; the methods of the result return one row per group.
 
-        With None all rows are one group, which one task reduces; of no rows there is none. Raises ConfigError for a
-        column that is not there, is nested, or of a type that has no order.
+        With None all rows are one group, which one task reduces. Raises ConfigError for a column that is unknown,
+        nested, or of a type that has no order.
 
         >>> curate.from_items([{"k": "b", "n": 1}, {"k": "a", "n": 2}]).groupby("k").sum("n").take_all()
         [{'k': 'a', 'n_sum': 2}, {'k': 'b', 'n_sum': 1}]
@@ -100,17 +100,17 @@ class Exchanges(Base):
     ) -> Self:
         """Drops rows that have the same values in `columns` as another, as `duplicate`; one of each is kept.
 
-        That is the `first` or the `last` in input order; with `priority`, a column, the one with the largest value
-        there, and of those the first or last. Rows stay in their order. Null equals null, and NaN equals NaN. With
-        `normalise`, texts are the same that differ in case and white space alone, or in how they compose characters.
+        That is the `first` or the `last` in input order; with `priority`, a column, the one with the largest value, and
+        of those the first or last. Rows stay in order. Null equals null, and NaN equals NaN. With `normalise`, texts
+        are equal if they differ only in case, white space or Unicode composition.
 
-        With `id_column`, what is written has an extra output `duplicates`: `id`, `cluster`, `kept_id`, `similarity`
-        (1.0) of each row that was dropped.
+        With `id_column`, a write has an extra output `duplicates`: `id`, `cluster`, `kept_id`, `similarity` (1.0) of
+        each dropped row.
 
-        What moves are 128-bit hashes (XXH3, which whoever wants to can make collide), 36 bytes a row. The rows are read
-        twice, and what comes before is run twice: `checkpoint` what takes long.
+        The exchange moves 128-bit hashes (XXH3, not safe against deliberate collisions), 36 bytes a row. The rows are
+        read twice, and the steps before run twice: use `checkpoint` after slow ones.
 
-        Raises ConfigError for a column that is not there, or is of a type without a hash or, for `priority`, an order.
+        Raises ConfigError for an unknown column, one of a type without a hash or, for `priority`, without an order.
 
         >>> texts = curate.from_items([{"n": 1, "text": "Hello"}, {"n": 2, "text": "hello "}, {"n": 3, "text": "Bye"}])
         >>> [row["n"] for row in texts.dedup_exact("text", normalise=True, priority="n").iter_rows()]
@@ -134,23 +134,23 @@ class Exchanges(Base):
         seed: int = 0,
         unit: str = "word",
     ) -> Self:
-        """Drops rows whose texts in `column` are nearly those of another, as `duplicate`; of each cluster the first is
-        kept. Rows stay in their order.
+        """Drops rows whose text in `column` is nearly that of another, as `duplicate`; the first of each cluster is
+        kept. Rows stay in order.
 
         Texts are sets of n-grams of `ngram` words (or, by `unit`, of each `character`); case, punctuation and white
-        space do not matter to words. Two are near duplicates whose sets have a Jaccard similarity of `threshold` at
-        least, and a cluster is what is connected by such pairs. Pairs are looked for by MinHash, with `bands` bands of
-        `rows` places: of pairs with a similarity of s a share of 1 - (1 - s**rows)**bands is found, by default 92 % at
-        0.8, 98.8 % at 0.85 and 99.96 % at 0.9. Their similarity is then that of the sets, not an estimate, so that none
-        below the threshold is taken for one. `seed` decides which pairs are missed.
+        space do not matter to words. Two texts are near duplicates if the Jaccard similarity of their sets is at least
+        `threshold`; such pairs form clusters. MinHash finds pairs, with `bands` bands of `rows` places: of pairs with a
+        similarity of s a share of 1 - (1 - s**rows)**bands is found, by default 92 % at 0.8, 98.8 % at 0.85 and 99.96 %
+        at 0.9. Their similarity is then computed exactly, so no pair below the threshold counts. `seed` decides which
+        pairs are missed.
 
-        What is written has an extra output `duplicates`: `id`, `cluster`, `kept_id`, and the `similarity` to the most
-        similar row of the cluster, of each row that was dropped.
+        A write has an extra output `duplicates`: `id`, `cluster`, `kept_id`, and the `similarity` to the most similar
+        row of the cluster, of each dropped row.
 
         A text of fewer words than an n-gram is one n-gram. Null, and texts without a word, are kept. The rows are read
-        four times, and what comes before is run four times: `checkpoint` what takes long.
+        four times, and the steps before run four times: use `checkpoint` after slow ones.
 
-        Raises ConfigError for a column that is not there or is no text, and for numbers that make no sense.
+        Raises ConfigError for a column that is unknown or not text, and for invalid numbers.
 
         >>> words = "one two three four five six seven eight nine ten eleven twelve"
         >>> texts = [words, f"{words} thirteen", "something else"]
@@ -167,12 +167,12 @@ class Exchanges(Base):
     def distinct(
         self, keys: str | Sequence[str] | None = None, *, keep: str = "first", order_by: str | None = None
     ) -> Self:
-        """Keeps one row of each key: the rows whose `keys` columns (None: all) are equal are duplicates.
+        """Keeps one row per key: rows with equal `keys` columns (None: all) are duplicates.
 
-        It is the `first` or `last` one in the order of the input; with `order_by`, that with the smallest or largest
-        value of that column, and of equal values the first or last one; nulls and NaN only where there is nothing else.
-        Rows come in order of the keys, null last. A write books the others as dropped for "duplicate". Nulls equal each
-        other, and so do NaN and the two zeros. Raises ConfigError for columns that are not there or have no order.
+        It is the `first` or `last` one in input order; with `order_by`, the one with the smallest or largest value of
+        that column, and of equal values the first or last; nulls and NaN only without other values. Rows are in order
+        of the keys, null last. A write counts the others as dropped for "duplicate". Nulls equal each other, as do NaN
+        and the two zeros. Raises ConfigError for columns that are unknown or have no order.
 
         >>> ds = curate.from_items([{"k": "b", "n": 1}, {"k": "a", "n": 2}, {"k": "b", "n": 0}])
         >>> ds.distinct("k").take_all()
@@ -193,21 +193,21 @@ class Exchanges(Base):
         right_suffix: str = "_right",
         broadcast: bool = False,
     ) -> Self:
-        """Joins rows with those of another dataset whose keys are equal: `on` here, `right_on` there (None: the same).
+        """Joins rows with the rows of another dataset that have equal keys: `on`, and `right_on` in `other` (None: the
+        same).
 
         `how` is inner; left, right or outer, which keep rows without a match of one side or both; semi or anti, which
-        keep the rows of this dataset that have a match, or none, as they are. Keys come once, as this dataset calls
-        them; other columns that both have get the suffixes. Rows come in order of the keys, then in the order of this
-        dataset, then of the other one. Null matches nothing; NaN matches NaN. Keys are of one type but for the width
-        of numbers.
+        keep the rows of this dataset with, or without, a match. Keys appear once, with this dataset's names; other
+        columns that both have get the suffixes. Rows are in order of the keys, then of this dataset, then of the other
+        one. Null matches nothing; NaN matches NaN. Keys must have one type (the width of numbers may differ).
 
-        With `broadcast` the other dataset is run at once, its rows are given to every task (1 GiB at most), and this
-        one's rows keep their order and their shards: for an inner, left, semi or anti join with something small.
+        With `broadcast` the other dataset runs now, every task gets its rows (1 GiB at most), and this dataset's rows
+        keep their order and shards: for an inner, left, semi or anti join with a small dataset.
 
-        A write books rows without a match as dropped for "unmatched" (of an anti join those with one, for "matched"),
-        rows of the other dataset that became part of a row for "joined", and what a key gives more often as created.
+        A write counts rows without a match as dropped for "unmatched" (anti join: those with one, for "matched"),
+        joined rows of the other dataset as dropped for "joined", and repeated matches as created.
 
-        Raises ConfigError for columns that are not there, have no order, or are of two types; for names that meet.
+        Raises ConfigError for columns that are unknown, have no order or differ in type, and for names that collide.
 
         >>> people = curate.from_items([{"id": 1, "name": "ann"}, {"id": 2, "name": "bob"}])
         >>> visits = curate.from_items([{"who": 2, "day": 5}, {"who": 2, "day": 6}])

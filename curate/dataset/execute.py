@@ -47,9 +47,9 @@ from curate.tasks.failure import ShardWaits
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The few things of a dataset that are tuned; none changes a row, or a byte that is written.
+    """Tuning options of a dataset; none changes a row or a written byte.
 
-    Raises ConfigError for a backend that there is not, and sizes below 1.
+    Raises ConfigError for an unknown backend, and for sizes below 1.
 
     >>> curate.range(3).using(curate.Options(block_bytes=1 << 20)).take(1)
     [{'id': 0}]

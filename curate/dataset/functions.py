@@ -32,30 +32,29 @@ class Functions(Base):
         output_schema: pa.Schema | None = None,
         **options: Unpack[UdfOptions],
     ) -> Self:
-        """Replaces batches of rows by what `fn(batch, *fn_args, **fn_kwargs)` returns for them.
+        """Replaces batches of rows by the result of `fn(batch, *fn_args, **fn_kwargs)`.
 
         A batch has at most `batch_size` rows (None: about 16,384) and never crosses shards; it is a pyarrow.Table, or
-        as `batch_format` says a dictionary of arrays ("numpy") or a data frame ("pandas"). `fn` returns any of these,
-        whatever it got, or an iterator of them, with any number of rows, and always the same columns.
+        by `batch_format` a dictionary of arrays ("numpy") or a data frame ("pandas"). `fn` returns any of these, or an
+        iterator of them, with any number of rows, and always the same columns.
 
-        A column that comes back as the type that it was given as has the type that it had, whatever that is to numpy or
-        pandas. Numbers that are null are NaN in numpy, and null again when they come back, also computed with; whole
-        numbers beside nulls are floats, and whole again when all are (objects, where a float would round one).
+        A column that `fn` returns with the type it received keeps its Arrow type. Null numbers are NaN in numpy, and
+        null again in the result; integers beside nulls are floats, and integers again if all are whole (objects, where
+        a float would round one).
 
-        `output_schema` declares what comes out. What `fn` returns is cast to it where every value stays what it is;
-        else SchemaMismatch names column, types and rows. Without it, types are those of the first rows, and a later
-        batch that they do not hold is refused, consumed or written.
+        `output_schema` declares the result. Results are cast to it if no value changes; else SchemaMismatch names
+        column, types and rows. Without it, the first rows decide the types, and a later batch that does not fit is
+        refused.
 
-        A function runs in the tasks that read. A class runs in a pool of actors: each makes an instance, with
-        `fn_constructor_args` and `fn_constructor_kwargs`, keeps it, and calls it with batches. `concurrency` says how
-        many actors there are: 4, or from 1 to 8 as `(1, 8)`. `compute` says the same, and puts a function into a pool;
-        so do `num_gpus` and `resources` (custom ones of Ray), since Ray starts a new process for every task that holds
-        a GPU. These, `num_cpus` (default 1, beside a GPU 0) and `memory` in bytes are what one actor holds; of a
-        function in tasks `num_cpus` is what such a task holds.
+        A function runs in the reading tasks. A class runs in a pool of actors: each makes one instance, with
+        `fn_constructor_args` and `fn_constructor_kwargs`, and calls it with batches. `concurrency` sets the number of
+        actors: 4, or 1 to 8 as `(1, 8)`. `compute` does the same, and puts a function into a pool; so do `num_gpus` and
+        `resources` (custom ones of Ray), since Ray starts a new process for every task with a GPU. These, `num_cpus`
+        (default 1, beside a GPU 0) and `memory` in bytes are per actor; for a function in tasks `num_cpus` is per task.
 
-        Raises ConfigError for what cannot be called, arguments that the constructor does not take, an unknown format,
-        or a size below 1. What `fn` raises reaches whoever asks for the rows, with a note that names operator, rows
-        and input; BadRow leaves a row out, or sets it aside in a write; a constructor that raises ends all.
+        Raises ConfigError for an `fn` that is not callable, wrong constructor arguments, an unknown format, or a size
+        below 1. Errors of `fn` reach the consumer, with a note that names operator, rows and input; BadRow skips a row,
+        or quarantines it in a write; an error in the constructor ends the run.
 
         >>> def add(batch, amount):
         ...     return {"id": batch["id"] + amount}
@@ -90,15 +89,15 @@ class Functions(Base):
         timeout_s: float | None = None,
         **options: Unpack[UdfOptions],
     ) -> Self:
-        """Replaces every row, a dictionary, by the dictionary that `fn(row)` returns; all must have the same keys.
+        """Replaces every row (a dictionary) by the dictionary that `fn(row)` returns; all must have the same keys.
 
-        A column that the row had keeps its type as long as that holds every value of a batch exactly; types of others
-        are inferred, and values that no type holds are refused. Tensors are arrays of their shape, nulls None, and keys
-        come in the order of the first row. Where `fn` runs, with which arguments, and its `output_schema` are as for
-        `map_batches`; with it, floats become the nearest of the declared type.
+        A column of the input keeps its type while it fits every value of a batch exactly; other types are inferred, and
+        values without a common type are refused. Tensors are arrays of their shape, nulls are None, and keys are in the
+        order of the first row. Where `fn` runs, its arguments and its `output_schema` are as for `map_batches`; with
+        it, floats become the nearest of the declared type.
 
-        With `isolate`, `fn` runs in a process of its own beside the worker, so that a crash, or a row that takes longer
-        than `timeout_s` seconds, costs that row only: it is bad, and set aside in a write.
+        With `isolate`, `fn` runs in a separate process beside the worker, so a crash, or a row that takes longer than
+        `timeout_s` seconds, costs that row only: it is a bad row, and a write quarantines it.
 
         Raises ConfigError as `map_batches` does, and for `timeout_s` without `isolate`.
 
@@ -107,9 +106,11 @@ class Functions(Base):
         """
         udf, where = udf_of("map", fn, options)
         if timeout_s is not None and not isolate:
-            raise ConfigError(f"map(timeout_s={timeout_s!r}) needs isolate=True: only another process can be ended")
+            raise ConfigError(
+                f"map(timeout_s={timeout_s!r}) needs isolate=True: only a separate process can be stopped"
+            )
         if isolate and isinstance(fn, type):
-            raise ConfigError("map(isolate=True) takes a function, which runs in a process of its own, not a class")
+            raise ConfigError("map(isolate=True) runs a function in a separate process; it does not take a class")
         declared = check_declared("map", output_schema)
         if isolate:
             return self._apply(rows.MapIsolated(udf, timeout_s, where, declared))
@@ -125,7 +126,7 @@ class Functions(Base):
     ) -> Self:
         """Replaces every row by the rows, dictionaries of the same keys, that `fn(row)` returns: none, or several.
 
-        Where `fn` runs, with which arguments, its `output_schema`, and what is refused are as for `map_batches`.
+        Arguments, `output_schema`, errors and where `fn` runs are as for `map_batches`.
 
         >>> curate.range(3).flat_map(lambda row: [row] * row["id"]).take_all()
         [{'id': 1}, {'id': 2}, {'id': 2}]
@@ -135,10 +136,11 @@ class Functions(Base):
 
     @shows_keywords(UdfOptions)
     def with_column(self, column_name: str, expr: Any, **options: Unpack[UdfOptions]) -> Self:
-        """Adds a column made by a pyarrow.compute expression, as the last one; one of that name is replaced in place.
+        """Adds a column computed by a pyarrow.compute expression, as the last one; one of that name is replaced in
+        place.
 
-        `expr` may be a function of batches, too, as for `add_column`. Raises ConfigError for anything else, and an
-        expression that cannot be made of the columns there are.
+        `expr` may also be a function of batches, as for `add_column`. Raises ConfigError for anything else, and for an
+        expression that does not fit the columns.
 
         >>> import pyarrow.compute as pc
         >>> curate.range(2).with_column("id", pc.field("id") + 1).take_all()
@@ -159,10 +161,10 @@ class Functions(Base):
         batch_format: str = "pyarrow",
         **options: Unpack[UdfOptions],
     ) -> Self:
-        """Adds a column of what `fn(batch)` returns, as the last one; one of that name is replaced in place.
+        """Adds the result of `fn(batch)` as the last column; one of that name is replaced in place.
 
-        `fn` returns an array, a series or a list with a value for each row. Formats of batches, types, where `fn` runs
-        and what is refused are as for `map_batches`.
+        `fn` returns an array, a series or a list with one value per row. Batch formats, types, errors and where `fn`
+        runs are as for `map_batches`.
 
         >>> curate.range(2).add_column("double", lambda batch: batch["id"] * 2, batch_format="pandas").take_all()
         [{'id': 0, 'double': 0}, {'id': 1, 'double': 2}]
@@ -173,7 +175,7 @@ class Functions(Base):
         udf, where = udf_of(method, fn, options)
         convert.check_format(batch_format)
         if not isinstance(column, str) or not column:
-            raise ConfigError(f"{method}({column!r}): the name of a column is some text")
+            raise ConfigError(f"{method}({column!r}): a column name must be non-empty text")
         return self._apply(rows.AddColumn(udf, column, batch_format, where))
 
     @shows_keywords(UdfOptions)
@@ -188,9 +190,9 @@ class Functions(Base):
         """Keeps the rows for which `fn` is true: a pyarrow.compute expression (also as `expr`), or a function of the
         row.
 
-        Where an expression is null the row is dropped. A write books what is dropped under `reason`. Expressions over
-        columns of Parquet files are pushed into the read: row groups that cannot match are not read. Where a function
-        runs, and with which arguments, is as for `map_batches`.
+        Rows where an expression is null are dropped. A write counts dropped rows under `reason`. Expressions over
+        columns of Parquet files are pushed into the read: row groups that cannot match are not read. Arguments of a
+        function, and where it runs, are as for `map_batches`.
 
         Raises ConfigError for an expression that is not boolean or names an unknown column, and as `map_batches` does.
 
@@ -199,9 +201,11 @@ class Functions(Base):
         [{'id': 2}]
         """
         if not reason or not isinstance(reason, str):
-            raise ConfigError(f"filter(reason={reason!r}): a reason is some text")
+            raise ConfigError(f"filter(reason={reason!r}): a reason must be non-empty text")
         if (fn is None) == (expr is None):
-            raise ConfigError("filter takes a function of the row, or an expression like curate.col('n') > 0; give one")
+            raise ConfigError(
+                "filter takes a function of the row, or an expression such as curate.col('n') > 0; pass one of them"
+            )
         if expr is None and is_expression(fn):
             expr = fn
         if expr is not None:

@@ -1,4 +1,4 @@
-"""What `Dataset.groupby` gives."""
+"""The result of `Dataset.groupby`."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ D = TypeVar("D", bound=Base)
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GroupedData(Generic[D]):
-    """Rows that are grouped by keys, of which the methods make a row a group, or what a function makes of it.
+    """Rows grouped by keys; the methods return one row per group, or the result of a function for each group.
 
-    Rows come in order of the keys, ascending; NaN makes a group, after the numbers, and null makes the last one. The
-    two zeros are one key. Nulls among values are left out, as Arrow does it: the sum of nothing else is null.
+    Rows are in ascending order of the keys; NaN is a group after the numbers, null the last group. The two zeros are
+    one key. Null values are ignored, as in Arrow: the sum of nulls only is null.
 
     >>> curate.from_items([{"k": "b", "n": 1}, {"k": "a", "n": 2}]).groupby("k").max("n").take_all()
     [{'k': 'a', 'n_max': 2}, {'k': 'b', 'n_max': 1}]
@@ -51,9 +51,9 @@ class GroupedData(Generic[D]):
     def sum(self, on: str | Sequence[str]) -> D:
         """Returns the sum of columns in each group: of `score` in `score_sum`.
 
-        Sums of whole numbers are int64 (uint64 of unsigned ones and booleans), those of decimals have 38 digits, those
-        of floats are double, added in the order of the input. One that does not fit ends its shard with SumOverflow,
-        which names column and key. Raises ConfigError for a column without a sum.
+        Sums of integers are int64 (uint64 for unsigned ones and booleans), of decimals have 38 digits, of floats are
+        double, added in input order. A sum that does not fit fails its shard with SumOverflow, which names column and
+        key. Raises ConfigError for a column without a sum.
 
         >>> ds = curate.from_items([{"k": 1, "n": 5}, {"k": 0, "n": 1}, {"k": 1, "n": 2}])
         >>> ds.groupby("k").sum("n").take_all()
@@ -91,8 +91,8 @@ class GroupedData(Generic[D]):
     def std(self, on: str | Sequence[str], ddof: int = 1) -> D:
         """Returns the standard deviation of columns in each group, a double: of `score` in `score_std`.
 
-        It divides by the number of values less `ddof`, and is null where that is not above 0. Small deviations of large
-        values are not lost: partial results are merged by their means.
+        It divides by the number of values less `ddof`, and is null where that is not above 0. It is accurate for small
+        deviations of large values: partial results are merged by their means.
 
         >>> ds = curate.from_items([{"k": 1, "n": 5}, {"k": 0, "n": 1}, {"k": 1, "n": 2}])
         >>> ds.groupby("k").std("n", ddof=0).take_all()
@@ -101,10 +101,10 @@ class GroupedData(Generic[D]):
         return self._each("std", on, ddof=ddof)
 
     def quantile(self, on: str | Sequence[str], q: float = 0.5) -> D:
-        """Returns the value below which the part `q` (0 to 1) of a column is: of `score` in `score_quantile`.
+        """Returns the quantile `q` (0 to 1) of columns in each group: of `score` in `score_quantile`.
 
-        It is exact, a double, between two values by a straight line. NaN is left out. All values of a group have to fit
-        into the memory of one task.
+        It is exact, a double, with linear interpolation. NaN is ignored. All values of a group must fit into the memory
+        of one task.
 
         >>> ds = curate.from_items([{"k": 1, "n": 5}, {"k": 0, "n": 1}, {"k": 1, "n": 2}])
         >>> ds.groupby("k").quantile("n", q=0.25).take_all()
@@ -133,10 +133,10 @@ class GroupedData(Generic[D]):
         return self._each("list", on)
 
     def aggregate(self, aggregates: Sequence[tuple[str | None, str]]) -> D:
-        """Returns several aggregates of each group: pairs of a column and what is made of it.
+        """Returns several aggregates of each group: pairs of a column and an aggregate.
 
-        There are count, sum, min, max, mean, std, quantile, first and list; the column of `("score", "mean")` is called
-        `score_mean`, and that of `(None, "count")`, the number of rows, `count`. Raises ConfigError for others.
+        Aggregates are count, sum, min, max, mean, std, quantile, first and list; `("score", "mean")` becomes the column
+        `score_mean`, and `(None, "count")`, the number of rows, `count`. Raises ConfigError for others.
 
         >>> ds = curate.from_items([{"k": "a", "n": 1}, {"k": "a", "n": 2}])
         >>> ds.groupby("k").aggregate([("n", "mean"), ("n", "max"), (None, "count")]).take_all()
@@ -153,11 +153,10 @@ class GroupedData(Generic[D]):
         output_schema: pa.Schema | None = None,
         **options: Unpack[UdfOptions],
     ) -> D:
-        """Replaces every group by what `fn(group, *fn_args, **fn_kwargs)` returns for it.
+        """Replaces every group by the result of `fn(group, *fn_args, **fn_kwargs)`.
 
-        A group is a batch of all its rows, in the order of the input; formats, what `fn` returns, its `output_schema`,
-        where it runs, and what is refused are as for `map_batches`. A group has to fit into the memory of one task.
-        BadRow sets the whole group aside.
+        A group is a batch of all its rows, in input order; formats, results, `output_schema`, errors and where `fn`
+        runs are as for `map_batches`. A group must fit into the memory of one task. BadRow sets the whole group aside.
 
         >>> ds = curate.from_items([{"k": 1, "n": 5}, {"k": 0, "n": 1}, {"k": 1, "n": 2}])
         >>> ds.groupby("k").map_groups(lambda group: {"n": [group["n"].to_pylist()]}).take_all()

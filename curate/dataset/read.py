@@ -1,6 +1,6 @@
-"""The functions that make a Dataset: of files, of what is in memory, of nothing. Names are those of ray.data.
+"""The functions that make a Dataset: from files, from memory, from nothing. Names are those of ray.data.
 
-Nothing is read here but a listing, and what tells the schema: one footer, or the first MiB of a file.
+Only a listing is read here, and for the schema one footer or the first MiB of a file.
 
 All files have the schema of the first one that has rows, or the one that is declared. A file that differs is brought to
 it when it is read: a column that it lacks is null, integers and floats are widened, a column of nothing but nulls fits
@@ -35,6 +35,7 @@ from curate.formats.read.images import check_image
 from curate.operators.convert import from_columns, is_data_frame, need_pandas, rows_to_table
 from curate.operators.convert import from_pandas as table_of
 from curate.plan.nodes import Scan
+from curate.sources.datasource import Datasource, user_source
 from curate.sources.files import files
 from curate.sources.memory import Range, Tables
 
@@ -58,18 +59,18 @@ def read_parquet(
 ) -> Dataset:
     """Returns the rows of Parquet files, directories or globs, in the order of the paths and of the names below them.
 
-    Lists them and reads one footer, whose schema holds for all files, unless `schema` says which columns there are, of
-    which types. `columns` are those to keep, `filter` is an expression that rows must fulfil; both are pushed into the
-    read. Files that differ are unified as far as Arrow can: a column that a file lacks is null, a narrower number is
-    widened. `num_cpus` is what a task holds that reads (default 1).
+    Lists them and reads one footer, whose schema applies to all files, unless `schema` declares it. `columns` are the
+    columns to keep, `filter` is an expression that rows must fulfil; both are pushed into the read. Files that differ
+    are unified as far as Arrow can: a column that a file lacks is null, a narrower number is widened. `num_cpus` is per
+    reading task (default 1).
 
-    With `include_paths`, the last column is `path`: the file that a row is from. Folders like `year=2024` are columns
-    behind those of the files, unless `partitioning` is None. The output of a job is read if it is all there, or with
+    With `include_paths`, the last column is `path`: the file that a row is from. Folders like `year=2024` become the
+    last columns, unless `partitioning` is None. The output of a job must be complete, except with
     `allow_incomplete_input`.
 
-    Raises ConfigError for a path that matches nothing, a job's output that is not all there, files of another format,
-    an unknown column, or a schema that the first file cannot be read as. Reading raises SchemaMismatch, with both
-    schemas, for a file that cannot be unified.
+    Raises ConfigError for a path that matches nothing, an incomplete output of a job, files of another format, an
+    unknown column, or a schema that does not fit the first file. Reading raises SchemaMismatch, with both schemas, for
+    a file that cannot be unified.
 
     >>> import pyarrow.compute as pc
     >>> import tempfile, pathlib, pyarrow as pa, pyarrow.parquet as pq
@@ -100,10 +101,10 @@ def read_json(
 ) -> Dataset:
     """Returns the rows of files of JSON lines, or of one JSON array of objects each, plain or compressed (gz, zst).
 
-    The schema is sampled from the first file with rows, unless `schema` declares it; keys that it does not have are
-    left out, those that a row lacks are null. A line, or an element of an array, that does not fit is a bad row, of
-    which 0.1 % of a file (at least 10) are left out with a warning, or set aside by a write. An array is one shard,
-    however large. `include_paths`, `partitioning`, `num_cpus`, and what is raised, are as for `read_parquet`.
+    The schema is sampled from the first file with rows, unless `schema` declares it; other keys are ignored, missing
+    ones are null. A line or array element that does not fit is a bad row: up to 0.1 % of a file (at least 10) are
+    skipped with a warning, or quarantined by a write. An array is one shard of any size. `include_paths`,
+    `partitioning`, `num_cpus` and errors are as for `read_parquet`.
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.jsonl"
@@ -126,11 +127,11 @@ def read_csv(
     num_cpus: float | None = None,
     allow_incomplete_input: bool = False,
 ) -> Dataset:
-    """Returns the rows of CSV files with a header, plain or compressed; files called `.tsv` are taken, too.
+    """Returns the rows of CSV files with a header, plain or compressed; `.tsv` files are accepted, too.
 
-    `delimiter` is one character. Of files without a header, `column_names` says what their columns are called, and the
-    first line is a row. Columns are found by their names: one that a file lacks is null; one that only a later file has
-    is refused, as in Parquet. Schema, bad rows, all other arguments and errors are as for `read_json`.
+    `delimiter` is one character. For files without a header, `column_names` names the columns, and the first line is a
+    row. Columns are matched by name: a column that a file lacks is null; one that only a later file has is refused, as
+    in Parquet. Schema, bad rows, all other arguments and errors are as for `read_json`.
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.csv"
@@ -142,7 +143,7 @@ def read_csv(
     [{'n': 1, 'text': 'a'}, {'n': 2, 'text': 'b'}]
     """
     if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n' or ord(delimiter) > 127:
-        raise ConfigError(f"read_csv(delimiter={delimiter!r}): expected one character of ASCII, no quote or line end")
+        raise ConfigError(f"read_csv(delimiter={delimiter!r}): expected one ASCII character, not a quote or a line end")
     names = None if column_names is None else _names_of(column_names)
     how = ReadAs(Format.CSV, schema, delimiter=delimiter, column_names=names, include_paths=bool(include_paths))
     return _files("read_csv", Format.CSV, paths, how, num_cpus, allow_incomplete_input, partitioning)
@@ -160,8 +161,8 @@ def read_text(
 ) -> Dataset:
     """Returns the lines of text files, plain or compressed, as the column `text`, without their line ends.
 
-    Blank lines are left out, unless `drop_empty_lines` is false. A line that `encoding` does not have is a bad row, as
-    for `read_json`. Files may have any name that does not stand for another format. All other arguments are as for
+    Blank lines are skipped, unless `drop_empty_lines` is false. A line that `encoding` cannot decode is a bad row, as
+    for `read_json`. Files may have any name that does not mean another format. All other arguments are as for
     `read_parquet`. Raises ConfigError for a path that matches nothing, files of another format, and an encoding that
     Python does not know.
 
@@ -176,7 +177,7 @@ def read_text(
         "a".encode(encoding)
     except LookupError as error:
         raise ConfigError(
-            f"read_text(encoding={encoding!r}): expected one of Python's such as 'latin-1': {error}"
+            f"read_text(encoding={encoding!r}): expected an encoding that Python knows, such as 'latin-1': {error}"
         ) from error
     found = codecs.lookup(encoding).name
     how = ReadAs(
@@ -193,10 +194,10 @@ def read_binary_files(
     num_cpus: float | None = None,
     allow_incomplete_input: bool = False,
 ) -> Dataset:
-    """Returns a row for each file, whatever it is called: its bytes as they are stored, as the column `bytes`.
+    """Returns one row per file, with any name: its stored bytes as the column `bytes`.
 
-    With `include_paths`, also where it lies, as the column `path`. A file is a shard: a batch has one row, and a write
-    gives one output for each. It has at most 2 GiB, and is in memory as a whole. `num_cpus` is as for `read_parquet`.
+    With `include_paths`, also its path as the column `path`. A file is a shard: a batch has one row, and a write makes
+    one output per file. A file has at most 2 GiB and is in memory as a whole. `num_cpus` is as for `read_parquet`.
     Raises ConfigError for a path that matches nothing.
 
     >>> import tempfile, pathlib
@@ -219,14 +220,14 @@ def read_images(
     num_cpus: float | None = None,
     allow_incomplete_input: bool = False,
 ) -> Dataset:
-    """Returns a row for each image (png, jpg, gif, bmp, tiff, webp), as the column `image`: numbers from 0 to 255.
+    """Returns one row per image (png, jpg, gif, bmp, tiff, webp), as the column `image`: numbers from 0 to 255.
 
-    `size` is the height and width that images are brought to. They are tensors then, of height x width x bands
-    (Arrow's fixed_shape_tensor). Without it each keeps its own size, and they are lists of rows of pixels, which are
-    slower. `mode` is one of pillow's: L (one band, no last dimension), RGB, RGBA, CMYK, YCbCr, HSV, LAB; images of
-    another one are converted. With `include_paths`, the column `path` says where an image lies.
+    `size` resizes images to (height, width); they are then tensors of height x width x bands (Arrow's
+    fixed_shape_tensor). Without it each keeps its size, as a list of rows of pixels, which is slower. `mode` is one of
+    pillow's: L (one band, no last dimension), RGB, RGBA, CMYK, YCbCr, HSV, LAB; images of another mode are converted.
+    With `include_paths`, the column `path` is the path of the image.
 
-    An image that cannot be read is a bad row: left out with a warning, or set aside by a write. A file is a shard, as
+    An image that cannot be read is a bad row: skipped with a warning, or quarantined by a write. A file is a shard, as
     for `read_binary_files`. Needs pillow: `pip install 'curate[images]'`. Raises ConfigError for a path that matches
     nothing, other files, another mode or size, and if pillow is not installed.
 
@@ -244,10 +245,34 @@ def read_images(
     return _files("read_images", Format.IMAGE, paths, how, num_cpus, allow_incomplete_input, partitioning)
 
 
+def read_datasource(source: Datasource, *, num_cpus: float | None = None) -> Dataset:
+    """Returns the rows of a `curate.Datasource`: a class of yours that lists shards, and reads one as Arrow tables.
+
+    Names, resume, records and books stay curate's: each shard becomes one output, called by its id. A write knows the
+    rows by what `identity()`, the schema, and the ids and versions of the shards say; with other ones it is refused.
+    `num_cpus` is as for `read_parquet`. Raises ConfigError for what is no Datasource, ids that are there twice, and an
+    identity that is not JSON values. Reading raises SchemaMismatch for tables that do not fit the schema.
+
+    >>> import pyarrow as pa
+    >>> class Squares(curate.Datasource):
+    ...     def identity(self):
+    ...         return "squares"
+    ...     def schema(self):
+    ...         return pa.schema([("square", pa.int64())])
+    ...     def shards(self):
+    ...         return [curate.SourceShard(f"from-{start}", 16, start) for start in (0, 2)]
+    ...     def read(self, shard):
+    ...         yield pa.table({"square": [n * n for n in (shard.data, shard.data + 1)]})
+    >>> curate.read_datasource(Squares()).take(3)
+    [{'square': 0}, {'square': 1}, {'square': 4}]
+    """
+    return Dataset(Scan(user_source(source, num_cpus)))
+
+
 def from_items(items: Sequence[Any]) -> Dataset:
     """Returns rows from a list: dictionaries are rows, all of the same keys; other values become the column `item`.
 
-    Raises ConfigError for rows of other keys, or values of no common type.
+    Raises ConfigError for rows with different keys, or values without a common type.
 
     >>> curate.from_items(["a", "b"]).take_all()
     [{'item': 'a'}, {'item': 'b'}]
@@ -261,7 +286,7 @@ def from_items(items: Sequence[Any]) -> Dataset:
 
 
 def from_arrow(tables: pa.Table | Sequence[pa.Table]) -> Dataset:
-    """Returns the rows of Arrow tables of one schema. Raises ConfigError for what is no table, other schemas, or two
+    """Returns the rows of Arrow tables with one schema. Raises ConfigError for other values, different schemas, or two
     columns of one name.
 
     >>> import pyarrow as pa
@@ -274,8 +299,8 @@ def from_arrow(tables: pa.Table | Sequence[pa.Table]) -> Dataset:
 def from_pandas(dfs: pd.DataFrame | Sequence[pd.DataFrame]) -> Dataset:
     """Returns the rows of data frames of one schema, without their indexes (`reset_index()` makes columns of them).
 
-    Missing values, NaN among them, are null. Needs pandas: `pip install 'curate[pandas]'`. Raises ConfigError for what
-    is no data frame, values of no common type, other schemas, or two columns of one name.
+    Missing values, NaN among them, are null. Needs pandas: `pip install 'curate[pandas]'`. Raises ConfigError for other
+    values, values without a common type, different schemas, or two columns of one name.
 
     >>> import pandas
     >>> curate.from_pandas(pandas.DataFrame({"n": [1, 2]})).take_all()
@@ -298,8 +323,8 @@ def from_pandas(dfs: pd.DataFrame | Sequence[pd.DataFrame]) -> Dataset:
 def from_numpy(ndarrays: np.ndarray[Any, Any] | Sequence[np.ndarray[Any, Any]]) -> Dataset:
     """Returns arrays as the column `data`, a row for each entry along their first dimension.
 
-    Entries with dimensions of their own are lists. Raises ConfigError for what is no array, one without dimensions, or
-    arrays of other types.
+    Entries with further dimensions are lists. Raises ConfigError for other values, arrays without dimensions, or arrays
+    of different types.
 
     >>> import numpy
     >>> curate.from_numpy(numpy.array([[1, 2], [3, 4]])).take_all()
@@ -352,7 +377,7 @@ def _of_tables(method: str, given: tuple[Any, ...]) -> Dataset:
 def _names_of(column_names: Sequence[str]) -> tuple[str, ...]:
     names = () if isinstance(column_names, str) else tuple(column_names)
     if not names or not all(isinstance(name, str) and name for name in names):
-        raise ConfigError(f"read_csv(column_names={column_names!r}): expected a list of names, one for each column")
+        raise ConfigError(f"read_csv(column_names={column_names!r}): expected a list with one name for each column")
     _refuse_twice("read_csv", names)
     return names
 

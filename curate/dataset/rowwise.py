@@ -22,7 +22,7 @@ class Rowwise(Base):
     __slots__ = ()
 
     def with_columns(self, exprs: Mapping[str, Any]) -> Self:
-        """Adds several columns made by pyarrow.compute expressions, or replaces those of their names in place.
+        """Adds several columns computed by pyarrow.compute expressions; columns with these names are replaced in place.
 
         All expressions see the columns as they were before. Raises ConfigError as `with_column` does, and for no
         column.
@@ -36,9 +36,9 @@ class Rowwise(Base):
         return self._apply(ops.WithColumns(tuple(columns)))
 
     def select_columns(self, cols: str | Sequence[str]) -> Self:
-        """Keeps these columns, in this order. Those of Parquet files that nothing needs are not read.
+        """Keeps these columns, in this order. Parquet columns that nothing needs are not read.
 
-        Raises ConfigError for a column that is not there, or is named twice.
+        Raises ConfigError for a column that is unknown or named twice.
 
         >>> import pyarrow.compute as pc
         >>> curate.range(1).with_column("a", pc.field("id")).select_columns(["a"]).take_all()
@@ -47,7 +47,7 @@ class Rowwise(Base):
         return self._apply(ops.Select(column_names("select_columns", cols)))
 
     def drop_columns(self, cols: str | Sequence[str]) -> Self:
-        """Leaves these columns out. Raises ConfigError for a column that is not there, or is named twice.
+        """Removes these columns. Raises ConfigError for a column that is unknown or named twice.
 
         >>> import pyarrow.compute as pc
         >>> curate.range(1).with_column("a", pc.field("id")).drop_columns("id").take_all()
@@ -58,7 +58,7 @@ class Rowwise(Base):
     def rename_columns(self, names: Mapping[str, str]) -> Self:
         """Renames columns, from old names to new ones; they keep their places.
 
-        Raises ConfigError for a column that is not there, or two of one name.
+        Raises ConfigError for an unknown column, or two of one name.
 
         >>> curate.range(1).rename_columns({"id": "n"}).take_all()
         [{'n': 0}]
@@ -66,12 +66,12 @@ class Rowwise(Base):
         return self._apply(ops.Rename(dict(names)))
 
     def limit(self, limit: int) -> Self:
-        """Keeps the first `limit` rows. Consumed, what makes more is stopped, and what follows runs in the consumer's
+        """Keeps the first `limit` rows. When consumed, work beyond them is stopped, and later steps run in this
         process.
 
-        A write of files, or of rows in memory, counts once how far it reaches, and keeps to that. Of what an exchange
-        gives, of a zip or a checkpoint, all is made, and the first rows are kept; of a `sort`, up to 65,536 rows, every
-        map shard keeps no more than these. Raises ConfigError for a negative number.
+        A write of files or rows in memory counts once how far the limit reaches, and records that. An exchange, a zip
+        or a checkpoint before it is made completely; for `sort` and up to 65,536 rows, each map shard keeps no more
+        than these. Raises ConfigError for a negative number.
 
         >>> curate.range(1_000_000_000).limit(2).take_all()
         [{'id': 0}, {'id': 1}]
@@ -82,12 +82,12 @@ class Rowwise(Base):
     def union(self, *other: Self) -> Self:
         """Returns the rows of this dataset, then those of the others.
 
-        A column that some of them lack is null there, and types are widened where another holds all values.
+        A column that some of them lack is null in their rows, and types are widened if another type fits all values.
 
-        Written, parts that are read and processed in the same way have an output for each of their inputs; others go
-        through an exchange, which keeps them in order.
+        In a write, parts that are read and processed alike have one output per input; others need an exchange, which
+        keeps their order.
 
-        Raises ConfigError, with the schemas, for a column of types that do not go together.
+        Raises ConfigError, with the schemas, for a column whose types cannot be unified.
 
         >>> curate.range(1).union(curate.range(2), curate.from_items(["a"])).take_all()
         [{'id': 0, 'item': None}, {'id': 0, 'item': None}, {'id': 1, 'item': None}, {'id': None, 'item': 'a'}]
@@ -95,13 +95,12 @@ class Rowwise(Base):
         return self._with(Union(unified([self._plan, *(one._plan for one in other)])))
 
     def zip(self, *other: Self) -> Self:
-        """Puts the rows of this dataset and of others side by side, in order; there must be as many in each.
+        """Puts the rows of this dataset and of others side by side, in order; all must have equally many rows.
 
-        A column whose name is taken gets the first free of the suffixes _1, _2, … Consumed, the rows are put together
-        in the consumer's process, where what follows runs as well; all are made at once, each with its share of the
-        memory budget and of the cluster. Written, they go through an exchange. Where lengths differ, a ConfigError that
-        names them comes when the first one ends, if rows are asked for up to there; of a write always, before the first
-        output is made.
+        A column whose name is taken gets the first free suffix of _1, _2, … When consumed, the rows are combined in
+        this process, which also runs later steps; all datasets run at once, each with its share of the memory budget
+        and of the cluster. A write needs an exchange. Different lengths raise ConfigError: when consumed, once the
+        shortest ends; in a write, before the first output.
 
         >>> curate.range(2).zip(curate.from_items(["a", "b"]), curate.range(2)).take_all()
         [{'id': 0, 'item': 'a', 'id_1': 0}, {'id': 1, 'item': 'b', 'id_1': 1}]
@@ -111,11 +110,10 @@ class Rowwise(Base):
     def random_sample(self, fraction: float, *, seed: int | None = None) -> Self:
         """Keeps about `fraction` of the rows (0 to 1), in their order.
 
-        Which ones depends on `seed`, on what is read (a file, a table, a range) and on the place of the row in it:
-        with a seed it is the same rows each time, consumed or written, and a larger fraction keeps them all; without
-        one, a seed is chosen now. Behind a limit or a zip, rows go through an exchange first, whether they are consumed
-        or written: there each has a place of its own. A write books the others as dropped for "random_sample". Raises
-        ConfigError for another fraction, or a seed below 0.
+        The choice depends on `seed`, on the source (file, table, range) and on the row's position in it: a seed always
+        keeps the same rows, and a larger fraction keeps these and more; without one, a seed is chosen now. After a
+        limit or a zip, an exchange first gives each row its place. A write counts the others as dropped for
+        "random_sample". Raises ConfigError for another fraction, or a seed below 0.
 
         >>> curate.range(1000).random_sample(0.01, seed=3).count()
         12
@@ -135,14 +133,13 @@ class Rowwise(Base):
         hash_column: str | None = None,
         seed: int | None = None,
     ) -> tuple[Self, Self]:
-        """Returns two datasets, lazily: about a proportion `test_size` of the rows is in the second, all others are in
-        the first; rows stay in order.
+        """Returns two lazy datasets: the second has about the proportion `test_size` of the rows, the first has all
+        others; rows stay in order.
 
-        Each row goes by a number of its own, as for `random_sample`: with a seed both sides are the same each time,
-        consumed or written. With `split_type="hash"` it goes by the value in `hash_column`, whatever file it is in, so
-        that rows of one author, say, are all on one side. Each side runs by itself. A write books the rows of the other
-        side as dropped for "train_test_split". Raises ConfigError for another proportion, and a column that is not
-        there or has no hash.
+        Rows are chosen as for `random_sample`: with a seed both sides are the same each time. With `split_type="hash"`
+        the value in `hash_column` decides, so all rows of one author, for example, are on one side. Each side runs
+        separately. A write counts the rows of the other side as dropped for "train_test_split". Raises ConfigError for
+        another proportion, and a column that is unknown or has no hash.
 
         >>> train, test = curate.range(1000).streaming_train_test_split(0.25, split_type="hash", hash_column="id")
         >>> train.count(), test.count()

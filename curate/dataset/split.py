@@ -1,4 +1,4 @@
-"""One stream of blocks for several consumers, each in a thread of its own."""
+"""One stream of blocks for several consumers, each in its own thread."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class Epochs:
         with self._changed:
             if share in self._at_work:
                 raise RuntimeError(
-                    "this share is being iterated, and its next pass would wait for the end of that for ever; exhaust "
-                    "or close the other iterator first"
+                    "another iterator of this share is still open, so a second pass would wait forever; exhaust or "
+                    "close that one first"
                 )
             self._at_work.add(share)
         try:

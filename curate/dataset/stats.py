@@ -52,14 +52,14 @@ def with_progress(blocks: Any, run: RunStats) -> Iterator[pa.Table]:
 
 MAX_NAME = 40
 """Characters of an operator's name that a table has room for."""
-NOTHING = "nothing has run yet: consume the dataset, or write it, and ask this very dataset again"
+NOTHING = "nothing has run yet: consume or write this dataset first, then call stats() on the same object"
 
 
 CONSUMED = "to the consumer"
 """What the last part is called, which is consumed, where stages come before it."""
 
 
-NOTHING_LEFT = "nothing has run: what is written already is not made again"
+NOTHING_LEFT = "nothing has run: all outputs already existed"
 
 
 @dataclass(slots=True)
@@ -250,7 +250,7 @@ def stats(found: PipelineMetrics) -> str:
 
 
 _SIZES = ("operator", "rows in", "rows out", "bytes in", "bytes out", "a block", "largest")
-_TIMES = ("operator", "wall", "CPU", "waiting", "actors", "at work", "memory")
+_TIMES = ("operator", "wall", "CPU", "waiting", "actors", "busy", "memory")
 
 
 def _by_stage(
@@ -299,8 +299,8 @@ def _flow(flow: Flow) -> str:
     if flow.blocks:
         says += f" of {format_bytes(flow.bytes / flow.blocks)}, the largest {format_bytes(flow.largest_bytes)}"
     return (
-        f"{says}; the consumer waited {_time(flow.waited_s)} for them, they {_time(flow.consumer_s)} for the consumer, "
-        f"tasks {_time(flow.blocked_s)} for room"
+        f"{says}; consumer idle {_time(flow.waited_s)}, producer idle {_time(flow.consumer_s)}, "
+        f"blocked on memory {_time(flow.blocked_s)}"
     )
 
 

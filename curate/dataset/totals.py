@@ -17,8 +17,8 @@ class AllRows(Base):
     __slots__ = ()
 
     def unique(self, column: str) -> list[Any]:
-        """Returns the values that a column has, each once, ascending, NaN and then None last. They have to fit into
-        memory. Raises ConfigError for a column that is not there, or whose values have no order.
+        """Returns the distinct values of a column, ascending, NaN and then None last. They must fit into memory. Raises
+        ConfigError for an unknown column, or one whose values have no order.
 
         >>> curate.from_items([{"k": "b"}, {"k": None}, {"k": "a"}, {"k": "b"}]).unique("k")
         ['a', 'b', None]
@@ -26,11 +26,11 @@ class AllRows(Base):
         return distincts.unique(self._plan, column, self._blocks_of)
 
     def sum(self, on: str | Sequence[str]) -> Any:
-        """Returns the sum of a column, or a dictionary of those of several; None of nothing. Nulls are left out.
+        """Returns the sum of a column, or a dictionary of sums for several; None without values. Nulls are left out.
 
-        Partial results are made where the rows are and added in the order of the input. Whole numbers and decimals are
-        exact, or raise SumOverflow beyond 64 bits or 38 digits. Raises ConfigError for a column without a sum. So do
-        `min`, `max`, `mean`, `std`, `quantile` and `aggregate`, of columns without one.
+        Tasks sum their own rows, and these sums are added in the order of the input. Whole numbers and decimals are
+        exact, or raise SumOverflow beyond 64 bits or 38 digits. Raises ConfigError for a column without a sum. The same
+        holds for `min`, `max`, `mean`, `std`, `quantile` and `aggregate`.
 
         >>> curate.range(4).sum("id"), curate.range(4).sum(["id"])
         (6, {'id_sum': 6})
@@ -71,9 +71,9 @@ class AllRows(Base):
         return totals.total(self._plan, "std", on, self._blocks_of, ddof=ddof)
 
     def quantile(self, on: str | Sequence[str], q: float = 0.5) -> Any:
-        """Returns the value below which a part `q` (0 to 1) of a column is, or of several, as `sum` does.
+        """Returns the quantile `q` (0 to 1) of a column, or of several, as `sum` does.
 
-        It is exact, between two values by a straight line; all values of the column are held in this process.
+        It is exact, with linear interpolation; all values of the column must fit into this process's memory.
 
         >>> curate.range(4).quantile("id")
         1.5

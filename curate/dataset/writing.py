@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Self
 
@@ -10,10 +11,14 @@ from curate import log
 from curate.dataset.base import Base
 from curate.dataset.stats import terminal_display
 from curate.driver.options import RunOptions
+from curate.exchange.kinds.base import key_columns
+from curate.exchange.kinds.partition import Partitioned
 from curate.formats.record import OutputFormat
 from curate.ledger.summary import Summary
+from curate.operators.columns import Drop
 from curate.plan.nodes import Checkpoint, may_be_incomplete
-from curate.plan.stages import stage_of
+from curate.plan.stages import DATASET, DatasetStages, SinkStages, stage_of
+from curate.stage.datasink import Datasink, sink_identity
 
 
 class Writing(Base):
@@ -22,11 +27,11 @@ class Writing(Base):
     __slots__ = ()
 
     def checkpoint(self, path: str | os.PathLike[str]) -> Self:
-        """Has the rows written below `path` as Parquet before anything that follows, which reads them from there.
+        """Saves progress: writes the rows below `path` as Parquet; everything after it reads them from there.
 
-        The write is a job of its own: resumable, and free once it is complete. It outlives this dataset and is used
-        again by whoever asks for the same: same files, same operators. Where `path` holds the rows of other operators,
-        running raises ConfigError, with the difference; where shards of it fail, CheckpointFailed.
+        The write is a separate job: resumable, and free once it is complete. Any later dataset with the same files and
+        operators reuses it. Running raises ConfigError with the difference if `path` contains the rows of other
+        operators, and CheckpointFailed if shards fail.
 
         >>> import tempfile, pathlib
         >>> folder = pathlib.Path(tempfile.mkdtemp())
@@ -42,6 +47,7 @@ class Writing(Base):
         self,
         path: str | os.PathLike[str],
         *,
+        partition_cols: Sequence[str] | None = None,
         backend: str | None = None,
         codec: str | None = None,
         keep_stages: bool = False,
@@ -49,17 +55,23 @@ class Writing(Base):
     ) -> Summary:
         """Writes one Parquet file for each input shard below `path`, as a job, and returns the run's summary.
 
-        Idempotent: what is written already is skipped, so that calling it again finishes what was left. Its identity
-        is that of its operators: their code, defaults and closures. `codec` is zstd (default), snappy or none.
-        `backend` is that of `using`, else ray.
+        Idempotent: finished shards are skipped, so calling it again completes the rest. Its identity is that of its
+        operators: their code, defaults and closures. `codec` is zstd (default), snappy or none. `backend` is that of
+        `using`, else ray.
 
-        After an exchange there are as many files as it has outputs. Its stages are removed once all of them are there;
-        with `keep_stages` they stay, below `path` or in $CURATE_SCRATCH, for the next run without it to remove. What an
-        exchange gives depends on all of its input: when files are new, gone or changed since the write began, calling
-        it again raises ConfigError.
+        An exchange writes one file per output of its own. Intermediate files are removed after success; with
+        `keep_stages` they stay, below `path` or in $CURATE_SCRATCH, until a run without it. An exchange needs the
+        complete input: if files were added, removed or changed since the write began, calling it again raises
+        ConfigError.
 
-        Raises ConfigError for a plan that closes over a value of which no identity can be made, and for a `path` that
-        holds something else. Shards that fail do not raise: see `Summary.state`.
+        With `partition_cols`, rows go through an exchange to folders of their values, such as `year=2024/lang=en/`:
+        those of a folder in the order of the input, in one file, or in several if they are many. The files lack these
+        columns, and `read_parquet` adds them again: numbers as 32-bit ones, also texts of digits unless `schema`
+        declares them. Values are texts, integers, booleans, dates or null, of at most 10,000 folders in all; for more,
+        partition by columns with fewer values.
+
+        Raises ConfigError for functions that capture values that cannot be compared between runs, and for a `path` with
+        other content. Shards that fail do not raise: see `Summary.state`.
 
         >>> import pyarrow.compute as pc
         >>> import tempfile, pathlib, pyarrow.parquet as pq
@@ -70,13 +82,20 @@ class Writing(Base):
         {'small': 1}
         >>> curate.read_parquet(folder / "out").take_all()
         [{'n': 2}]
+        >>> dated = curate.from_items([{"n": 1, "year": 2024}, {"n": 2, "year": 2025}])
+        >>> _ = dated.write_parquet(folder / "dated", partition_cols=["year"], backend="inline")
+        >>> sorted(str(path.relative_to(folder)) for path in folder.glob("dated/year=*/*"))
+        ['dated/year=2024/part-00000-of-00001.parquet', 'dated/year=2025/part-00000-of-00001.parquet']
+        >>> curate.read_parquet(folder / "dated").take_all()
+        [{'n': 1, 'year': 2024}, {'n': 2, 'year': 2025}]
         """
-        return self._write(path, OutputFormat.PARQUET, backend, codec, keep_stages, drop_removed)
+        return self._write(path, OutputFormat.PARQUET, partition_cols, backend, codec, keep_stages, drop_removed)
 
     def write_json(
         self,
         path: str | os.PathLike[str],
         *,
+        partition_cols: Sequence[str] | None = None,
         backend: str | None = None,
         codec: str | None = None,
         keep_stages: bool = False,
@@ -93,12 +112,13 @@ class Writing(Base):
         >>> [path.name for path in (folder / "out").glob("in*")]
         ['in.jsonl.zst']
         """
-        return self._write(path, OutputFormat.JSONL, backend, codec, keep_stages, drop_removed)
+        return self._write(path, OutputFormat.JSONL, partition_cols, backend, codec, keep_stages, drop_removed)
 
     def write_csv(
         self,
         path: str | os.PathLike[str],
         *,
+        partition_cols: Sequence[str] | None = None,
         backend: str | None = None,
         codec: str | None = None,
         keep_stages: bool = False,
@@ -106,7 +126,7 @@ class Writing(Base):
     ) -> Summary:
         """Writes one CSV file with a header for each input shard below `path`; all else is as for `write_parquet`.
 
-        `codec` is zstd (default) or gzip. A shard with a column that CSV has no way to write, such as a list, fails.
+        `codec` is zstd (default) or gzip. A shard with a column that CSV cannot store (a list, for example) fails.
 
         >>> import gzip, tempfile, pathlib
         >>> folder = pathlib.Path(tempfile.mkdtemp())
@@ -115,21 +135,65 @@ class Writing(Base):
         >>> gzip.open(folder / "out" / "in.csv.gz", "rt").read().split()
         ['"n"', '1']
         """
-        return self._write(path, OutputFormat.CSV, backend, codec, keep_stages, drop_removed)
+        return self._write(path, OutputFormat.CSV, partition_cols, backend, codec, keep_stages, drop_removed)
+
+    def write_datasink(
+        self,
+        path: str | os.PathLike[str],
+        sink: Datasink,
+        *,
+        partition_cols: Sequence[str] | None = None,
+        backend: str | None = None,
+        codec: str | None = None,
+        keep_stages: bool = False,
+        drop_removed: bool = False,
+    ) -> Summary:
+        """Writes what a `curate.Datasink` makes of the rows of each shard; all else is as for `write_parquet`.
+
+        The sink makes bytes. Names, publishing, skipping, records and books stay curate's. A write knows the sink by
+        its class name, suffix and `identity()`. `codec` is zstd (default) or gzip; none, which is the default there,
+        only for a sink that says `ignores_rest`. Raises ConfigError for what is no Datasink.
+
+        >>> import gzip, tempfile, pathlib
+        >>> class Lines(curate.Datasink):
+        ...     suffix = ".lines"
+        ...     def identity(self):
+        ...         return "1"
+        ...     def open(self, file, schema):
+        ...         return LinesWriter(file)
+        >>> class LinesWriter:
+        ...     def __init__(self, file):
+        ...         self.file = file
+        ...     def write(self, table):
+        ...         self.file.write("".join(f"{text}\\n" for text in table["item"].to_pylist()).encode())
+        ...     def close(self):
+        ...         pass
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> texts = curate.from_items(["a", "b"])
+        >>> _ = texts.write_datasink(folder / "out", Lines(), codec="gzip", backend="inline")
+        >>> gzip.open(folder / "out" / "part-00000-of-00001.lines.gz", "rt").read().split()
+        ['a', 'b']
+        """
+        identity, codec = sink_identity(sink, codec)
+        stages = SinkStages(sink, identity)
+        return self._write(path, OutputFormat.SINK, partition_cols, backend, codec, keep_stages, drop_removed, stages)
 
     def _write(
         self,
         path: str | os.PathLike[str],
         format: OutputFormat,
+        partition_cols: Sequence[str] | None,
         backend: str | None,
         codec: str | None,
         keep_stages: bool,
         drop_removed: bool,
+        stages: DatasetStages = DATASET,
     ) -> Summary:
         from curate.graph.entry import run
 
         log.ensure_configured()
-        stage = stage_of(self._plan, format, codec)
+        plan = self._plan if partition_cols is None else self._partitioned(partition_cols)._plan
+        stage = stage_of(plan, format, codec, stages)
         stage = replace(stage, tasks=replace(stage.tasks, memory_budget=self._how.memory_budget))
         return run(
             stage,
@@ -139,7 +203,13 @@ class Writing(Base):
                 backend=backend or self._how.backend or "ray",
                 keep_stages=keep_stages,
                 drop_removed=drop_removed,
-                allow_incomplete_input=may_be_incomplete(self._plan),
+                allow_incomplete_input=may_be_incomplete(plan),
                 display=self._ran.begin().write(terminal_display()),
             ),
         )
+
+    def _partitioned(self, columns: Sequence[str]) -> Self:
+        """Returns the rows by the values of these columns, each output in their folders, which say them: without the
+        columns."""
+        names = key_columns("partition_cols", columns)
+        return self._exchange(Partitioned(names))._apply(Drop(names))

@@ -80,7 +80,7 @@ class ExactDedup:
             meant = did_you_mean(self.keep, KEEP)
             raise ConfigError(f"dedup_exact: keep={self.keep!r}{meant}; there are {' and '.join(KEEP)}")
         if not self.columns:
-            raise ConfigError("dedup_exact: no column is given to tell rows apart by; name at least one")
+            raise ConfigError("dedup_exact: no column to compare rows by; name at least one")
         for name in (*self.columns, *filter(None, (self.priority, self.id_column))):
             if name not in found.names:
                 raise ConfigError(f"dedup_exact: {unknown_column(name, found.names)}")

@@ -103,7 +103,7 @@ class NearDedup:
         type = found.field(self.column).type
         if not is_text(value_type(type)):
             told = f"dedup_minhash: column {self.column!r} is {type}, expected texts"
-            raise ConfigError(f"{told}; rows of equal values are found by dedup_exact")
+            raise ConfigError(f"{told}; use dedup_exact to find rows with equal values")
 
     def shingles(self, texts: pa.ChunkedArray) -> Shingles:
         """Returns the n-grams of texts."""

@@ -44,7 +44,7 @@ class RunOption:
     default_text: str = ""
     """What None means, for an option of which it can be said."""
     check: Callable[[Any], Any] = lambda value: value
-    """Returns a value that was given as the field holds it. Raises ConfigError for one that makes no sense."""
+    """Returns a value that was given as the field holds it. Raises ConfigError for one that is not valid."""
     below_one: str = ""
     """What is wrong with a number below 1."""
     choices: tuple[str, ...] = ()
@@ -218,7 +218,7 @@ DEFAULTS = {name: one.default for name, one in OPTIONS.items()} | {"yes": False,
 
 @shows_keywords(RunArguments, DEFAULTS)
 def parse_run_options(**given: Unpack[RunArguments]) -> RunOptions:
-    """Returns the options of a run. Raises ConfigError for one that makes no sense, before anything is looked at."""
+    """Returns the options of a run. Raises ConfigError for an invalid one, before anything is read."""
     values: dict[str, Any] = dict(given)
     for name in [name for name in OPTIONS if name in values]:
         how: RunOption = OPTIONS[name].metadata["option"]

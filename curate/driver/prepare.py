@@ -54,8 +54,8 @@ def prepare(
         raise ConfigError(f"--limit {options.limit} leaves nothing to do; it is a number of shards, at least 1")
     if options.overwrite and options.retry_failed:
         raise ConfigError(
-            f"{option('overwrite')} removes all there is, and {option('retry_failed')} would then find nothing that "
-            "failed; give one of them"
+            f"{option('overwrite')} removes all outputs, so {option('retry_failed')} would have nothing to retry; pass "
+            "one of them"
         )
     prepared = _look(stage, options, run_id, clock or SystemClock(), seen)
     _plan_work(prepared, options)

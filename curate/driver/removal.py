@@ -19,6 +19,7 @@ from curate.driver.history import RECORD_READERS, JobOutputs, our_sides, ours
 from curate.driver.options import RunOptions
 from curate.errors import ConfigError, GenerationMismatch
 from curate.formats.record import OutputFormat
+from curate.formats.write.writer import suffix
 from curate.keywords import option
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
@@ -58,7 +59,8 @@ def remove_job(
             continue
         if (run_id := layout.run_of(layout.in_stage(called))) is not None and run_id not in run_ids:
             raise ConfigError(
-                f"another driver began on {ledger.root} while this one asked or started (run {run_id}); nothing was "
+                f"another driver began on {ledger.root} while this one waited for an answer or started (run {run_id}); "
+                "nothing was "
                 f"removed. Look at it with: curate status {ledger.root}, and run this again when it has ended"
             )
         part = called == layout.JOB or called.startswith(layout.PLAN)
@@ -70,8 +72,8 @@ def remove_job(
             ledger.store.delete(item.uri, item.generation)
     except GenerationMismatch as error:
         raise ConfigError(
-            f"another driver is running on {ledger.root} after all ({error}); it was taken for gone. What is left of "
-            "its output stays: stop it, and run this again"
+            f"another driver is running on {ledger.root} after all ({error}); it seemed dead. The rest of its output "
+            "stays: stop it, and run this again"
         ) from error
 
 
@@ -119,7 +121,9 @@ def overwritten(job: JobRecord, ledger: Ledger, listing: OutputListing) -> tuple
     if listing.has_job:
         # It may be written in another format than the one that takes its place.
         before = ledger.read_job()
-        job = replace(job, format=OutputFormat(before["format"]), codec=before["codec"])
+        format, codec = OutputFormat(before["format"]), before["codec"]
+        own = before["suffix"].removesuffix(suffix(format, codec))
+        job = replace(job, format=format, codec=codec, sink_suffix=own)
     there = JobOutputs(job, ledger, listing, ledger.read_plan(listing))
     matched = there.matched()
     mine = ours(there, matched)

@@ -1,4 +1,4 @@
-"""Runs one shard of a job again, in this process, to see what becomes of it. Publishes nothing unless it is told to.
+"""Runs one shard of a job again, in this process, for debugging. Publishes nothing unless asked.
 
 The very program that workers run, over a throw-away output in a temporary folder: what it publishes there, quarantine
 and log too, goes with the folder. Schemas are those that the ledger holds.
@@ -137,10 +137,7 @@ def _with_schema(found: JobFailures, rows: RowSource, shard: Shard) -> RowSource
     format = encoding.format.value
     schema = found.ledger.read_schema(f"input-{format}")
     if schema is None:
-        raise ConfigError(
-            f"{found.ledger.root} holds no schema for {format} inputs: no run of the job has come to them; "
-            "run the job first"
-        )
+        raise ConfigError(f"{found.ledger.root} holds no schema for {format} inputs yet; run the job first")
     return rows.holding({format: schema})
 
 

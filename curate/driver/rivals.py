@@ -1,4 +1,4 @@
-"""Other drivers on one output: a driver that is about to work looks whether another is at work already.
+"""Other drivers on one output: before a driver starts, it checks whether another one is running.
 
 Two drivers on one output are safe by construction, so this is courtesy and not a lock: two that start within a second
 see nobody, and both end with the same bytes. Only `--overwrite` removes what others make, and is stricter.

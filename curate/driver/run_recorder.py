@@ -147,7 +147,7 @@ class RunRecorder:
         with self._lock:
             self.totals.failed_no_more(record.index)
         self.log.info(
-            "a shard that was given up has its output after all", shard=self.prepared.plan.shard_id(record.index)
+            "a shard that had failed for good has its output now", shard=self.prepared.plan.shard_id(record.index)
         )
         self._done(0, -1, record)
 
@@ -250,7 +250,7 @@ class RunRecorder:
     def disturbed(self, ranks: Any) -> None:
         """Books shards as failed that were done, and whose output is gone or another's now."""
         self.log.warning(
-            "outputs were removed or replaced by others while this run went on; they are done again",
+            "outputs were removed or replaced by another process during this run; their shards run again",
             shards=len(ranks),
             example=self.prepared.plan.shard_id(int(ranks[0])),
         )

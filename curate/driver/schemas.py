@@ -1,8 +1,8 @@
-"""The schemas of a job's outputs where the job declares none: what the first rows of its plan become. Decided once.
+"""Derives the schemas of a job's outputs from the first rows of its plan, if the job declares none. Decided once.
 
-A little of the first shards is looked at, one after the other: most often the first one tells. Where they give no row,
-shards are looked at whole, several at a time, until one does: the first rows decide, wherever they are. Answers count
-in the order of the plan, whichever comes first. Only where there is no row at all, an empty table is asked.
+It samples the first shards one after the other; usually the first is enough. If they have no rows, whole shards run,
+several at a time, until one has: the first rows decide, wherever they are. Answers count in the order of the plan. Only
+if there are no rows at all, an empty table is processed.
 """
 
 from __future__ import annotations
@@ -171,10 +171,10 @@ class _Walk:
             return
         missing = [f"the extra output {name!r}" for name in self._unknown if self._known.sides.get(name) is None]
         self._log.warning(
-            "the first shards give no row that tells a schema; whole shards are looked at until one does",
+            "the first shards return no rows to derive a schema from; whole shards are run until one does",
             of=", ".join([*(["the output"] if self._known.schema is None else []), *missing]),
             shards=len(left),
-            next="declare the schema (output_schema, sides), which is then asked of no shard",
+            next="declare the schema (output_schema, sides) to skip this",
         )
         typing = 0
         with closing(self._asking.answers((self._probe(one, whole=True) for one in left), many=True)) as answers:
@@ -364,7 +364,7 @@ class _Asking:
         wait_s = max(answer.again_s or 0.0, min(2.0**self._waits, LONGEST_BACKOFF_S))
         self._waits += 1
         self._log.warning(
-            "shards cannot tell the schema of their output now; they are asked again",
+            "the schema of some outputs could not be derived now; their shards are tried again",
             error=answer.error,
             wait_s=wait_s,
         )

@@ -1,8 +1,8 @@
-"""The run of a job of several stages, as its own ledger and whoever watches are told of it.
+"""Reports the run of a job with several stages to its ledger and to watchers.
 
-To who looks it is one job: one run in the job's ledger, whose heartbeat says which stage is at work, how far that is,
-and what is known of the others. A stage before the last one has a ledger of its own as well, wherever it lies. The
-heartbeat says what that would, for who cannot read it: a bucket's job may have its stages on one machine's disk.
+Watchers see one job: one run in the job's ledger, whose heartbeat has the running stage, its progress and the state of
+the other stages. Each stage before the last one also has its own ledger. The heartbeat repeats its content, because a
+bucket's job may have its stages on one machine's disk.
 
 The last stage writes to the job's own ledger, under the same run: it takes the heartbeat over.
 """

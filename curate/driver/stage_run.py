@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -21,7 +22,6 @@ from curate.driver.signals import Signals
 from curate.driver.stage_progress import StageHandle
 from curate.driver.state import OutputSnapshot, Prepared, WorkLeftError
 from curate.errors import ObjectNotFound, StorageError
-from curate.formats.write.writer import refuse_unwritable
 from curate.ledger import layout
 from curate.ledger.run_log import new_run_id
 from curate.ledger.side_outputs import side_name
@@ -191,7 +191,7 @@ class _Run:
             totals = self.account.totals
             raise RunStoppedError(
                 f"the store failed this run when {totals.done:,} of its {len(self.prepared.scope):,} shards were done "
-                f"({type(error).__name__}: {error}); what is done stays done: run it again to go on"
+                f"({type(error).__name__}: {error}); finished shards are kept: run it again to resume"
             ) from error
         except KeyboardInterrupt:
             state = RunState.INTERRUPTED
@@ -223,8 +223,8 @@ class _Run:
         inline = backend.name == "inline"
         if inline and tasks.task_timeout_s is not None:
             account.log.warning(
-                "task_timeout_s ends no shard here: the inline backend is this very process and cannot cancel itself",
-                next="where a shard is that takes longer, its log says: curate logs",
+                "task_timeout_s has no effect: the inline backend runs in this process and cannot cancel itself",
+                next="to see the progress of a long shard: curate logs",
             )
         # Elsewhere the clock is that of the worker.
         clock = self.clock if inline else SystemClock()
@@ -242,8 +242,8 @@ class _Run:
             # What user functions give is known only now; not if they gave no row.
             runs.order.check(job.name, schemas.main)
         for schema in (schemas.main, *schemas.sides.values()):
-            if schema is not None:
-                refuse_unwritable(schema, job.format, job.codec)
+            if schema is not None and stage.runs is None:
+                job.make_writer(io.BytesIO(), schema)
 
         over = prepared.over
 
@@ -305,9 +305,7 @@ class _Run:
                 for record in late_outputs(self.prepared, given_up[start : start + LATE_BLOCK]):
                     self.account.done_after_all(record)
         except StorageError as error:
-            self.account.log.warning(
-                "whether shards that were given up have an output now is unknown", error=str(error)
-            )
+            self.account.log.warning("cannot check whether failed shards have an output now", error=str(error))
 
     def _look_at_what_stands(self) -> None:
         """Books the outputs that are out of date and were not replaced."""
@@ -316,7 +314,7 @@ class _Run:
             for rank, books in standing(self.prepared, lambda rank: bool(account.generations[rank])):
                 account.stands(rank, books)
         except StorageError as error:
-            account.log.warning("the books lack outputs that were not replaced", error=str(error))
+            account.log.warning("row counts lack outputs that could not be made again", error=str(error))
 
     def _conclude(self) -> bool:
         """Publishes the job's summary if every shard of the job, not only of this run's scope, is done.
@@ -340,7 +338,7 @@ class _Run:
         for one in self.account.exchanges():
             if one.rows_in != one.rows_out:
                 self.account.log.error(
-                    "an exchange has not given as many rows as went into it: what was written is not to be used",
+                    "an exchange wrote a different number of rows than it read: do not use this output",
                     exchange=one.name,
                     rows_in=one.rows_in,
                     rows_out=one.rows_out,

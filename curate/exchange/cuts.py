@@ -102,7 +102,7 @@ def cuts(
     about 1 us and 150 bytes a page, beside a copy of its key.
     """
     if (count if count is not None else target_bytes or 0) < 1:
-        raise ValueError(f"count={count} and target_bytes={target_bytes}: one is needed, and at least 1")
+        raise ValueError(f"count={count} and target_bytes={target_bytes}: one is needed, at least 1")
     all = pages(order, segments)
     total = 2 * int(all.bytes.sum())
     if not len(all.places):

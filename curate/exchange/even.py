@@ -72,7 +72,7 @@ def evenly(order: Order, segments: Sequence[Segment], count: int, first: int | N
     """Returns `count` parts of all rows that have as many rows each, to one; or of the `first` of them. `order` has one
     key at most."""
     if len(order.keys) > 1:
-        raise ValueError(f"rows are counted by one key at most, not by {len(order.keys)}")
+        raise ValueError(f"rows can be counted by one key at most, not by {len(order.keys)}")
     total = count_rows(segments) if first is None else min(first, count_rows(segments))
     edges = np.array([total * number // count for number in range(count + 1)], dtype=np.int64)
     if order.keys:

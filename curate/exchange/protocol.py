@@ -19,6 +19,7 @@ class ExchangeDefaults:
     __slots__ = ()
     aligned = False
     beside = False
+    by_key = False
     count: int | None = None
     first: int | None = None
     even = False
@@ -33,6 +34,13 @@ class ExchangeDefaults:
     def schema(self, found: Sequence[pa.Schema | None]) -> pa.Schema | None:
         del found
         return None
+
+    @property
+    def keys_begin_pages(self) -> bool:
+        return self.even or self.by_key
+
+    def folders(self, keys: pa.Table) -> Sequence[str]:
+        return [""] * keys.num_rows
 
     def made(self, prepared: Sequence[pa.Schema]) -> pa.Schema | None:
         return self.schema(prepared)
@@ -67,7 +75,7 @@ class OneInput(ExchangeDefaults):
 
 def unequal(lengths: Sequence[str]) -> str:
     """Returns what is said of datasets of different lengths."""
-    return f"zip takes datasets of as many rows each, but these have, in their order, {', '.join(lengths)} rows"
+    return f"zip needs datasets with equal numbers of rows, but these have {', '.join(lengths)} rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +128,21 @@ class Exchange(Protocol):
         """Whether outputs have as many rows each, to one; then all rows of a key part of which is theirs come to them,
         and `ReducePart` says which rows of what they make are theirs. Else they are about as large.
         """
+        ...
+
+    @property
+    def by_key(self) -> bool:
+        """Whether each output has rows of one key alone, as they came, and lies in the folder of the key."""
+        ...
+
+    @property
+    def keys_begin_pages(self) -> bool:
+        """Whether the run files have to tell how many rows there are of each key: for orders of few keys."""
+        ...
+
+    def folders(self, keys: pa.Table) -> Sequence[str]:
+        """Returns the folder of the outputs of each of these keys, if outputs go by keys. Raises ConfigError if there
+        are too many, and for a key after which no folder can be called."""
         ...
 
     @property

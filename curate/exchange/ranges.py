@@ -20,6 +20,7 @@ from curate.arrow.order import Order, take_rows
 from curate.arrow.schema import conform_to_union, unify_schemas
 from curate.arrow.unknown import empty, is_blank
 from curate.errors import ConfigError, CurateError, DamagedRun
+from curate.exchange.by_key import by_key
 from curate.exchange.cuts import Cut, cuts, place
 from curate.exchange.even import EvenPart, SegmentRanges, by_part, count_rows, evenly
 from curate.exchange.protocol import Exchange, ReducePart, unequal
@@ -58,6 +59,8 @@ class OutputRange:
     """Where the next one begins, within the last pages."""
     over: int = 0
     """Rows that no output gives: the last one says so in its books."""
+    name: str = ""
+    """What it is called; empty: by its number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,7 @@ class Ranges:
     def pieces(self) -> Iterator[Piece]:
         for one in self.made:
             label = f"output {one.number} of {self.how.name}"
-            yield Piece(f"part-{one.number:05d}-of-{self.of:05d}", label, one.size, one)
+            yield Piece(one.name or _part_name(one.number, self.of), label, one.size, one)
 
     def bundles(self) -> Iterator[tuple[Piece, ...]]:
         for one in self.pieces():
@@ -144,7 +147,8 @@ class Ranges:
         (order,) = self.how.orders
         own = rows.num_rows if self.how.first is None else max(0, min(rows.num_rows, self.how.first - first))
         tally.books.rows_in += own
-        yield from _sorted(rows, order, runs, own)
+        # Those of one key are in order already.
+        yield from _sorted(rows, order, 1 if self.how.by_key else runs, own)
 
     def _tables(self, piece: OutputRange, side: int) -> _Own:
         """Returns the rows of each segment that are this output's. Raises DamagedRun; all files in which they are
@@ -245,6 +249,8 @@ def ranges_of(how: Exchange, schema: pa.Schema | None, sides: Sequence[Sequence[
             raise ConfigError(refusal(how.name, heavy, budget_bytes, copies=COPIES))
     if how.beside:
         made = tuple(_pieces_beside(how, indexes, [of for of, _, _ in segments]))
+    elif how.by_key:
+        made = tuple(_pieces_by_key(how, indexes))
     else:
         made = tuple(_within(how, indexes, (_pieces_by_rows if how.even else _pieces_by_bytes)(how, indexes)))
     of = [to or _first_of(runs, side_of, side) for side, to in enumerate(held)]
@@ -391,6 +397,21 @@ def _pieces_by_rows(how: Exchange, indexes: Sequence[Segment]) -> Iterator[Outpu
     )
     for number, part in enumerate(parts):
         yield OutputRange(number, part.reads, part.bytes, part.skip, part.take)
+
+
+def _pieces_by_key(how: Exchange, indexes: Sequence[Segment]) -> Iterator[OutputRange]:
+    keys, parts = by_key(how.orders[0], indexes, target_of(sum(int(one.bytes.sum()) for one in indexes)))
+    folders = how.folders(keys)
+    for number, one in enumerate(parts):
+        yield OutputRange(number, one.reads, one.bytes, name=f"{folders[one.key]}/{_part_name(one.number, one.of)}")
+    if not folders:
+        # Without rows there is no folder, and still an output that says which columns there are.
+        nothing = np.zeros(0, dtype=np.int64)
+        yield OutputRange(0, SegmentRanges(nothing, nothing, nothing), 0)
+
+
+def _part_name(number: int, of: int) -> str:
+    return f"part-{number:05d}-of-{of:05d}"
 
 
 def _pieces_beside(how: Exchange, indexes: Sequence[Segment], sides: Sequence[int]) -> Iterator[OutputRange]:

@@ -59,8 +59,9 @@ def row_ids(place: BatchPosition, rows: int) -> RowIds:
     """
     if place.rank >= _MOST_SHARDS or place.row + rows > 1 << ROW_BITS:
         raise ConfigError(
-            f"shard {place.rank:,}, row {place.row + rows:,}: rows are told apart up to shard {_MOST_SHARDS:,} and row "
-            f"{1 << ROW_BITS:,} of each; write the input in fewer, or smaller, files"
+            f"shard {place.rank:,}, row {place.row + rows:,}: rows can be numbered up to shard {_MOST_SHARDS:,} and "
+            "row "
+            f"{1 << ROW_BITS:,} of each; write the input as fewer or smaller files"
         )
     return first_row_id(place.rank) + place.row + np.arange(rows, dtype=np.int64)
 

@@ -68,7 +68,7 @@ def remove_damaged(file: Object, error: DamagedRun) -> None:
     get_logger().warning(
         "a run file is damaged and was removed; the map shard that wrote it runs again"
         if removed
-        else "a run file is gone or was replaced; what reads it runs again",
+        else "a run file was removed or replaced; the shards that read it run again",
         file=file.uri,
         problem=error.problem,
     )
@@ -174,7 +174,7 @@ class RunWriter:
         """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema."""
         table = conform_plain(table, self._schema)
         if table.num_rows and not len(self._schema):
-            raise SchemaMismatch(f"{table.num_rows} rows have no column; an exchange moves rows by what they hold")
+            raise SchemaMismatch(f"{table.num_rows} rows have no column; an exchange needs at least one")
         self.rows += table.num_rows
         at = 0
         while at < table.num_rows:
@@ -402,7 +402,7 @@ class RunFile:
         try:
             sizes = run_sizes(bytes(tail[-RUN_TAIL:]))
             if sizes is None:
-                raise ValueError("it does not end as a run file does: it is cut, or another file")
+                raise ValueError("it does not end like a run file: it is truncated, or another file")
             length = sum(sizes) + RUN_TAIL
             if length > size:
                 raise ValueError(f"it says that its last {length} bytes are its index, but has {size}")
@@ -417,7 +417,7 @@ class RunFile:
             if pages != size - length:
                 raise ValueError(f"its pages are {size - length} bytes, expected {pages}")
         except (ValueError, OSError, pa.ArrowException) as error:
-            raise DamagedRun(uri, f"its end is broken: {error}") from error
+            raise DamagedRun(uri, f"its footer is damaged: {error}") from error
         return cls(uri, fetch, schema, record, index)
 
     def read(self, segment: int, start_row: int, stop_row: int) -> pa.Table:
@@ -482,15 +482,15 @@ def _check_index(index: pa.Table) -> None:
         return
     steps = np.diff(segment)
     if segment[0] or not ((steps == 0) | (steps == 1)).all() or offset[0] or (length <= 0).any():
-        raise ValueError("its index tells of segments or pages that cannot be")
+        raise ValueError("its index has impossible segments or pages")
     if (rows <= 0).any() or (bytes < 0).any() or (np.diff(offset) != length[:-1]).any():
-        raise ValueError("its index tells of pages that are not one behind the other, or have no rows")
+        raise ValueError("its index has pages that overlap, leave gaps or have no rows")
 
 
 def _mapped(store: Store, object: Object) -> Callable[[int, int], Any]:
     """Returns what gives bytes of a memory-mapped file."""
     if not os.path.isfile(object.uri):  # noqa: PTH113 - a FIFO in its place would be waited for
-        raise DamagedRun(object.uri, "it is gone")
+        raise DamagedRun(object.uri, "it is missing")
     try:
         # The file is mapped before it is looked at: what is looked at later is no older.
         with pa.memory_map(object.uri) as file:
@@ -498,7 +498,7 @@ def _mapped(store: Store, object: Object) -> Callable[[int, int], Any]:
             mapped = memoryview(file.read_buffer(size)) if size else memoryview(b"")
         found = store.stat(object.uri)
     except (FileNotFoundError, ObjectNotFound) as error:
-        raise DamagedRun(object.uri, "it is gone") from error
+        raise DamagedRun(object.uri, "it is missing") from error
     if found != object or size != object.size:
         raise DamagedRun(object.uri, f"it is at generation {found.generation}, expected {object.generation}")
     return lambda start, stop: mapped[start:stop]
@@ -511,6 +511,6 @@ def _ranges(store: Store, uri: str) -> Callable[[int, int], Any]:
         try:
             return memoryview(store.read(uri, start, stop))
         except ObjectNotFound as error:
-            raise DamagedRun(uri, "it is gone") from error
+            raise DamagedRun(uri, "it is missing") from error
 
     return fetch

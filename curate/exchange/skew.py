@@ -66,8 +66,8 @@ def refusal(where: str, heavy: HeavyKey, budget_bytes: int, *, copies: int = 1, 
       rows     52,000,000 or more
       bytes    6.00 GiB or more, 2 times in memory: 12.0 GiB
       budget   2.00 GiB
-    All rows of a key come to one task. Filter this key out, or add a column to the key that splits it;
-    drop columns that are not needed; or raise memory_budget to 6 times what it is.
+    One task needs all rows of a key. Filter this key out, or add a column to the key that splits it;
+    drop columns that you do not need; or raise memory_budget to 6 times its value.
     """
     key = ", ".join(f"{name}={_shown(value)}" for name, value in heavy.key.items())
     needed = heavy.bytes * copies
@@ -78,8 +78,8 @@ def refusal(where: str, heavy: HeavyKey, budget_bytes: int, *, copies: int = 1, 
         f"  rows     {heavy.rows:,} or more\n"
         f"  bytes    {format_bytes(heavy.bytes)} or more{times}\n"
         f"  budget   {format_bytes(budget_bytes)}\n"
-        "All rows of a key come to one task. Filter this key out, or add a column to the key that splits it;\n"
-        f"drop columns that are not needed; or raise memory_budget to {-(-needed // budget_bytes)} times what it is"
+        "One task needs all rows of a key. Filter this key out, or add a column to the key that splits it;\n"
+        f"drop columns that you do not need; or raise memory_budget to {-(-needed // budget_bytes)} times its value"
         f"{instead and f'; or {instead}'}."
     )
 

@@ -58,6 +58,16 @@ def count_rows(
     return of_format(store, object, carried, codec, None if held is None else held.names)
 
 
+def check_bytes(store: Store, object: Object, carried: Carried) -> None:
+    """Reads the bytes of an output of any format. Raises CorruptInput for those that are not as they were written."""
+    crc = _Crc32(carried.data_bytes)
+    stored = StoredStream(store, object)
+    with stored:
+        while data := stored.read(BLOCK_BYTES):
+            crc.update(data)
+    _check_crc32(object, crc, carried)
+
+
 def count_quarantined(store: Store, object: Object) -> tuple[int, str]:
     """Returns the rows of a file of quarantined rows, and the hash of its bytes, which is its name.
 

@@ -17,9 +17,9 @@ def naming(uri: str) -> Iterator[None]:
     try:
         yield
     except ObjectNotFound as error:
-        raise CorruptInput(f"{uri}: the object is gone since the plan was made: {error}") from error
+        raise CorruptInput(f"{uri}: the object was removed after the plan was made: {error}") from error
     except GenerationMismatch as error:
-        raise CorruptInput(f"{uri}: the object was replaced since the plan was made: {error}") from error
+        raise CorruptInput(f"{uri}: the object was replaced after the plan was made: {error}") from error
 
 
 Codec = Literal["gzip", "zstd"]
@@ -177,11 +177,11 @@ def _detect_as(uri: str, how: ReadAs, format: Format | None, codec: Codec | None
     fits = format is wanted or (unknown and (wanted is Format.TEXT or (wanted is Format.CSV and is_tsv)))
     if fits and (wanted is not Format.PARQUET or codec is None):
         return Encoding(wanted, codec, how)
-    named = "no format that can be read" if format is None else f"{format.value}{f', {codec}' if codec else ''}"
+    named = "a format that curate cannot read" if format is None else f"{format.value}{f', {codec}' if codec else ''}"
     endings = _IMAGES if wanted is Format.IMAGE else [name for name, one in _FORMATS.items() if one is wanted]
     raise ConfigError(
-        f"{uri!r} was to be read as {wanted.value}, and by its name it is {named}; expected a name ending in "
-        f"{', '.join(endings)}: name only such files, with a glob such as 'data/*{endings[0]}'"
+        f"{uri!r} should be read as {wanted.value}, but its name says {named}; expected a name ending in "
+        f"{', '.join(endings)}: select only such files with a glob, for example 'data/*{endings[0]}'"
     )
 
 

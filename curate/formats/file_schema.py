@@ -31,13 +31,13 @@ def refuse_mismatch(uri: str, found: pa.Schema, held: pa.Schema, how: ReadAs | N
         return
     for name in dict.fromkeys(found.names):
         if found.names.count(name) > 1 and name in held.names:
-            problems.append(f"column {name!r} is there {found.names.count(name)} times")
+            problems.append(f"column {name!r} occurs {found.names.count(name)} times")
         if how.whole and how.schema is None and name not in held.names:
             problems.append(f"column {name!r} is in this file only{did_you_mean(name, held.names)}")
     if problems:
         other = f"{how.first} has" if how.first else "declared is"
         raise SchemaMismatch(
             f"{uri}: {'; '.join(problems)}. This file has ({format_schema(found)}), and {other} "
-            f"({format_schema(held)}); declare all "
-            f"columns with schema={', or name those to keep with columns=' if how.format is Format.PARQUET else ''}"
+            f"({format_schema(held)}); declare all columns with "
+            f"schema={', or select columns with columns=' if how.format is Format.PARQUET else ''}"
         )

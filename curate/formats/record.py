@@ -37,6 +37,8 @@ class OutputFormat(StrEnum):
     PARQUET = "parquet"
     JSONL = "jsonl"
     CSV = "csv"
+    SINK = "sink"
+    """What a class of the user's makes of rows: offered by a method of its own."""
     RUN = "run"
     """Run files of exchanges: for curate alone, so that no job and no method of a dataset offers them."""
 
@@ -108,7 +110,7 @@ def _decode(data: bytes) -> tuple[dict[str, Any], int | None, str | None]:
     if expected is not None and (found := zlib.crc32(_canonical(record))) != expected:
         raise ValueError(f"its checksum is {found}, expected {expected}")
     if name := validation.wrong(record, validation.RECORD):
-        raise _SenselessError(f"its field {name!r} makes no sense")
+        raise _SenselessError(f"its field {name!r} is not valid")
     return record, rest, footer
 
 
@@ -269,10 +271,10 @@ def read_carried(store: Store, object: Object, format: OutputFormat, codec: str)
         length_of, record_of = _run_length, _run_record
     elif codec == "gzip":
         length_of, record_of = _gzip_length, _gzip_record
-    elif codec == "zstd":
+    elif codec == "zstd" or format is OutputFormat.SINK:
         length_of, record_of = _zstd_length, _zstd_record
     else:
-        raise ConfigError(f"{format} with codec {codec!r} carries no record")
+        raise ConfigError(f"{format} with codec {codec!r} cannot contain a record")
     if not object.size:
         return None
     try:
@@ -282,7 +284,7 @@ def read_carried(store: Store, object: Object, format: OutputFormat, codec: str)
             if length is None:
                 return None
             if length > object.size:
-                raise ValueError(f"it says that its last {length} bytes are the record, but has {object.size}")
+                raise ValueError(f"its record should be its last {length} bytes, but the object has only {object.size}")
             if length > len(tail):
                 tail = store.read(object.uri, -length)
         data = record_of(tail[-length:])
@@ -292,7 +294,7 @@ def read_carried(store: Store, object: Object, format: OutputFormat, codec: str)
         if footer_crc32 is not None:
             _check_footer(tail[-length:], footer_crc32)
     except _SenselessError as error:
-        raise WrongRecord(f"{object.uri}: the record it carries is none of curate: {error}") from error
+        raise WrongRecord(f"{object.uri}: its record is not one of curate: {error}") from error
     except (ValueError, struct.error, OSError, pa.ArrowException) as error:
-        raise CorruptInput(f"{object.uri}: the record it should carry is broken: {error}") from error
+        raise CorruptInput(f"{object.uri}: its record is damaged: {error}") from error
     return Carried(record, object.size - length, data_crc32)

@@ -104,7 +104,7 @@ def _sampled(
         case Format.TEXT:
             return sample_text(object.uri, wanted)
         case Format.BINARY | Format.IMAGE:
-            raise ValueError(f"{encoding.format} is read as it is told to be")
+            raise ValueError(f"{encoding.format} cannot be detected; it must be given")
 
 
 def known_schema(how: ReadAs) -> pa.Schema | None:
@@ -128,7 +128,7 @@ def check_declared(method: str, format: Format, schema: Any) -> pa.Schema:
     for field in schema:
         if schema.names.count(field.name) > 1:
             raise ConfigError(
-                f"{method}(schema=...): column {field.name!r} is there {schema.names.count(field.name)} times"
+                f"{method}(schema=...): column {field.name!r} occurs {schema.names.count(field.name)} times"
             )
         if not _readable(format, field.type):
             raise ConfigError(

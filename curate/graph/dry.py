@@ -93,7 +93,7 @@ def as_run(last: Stage, options: RunOptions, key: str, clock: Clock) -> Stage:
                 break
             if own != options.output and ready.checkpoint is None and open_ledger(own).list().summary is None:
                 text = _stage_text(job.last, ready.stage, ready.options)
-                raise ConfigError(f"what that shard reads is not there: {text} is not done; {again}")
+                raise ConfigError(f"an input of that shard is missing: {text} is not done; {again}")
     except DamagedRun as error:
-        raise ConfigError(f"what that shard reads is damaged: {error.uri}: {error.problem}; {again}") from error
+        raise ConfigError(f"an input of that shard is damaged: {error.uri}: {error.problem}; {again}") from error
     return ready.stage

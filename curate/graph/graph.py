@@ -195,8 +195,8 @@ class JobRun:
                 if mended[worst] > MOST_MENDED:
                     log.error(_hopeless(worst))
                     return ended
-                problem = f"{worst} is gone" + (f", and {len(lost) - 1:,} more" if len(lost) > 1 else "")
-            log.warning("files of an earlier stage were damaged or gone; what made them runs again", problem=problem)
+                problem = f"{worst} is missing" + (f", and {len(lost) - 1:,} more" if len(lost) > 1 else "")
+            log.warning("files of an earlier stage were damaged or missing; their shards run again", problem=problem)
             if complete_now(job):
                 return self._conclude(job, options)
 
@@ -241,8 +241,8 @@ def _lacks_outputs(before: Upstream) -> bool:
 
 def _hopeless(uri: str) -> str:
     return (
-        f"{uri} was found damaged or gone {MOST_MENDED + 1} times, each time after it had been made again: that disk "
-        f"loses what is written, or somebody removes it. Look at it, or have stages elsewhere ({SCRATCH}, or another "
+        f"{uri} was found damaged or gone {MOST_MENDED + 1} times, although it was written again each time: the disk "
+        f"loses data, or another process removes files. Check the disk, or move the stages ({SCRATCH}, or another "
         "--output), and run this again"
     )
 
@@ -273,8 +273,8 @@ def _refuse_other_shards(stage: Stage, job: StagedJob) -> None:
     now, then = set(there["name"].to_pylist()), set(job.plan.ids.to_pylist())
     if now != then:
         raise ConfigError(
-            f"{job.ledger.root} was planned as {len(then):,} outputs, and this curate makes other ones of the same "
-            f"rows, {len(now):,} of them; go on with the version that began it, or start over with "
+            f"{job.ledger.root} was planned as {len(then):,} outputs, but this version of curate makes different ones "
+            f"from the same rows, {len(now):,} of them; continue with the version that began it, or start over with "
             f"{option('overwrite')}"
         )
 
@@ -287,8 +287,8 @@ def _refuse_other_files(job: StagedJob) -> None:
     if new := [uri for uri in list_inputs(paths, job.stores.of).table["uri"].to_pylist() if uri not in then]:
         raise ConfigError(
             f"the checkpoint {job.last.before[0].path} has files that {job.ledger.root} did not begin with "
-            f"({len(new):,}, such as {new[0]}): another job has added to it. Give this job a checkpoint of its own, or "
-            f"start over with {option('overwrite')}"
+            f"({len(new):,}, such as {new[0]}): another job added them. Give this job its own checkpoint, or start "
+            f"over with {option('overwrite')}"
         )
 
 
@@ -315,7 +315,7 @@ def _tell_if_full(ended: Summary, last: Stage) -> None:
         written=format_bytes(written),
         needs=f"about {format_bytes(needed)} more",
         free=format_bytes(free),
-        next=f"make room there, or give another place ({SCRATCH}, or --output), and run this again: it goes on",
+        next=f"free space there or use another location ({SCRATCH}, or --output), then run this again; it resumes",
     )
 
 

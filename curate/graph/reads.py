@@ -68,7 +68,7 @@ def merge_stage(stage: Stage, how: Exchange, side: int, files: Sequence[Object])
     identity = {"job": "merge", "version": None, "order": order.identity(), "of": told}
     record = stage.record.of_stage(identity, OutputFormat.RUN, "none")
     record = replace(record, name=f"{how.name}: merge", output_schema=runs[0].schema)
-    runs_of = RunSettings(order, None, how.reason, how.even)
+    runs_of = RunSettings(order, None, how.reason, how.keys_begin_pages)
     return Stage(record, stage.tasks, Pipeline(()), SourceRows([source], [Projection()]), runs_of, holes=stage.holes)
 
 

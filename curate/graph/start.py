@@ -195,8 +195,8 @@ def _refuse_other_inputs(
         data = ledger.store.read(ledger.uri(name))
     except ObjectNotFound as error:
         raise ConfigError(
-            f"{ledger.uri(name)} is missing, which says what the job began with; the ledger was damaged from "
-            f"outside: choose another --output, or start over with {option('overwrite')}"
+            f"{ledger.uri(name)} is missing, which lists the inputs of the job; the ledger was damaged from outside: "
+            f"choose another --output, or start over with {option('overwrite')}"
         ) from error
     # By this thread: one of Arrow's may let go of the bytes when Python is gone already, which aborts the process.
     before = dict(_rows(pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)))
@@ -221,17 +221,15 @@ def _refuse_other_inputs(
         inputs = "1 removed input" if gone == 1 else f"{gone:,} removed inputs"
         raise ConfigError(
             f"{option('drop_removed')} cannot take {inputs} out of {ledger.root}: an exchange (sort, group, join, "
-            "shuffle, deduplication) made every output of all inputs:\n"
+            "shuffle, deduplication) made each output from all inputs:\n"
             + "\n".join(lines)
-            + f"\nMake it anew with {option('overwrite')}: all of its outputs and stages, and after it what was "
-            + "made of it."
+            + f"\nStart over with {option('overwrite')}: it makes all outputs again. Then run the jobs that read them."
         )
     raise ConfigError(
-        f"the inputs of {ledger.root} are not those that the job began with, and what an exchange gives depends on all "
-        "of them:\n"
+        f"the inputs of {ledger.root} changed after the job began, but an exchange needs the complete input:\n"
         + "\n".join(lines)
-        + f"\nWrite to another --output, or start over with {option('overwrite')}: stages whose inputs are the same "
-        + "are kept."
+        + f"\nWrite to another --output, or start over with {option('overwrite')}: stages with unchanged inputs are "
+        + "kept."
     )
 
 

@@ -96,11 +96,11 @@ def outputs_of(stage: Stage, output: str) -> list[Object]:
     ledger = open_ledger(output)
     listing = ledger.list()
     if not listing.has_job:
-        raise DamagedRun(output, "it is gone")
+        raise DamagedRun(output, "it is missing")
     plan = ledger.read_plan(listing)
     matched = match_outputs(plan, listing, stage.record.suffix)
     for rank in (~matched.done).nonzero()[0][:1].tolist():
-        raise DamagedRun(ledger.uri(plan.shard_id(rank) + stage.record.suffix), "it is gone")
+        raise DamagedRun(ledger.uri(plan.shard_id(rank) + stage.record.suffix), "it is missing")
     names, sizes, generations = (
         column.take(pa.array(matched.position)).to_pylist()
         for column in (listing.names, listing.sizes, listing.generations)

@@ -154,7 +154,7 @@ def click_run_options() -> list[click.Option]:
     at = list(OPTIONS).index("overwrite")
     return [
         *listed[:at],
-        _flag("--dry-run", "say what would run and what is skipped and why; run and write nothing"),
+        _flag("--dry-run", "show what would run and what is skipped, and why; run and write nothing"),
         listed[at],
         _flag("--yes", "do not ask"),
         *listed[at + 1 :],
@@ -221,5 +221,5 @@ class JobCommand(click.Command):
         except click.UsageError as error:
             if "unexpected extra argument" not in error.message:
                 raise
-            hint = "was a glob not quoted? --input 'data/*.jsonl' keeps the shell from replacing it"
+            hint = "was a glob not quoted? write --input 'data/*.jsonl', so that the shell does not expand it"
             raise click.UsageError(f"{error.message}; {hint}", ctx) from error

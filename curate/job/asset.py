@@ -48,22 +48,22 @@ class Asset:
         return f"Asset({self.uri!r})"
 
     def resolve(self, store: Store) -> None:
-        """Looks the object up: one small call. Raises ConfigError if there is none."""
+        """Looks the object up: one small call. Raises ConfigError if it does not exist."""
         try:
             self.object = store.stat(self.uri)
         except ObjectNotFound as error:
             problem = _instead(self.uri) if is_local(self.uri) else "does not exist"
-            raise ConfigError(f"asset {self.uri!r} {problem}; check the path that the parameter gives") from error
+            raise ConfigError(f"asset {self.uri!r} {problem}; check the path in the parameter") from error
 
     def identity(self) -> dict[str, Any]:
-        """Returns what of it enters the job's identity."""
+        """Returns its part of the job's identity."""
         return {"uri": self.uri, "generation": self.object.generation if self.object else None}
 
     def local(self) -> str:
         """Returns the path of a copy on this node, fetched by the first call on the node for this generation.
 
         Atomic, and safe with many processes at once: one fetches, the others wait. A local asset is its own copy.
-        Raises ConfigError if the object is not there, StorageError if it changed since the job was started.
+        Raises ConfigError if the object does not exist, StorageError if it changed after the job started.
         """
         store = open_store(self.uri)
         if self.object is None:
@@ -91,7 +91,7 @@ class Asset:
             now = store.stat(self.uri)
         except ObjectNotFound as error:
             raise StorageError(
-                f"asset {self.uri!r} is not there on this node; put it on storage that every node sees"
+                f"asset {self.uri!r} does not exist on this node; put it on storage that every node can read"
             ) from error
         if now.generation != self.object.generation:
             raise self._changed()
@@ -109,7 +109,7 @@ class Asset:
                 os.fsync(sink.fileno())
             if summed.size != self.object.size:
                 raise StorageError(
-                    f"asset {self.uri!r} gave {summed.size} bytes, expected {self.object.size}; run again"
+                    f"asset {self.uri!r} has {summed.size} bytes, expected {self.object.size}; run again"
                 )
             copy.keep(partial, summed.digest)
         except (ObjectNotFound, GenerationMismatch) as error:
@@ -124,8 +124,8 @@ class Asset:
 def _instead(path: str) -> str:
     """Returns what is to be said of a path that is no regular file."""
     if Path(path).is_dir():
-        return "is a directory, expected one file"
-    return "is no regular file, expected one" if Path(path).exists() else "does not exist"
+        return "is a directory, expected a file"
+    return "is not a regular file" if Path(path).exists() else "does not exist"
 
 
 def cache_dir() -> str:

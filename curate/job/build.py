@@ -173,8 +173,9 @@ def _built(job: Settings, ds: Dataset, build: Build) -> Built:
         own_sides = _sides_of_steps(plan)
         if taken := sorted(own_sides & set(sides)):
             raise ConfigError(
-                f"{owner} gave the output {taken[0]!r}, and a deduplication before it has an extra output of that "
-                "name; choose another one"
+                f"{owner} returned the output {taken[0]!r}, but a deduplication before it already has an extra output "
+                "of "
+                "that name; choose another one"
             )
         sides = tuple(sorted({*sides, *own_sides}))
     elif isinstance(built, Dataset):
@@ -189,14 +190,14 @@ def _built(job: Settings, ds: Dataset, build: Build) -> Built:
         under = list(walk(node)) if isinstance(node, Limit) else []
         if _given_in(under, ds) and not any(isinstance(one, MOVES) for one in under):
             raise ConfigError(
-                f"{owner}: {_told(node)} of the rows of the job's input, all of which would be looked at for it; "
-                "limit what an exchange gives, such as sort or random_shuffle, or give the job less: --limit, --sample"
+                f"{owner}: {_told(node)} of the rows of the job's input, which would need the complete input; put it "
+                "after an exchange such as sort or random_shuffle, or run less of the job: --limit, --sample"
             )
     plan = uncounted(plan)
     nodes = list(walk(plan))
     if not _given_in(nodes, ds):
         raise ConfigError(
-            f"{owner} gave what is not made of its input; expected what becomes of the dataset it is given"
+            f"{owner} returned a Dataset that does not use its input; derive it from the dataset that build receives"
         )
     steps_of_all = [operator_of(node) for node in nodes if isinstance(node, Apply | Marked)]
     refuse_idle_pool(job, [*steps_of_all, *(step for tail in tails.values() for step in tail)])
@@ -210,9 +211,8 @@ def _parted(owner: str, plans: Mapping[str, Plan]) -> tuple[Plan, Mapping[str, C
     for name, (base, _) in paths.items():
         if base is not first:
             raise ConfigError(
-                f"{owner}: the output {name!r} begins with {_told(base)}, and {MAIN!r} with {_told(first)}: outputs "
-                "are made of the rows of one exchange, row by row; derive them from the dataset that comes out of the "
-                "last one"
+                f"{owner}: the output {name!r} begins with {_told(base)}, and {MAIN!r} with {_told(first)}: all "
+                "outputs must be row-wise results of the same exchange; derive them from the dataset after the last one"
             )
     shared = shared_by([nodes for _, nodes in paths.values()])
     tails = {name: tail_of(owner, name, nodes[shared:]) for name, (_, nodes) in paths.items()}
@@ -237,7 +237,7 @@ def _refuse_other_rows(owner: str, ds: Dataset, plans: Sequence[Plan]) -> None:
         base, _ = _path(plan)
         if isinstance(base, Scan) and base is not ds._plan:
             raise ConfigError(
-                f"{owner} gave {base.source.name}, expected what becomes of the dataset that it was given"
+                f"{owner} returned {base.source.name}, expected a Dataset derived from the one that build receives"
             )
 
 
@@ -340,7 +340,7 @@ class Settings:
 def no_sides(owner: str, sides: Sequence[str]) -> ConfigError:
     """Returns the error for extra outputs that nothing makes."""
     return ConfigError(
-        f"{owner} gave a Dataset that does not end in `process`, and sides names further outputs "
+        f"{owner} returned a Dataset that does not end in `process`, but sides names extra outputs "
         f"({', '.join(sides)}); return a mapping of them: {{{MAIN!r}: ..., {sides[0]!r}: ...}}"
     )
 
@@ -348,8 +348,8 @@ def no_sides(owner: str, sides: Sequence[str]) -> ConfigError:
 def no_dataset(owner: str, built: Any) -> ConfigError:
     """Returns the error for what `build` may not return."""
     return ConfigError(
-        f"{owner} gave {type(built).__name__}, expected the Dataset that its input becomes, or a mapping of the "
-        f"outputs' names to Datasets, with {MAIN!r} among them"
+        f"{owner} returned {type(built).__name__}, expected a Dataset, or a mapping of output names to Datasets "
+        f"that includes {MAIN!r}"
     )
 
 
@@ -357,8 +357,8 @@ def refuse_idle_pool(job: Settings, steps: Iterable[Operator]) -> None:
     """Raises ConfigError where a job asks for a pool, and `process` is not among its steps."""
     if job.wants_pool and not any(isinstance(step, Process) for step in steps):
         raise ConfigError(
-            f"{job.owner}: num_gpus, resources and compute are for `process`, which its build does not use; "
-            "give them to map_batches"
+            f"{job.owner}: num_gpus, resources and compute are for `process`, which build does not use; pass them to "
+            "map_batches"
         )
 
 
@@ -368,17 +368,17 @@ def sides_of(owner: str, declared: Sequence[str], built: Mapping[Any, Any]) -> t
         if name != MAIN:
             check_side(owner, name)
         if not isinstance(ds, Dataset):
-            raise ConfigError(f"{owner} gave {type(ds).__name__} for the output {name!r}, expected a Dataset")
+            raise ConfigError(f"{owner} returned {type(ds).__name__} for the output {name!r}, expected a Dataset")
     if MAIN not in built:
         raise ConfigError(
-            f"{owner} gave the outputs {', '.join(map(repr, built)) or 'of no name'}, and no {MAIN!r}, which is the "
-            "one that says what is done"
+            f"{owner} returned the outputs {', '.join(map(repr, built)) or 'of no name'}, but not {MAIN!r}, the main "
+            "output"
         )
     sides = tuple(sorted(name for name in built if name != MAIN))
     if declared and set(declared) != set(sides):
         raise ConfigError(
-            f"{owner} gave the extra outputs {', '.join(sides) or 'none'}, and sides names "
-            f"{', '.join(sorted(declared))}; name the same, or leave sides out"
+            f"{owner} returned the extra outputs {', '.join(sides) or 'none'}, but sides names "
+            f"{', '.join(sorted(declared))}; name the same ones, or leave sides out"
         )
     return sides
 
@@ -397,13 +397,13 @@ def tail_of(owner: str, name: str, path: Sequence[Apply | Checkpoint | Marked]) 
         if isinstance(node, Checkpoint):
             what = f"the checkpoint at {node.path!r}"
         elif isinstance(node, Marked):
-            what = f"{node.step.name}, which goes by an exchange,"
+            what = f"{node.step.name}, which needs an exchange,"
         elif node.operator.compute is not None:
             what = f"{node.operator.name}, which runs in actors,"
         if what:
             raise ConfigError(
-                f"{owner}: {what} is on the way to the output {name!r} alone; put it before the outputs part: derive "
-                "all of them from the dataset that comes out of it"
+                f"{owner}: {what} is used by the output {name!r} only; apply it before the outputs part, and "
+                "derive all outputs from its result"
             )
         assert isinstance(node, Apply)
         # What it gives goes on to the next step: of several outputs, the main one.

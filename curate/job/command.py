@@ -109,7 +109,7 @@ def execute(make: Callable[[], tuple[Staged, RunOptions]], *, as_json: bool, dry
         return exit_code(error)
     except KeyboardInterrupt:
         # Before the first task or after the last: in between, signals are counted and handled in order.
-        click.echo("interrupted; run it again to go on", err=True)
+        click.echo("interrupted; run it again to resume", err=True)
         return EXIT_INTERRUPTED
     # What `--dry-run` says was asked for, and can be paged.
     click.echo(text.output, err=not (as_json or dry))

@@ -48,7 +48,7 @@ def define(cls: type, base: type) -> dict[str, Param]:
     _check_codec(cls)
     for name, why in OF_ROWS.items():
         if getattr(cls, "_reads_files", False) and inspect.getattr_static(cls, name):
-            raise ConfigError(f"{cls.__name__}.{name} means nothing: {why}")
+            raise ConfigError(f"{cls.__name__}.{name} has no effect: {why}")
     taken = {*HOOKS, *CALLED, *ENTRIES}
     return collect(cls, SETTINGS, taken)
 
@@ -74,8 +74,8 @@ def refuse_missing_hook(cls: type, hook: str) -> None:
         return
     own = [name for name, value in cls.__dict__.items() if not name.startswith("_") and _is_method(value)]
     close = difflib.get_close_matches(hook, own, n=1, cutoff=0.5)
-    hint = f"; is {close[0]!r} meant to be it?" if close else ""
-    raise ConfigError(f"{cls.__name__} has no {hook}{HOOKS[hook]}: there is nothing to run{hint}")
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    raise ConfigError(f"{cls.__name__} has no {hook}{HOOKS[hook]}, so it has nothing to run{hint}")
 
 
 def _refuse_internal(cls: type, base: type, name: str) -> None:
@@ -83,7 +83,7 @@ def _refuse_internal(cls: type, base: type, name: str) -> None:
         return
     internal = name in base.__dict__ or name in inspect.get_annotations(base)
     if internal and not (name.startswith("__") and name.endswith("__")):
-        raise ConfigError(f"{cls.__name__}.{name} is a name that curate uses itself; choose another one")
+        raise ConfigError(f"{cls.__name__}.{name} is a name that curate uses; choose another one")
 
 
 def _check_attribute(cls: type, name: str, value: Any) -> None:
@@ -91,20 +91,22 @@ def _check_attribute(cls: type, name: str, value: Any) -> None:
     if name in HOOKS:
         _check_hook(cls, name, value)
     elif name in CALLED:
-        raise ConfigError(f"{owner}.{name} would replace what every job calls by that name; choose another name")
+        raise ConfigError(f"{owner}.{name} is the name of a method of every job; choose another name")
     elif name in inspect.get_annotations(cls):
         return  # a parameter, or a ClassVar: looked at with the parameters
     elif _is_method(value) or _computed(value):
         if name not in ENTRIES and not _inherited(cls, name):
             _refuse_uncalled(cls, name)
     elif name in ENTRIES:
-        raise ConfigError(f"{owner}.{name} is {value!r}, but {name}() is what starts a job; choose another name")
+        raise ConfigError(
+            f"{owner}.{name} is {value!r}, but {name}() is the method that starts a job; choose another name"
+        )
     elif name.lower() in SETTINGS:
-        raise ConfigError(f"{owner}.{name} is no setting; did you mean {name.lower()!r}?")
+        raise ConfigError(f"{owner}.{name} is not a setting; did you mean {name.lower()!r}?")
     elif not name.isupper() and not _inherited(cls, name):
         known = [*SETTINGS, *HOOKS, *getattr(cls, "_params", {})]
         raise ConfigError(
-            f"{owner}.{name} is no attribute of a job{did_you_mean(name, known)}; annotate it to make it a "
+            f"{owner}.{name} is not an attribute of a job{did_you_mean(name, known)}; annotate it to make it a "
             f"parameter ({name}: {type(value).__name__} = ...), or write it in capitals if it is a constant"
         )
 
@@ -113,9 +115,9 @@ def _check_hook(cls: type, name: str, value: Any) -> None:
     called = f"{cls.__name__}.{name}"
     takes_files = bool(getattr(cls, "_reads_files", False))
     if takes_files and name in ("process", "build"):
-        raise ConfigError(f"{called} is never called: a FileJob takes files; write process_file(self, file)")
+        raise ConfigError(f"{called} is never called: a FileJob processes files; write process_file(self, file)")
     if not takes_files and name == "process_file":
-        raise ConfigError(f"{called} is never called: {cls.__name__} is no FileJob; derive it from curate.FileJob")
+        raise ConfigError(f"{called} is never called: {cls.__name__} is not a FileJob; derive it from curate.FileJob")
     if not callable(value) or isinstance(value, type):
         raise ConfigError(f"{called} is {value!r}, expected a method {name}{HOOKS[name]}")
     if inspect.iscoroutinefunction(value) or inspect.isasyncgenfunction(value):
@@ -144,7 +146,7 @@ def _refuse_uncalled(cls: type, name: str) -> None:
     close = difflib.get_close_matches(name, [*HOOKS, *CALLED, *ENTRIES], n=1, cutoff=_CLOSE)
     if close and name not in _mentioned(cls):
         raise ConfigError(
-            f"{cls.__name__}.{name} is never called; did you mean {close[0]!r}? Start its name with _ if it is meant"
+            f"{cls.__name__}.{name} is never called; did you mean {close[0]!r}? If not, prefix its name with _"
         )
 
 

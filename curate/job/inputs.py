@@ -74,7 +74,7 @@ class NotListed:
         return None
 
     def _not_yet(self, *_: Any, **__: Any) -> Any:
-        raise ConfigError("build() says what is to be done; the rows are there when the job runs: return the dataset")
+        raise ConfigError("build() only describes the work and cannot read rows; return the dataset")
 
     pieces = bundles = read = generation = identity = _not_yet
 
@@ -85,8 +85,8 @@ def _refuse_namesakes(listing: pa.Table) -> None:
     for uri, name in zip(listing["uri"].to_pylist(), listing["name"].to_pylist(), strict=True):
         if (other := seen.setdefault(stem(name), uri)) is not uri:
             raise ConfigError(
-                f"{other!r} and {uri!r} have one name, {stem(name)!r}: inputs are called after the part of their path "
-                "below --input, without the suffix; name a directory above both, or rename one of them"
+                f"{other!r} and {uri!r} have the same name, {stem(name)!r}: an input is named by its path below "
+                "--input, without the suffix; pass a directory above both, or rename one of them"
             )
 
 
@@ -112,8 +112,8 @@ def list_for(stage: Stage, asked: RunRequest) -> JobFiles:
         plain = pa.schema([one.with_nullable(True) for one in schema])
         if sorted(map(str, plain)) != sorted(map(str, found.found)):
             raise ConfigError(
-                "inputs of several formats come to one exchange, and their columns differ: of "
+                "an exchange reads inputs of several formats whose columns differ: "
                 f"{next(iter(rows.schemas))} ({format_schema(found.found)}), of {format} ({format_schema(plain)}); "
-                "name the columns, with their types, in `columns`, or give files of one format"
+                "name the columns with their types in `columns`, or pass files of one format"
             )
     return found

@@ -34,7 +34,7 @@ from curate.units import MIB
 
 @with_settings
 class Job:
-    """Base of all jobs. A subclass says what happens to a batch of rows; everything else is shared.
+    """Base of all jobs. A subclass defines the work on a batch of rows; everything else is shared.
 
     Annotated attributes are parameters (see `param`). `setup` runs once in each worker process, `process` for every
     batch of every shard. Batches are Arrow tables of at most `batch_size` rows and never cross shards.
@@ -98,7 +98,7 @@ class Job:
     num_cpus: float = 1
     """CPUs that a task holds, or an actor where `process` runs in a pool."""
     num_gpus: float = 0
-    """GPUs that an actor holds."""
+    """GPUs per actor."""
     resources: ClassVar[Mapping[str, float]] = {}
     """Custom Ray resources that an actor holds, such as {"TPU": 4}."""
     memory: int | None = None
@@ -163,7 +163,7 @@ class Job:
         try:
             setattr(self, name, value)
         except AttributeError as error:
-            raise ConfigError(f"{type(self).__name__}.{name} is a property, so it cannot be given") from error
+            raise ConfigError(f"{type(self).__name__}.{name} is a property, so it cannot be passed") from error
 
     # What a subclass overrides
 
@@ -171,38 +171,37 @@ class Job:
         """Loads what `process` needs, once per worker process. Parameters are set already."""
 
     def check(self) -> None:
-        """Raises ConfigError for parameters that make no sense together. Called before anything is read or written."""
+        """Raises ConfigError for parameters that contradict each other. Called before anything is read or written."""
 
     def process(self, batch: Any) -> Any:
-        """Returns what a batch (a pyarrow.Table) becomes: a table, an iterable of tables, or None for nothing.
+        """Returns the result for a batch (a pyarrow.Table): a table, an iterable of tables, or None for no rows.
 
-        With extra outputs, which `sides` names, also a mapping of names to such, with "main" among them. Books are
-        those of the main output: rows that go to another one alone are dropped. How many each extra output gets is
-        counted under "side NAME".
+        With extra outputs (see `sides`) also a mapping of names to results, including "main". Row counts describe the
+        main output: rows that only an extra output gets count as dropped. Rows of an extra output are counted as "side
+        NAME".
 
-        Raise BadRow for a row that is bad, RetryLater where a service is down, CorruptInput to give the shard up.
+        Raise BadRow for a bad row, RetryLater if a service is busy or down, CorruptInput if the shard cannot be read.
 
-        After RetryLater it is called again with the same batch, once the time is over that was asked for; what it
-        booked of the batch is taken back, and batches that are done stay done. After a BadRow, and where the job
-        has `quarantine_errors`, it is called again with parts of the batch, whose results and bookings go nowhere, and
-        at last with all rows but the bad ones: keep no state from call to call that this would spoil.
+        After RetryLater it is called again with the same batch after the requested wait; its counts for the batch are
+        undone, and finished batches are kept. After a BadRow, or with `quarantine_errors`, it is called again with
+        parts of the batch, whose results and counts are discarded, and then with all rows except the bad ones: keep no
+        state between calls that this would spoil.
         """
         raise NotImplementedError
 
     def build(self, ds: Dataset) -> Dataset | Mapping[str, Dataset]:
-        """Returns what becomes of the rows of the inputs: `ds`, through operators. By default through `process`.
+        """Returns the dataset of the outputs, derived from `ds`, the rows of the inputs. Default: `process`.
 
-        For jobs of more than one step: `super().build(ds)` is the part that is `process`. Nothing runs here. An input
-        shard becomes one output, or one of each in a mapping of outputs, with "main" among them. Operators that all
-        outputs are derived through run once; pools, checkpoints and exchanges have to be among those.
+        For jobs with several steps: `super().build(ds)` applies `process`. Nothing runs here. An input shard becomes
+        one output, or one of each in a mapping of outputs that includes "main". Operators shared by all outputs run
+        once; pools, checkpoints and exchanges must be shared.
 
-        With an exchange (`sort`, `groupby`, `random_shuffle`, ...) it is the exchange whose parts become outputs, the
-        job keeps to the inputs that it began with, and `build` is called a second time, with these: it has to give the
-        same. Settings, parameters and books are those of the whole job, whatever stages it has.
+        With an exchange (`sort`, `groupby`, `random_shuffle`, ...) the parts of the exchange become outputs, the inputs
+        are fixed when the job begins, and `build` is called a second time: it must return the same. Settings,
+        parameters and row counts apply to the whole job, for all its stages.
 
-        Extra outputs lie below `<output>/_side/<name>/`, as the main one does below `<output>/`, and are published
-        before it. Books are those of the main output: what is dropped on the way to another one is booked nowhere, and
-        how many rows that gets is counted under "side NAME".
+        Extra outputs are written below `<output>/_side/<name>/`, before the main one below `<output>/`. Row counts
+        describe the main output. Rows written to an extra output are counted as "side NAME".
 
         >>> import pyarrow.compute as pc
         >>> from curate.testing import run_local
@@ -230,7 +229,7 @@ class Job:
     # What process may call
 
     def drop(self, n: int, reason: str) -> None:
-        """Books `n` rows of the batch at hand as dropped for `reason`."""
+        """Records that `n` rows of the current batch were dropped for `reason`."""
         call = f"drop({n!r}, {reason!r})"
         self._booking("drop").drop(check_count(n, call), self._named(reason, call))
 
@@ -240,29 +239,29 @@ class Job:
         self._booking("quarantine").set_aside(RejectedRow(0, reason, self._hidden.hide(row_json(row))))
 
     def count(self, name: str, n: int | float = 1) -> None:
-        """Adds `n` to a counter, which is part of the output.
+        """Adds `n` to a counter that is stored in the output.
 
-        It is written into the output's own record, so it is exact whatever was killed and run again, and it is part of
-        the output's bytes: count only what depends on the rows and the parameters. What differs from run to run (times,
-        retries of a service, hits of a cache) makes the output non-deterministic, which is reported; see `metric`.
-        What a call of `process` counted that then raised BadRow or RetryLater is taken back.
+        It is exact across kills and reruns, and changes the output's bytes: count only values that depend on rows and
+        parameters. Values that differ between runs (times, retries of a service, cache hits) make the output
+        non-deterministic, which is reported; use `metric` for them. Counts of a `process` call that raises BadRow or
+        RetryLater are undone.
         """
         call = f"count({name!r}, {n!r})"
         self._booking("count").count(self._named(name, call), check_count(n, call, whole=False))
 
     def metric(self, name: str, value: int | float) -> None:
-        """Adds `value` to a metric, which is no part of the output: the place for what differs from run to run.
+        """Adds `value` to a metric, which is not stored in the output: for values that differ between runs.
 
-        Summed over shards, and shown by `curate status`, the summary and the ledger's events: each shard that is done
-        counts once, with all calls of `process` that the try made which published it, also those that raised
-        RetryLater. A rerun goes on with what earlier runs wrote down; what a killed run had not is not known.
+        Summed over shards and shown by `curate status`, the summary and the ledger's events. Each finished shard counts
+        once, with all `process` calls of the successful attempt, also those that raised RetryLater. A rerun adds to the
+        recorded values; a killed run loses values not yet recorded.
         """
         call = f"metric({name!r}, {value!r})"
         self._booking("metric").metric(self._named(name, call), check_count(value, call, whole=False))
 
     def _booking(self, method: str) -> ShardBooks:
         if self._tally is None:
-            raise RuntimeError(f"{type(self).__name__}.setup called {method}(), but there is no shard to book it to")
+            raise RuntimeError(f"{type(self).__name__}.setup called {method}(), but setup runs outside of any shard")
         return self._tally
 
     def _named(self, text: str, call: str) -> str:
@@ -274,9 +273,9 @@ class Job:
     def run(self, **options: Unpack[RunArguments]) -> Summary:
         """Runs the job over `input` (files, directories, globs) into the prefix `output` and returns the summary.
 
-        Idempotent: shards whose output exists are skipped, so calling it again finishes what was left. Options are
-        those of the command line. Raises ConfigError if the job cannot run as asked; shards that fail do not raise,
-        they are in the summary, whose `state` is then `failed`.
+        Idempotent: shards whose output exists are skipped, so calling it again completes the rest. Options are those of
+        the command line. Raises ConfigError if the job cannot run with them; failed shards do not raise: the summary
+        lists them, with `state` `failed`.
         """
         from curate.graph.entry import run
 
@@ -308,7 +307,9 @@ class Job:
         """
         cls = type(self)
         if not hasattr(self, "_tally"):
-            raise ConfigError(f"{cls.__name__}.__init__ does not call super().__init__; load things in setup() instead")
+            raise ConfigError(
+                f"{cls.__name__}.__init__ does not call super().__init__; load models and files in setup() instead"
+            )
         if self._reads_files or cls.build is Job.build:
             refuse_missing_hook(cls, "process_file" if self._reads_files else "process")
         settings = checked_settings(self)

@@ -47,7 +47,7 @@ def packaged(module: str) -> ModuleType:
     name = module.rpartition(".")[2]
     if name not in packaged_names():
         raise ConfigError(
-            f"curate brings no job {name!r} here{did_you_mean(name, packaged_names())}; `curate jobs` lists them"
+            f"curate has no built-in job {name!r} here{did_you_mean(name, packaged_names())}; `curate jobs` lists them"
         )
     return importlib.import_module(module)
 
@@ -65,13 +65,13 @@ def named_job(name: str) -> type[Job]:
         path = os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111 - text, as it goes into the ledger
         if not os.path.isfile(path):  # noqa: PTH113
             problem = f"{path} is a folder" if os.path.isdir(path) else f"there is no file {path}"  # noqa: PTH112
-            raise ConfigError(f"{problem}; give the Python file of a job, or a name that `curate jobs` lists")
+            raise ConfigError(f"{problem}; pass the Python file of a job, or a name that `curate jobs` lists")
         return _only(jobs_of(imported(path)), wanted, name)
     if name not in packaged_names():
         near = did_you_mean(name, [*packaged_names(), *(one.name for one in Path().glob("*.py"))])
         raise ConfigError(
-            f"curate brings no job {name!r}{near or ';'} `curate jobs` lists those that it brings; name a job of your "
-            "own by its file: curate run path/to/job.py"
+            f"curate has no built-in job {name!r}{near or ';'} `curate jobs` lists them; name your own job by its "
+            "file: curate run path/to/job.py"
         )
     return _only(jobs_of(packaged(f"{jobs.__name__}.{name}")), "", name)
 
@@ -99,7 +99,7 @@ def _only(found: dict[str, type[Job]], wanted: str, name: str) -> type[Job]:
         return found[wanted]
     if not found:
         raise ConfigError(
-            f"{path} has no job: it defines no class that derives from curate.Job, curate.TextJob or curate.FileJob; "
+            f"{path} has no job: it defines no subclass of curate.Job, curate.TextJob or curate.FileJob; "
             "name another file"
         )
     if len(found) > 1:
@@ -132,7 +132,7 @@ def locate(origin: Mapping[str, Any], *, script: str | None = None) -> Job:
 
     if missing := {"class", "script", "parameters", "settings"} - origin.keys():
         raise ConfigError(
-            f"the last run does not say which {', '.join(sorted(missing))} the job has: its run.json is damaged; run "
+            f"the last run does not record the {', '.join(sorted(missing))} the job has: its run.json is damaged; run "
             "the job's own command with --retry-failed"
         )
     name = str(origin.get("module", ""))
@@ -149,7 +149,7 @@ def locate(origin: Mapping[str, Any], *, script: str | None = None) -> Job:
         known = [name for name, value in vars(module).items() if isinstance(value, type) and issubclass(value, Job)]
         raise ConfigError(
             f"{path} has no job {origin['class']!r}{did_you_mean(str(origin['class']), known)}; "
-            "the job's class was renamed or moved: name its file with --job PATH"
+            "the class was renamed or moved: pass its file with --job PATH"
         )
     parameters = {
         name: _from_json(cls._params[name], value) if name in cls._params else value
@@ -167,21 +167,21 @@ def _path(origin: Mapping[str, Any], script: str | None) -> str:
     recorded = str(origin["script"])
     if _LOCALS in str(origin["class"]):
         raise ConfigError(
-            f"the job's class {origin['class']!r} was made inside of a function, where it cannot be found again; "
-            "run it as before, with retry_failed=True or --retry-failed"
+            f"the job's class {origin['class']!r} was defined inside a function and cannot be imported; run it as "
+            "before, with retry_failed=True or --retry-failed"
         )
     if script is None and not recorded:
         raise ConfigError(
-            f"the job's class {origin['class']!r} was in no file (a notebook, or a program given on standard input); "
-            "save it to one and name that with --job PATH, or run it as before, with retry_failed=True"
+            f"the job's class {origin['class']!r} was not defined in a file (but in a notebook or on standard input); "
+            "save it to a file and pass that with --job PATH, or run it as before, with retry_failed=True"
         )
     path = os.path.abspath(os.path.expanduser(script) if script else recorded)  # noqa: PTH100, PTH111 - as in `_home`
     if not os.path.isfile(path):  # noqa: PTH113
         if script:
-            raise ConfigError(f"--job {script!r}: there is no such file; give the Python file of {origin['class']!r}")
+            raise ConfigError(f"--job {script!r}: the file does not exist; pass the Python file of {origin['class']!r}")
         raise ConfigError(
-            f"the job's class {origin['class']!r} was in {path}, which is not there (under `ray job submit` it was an "
-            "unpacked copy); say where its file is with --job PATH"
+            f"the job's class {origin['class']!r} was in {path}, which does not exist now (under `ray job submit` it "
+            "was an unpacked copy); pass its file with --job PATH"
         )
     return path
 
@@ -222,7 +222,7 @@ def _executed(path: str, name: str, *, by_name: bool) -> ModuleType:
                 return module
         spec = importlib.util.spec_from_file_location(name, path)
         if spec is None or spec.loader is None:
-            raise ConfigError(f"{path} is no Python file; give the Python file of a job")
+            raise ConfigError(f"{path} is not a Python file; pass the Python file of a job")
         module = importlib.util.module_from_spec(spec)
         # Before it runs: what it defines is looked up by its module's name.
         sys.modules[name] = module
@@ -234,7 +234,8 @@ def _executed(path: str, name: str, *, by_name: bool) -> ModuleType:
         return module
     except SystemExit as error:
         raise ConfigError(
-            f'{path} ends the program when it is imported; put what runs the job under if __name__ == "__main__":'
+            f"{path} ends the program when it is imported; put the code that runs the job under if __name__ == "
+            '"__main__":'
         ) from error
     except ConfigError:
         raise
@@ -272,6 +273,6 @@ def recorded_run(ledger: Ledger, listing: OutputListing) -> RecordedRun:
             incomplete = bool(run.get("allow_incomplete_input"))
             return RecordedRun(run_id, run["origin"], inputs, cwd, str(run["backend"]), incomplete)
     raise ConfigError(
-        f"no run under {ledger.root} says where its job comes from (those of a dataset's write_... do not); "
-        "run the job's own command with --retry-failed, or the dataset's script again: what is done is skipped"
+        f"no run under {ledger.root} records the file of its job (runs of a dataset's write_... never do); run the "
+        "job's own command with --retry-failed, or the dataset's script again: finished shards are skipped"
     )

@@ -36,9 +36,9 @@ from curate.sources.inputs import InputFile
 def check_name(text: Any, call: str) -> str:
     """Returns a reason or the name of a counter. Raises TypeError, ValueError showing the call."""
     if not isinstance(text, str):
-        raise TypeError(f"{call}: expected text that says what is counted, found {type(text).__name__}")
+        raise TypeError(f"{call}: expected the name of the counter as text, found {type(text).__name__}")
     if not text:
-        raise ValueError(f"{call}: expected text that says what is counted, found none")
+        raise ValueError(f"{call}: expected the name of the counter, found an empty text")
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -194,14 +194,14 @@ class ProcessFile:
                 yield from self._file_tables(file)
             except (ObjectNotFound, GenerationMismatch) as error:
                 # A store may find that out only when it is read from.
-                raise CorruptInput(f"{file.uri}: gone, or replaced, since the plan was made: {error}") from error
+                raise CorruptInput(f"{file.uri}: removed or replaced after the plan was made: {error}") from error
             except SchemaMismatch as error:
                 error.returned = True
                 raise
             except BadRow as error:
                 raise ConfigError(
-                    f"BadRow({error.reason!r}) was raised about a file, which has no rows that curate could set aside; "
-                    "call self.quarantine(row, reason) and go on, or raise CorruptInput to give the file up"
+                    f"BadRow({error.reason!r}) was raised for a file, but only rows can be quarantined; call "
+                    "self.quarantine(row, reason) and continue, or raise CorruptInput to skip the file"
                 ) from error
 
     def hide(self, text: str) -> str:
@@ -270,13 +270,13 @@ def _mapped(outputs: Mapping[Any, Any], where: str, sides: Sequence[str]) -> Ite
         if name != MAIN and name not in sides:
             hint = did_you_mean(str(name), sides)
             raise ConfigError(
-                f"{where} gave a table of {name!r}, which is none of the job's outputs{hint}; they are "
-                f"{', '.join(map(repr, (MAIN, *sides)))}; name further ones in sides"
+                f"{where} returned a table of {name!r}, which is not an output of the job{hint}; the outputs are "
+                f"{', '.join(map(repr, (MAIN, *sides)))}; declare extra ones in sides"
             )
     if MAIN not in outputs:
         raise ConfigError(
-            f"{where} gave the outputs {', '.join(map(repr, outputs)) or 'of no name'}, and no {MAIN!r}; give it None "
-            "where there are no rows"
+            f"{where} returned the outputs {', '.join(map(repr, outputs)) or 'of no name'}, but not {MAIN!r}; return "
+            "None for it if there are no rows"
         )
     yield from tables_of(outputs[MAIN], where)
     for name in sides:
@@ -289,7 +289,7 @@ def _table(found: pa.Table | pa.RecordBatch, where: str) -> pa.Table:
     names = table.column_names
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise SchemaMismatch(f"{where} gave a table with {names.count(twice)} columns called {twice!r}; rename one")
+        raise SchemaMismatch(f"{where} returned a table with {names.count(twice)} columns called {twice!r}; rename one")
     return table
 
 
@@ -303,7 +303,7 @@ def _wrong_type(where: str, value: Any, expected: str, of: str = "") -> TypeErro
         expected += f"; make a table with {_FRAMES[library]}"
     elif isinstance(value, Mapping):
         expected += "; make a table with pa.table(columns), or pa.Table.from_pylist(rows)"
-    return TypeError(f"{where} gave {of}{type(value).__name__}, expected {expected}")
+    return TypeError(f"{where} returned {of}{type(value).__name__}, expected {expected}")
 
 
 class RowGatherer:
@@ -343,7 +343,7 @@ class RowGatherer:
             return column
         other = next((value for value in values if rounded([value], field.type) is None), None)
         raise SchemaMismatch(
-            f"{self._where} gave {other!r:.100} for {field.name!r}, which does not fit its type in output_schema, "
+            f"{self._where} returned {other!r:.100} for {field.name!r}, which does not fit its type in output_schema, "
             f"{field.type}; convert the value, or declare another type"
         )
 
@@ -356,7 +356,7 @@ class RowGatherer:
         else:
             problem = f"no key {missing[0]!r}"
         wanted = "output_schema" if self._schema is not None else "the file's first row"
-        hint = "" if self._schema is not None else "; declare output_schema for keys that not every row has"
+        hint = "" if self._schema is not None else "; declare output_schema if some rows lack keys"
         return SchemaMismatch(
-            f"{self._where} gave a row with {problem}; {wanted} has {', '.join(map(repr, names))}{hint}"
+            f"{self._where} returned a row with {problem}; {wanted} has {', '.join(map(repr, names))}{hint}"
         )

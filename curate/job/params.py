@@ -44,7 +44,7 @@ def check_scalar(what: str, value: Any, kind: Any) -> Any:
         return _check_json(what, value)
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
         if math.isnan(value):
-            raise ConfigError(f"{what} is not a number (nan); give one")
+            raise ConfigError(f"{what} is nan; pass a number")
         return float(value)
     if kind is bool and isinstance(value, bool):
         return value
@@ -55,7 +55,7 @@ def check_scalar(what: str, value: Any, kind: Any) -> Any:
         try:
             plain.encode()
         except UnicodeEncodeError as error:
-            raise ConfigError(f"{what} is {plain!r}, which is not valid Unicode; give it as UTF-8") from error
+            raise ConfigError(f"{what} is {plain!r}, which is not valid Unicode; pass UTF-8") from error
         return plain
     raise ConfigError(f"{what} is {value!r} ({type(value).__name__}), expected {type_text(kind)}")
 
@@ -142,11 +142,11 @@ def param(
 ) -> Any:
     """Declares a parameter: `threshold: float = param(0.5, help="score from which a text counts as toxic")`.
 
-    Without a default it has to be given. A `dict[str, float]` is given as JSON, `dict[str, Any]` as any JSON. One
-    option gives several values of a list, with commas between, unless `split=False`. `identity=False` leaves it out of
-    the job's identity: it must not change a byte of any output. A `secret` is given as the name of an environment
-    variable; the attribute holds that variable's value, which is read where the job is started, travels to the workers
-    in memory and is never recorded.
+    Without a default it is required. A `dict[str, float]` is given as JSON, `dict[str, Any]` as any JSON. One option
+    gives several values of a list, with commas between, unless `split=False`. `identity=False` leaves it out of the
+    job's identity: it must not change a byte of any output. A `secret` is passed as the name of an environment
+    variable; the attribute is that variable's value, which is read where the job starts, sent to workers in memory and
+    never recorded.
 
     >>> class Short(curate.TextJob):
     ...     most: int = curate.param(80, help="characters that a text may have")
@@ -223,12 +223,12 @@ class Param:
         if value is None and not self.many and not self.named:
             raise ConfigError(
                 f"{what} is None, expected {type_text(self.type)}; "
-                f"annotate it {type_text(self.type)} | None if there may be none"
+                f"annotate it {type_text(self.type)} | None if it may be absent"
             )
         if not self.secret and any(map(holds_secret, _texts(value))):
             raise ConfigError(
-                f"{what} looks like a signed URL, a token or a password (it is not shown), and parameters "
-                "are written to the ledger, where others read them; declare it as one that is secret: "
+                f"{what} looks like a signed URL, a token or a password (not shown here), and parameters "
+                "are written to the ledger, which others can read; declare it as secret: "
                 f"{self.name}: str = param(secret=True)"
             )
         return check_scalar(what, value, self.type)
@@ -308,7 +308,7 @@ def _own_hints(base: type) -> Iterator[tuple[str, Any]]:
     except Exception as error:
         raise ConfigError(
             f"{base.__name__}: an annotation cannot be understood ({error}); "
-            "types of parameters must be visible at module level, outside of `if TYPE_CHECKING`"
+            "types of parameters must be defined at module level, outside of `if TYPE_CHECKING`"
         ) from error
     for name in own:
         yield name, hints[name]
@@ -323,16 +323,16 @@ def _check_name(cls: type, name: str, hint: Any, on_purpose: bool, known: list[s
     if cls.__module__.startswith("curate.job."):
         return
     if name in taken:
-        raise ConfigError(f"{cls.__name__}.{name}: every job has a method of that name; choose another one")
+        raise ConfigError(f"{cls.__name__}.{name} is a method of every job; rename the parameter")
     class_var = _is_class_var(hint)
     if name in RUN_OPTIONS and not class_var:
-        raise ConfigError(f"{cls.__name__}.{name}: every job has an option of that name; choose another one")
+        raise ConfigError(f"{cls.__name__}.{name} is an option of every job; rename the parameter")
     if on_purpose or name in known or name.isupper():
         return
     close = difflib.get_close_matches(name, known, n=1, cutoff=_CLOSE)
     if close:
         way = "write it in capitals" if class_var else f"declare it with {name} = param(...)"
-        raise ConfigError(f"{cls.__name__}.{name}: did you mean {close[0]!r}? If it is a name of its own, {way}")
+        raise ConfigError(f"{cls.__name__}.{name}: did you mean {close[0]!r}? If not, {way}")
 
 
 def _param(cls: type, name: str, hint: Any, declared: _Declared) -> Param:
@@ -356,10 +356,10 @@ def _param(cls: type, name: str, hint: Any, declared: _Declared) -> Param:
         raise ConfigError(
             f"{cls.__name__}.{name}: {hint} cannot be a parameter; use str, int, float, bool, Literal, Asset, a list "
             "of one of these, dict[str, float] and the like, dict[str, Any] for JSON, or one of these | None. "
-            "If it is no parameter, annotate it ClassVar or start its name with _"
+            "If it is not a parameter, annotate it ClassVar or prefix it with _"
         )
     if isinstance(kind, tuple) and len({str(choice) for choice in kind}) < len(kind):
-        raise ConfigError(f"{cls.__name__}.{name}: two of the values {list(kind)} look the same on a command line")
+        raise ConfigError(f"{cls.__name__}.{name}: two of the values {list(kind)} are written alike on a command line")
     if declared.secret and (kind is not str or many or named):
         raise ConfigError(f"{cls.__name__}.{name} is secret, so it must be a str: the name of an environment variable")
     said = (declared.default, declared.help, declared.identity, declared.secret, declared.split)

@@ -26,11 +26,11 @@ def missing_secret(option: str, variable: str) -> ConfigError:
     if _VARIABLE.fullmatch(variable) is None:
         # Whoever gives the secret itself must not find it in a log for that.
         return ConfigError(
-            f"{option} takes the name of an environment variable, and what was given is no such name (it is not shown: "
-            f"it may be the secret); export the secret, and give its variable's name: {option} API_KEY"
+            f"{option} takes the name of an environment variable, and this value is not one (it is not shown, because "
+            f"it may be the secret); export the secret and pass the variable's name: {option} API_KEY"
         )
     return ConfigError(
-        f"{option} names the environment variable {variable!r}, which is not set; export it where the job is started"
+        f"{option} names the environment variable {variable!r}, which is not set; export it before you start the job"
     )
 
 
@@ -74,7 +74,7 @@ class Secrets:
             raise safe from None
 
     def _without(self, arg: Any) -> Any:
-        """Returns an exception's argument without secrets; one that is no text becomes it where it shows one."""
+        """Returns an exception's argument without secrets; one that is not text becomes it where it shows one."""
         if isinstance(arg, str):
             return self.hide(arg)
         shown = repr(arg)

@@ -34,10 +34,10 @@ def parse_columns(owner: str, columns: Any) -> tuple[dict[str, pa.DataType | Non
     required: set[str] = set()
     for name, kind in _pairs(owner, columns):
         if not isinstance(name, str):
-            raise ConfigError(f"{owner}.columns names {name!r}, expected names of columns, as text")
+            raise ConfigError(f"{owner}.columns names {name!r}, expected column names as text")
         if isinstance(kind, pa.Field):
             if kind.name != name:
-                raise ConfigError(f"{owner}.columns[{name!r}] is a field called {kind.name!r}; one of them is a slip")
+                raise ConfigError(f"{owner}.columns[{name!r}] is a field called {kind.name!r}; make them equal")
             if not kind.nullable:
                 required.add(name)
             kind = kind.type
@@ -50,7 +50,7 @@ def parse_columns(owner: str, columns: Any) -> tuple[dict[str, pa.DataType | Non
             raise ConfigError(f"{owner}.columns has {name!r} twice, as {types[name]} and as {kind}")
         types[name] = kind
     if not types:
-        raise ConfigError(f"{owner}.columns is empty, so there would be nothing to read; None reads all columns")
+        raise ConfigError(f"{owner}.columns is empty, so nothing would be read; None reads all columns")
     return types, frozenset(required)
 
 
@@ -121,8 +121,8 @@ def _schema(value: pa.Schema | None) -> str:
         return ""
     twice = sorted({name for name in value.names if value.names.count(name) > 1})
     if twice:
-        return f"column {twice[0]!r} is there {value.names.count(twice[0])} times"
-    return "" if len(value) else "it has no column; None derives the schema from the first rows"
+        return f"column {twice[0]!r} occurs {value.names.count(twice[0])} times"
+    return "" if len(value) else "it has no columns; None derives the schema from the first rows"
 
 
 def _timeout(value: float | None) -> str:
@@ -130,7 +130,7 @@ def _timeout(value: float | None) -> str:
 
 
 def _text(value: str | None) -> str:
-    return "expected some text" if value == "" else ""
+    return "expected non-empty text" if value == "" else ""
 
 
 def _sides(value: Any) -> str:
@@ -140,7 +140,7 @@ def _sides(value: Any) -> str:
         except ConfigError as error:
             return str(error)
     if len(set(value)) < len(value):
-        return "a name is there twice"
+        return "a name occurs twice"
     for name, schema in value.items() if isinstance(value, Mapping) else ():
         if schema is not None and not isinstance(schema, pa.Schema):
             return f"{name!r} is {type(schema).__name__}, expected a pyarrow.Schema, or None"
@@ -151,9 +151,9 @@ def _sides(value: Any) -> str:
 
 _NONE = type(None)
 SETTINGS: dict[str, Setting] = {
-    "name": Setting("name of the job in ledgers and logs; by default that of the class", (str,), tunable=False),
+    "name": Setting("name of the job in ledgers and logs; default: the name of the class", (str,), tunable=False),
     "version": Setting(
-        "version of what the job does; without one, a digest of its code takes that place",
+        "version of what the job does; default: a digest of its code",
         (str, _NONE),
         _text,
         tunable=False,
@@ -169,35 +169,31 @@ SETTINGS: dict[str, Setting] = {
     "sides": Setting(
         "names of extra outputs, or names with the schema of each", (list, tuple, Mapping), _sides, tunable=False
     ),
-    "batch_size": Setting("rows of a batch, at most", (int,), _counted),
-    "shard_bytes": Setting("stored bytes of a shard, at which large inputs are split", (int,), _counted),
+    "batch_size": Setting("maximum rows per batch", (int,), _counted),
+    "shard_bytes": Setting("stored bytes per shard; larger inputs are split", (int,), _counted),
     "format": Setting("format of the outputs", (str,), _format),
     "codec": Setting(
         "compression of the outputs: zstd, snappy or none for parquet, zstd or gzip for jsonl, csv", (str, _NONE)
     ),
     "compute": Setting(
-        "pool of actors that `process` runs in; None: in the tasks that read, or in a pool if it needs a GPU",
+        "actor pool that runs `process`; None: the reading tasks run it, or a pool if it needs a GPU",
         (ActorPool, _NONE),
         changes_bytes=False,
         tunable=False,
     ),
-    "num_cpus": Setting("CPUs that a task, or an actor, holds", (int, float), _held, changes_bytes=False),
-    "num_gpus": Setting("GPUs that an actor holds", (int, float), _held, changes_bytes=False),
-    "resources": Setting(
-        "custom Ray resources that an actor holds", (Mapping,), _custom, changes_bytes=False, tunable=False
-    ),
-    "memory": Setting(
-        "bytes of memory that a task, or an actor, asks for", (int, _NONE), _counted, changes_bytes=False
-    ),
+    "num_cpus": Setting("CPUs per task or actor", (int, float), _held, changes_bytes=False),
+    "num_gpus": Setting("GPUs per actor", (int, float), _held, changes_bytes=False),
+    "resources": Setting("custom Ray resources per actor", (Mapping,), _custom, changes_bytes=False, tunable=False),
+    "memory": Setting("bytes of memory that a task or an actor requests", (int, _NONE), _counted, changes_bytes=False),
     "memory_budget": Setting(
         "bytes of memory for batches on their way to and from actors", (int, _NONE), _counted, changes_bytes=False
     ),
-    "max_tasks": Setting("tasks at once, at most", (int, _NONE), _counted, changes_bytes=False),
+    "max_tasks": Setting("maximum number of concurrent tasks", (int, _NONE), _counted, changes_bytes=False),
     "max_bad_rows": Setting(
-        "rows of a shard that may be quarantined, N or P%", (str, int, _NONE), _budget, changes_bytes=False
+        "maximum quarantined rows per shard, N or P%", (str, int, _NONE), _budget, changes_bytes=False
     ),
     "task_timeout_s": Setting(
-        "seconds after which a shard is cancelled and tried again", (int, float, _NONE), _timeout, changes_bytes=False
+        "seconds after which a shard is cancelled and retried", (int, float, _NONE), _timeout, changes_bytes=False
     ),
     "quarantine_errors": Setting(
         "on the last try, quarantine single rows that make process() raise", (bool,), changes_bytes=False
@@ -212,7 +208,7 @@ TUNABLE = tuple(name for name, setting in SETTINGS.items() if setting.tunable)
 
 OF_ROWS = {
     "columns": "a FileJob reads files, which have no columns",
-    "sides": "a FileJob has one output for each file",
+    "sides": "a FileJob writes one output per file",
 }
 """Settings that mean nothing to a FileJob, and why."""
 
@@ -221,8 +217,8 @@ def with_settings(cls: C) -> C:
     """Returns a base class of jobs, whose `help()` explains its settings and says which are part of the identity."""
     told = [inspect.cleandoc(cls.__doc__ or "")]
     for changes_bytes, title in (
-        (True, "Settings are class attributes. These decide the bytes of outputs, and are part of the identity:"),
-        (False, "These decide no byte, and may change from run to run:"),
+        (True, "Settings are class attributes. These decide the bytes of outputs and belong to the identity:"),
+        (False, "These do not change the bytes, and may differ between runs:"),
     ):
         told += ["", title, ""]
         for name, setting in SETTINGS.items():

@@ -18,10 +18,10 @@ from curate.sources.protocol import RowSource
 
 @with_settings
 class FileJob(Job):
-    """Base of jobs that take a file as it is. One file is one shard; its rows count as created.
+    """Base of jobs that read whole files themselves. One file is one shard; its rows count as created.
 
-    An input that turns out to be broken fails alone and is not tried again if `process_file` raises
-    `curate.CorruptInput`. A part of it that is bad is set aside with `self.quarantine`; BadRow is for batches of rows.
+    If `process_file` raises `curate.CorruptInput`, the input fails alone and is not retried. `self.quarantine` sets
+    aside a bad part of a file; BadRow is for batches of rows.
 
     >>> from curate.testing import run_local
     >>> class Lines(curate.FileJob):
@@ -38,7 +38,8 @@ class FileJob(Job):
     def process_file(self, file: InputFile) -> Iterator[Any | Mapping[str, Any]]:
         """Yields tables, or rows as dictionaries, from `file`: it has uri, size, generation and `open()`.
 
-        Dictionaries are gathered to tables. Without an `output_schema` all those of a file have the same keys.
+        Dictionaries are collected into tables. Without an `output_schema` all dictionaries of a file need the same
+        keys.
         """
         raise NotImplementedError
 
@@ -53,9 +54,9 @@ class FileJob(Job):
 
 @with_settings
 class TextJob(Job):
-    """Base of jobs that look at a text: which column holds it, which identifies a row, which are passed through.
+    """Base of jobs on texts, with parameters for the text column, the id column and the columns to pass through.
 
-    `process` never sees a null or a text that is no string: such rows are in quarantine.
+    `process` never sees null or non-text values: such rows are quarantined.
 
     >>> import pyarrow.compute as pc
     >>> from curate.testing import run_local
@@ -70,7 +71,7 @@ class TextJob(Job):
 
     text_column: str = param("text", help="column that holds the text")
     id_column: str = param("id", help="column that identifies a row; passed through")
-    keep_columns: list[str] = param([], help="further columns to pass through")
+    keep_columns: list[str] = param([], help="additional columns to pass through")
 
     @property
     def columns(self) -> dict[str, Any]:

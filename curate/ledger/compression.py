@@ -26,5 +26,5 @@ def decompress(data: bytes) -> bytes:
             parts.append(bytes(part))
             size += len(part)
             if size > MOST_SEGMENT_BYTES:
-                raise OSError(f"{len(data):,} bytes become more than {MOST_SEGMENT_BYTES:,}: no segment is so long")
+                raise OSError(f"{len(data):,} bytes are more than {MOST_SEGMENT_BYTES:,}: too long for a segment")
     return b"".join(parts)

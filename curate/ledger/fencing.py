@@ -76,8 +76,8 @@ class FencedStore:
     def _compare(self, found: str, now: tuple[float, float]) -> None:
         if self._job is not None and found != self._job:
             self._lost = JobReplacedError(
-                f"{self._root}/{layout.JOB} was {'replaced' if found else 'removed'} while this run went on or was "
-                "paused: the output is another run's now, and nothing there was changed since. See: "
+                f"{self._root}/{layout.JOB} was {'replaced' if found else 'removed'} while this run ran or was paused: "
+                "the output now belongs to another run, and this run changed nothing after that. See: "
                 f"curate status {self._root}"
             )
             raise self._lost

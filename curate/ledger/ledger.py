@@ -71,7 +71,7 @@ class Ledger:
             )
         if field := validation.problem(name, value):
             raise ConfigError(
-                f"{self.uri(name)}: its field {field!r} makes no sense ({_shown(value[field])}); the ledger is "
+                f"{self.uri(name)}: its field {field!r} is not valid ({_shown(value[field])}); the ledger is "
                 "damaged: choose another --output, or remove this one"
             )
         return value
@@ -230,7 +230,7 @@ def _part_of(data: bytes) -> Any:
         raise ValueError(f"columns {str(names)[:400]}, expected {SCHEMA.names}")
     if stored > most or metadata.num_rows > most // PART_ROW_BYTES:
         raise ValueError(
-            f"{len(data):,} bytes become {metadata.num_rows:,} rows, {stored:,} bytes: no plan is like that"
+            f"{len(data):,} bytes become {metadata.num_rows:,} rows, {stored:,} bytes: a plan cannot be that large"
         )
     # A few bytes can stand for as many rows as one likes, each with a long text: told as long as a text is kept once.
     texts = [field.name for field in SCHEMA if pa.types.is_string(field.type)]
@@ -238,7 +238,7 @@ def _part_of(data: bytes) -> Any:
     chunks = [chunk for column in table.columns for chunk in column.chunks if isinstance(chunk, pa.DictionaryArray)]
     size = sum(pc.sum(pc.binary_length(one.dictionary).take(one.indices)).as_py() or 0 for one in chunks)
     if size > most:
-        raise ValueError(f"{len(data):,} bytes become {size:,} bytes of text: no plan is like that")
+        raise ValueError(f"{len(data):,} bytes become {size:,} bytes of text: a plan cannot be that large")
     # A text may be no Unicode.
     table.validate(full=True)
     columns = [column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column for column in table.columns]
@@ -254,10 +254,10 @@ def _problem(table: Any) -> str:
         if table[name].null_count:
             return f"column {name!r} has rows without a value"
     if (name := validation.paths_outside(table["id"])) is not None:
-        return f"{name!r} cannot be the name of an output: it would not lie where outputs of a job do"
+        return f"{name!r} cannot be the name of an output: it points outside of the output"
     known = pc.is_in(table["kind"], value_set=pa.array([*(kind.value for kind in SliceKind), REMOVED]))
     if not pc.all(known).as_py() and len(table):
-        return "column 'kind' has values that no plan has"
+        return "column 'kind' has invalid values"
     for name in ("start", "stop", "size_bytes", "object_bytes"):
         if (pc.min(table[name]).as_py() or 0) < 0:
             return f"column {name!r} has negative values"

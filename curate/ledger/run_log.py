@@ -147,7 +147,7 @@ class RunLog:
             self._wake.set()
             if dropped := stream.take_dropped():
                 self._log.warning(
-                    "the store takes no events: the oldest are dropped, and the next run reads the outputs instead",
+                    "events cannot be written: the oldest are dropped, and the next run reads the outputs instead",
                     bytes=dropped,
                 )
 
@@ -169,7 +169,7 @@ class RunLog:
         self._wake.set()
         self._thread.join(within_s)
         if self._thread.is_alive():
-            self._log.warning("the end of the ledger could not be written in time; the outputs are safe")
+            self._log.warning("the last part of the ledger could not be written in time; the outputs are safe")
 
     def write_due(self, now_s: float) -> None:
         """Writes what is due at `now_s`. What fails is logged and kept until it is due again."""
@@ -204,9 +204,9 @@ class RunLog:
             # The run itself ends of it, and says so.
             self._replaced = True
         except CurateError as error:
-            self._log.warning("ledger write failed, will try again", error=str(error))
+            self._log.warning("ledger write failed; it will be retried", error=str(error))
         except Exception:  # noqa: BLE001 - were this thread to die, the run would be shown as stalled
-            self._log.warning("ledger write failed, will try again", exc_info=True)
+            self._log.warning("ledger write failed; it will be retried", exc_info=True)
 
     def _seal_rest(self) -> None:
         for stream in (self._failures, self._events):

@@ -55,7 +55,7 @@ def check_side(owner: str, name: Any) -> str:
     'rejected-2'
     """
     if not isinstance(name, str) or re.fullmatch(_NAME, name) is None or name == MAIN:
-        wanted = "expected letters, digits, - and _, of which the first is a letter or a digit"
+        wanted = "expected letters, digits, - and _, starting with a letter or a digit"
         why = "that is the main output" if name == MAIN else wanted
         raise ConfigError(f"{owner}: {name!r} cannot be the name of an extra output: {why}")
     return name

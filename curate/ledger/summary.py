@@ -48,7 +48,7 @@ class FailureGroup:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Summary:
-    """The result of a run. `shards` count what the run was asked for (all, or `limit`, or `sample`).
+    """The result of a run. `shards` counts the requested shards (all, or `limit`, or `sample`).
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

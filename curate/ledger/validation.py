@@ -87,7 +87,7 @@ def having(**checks: Check) -> Check:
 
 
 def wrong(value: Mapping[str, Any], checks: Mapping[str, Check]) -> str:
-    """Returns the first field that is there and makes no sense; empty if all do."""
+    """Returns the first field that is there and is not valid; empty if all do."""
     return next((name for name, check in checks.items() if name in value and not check(value[name])), "")
 
 
@@ -130,7 +130,7 @@ _earlier_books = having(
 _incomplete = many(having(output=text, missing=count, planned=count))
 _earlier = lambda value: _earlier_books(value) and fields(metrics=counters)(value)  # noqa: E731 - one of the shapes
 _side = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-_suffix = re.compile(r"\.(parquet|jsonl|csv|run)(\.(gz|zst))?")
+_suffix = re.compile(r"(\.[A-Za-z0-9]+)+")
 
 
 JOB: Mapping[str, Check] = {
@@ -142,7 +142,7 @@ JOB: Mapping[str, Check] = {
     "sides": many(lambda value: isinstance(value, str) and _side.fullmatch(value) is not None),
     "code_digest": text,
     "suffix": lambda value: isinstance(value, str) and _suffix.fullmatch(value) is not None,
-    "format": lambda value: value in ("parquet", "jsonl", "csv", "run"),
+    "format": lambda value: value in ("parquet", "jsonl", "csv", "sink", "run"),
     "codec": text,
     "seed": count,
     "inputs": lambda value: isinstance(value, str) and _IN_INPUTS.fullmatch(value) is not None,
@@ -249,7 +249,7 @@ def failure(value: Any) -> bool:
 
 
 def problem(name: str, value: Mapping[str, Any]) -> str:
-    """Returns the field of a JSON file of the ledger that makes no sense; empty if all do. `name` is the file's."""
+    """Returns the field of a JSON file of the ledger that is not valid; empty if all do. `name` is the file's."""
     last = name.rpartition("/")[2]
     checks = {"job.json": JOB, "summary.json": SUMMARY, "heartbeat.json": BEAT, "run.json": RUN}.get(last, {})
     return wrong(value, checks)

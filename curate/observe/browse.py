@@ -89,7 +89,7 @@ def quarantined(found: FoundJob, shard: str | None = None) -> Iterator[tuple[str
         try:
             object = store.stat(found.ledger.uri(name))
         except ObjectNotFound:
-            get_logger().warning("a file of quarantined rows is gone", shard=shard_id, file=name)
+            get_logger().warning("a file of quarantined rows is missing", shard=shard_id, file=name)
             continue
         for row in read_quarantine(store, object):
             yield shard_id, row

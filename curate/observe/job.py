@@ -113,6 +113,8 @@ class FoundJob:
         """Format and codec of the outputs, as their names say."""
         if self.job["suffix"] == suffix(OutputFormat.RUN, RUN_CODEC):
             return OutputFormat.RUN, RUN_CODEC
+        if self.job.get("format") == OutputFormat.SINK:
+            return OutputFormat.SINK, self.job["codec"]
         encoding = detect("x" + self.job["suffix"])
         return OutputFormat(encoding.format.value), encoding.codec or DEFAULT_CODEC
 
@@ -266,7 +268,7 @@ def _no_job(ledger: Ledger, found: int) -> NoJobError:
 
 
 def read_summary(ledger: Ledger, listing: OutputListing) -> dict[str, Any] | None:
-    """Returns `summary.json`; None if there is none, or it makes no sense."""
+    """Returns `summary.json`; None if there is none, or it is not valid."""
     if listing.summary is None:
         return None
     try:

@@ -173,10 +173,10 @@ def limit_of(found: PipelineMetrics) -> str:
     >>> pool = PoolState("map(Model)", 2, 0, 3, 1.0)
     >>> model = OperatorMetrics("map(Model)", Role.STEP, Meter(wall_s=97.0), pool, 100.0)
     >>> limit_of(PipelineMetrics((model,), elapsed_s=50.0, slot_s=100.0))
-    'map(Model) limits: its 2 actors were at work 97 % of the time; more actors would help'
+    'map(Model) is the bottleneck: its 2 actors were busy 97 % of the time; more actors would help'
     """
     if not any(one.meter.wall_s for one in found.operators):
-        return "nothing was measured: no operator has been at work yet"
+        return "nothing was measured: no operator has run yet"
     candidates = [_tasks(found)]
     if not found.inline:
         candidates += [(one.busy, _pool_sentence(one)) for one in found.operators if one.pool is not None]
@@ -185,19 +185,19 @@ def limit_of(found: PipelineMetrics) -> str:
         if one.behind:
             behind_s += one.meter.wall_s
             part = _share(one.meter.wall_s, found.elapsed_s)
-            says = f"{one.name} limits: it was at work {_percent(part)} of the time, in this process"
-            candidates.append((part, f"{says}; before the limit, or the zip, tasks would share it"))
+            says = f"{one.name} is the bottleneck: it was busy {_percent(part)} of the time, in this process"
+            candidates.append((part, f"{says}; place it before the limit or the zip, where tasks share the work"))
     if found.flow is not None:
         consumer = _share(found.flow.consumer_s - behind_s, found.elapsed_s)
-        candidates.append((consumer, f"the consumer limits: blocks waited for it {_percent(consumer)} of the time"))
+        candidates.append((consumer, f"the consumer is the bottleneck: blocks waited {_percent(consumer)} of the time"))
         # While the consumer is busy, tasks stand still because of it.
         room = _share(found.flow.blocked_s, found.slot_s) - _share(found.flow.consumer_s, found.elapsed_s)
-        says = f"memory_budget limits: tasks stood still {_percent(room)} of the time, with blocks for which there was "
-        candidates.append((room, f"{says}no room; a larger one would help"))
+        says = f"memory_budget is the bottleneck: tasks waited {_percent(room)} of the time for memory; "
+        candidates.append((room, f"{says}a larger one would help"))
     busy, sentence = max(candidates, key=lambda one: one[0])
     if busy < LEAST_BUSY:
         return (
-            f"no operator limits: what was at work most, was at work {_percent(busy)} of the time; the rest went to "
+            f"no operator is the bottleneck: the busiest one was busy {_percent(busy)} of the time; the rest went to "
             "starting workers and tasks"
         )
     return sentence
@@ -213,18 +213,18 @@ def _tasks(found: PipelineMetrics) -> tuple[float, str]:
     most = max(there, key=lambda one: one.meter.wall_s)
     part = _share(most.meter.wall_s, work_s)
     on_cpu = _share(most.meter.cpu_s, most.meter.wall_s)
-    says = f"{most.name} limits: it took {_percent(part)} of the time of the tasks, which were at work "
+    says = f"{most.name} is the bottleneck: it took {_percent(part)} of the time of the tasks, which were busy "
     says += f"{_percent(busy)} of the time; "
     if on_cpu < MOSTLY_CPU:
-        on = "something else than a CPU" if most.role is Role.STEP else "the store"
+        on = "something other than a CPU" if most.role is Role.STEP else "the store"
         helps = "a smaller num_cpus" if not found.inline else 'backend="ray"'
-        return busy, f"{says}{_percent(1 - on_cpu)} of that it waited for {on}; {helps} would run more tasks at once"
+        return busy, f"{says}{_percent(1 - on_cpu)} of that it waited for {on}; {helps} would run more concurrent tasks"
     return busy, says + ("more CPUs would help" if not found.inline else 'backend="ray" would use more CPUs')
 
 
 def _pool_sentence(one: OperatorMetrics) -> str:
     actors = f"its {one.actors:,} actors were" if one.actors != 1 else "its actor was"
-    return f"{one.name} limits: {actors} at work {_percent(one.busy)} of the time; more actors would help"
+    return f"{one.name} is the bottleneck: {actors} busy {_percent(one.busy)} of the time; more actors would help"
 
 
 def _share(part: float, whole: float) -> float:

@@ -37,6 +37,8 @@ def preview(
         return _parquet(store, object, columns)
     if format is OutputFormat.RUN:
         return _run(store, object, columns)
+    if format is OutputFormat.SINK:
+        raise ConfigError(f"{object.uri} was written by a curate.Datasink: only readers of its format have its rows")
     packed: Codec = "gzip" if codec == "gzip" else "zstd"
     return (_csv if format is OutputFormat.CSV else _jsonl)(store, object, packed, columns)
 

@@ -53,7 +53,7 @@ def register(output: str, job: str, run_id: str, started: float) -> None:
             sweep_scratch(f"{root}/tmp", "", started, LEFTOVER_S)
     except CurateError as error:
         get_logger().warning(
-            "cannot note the job under CURATE_HOME; `curate status` will not list it", error=str(error)
+            "cannot record the job under CURATE_HOME; `curate status` will not list it", error=str(error)
         )
 
 
@@ -80,13 +80,13 @@ def list_jobs() -> list[dict[str, Any]]:
         except ObjectNotFound:
             return None
         except (ValueError, TypeError, KeyError, CurateError) as error:
-            get_logger().warning("cannot read the note of a job; remove it", note=uri, error=repr(error))
+            get_logger().warning("cannot read a job's record; remove it", note=uri, error=repr(error))
             return None
 
     found = [item for item in store.list(f"{root}/jobs/") if item.uri.endswith(".json")]
     for item in found:
         if isinstance(item, Special):
-            get_logger().warning("cannot read the note of a job; remove it", note=item.uri, error=f"it is {item.kind}")
+            get_logger().warning("cannot read a job's record; remove it", note=item.uri, error=f"it is {item.kind}")
     uris = [item.uri for item in found if not isinstance(item, Special)]
     with ThreadPoolExecutor(READERS) as pool:
         entries = [entry for entry in pool.map(read, uris) if entry is not None]

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from curate.errors import CorruptInput, ObjectNotFound, SchemaMismatch, WrongRecord
 from curate.exchange.run_file import RunFile
-from curate.formats.check import count_quarantined, count_rows, output_schema
+from curate.formats.check import check_bytes, count_quarantined, count_rows, output_schema
 from curate.formats.record import Carried, OutputFormat, read_carried
 from curate.ledger import layout
 from curate.ledger.side_outputs import RECORD_SIDE, counter, schema_name
@@ -186,7 +186,7 @@ def _verified(found: FoundJob, tick: Callable[[int], None], name: str = "") -> V
     for foreign in found.matched.foreign:
         report.add(Finding("foreign", foreign, "no shard of the plan is called like it"))
     for foreign in found.foreign_sides():
-        report.add(Finding("foreign", foreign, "it is no extra output of a shard of the plan"))
+        report.add(Finding("foreign", foreign, "it is not an extra output of a shard of the plan"))
     if report.closed and not name:
         for rank in np.flatnonzero(~found.matched.done).tolist():
             report.add(Finding("missing", _name(found, rank), "the job was complete with it; run the job again"))
@@ -256,6 +256,10 @@ class _Checker:
         self, off: Callable[..., Finding], object: Object, carried: Carried, schema: pa.Schema | None, expected: Any
     ) -> list[Finding]:
         try:
+            if self._format is OutputFormat.SINK:
+                # How many rows they are, only readers of the format tell.
+                check_bytes(self._store, object, carried)
+                return []
             if self._format is OutputFormat.RUN:
                 rows = _run_rows(self._store, object)
             else:
@@ -307,7 +311,7 @@ class _Checker:
     def _held(self, stored_as: str, output: Callable[[int], Object | None]) -> pa.Schema | None:
         """Returns the schema that the job holds its outputs to: as stored, else what most of the first outputs have."""
         schema = self._found.ledger.read_schema(stored_as)
-        if schema is not None or self._format is OutputFormat.RUN:
+        if schema is not None or self._format in (OutputFormat.RUN, OutputFormat.SINK):
             return schema
         votes: Counter[pa.Schema] = Counter()
         for rank in np.flatnonzero(self._found.matched.done).tolist():
@@ -363,7 +367,7 @@ def _wrong_record(record: Mapping[str, Any], found: FoundJob, rank: int) -> str:
     try:
         Books.parse(record["rows"], record["counters"]).balanced()
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        return f"the rows that its record tells make no sense: {error!r}"
+        return f"the row counts in its record are not valid: {error!r}"
     return ""
 
 

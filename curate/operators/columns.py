@@ -226,7 +226,7 @@ class Rename(OperatorDefaults):
 
 def _refuse_none(where: str, columns: int) -> None:
     if not columns:
-        raise ConfigError(f"{where} would leave no column, and rows of none cannot be told: keep one at least")
+        raise ConfigError(f"{where} would leave no column; keep at least one")
 
 
 def _refuse_unknown(where: str, wanted: Iterable[str], names: list[str]) -> None:

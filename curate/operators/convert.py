@@ -49,7 +49,7 @@ def check_format(batch_format: str) -> None:
     if batch_format not in FORMATS:
         raise ConfigError(
             f"no batch_format {batch_format!r}{did_you_mean(str(batch_format), FORMATS)}; "
-            f"there are {', '.join(FORMATS)}{' (what ray.data calls default is numpy)' * (batch_format == 'default')}"
+            f"there are {', '.join(FORMATS)}{' (the default of ray.data is numpy)' * (batch_format == 'default')}"
         )
     if batch_format == "pandas":
         need_pandas("batch_format='pandas'")
@@ -103,8 +103,8 @@ def _objects(name: str, column: pa.Array | pa.ChunkedArray) -> list[Any]:
             raise ValueError("some would be cut")
     except (ValueError, OverflowError, pa.ArrowException) as error:
         raise SchemaMismatch(
-            f"column {name!r} is {column.type}, with values that Python has no exact type for ({error}); cast it "
-            "before, with with_column, or take the rows as batches of pyarrow (batch_format='pyarrow')"
+            f"column {name!r} is {column.type}, with values that Python cannot represent exactly ({error}); cast it "
+            "first with with_column, or use Arrow batches (batch_format='pyarrow')"
         ) from error
     return values
 
@@ -251,13 +251,13 @@ def to_table(where: str, value: Any, before: pa.Table | None = None) -> pa.Table
         value = from_pandas(where, value, before)
     if not isinstance(value, pa.Table):
         raise TypeError(
-            f"{where} gave {type(value).__name__}, expected a pyarrow.Table, a dictionary of columns, a data frame of "
-            "pandas, or an iterator of them"
+            f"{where} returned {type(value).__name__}, expected a pyarrow.Table, a dictionary of columns, a data frame "
+            "of pandas, or an iterator of them"
         )
     names = value.column_names
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise SchemaMismatch(f"{where} gave {names.count(twice)} columns called {twice!r}; rename one")
+        raise SchemaMismatch(f"{where} returned {names.count(twice)} columns called {twice!r}; rename one")
     return value.replace_schema_metadata(None)
 
 
@@ -277,11 +277,11 @@ def rows_to_table(
     for row in rows:
         if row.keys() != rows[0].keys():
             raise SchemaMismatch(
-                f"{where} gave a row with the keys {sorted(map(str, row))} after one with "
-                f"{sorted(map(str, names))}; give every row all keys, None where there is no value"
+                f"{where} returned a row with the keys {sorted(map(str, row))} after one with "
+                f"{sorted(map(str, names))}; return all keys in every row, with None for missing values"
             )
     if not names:
-        raise SchemaMismatch(f"{where} gave a row without a key, and rows of no column cannot be told; give it one")
+        raise SchemaMismatch(f"{where} returned a row without a key; return at least one key")
     _check_names(where, names)
     types = {} if before is None else {field.name: field.type for field in before}
     wanted = {} if declared is None else {field.name: field.type for field in declared}
@@ -300,7 +300,7 @@ def column_of(where: str, name: str, values: Sequence[Any], type: pa.DataType | 
     try:
         array = inferred(values)
     except Misfit as misfit:
-        raise SchemaMismatch(f"{where} gave column {name!r} {_clash(list(values), str(misfit))}") from misfit
+        raise SchemaMismatch(f"{where} returned column {name!r} {_clash(list(values), str(misfit))}") from misfit
     if type is not None and not is_known(array.type):
         # What was empty or null in all rows says nothing about its type; what the column was before does.
         refitted = fitted(values, filled(array.type, type))
@@ -313,19 +313,21 @@ def _clash(values: list[Any], reason: str) -> str:
     if first is None:
         told = "" if last < 0 else f" {values[last]!r:.100} (row {last} of the batch)"
         return (
-            f"a value that has no type in Arrow:{told}: {reason}; return numbers, text, times, lists, dictionaries or "
+            f"a value that Arrow has no type for:{told}: {reason}; return numbers, text, times, lists, dictionaries or "
             "None"
         )
     return (
-        f"values that no type holds: {values[first]!r:.100} (row {first} of the batch) and {values[last]!r:.100} (row "
-        f"{last}): {reason}; return values of one type, such as float(value) or str(value) for all of them"
+        f"values that do not fit one type: {values[first]!r:.100} (row {first} of the batch) and {values[last]!r:.100} "
+        f"(row {last}): {reason}; return values of one type, such as float(value) or str(value) for all of them"
     )
 
 
 def _check_names(where: str, names: Iterable[Any]) -> None:
     for name in names:
         if not isinstance(name, str):
-            raise SchemaMismatch(f"{where} gave the key {name!r}, which is no text; name columns by text: str(key)")
+            raise SchemaMismatch(
+                f"{where} returned the key {name!r}, which is not text; name columns by text: str(key)"
+            )
 
 
 def from_columns(where: str, columns: Mapping[str, Any], before: pa.Table | None = None) -> pa.Table:
@@ -337,11 +339,11 @@ def from_columns(where: str, columns: Mapping[str, Any], before: pa.Table | None
         try:
             made[name] = _returned(where, name, values, _column(before, name))
         except (Misfit, pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise SchemaMismatch(f"{where} gave a column {name!r} that is no list of values: {error}") from error
+            raise SchemaMismatch(f"{where} returned a column {name!r} that is not a list of values: {error}") from error
     lengths = {name: len(values) for name, values in made.items()}
     if len(set(lengths.values())) > 1:
         told = ", ".join(f"{name!r} has {n}" for name, n in lengths.items())
-        raise SchemaMismatch(f"{where} gave columns of other lengths: {told} rows; expected as many in each")
+        raise SchemaMismatch(f"{where} returned columns of different lengths: {told} rows; expected equal lengths")
     return pa.table(made)
 
 
@@ -354,7 +356,7 @@ def _returned(where: str, name: str, values: Any, before: pa.ChunkedArray | None
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
     if isinstance(values, str | bytes | Mapping):
-        raise SchemaMismatch(f"{where} gave a column {name!r} that is no list of values, but {values!r:.40}")
+        raise SchemaMismatch(f"{where} returned a column {name!r} that is not a list of values: {values!r:.40}")
     type = None if before is None else before.type
     if isinstance(values, np.ndarray) and values.dtype != object:
         if values.dtype.kind == "f" and values.ndim == 1 and not isinstance(values, np.ma.MaskedArray):
@@ -407,7 +409,7 @@ def from_pandas(where: str, frame: Any, before: pa.Table | None = None) -> pa.Ta
         ]
         return pa.table(made, names=names)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise SchemaMismatch(f"{where} gave a data frame with values of no common type: {error}") from error
+        raise SchemaMismatch(f"{where} returned a data frame with values that have no common type: {error}") from error
 
 
 def _of_series(where: str, name: str, series: Any, type: pa.DataType | None) -> pa.Array:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-_BYTES = "write read_binary_files(paths).flat_map(decode), or a curate.FileJob whose process_file opens the file"
+_BYTES = "write read_binary_files(paths).flat_map(decode), or read_datasource(source) with a curate.Datasource of yours"
 _EXPORT = "export it to Parquet, and write read_parquet(paths)"
-_ARROW = "write from_arrow(table), of what it gives as Arrow"
-_TABLES = "write from_arrow(tables), from_pandas(frames) or from_numpy(arrays), of values"
+_ARROW = "convert to Arrow and write from_arrow(table)"
+_TABLES = "write from_arrow(tables), from_pandas(frames) or from_numpy(arrays)"
 
 FUNCTIONS: Mapping[str, str] = {
     "range_tensor": "write range(n).add_column('data', fn), or from_numpy(array)",
@@ -33,7 +33,6 @@ FUNCTIONS: Mapping[str, str] = {
     # of files
     "read_audio": _BYTES,
     "read_avro": _BYTES,
-    "read_datasource": _BYTES,
     "read_lerobot": _BYTES,
     "read_mcap": _BYTES,
     "read_numpy": _BYTES,
@@ -57,13 +56,13 @@ FUNCTIONS: Mapping[str, str] = {
 }
 """By the name of the function of ray.data."""
 
-_LOAD = "write files with write_parquet(path), and load them there: they are whole or absent, and named after inputs"
+_LOAD = "write files with write_parquet(path) and load those; each is complete or absent, and named after its input"
 _FILES = "write_parquet(path), write_json(path) or write_csv(path)"
-_PER_ROW = "write each file in the function of map_batches, named after its row: a shard may be run more than once"
-_HANDED = "hand over Arrow with to_arrow(), or the files that write_parquet(path) made"
-_NO_REFS = "rows are handed out by value, with to_arrow() or iter_batches(); no block stays in Ray's object store"
-_NO_LINEAGE = "pickle the dataset, which is a plan and runs wherever it is loaded"
-_NO_NAME = "a write is told by its output path; leave it out"
+_PER_ROW = "write each file in a map_batches function and name it after its row, because a shard may run more than once"
+_HANDED = "pass to_arrow(), or the files of write_parquet(path)"
+_NO_REFS = "use to_arrow() or iter_batches(); no block stays in Ray's object store"
+_NO_LINEAGE = "pickle the dataset; it is a plan and runs where you load it"
+_NO_NAME = "a write is identified by its output path; leave it out"
 _NO_INSIDE = "explain() shows the plan, and stats() the last run"
 
 METHODS: Mapping[str, str] = {
@@ -83,8 +82,8 @@ METHODS: Mapping[str, str] = {
     "get_internal_block_refs": _NO_REFS,
     "iter_internal_ref_bundles": _NO_REFS,
     # rows
-    "mix": "write union(other) and random_shuffle(seed=...), with random_sample(fraction) of what there is too much of",
-    "randomize_block_order": "write random_shuffle(seed=...); of a reader for training, "
+    "mix": "write union(other) and random_shuffle(seed=...), with random_sample(fraction) on the larger dataset",
+    "randomize_block_order": "write random_shuffle(seed=...), or for training "
     "iter_batches(local_shuffle_buffer_size=...)",
     "summary": "write aggregate([('n', 'mean'), ('n', 'min'), (None, 'count')])",
     "to_random_access_dataset": "write sort(key).write_parquet(path), and look rows up with "
@@ -112,7 +111,6 @@ METHODS: Mapping[str, str] = {
     "write_snowflake": _LOAD,
     "write_sql": _LOAD,
     "write_turbopuffer": _LOAD,
-    "write_datasink": f"write {_FILES}; anything else: {_PER_ROW}",
     "write_images": _PER_ROW,
     "write_numpy": "write write_parquet(path): arrays are lists, or tensors of one shape",
     "write_orc": f"write {_FILES}",
@@ -121,27 +119,27 @@ METHODS: Mapping[str, str] = {
 }
 """By the name of the method of ray.data.Dataset."""
 
-_PLACES = "Ray chooses nodes by what a task or an actor holds; say that with num_cpus, num_gpus, memory or resources"
-_RETRIES = "shards are tried again by themselves (raise curate.RetryLater for a busy service); leave it out"
+_PLACES = "Ray chooses nodes by the resources of a task or an actor; set num_cpus, num_gpus, memory or resources"
+_RETRIES = "shards are retried automatically (raise curate.RetryLater for a busy service); leave it out"
 
 ARGUMENTS: Mapping[str, str] = {
-    "zero_copy_batch": "batches are given without a copy, and may be read-only; leave it out, and copy in the function "
-    "what it writes into: batch['x'].copy()",
+    "zero_copy_batch": "batches are passed without a copy and may be read-only; leave it out, and copy in the function "
+    "the columns it modifies: batch['x'].copy()",
     "udf_modifying_row_count": "a function may always return any number of rows; leave it out",
-    "ray_remote_args": "say what it holds with num_cpus, num_gpus, memory or resources",
-    "ray_remote_args_fn": "say what it holds with num_cpus, num_gpus, memory or resources",
-    "accelerator_type": "write resources={'accelerator_type:A100': 0.001}, as Ray calls the resource of such nodes",
+    "ray_remote_args": "set num_cpus, num_gpus, memory or resources",
+    "ray_remote_args_fn": "set num_cpus, num_gpus, memory or resources",
+    "accelerator_type": "write resources={'accelerator_type:A100': 0.001}, the name of that resource in Ray",
     "label_selector": _PLACES,
     "fallback_strategy": _PLACES,
     "scheduling_strategy": _PLACES,
-    "runtime_env": "give it to Ray: ray.init(runtime_env=...) before the first run, or ray job submit --runtime-env",
+    "runtime_env": "pass it to Ray: ray.init(runtime_env=...) before the first run, or ray job submit --runtime-env",
     "max_calls": "a worker keeps its process; leave it out",
     "max_concurrency": "an actor works on one batch at a time; write concurrency=..., or compute=curate.ActorPool(...)",
     "max_restarts": _RETRIES,
     "max_retries": _RETRIES,
     "max_task_retries": _RETRIES,
     "retry_exceptions": _RETRIES,
-    "parallelism": "files are split by their bytes, and tasks are as many as there are CPUs; leave it out",
+    "parallelism": "files are split by their bytes, and there is one task per CPU; leave it out",
     "override_num_blocks": "files are split by their bytes; leave it out, or write .repartition(n) before a write",
 }
 """By the name of the argument."""
@@ -182,7 +180,7 @@ def instead_of_compute(compute: Any) -> str:
     """
     kind = compute if isinstance(compute, str) else type(compute).__name__
     if kind in ("tasks", "TaskPoolStrategy"):
-        return "leave it out: a function runs in the tasks that read, as many as there are CPUs"
+        return "leave it out: a function runs in the reading tasks, one per CPU"
     sizes = [getattr(compute, name, None) for name in ("min_size", "max_size")]
     if kind == "ActorPoolStrategy" and isinstance(sizes[0], int):
         if sizes[0] == sizes[1]:

@@ -75,10 +75,14 @@ class AddColumn(UdfOperator):
         del tally, place
         values = self.fn(formatted(table.combine_chunks(), self.batch_format))
         if isinstance(values, pa.Table) or is_data_frame(values):
-            raise TypeError(f"{self.name} gave {type(values).__name__}, expected one column: an array, series or list")
+            raise TypeError(
+                f"{self.name} returned {type(values).__name__}, expected one column: an array, series or list"
+            )
         made = to_table(self.name, {self.column: values}, table)
         if len(made) != len(table):
-            raise SchemaMismatch(f"{self.name} gave {len(made):,} values for {len(table):,} rows; expected as many")
+            raise SchemaMismatch(
+                f"{self.name} returned {len(made):,} values for {len(table):,} rows; expected one value per row"
+            )
         yield with_column(table, self.column, made[self.column])
 
 
@@ -116,13 +120,13 @@ class MapRows(UdfOperator):
         if not self.flat:
             return [self._row(result)]
         if isinstance(result, Mapping | str | bytes) or not isinstance(result, Iterable):
-            raise TypeError(f"{self.name} gave {type(result).__name__}, expected a list of dictionaries")
+            raise TypeError(f"{self.name} returned {type(result).__name__}, expected a list of dictionaries")
         # Here, for it may be a generator, whose rows are part of the call.
         return list(map(self._row, result))
 
     def _row(self, value: Any) -> Mapping[str, Any]:
         if not isinstance(value, Mapping):
-            raise TypeError(f"{self.name} gave {type(value).__name__}, expected a dictionary, a row")
+            raise TypeError(f"{self.name} returned {type(value).__name__}, expected a dictionary (one row)")
         return value
 
 
@@ -178,7 +182,7 @@ class MapIsolated(UdfOperator):
             elif isinstance(result, Mapping):
                 made.append(result)
             else:
-                raise TypeError(f"{self.name} gave {type(result).__name__}, expected a dictionary, a row")
+                raise TypeError(f"{self.name} returned {type(result).__name__}, expected a dictionary (one row)")
         if made:
             gave = rows_to_table(self.name, made, table.schema, self.output_schema)
             yield self.declared(gave, table, place)

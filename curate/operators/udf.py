@@ -30,8 +30,8 @@ def function_identity(owner: str, function: Any) -> str:
         return callable_text(label(function), function)
     except Unhashable as error:
         raise ConfigError(
-            f"{owner} depends on a value of which no identity can be made: {error}; a write is resumed by the "
-            "identity of what makes it: pass plain values (numbers, texts, lists, paths), or make it in the function"
+            f"{owner} depends on a value that cannot be compared between runs: {error}; pass plain values (numbers, "
+            "texts, lists, paths), or create it inside the function"
         ) from error
 
 
@@ -72,7 +72,7 @@ class Udf:
         try:
             texts = [value_text(name, value) for name, value in given.items() if value]
         except Unhashable as error:
-            raise ConfigError(f"{owner}: no identity can be made of {error}; pass plain values") from error
+            raise ConfigError(f"{owner}: cannot compare this value between runs: {error}; pass plain values") from error
         return [function_identity(owner, self.target), *texts]
 
 
@@ -83,9 +83,7 @@ def _check_function(method: str, udf: Udf) -> None:
         raise ConfigError(f"{method} takes a function, or a class with __call__, found {target!r} ({label(target)})")
     if isinstance(target, type):
         if not any("__call__" in vars(base) for base in target.__mro__):
-            raise ConfigError(
-                f"{method}({target.__name__}): instances of a class are called with rows; give it __call__"
-            )
+            raise ConfigError(f"{method}({target.__name__}): its instances are called with rows; define __call__")
         try:
             inspect.signature(target).bind(*udf.constructor_args, **udf.constructor_kwargs)
         except TypeError as error:
@@ -95,7 +93,7 @@ def _check_function(method: str, udf: Udf) -> None:
         except ValueError:
             pass  # it does not tell what it takes
     elif udf.constructor_args or udf.constructor_kwargs:
-        raise ConfigError(f"{method}({udf.label}) was given arguments for a constructor, and a function has none")
+        raise ConfigError(f"{method}({udf.label}) got constructor arguments, but a function has no constructor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,13 +161,13 @@ def _placement(method: str, udf: Udf, options: UdfOptions) -> Placement:
     in_pool = isinstance(udf.target, type) or bool(num_gpus or resources)
     if options.get("concurrency") is not None and not in_pool:
         raise ConfigError(
-            f"{method}(concurrency={options['concurrency']!r}) is the size of a pool, and the function {udf.label} "
-            "runs in the tasks that read: leave it out for as many tasks as there are CPUs, say with num_cpus what a "
-            "task holds, or give the function a pool with compute=curate.ActorPool(size=...)"
+            f"{method}(concurrency={options['concurrency']!r}) sets the size of a pool, but the function {udf.label} "
+            "runs in the reading tasks: leave it out to use all CPUs, set num_cpus per task, or add a pool with "
+            "compute=curate.ActorPool(size=...)"
         )
     if pool is None and not in_pool:
         if memory is not None:
-            raise ConfigError(f"{method}: memory is asked for by actors; add compute=curate.ActorPool(...)")
+            raise ConfigError(f"{method}: only actors request memory; add compute=curate.ActorPool(...)")
         return Placement(None, num_cpus)
     # What holds a GPU needs no CPU of its own, unless it says so: as in Ray.
     cpus = num_cpus if num_cpus is not None else 0.0 if num_gpus else 1.0
@@ -180,11 +178,11 @@ def _pool(method: str, compute: Any, concurrency: Any) -> ActorPool | None:
     """Returns the pool that `compute` is, or that `concurrency` says the size of. Raises ConfigError for both, and for
     what says neither."""
     if compute is not None and not isinstance(compute, ActorPool):
-        raise ConfigError(f"{method}(compute={compute!r}) is no curate.ActorPool; {instead_of_compute(compute)}")
+        raise ConfigError(f"{method}(compute={compute!r}) is not a curate.ActorPool; {instead_of_compute(compute)}")
     if concurrency is None:
         return compute
     if compute is not None:
-        raise ConfigError(f"{method}: compute and concurrency both say how large the pool is; give one")
+        raise ConfigError(f"{method}: compute and concurrency both set the size of the pool; pass one of them")
     try:
         match concurrency:
             case [smallest, largest]:
@@ -194,8 +192,8 @@ def _pool(method: str, compute: Any, concurrency: Any) -> ActorPool | None:
     except ValueError as error:
         raise ConfigError(f"{method}(concurrency={concurrency!r}): {error}") from error
     raise ConfigError(
-        f"{method}(concurrency={concurrency!r}): expected a number of actors, or the least and the most: (1, 8); a "
-        "pool begins with the least"
+        f"{method}(concurrency={concurrency!r}): expected a number of actors, or (minimum, maximum) such as (1, 8); a "
+        "pool starts with the minimum"
     )
 
 
@@ -231,5 +229,5 @@ class UdfOperator(OperatorDefaults):
         """Returns what it made of the rows that it was given as it was declared to be. Raises SchemaMismatch."""
         if self.output_schema is None:
             return made
-        rows = f"the rows {place.row} to {place.row + given.num_rows - 1} that it got of {place.shard or 'nothing'}"
+        rows = f"the rows {place.row} to {place.row + given.num_rows - 1} of its input from {place.shard or 'nothing'}"
         return as_declared(made, self.output_schema, self.name, rows)  # type: ignore[attr-defined]

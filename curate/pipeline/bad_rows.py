@@ -211,15 +211,15 @@ def _position(error: BadRow, rows: int) -> int:
 
 def _unexplained(error: BadRow, rows: int) -> Exception:
     return RuntimeError(
-        f"process raised BadRow({error.reason!r}) for {rows} rows together, but for none of them alone; "
-        f"say which row it is: BadRow({error.reason!r}, row=position in the batch)"
+        f"process raised BadRow({error.reason!r}) for {rows} rows together, but for no single row; name the row: "
+        f"BadRow({error.reason!r}, row=position in the batch)"
     )
 
 
 def _too_late(error: BadRow, held_bytes: int) -> Exception:
     return RuntimeError(
         f"process raised BadRow({error.reason!r}) after it had given {format_bytes(held_bytes)} of the batch, which "
-        "cannot be taken back; raise it before the first table, or lower batch_size"
+        "cannot be undone; raise it before the first table, or lower batch_size"
     )
 
 

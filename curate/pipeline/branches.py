@@ -115,6 +115,6 @@ class _Aside(DetachedBooks):
     def set_aside(self, row: RejectedRow) -> NoReturn:
         """Raises ConfigError: the row is in the main output."""
         raise ConfigError(
-            f"a step of the extra output {self._side!r} alone said that a row is bad ({row.reason}), which the main "
-            "output has all the same; say so in a step that both share, or filter the row there"
+            f"a step of the extra output {self._side!r} reported a bad row ({row.reason}), but the main output "
+            "contains that row; report it in a step that both outputs share, or filter the row instead"
         )

@@ -324,7 +324,7 @@ class _Placed:
 def _applied(step: Step, batch: pa.Table, tally: ShardBooks, how: ShardContext, row: int) -> Iterator[Any]:
     """Yields what a step makes of a batch without its bad rows; what it raises says where."""
     placed = _Placed(step, BatchPosition(how.shard, row, how.rank, how.tries))
-    where = f"in {step.name}, of the rows {row} to {row + batch.num_rows - 1} it got"
+    where = f"in {step.name}, in rows {row} to {row + batch.num_rows - 1} of its input"
     try:
         for item in applied(placed, batch, tally, errors=how.errors, hold=how.hold, tries=how.tries):
             if isinstance(item, Busy):

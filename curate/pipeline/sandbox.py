@@ -57,7 +57,7 @@ class Sandboxed:
         Raises ConfigError for a time that is not above 0.
         """
         if timeout_s is not None and not timeout_s > 0:
-            raise ConfigError(f"timeout_s={timeout_s!r}: expected seconds above 0, or None for any time")
+            raise ConfigError(f"timeout_s={timeout_s!r}: expected seconds above 0, or None for no limit")
         self.children = 0
         """Processes that were started for rows."""
         self._fn = fn
@@ -131,7 +131,7 @@ class Sandboxed:
             keeper.load(self._packed(), self._fn)
             child = keeper.child()
         except _KeeperGone as gone:
-            raise RuntimeError(f"a process of its own for {_name(self._fn)} could not start: {gone}") from None
+            raise RuntimeError(f"a separate process for {_name(self._fn)} could not start: {gone}") from None
         except BaseException:
             keeper.close()
             raise
@@ -150,8 +150,8 @@ class Sandboxed:
             return pickle_value(self._fn)
         except Exception as error:
             raise ConfigError(
-                f"{_name(self._fn)} cannot be sent to a process of its own: {error}; "
-                "open files, locks and connections inside of it"
+                f"{_name(self._fn)} cannot be sent to a separate process: {error}; "
+                "open files, locks and connections inside the function"
             ) from error
 
     def _drop_child(self) -> int | None:
@@ -207,7 +207,7 @@ class _Keeper:
         data = self._reply(size)
         if kind == far.FAILED:
             raised: CapturedError = pickle.loads(data)
-            raise _raised(raised.noted(f"while {_name(fn)} was loaded in a process of its own"))
+            raise _raised(raised.noted(f"while {_name(fn)} was loaded in a separate process"))
 
     def child(self) -> _Child:
         """Forks a child."""
@@ -410,7 +410,7 @@ def _framed(row: Mapping[str, Any]) -> bytes:
 def _raised(raised: CapturedError) -> Exception:
     if raised.error is None:
         return RemoteError(raised)
-    raised.error.add_note(f"in a process of its own:\n{raised.failure.traceback.rstrip()}")
+    raised.error.add_note(f"in a separate process:\n{raised.failure.traceback.rstrip()}")
     return raised.error
 
 

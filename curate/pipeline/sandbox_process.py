@@ -170,6 +170,6 @@ def _exactly(reader: Any, size: int) -> bytes:
     while len(data) < size:
         more = reader.read(size - len(data))
         if not more:
-            raise EOFError(f"the worker went away after {len(data)} of {size} bytes")
+            raise EOFError(f"the worker ended after {len(data)} of {size} bytes")
         data += more
     return bytes(data)

@@ -43,7 +43,7 @@ class BadRowBudget:
         elif text.strip().isdigit():
             self.count = int(text)
         else:
-            raise ConfigError(f"max_bad_rows {text!r} is neither a number of rows nor a percentage like 0.1%")
+            raise ConfigError(f"max_bad_rows {text!r} is not a number of rows or a percentage like 0.1%")
 
     def allows(self, bad: int, rows: int) -> bool:
         """Returns whether `bad` of `rows` rows are within the budget."""
@@ -176,7 +176,7 @@ class ShardBooks:
         reasons = ", ".join(f"{n} x {reason}" for reason, n in self.reasons().items())
         return TooManyBadRows(
             f"{self.books.quarantined} bad rows {where}, the budget is {self._budget} ({reasons}); "
-            "mend the input, or raise --max-bad-rows"
+            "fix the input, or raise --max-bad-rows"
         )
 
     def reasons(self) -> dict[str, int]:
@@ -191,7 +191,7 @@ class ShardBooks:
         if len(names) > MOST_NAMES:
             raise ConfigError(
                 f"more than {MOST_NAMES} different {what} in one shard (such as {next(reversed(list(names)))!r}); "
-                "a name must not hold data of the row"
+                "a name must not contain data of the row"
             )
 
 

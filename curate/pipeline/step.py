@@ -56,15 +56,14 @@ class BatchPosition:
 
 @dataclass(frozen=True, slots=True)
 class ActorPool:
-    """Says that a step runs in actors: processes that live as long as the run, each with an instance of its own.
+    """Runs a step in actors: processes that live as long as the run, each with its own instance.
 
-    `size` actors; or between `min_size` (default 1) and `max_size` (None: as many as the cluster can hold beside one
-    task), by how much there is to do. Raises ValueError for sizes below 1, a smallest above the largest, and `size`
-    beside one of the others.
+    `size` actors; or between `min_size` (default 1) and `max_size` (None: all that fit beside one task), by load.
+    Raises ValueError for sizes below 1, `min_size` above `max_size`, and `size` together with one of the others.
 
     >>> class Add:
     ...     def __init__(self, n):
-    ...         self.n = n  # such as a model, which takes long to load
+    ...         self.n = n  # a model, for example, which takes long to load
     ...     def __call__(self, batch):
     ...         return batch.set_column(0, "id", [[x + self.n for x in batch["id"].to_pylist()]])
     >>> curate.range(2).map_batches(Add, fn_constructor_args=[5], compute=curate.ActorPool(size=1)).take_all()
@@ -86,18 +85,18 @@ class ActorPool:
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ValueError(f"ActorPool({name}={value!r}): expected a whole number, at least 1")
         if self.size is not None and (self.min_size is not None or self.max_size is not None):
-            raise ValueError(f"ActorPool(size={self.size}) is a fixed size; give it, or min_size and max_size")
+            raise ValueError(f"ActorPool(size={self.size}) is a fixed size; pass size, or min_size and max_size")
         if self.max_size is not None and (self.min_size or 1) > self.max_size:
             raise ValueError(f"ActorPool: min_size {self.min_size} is above max_size {self.max_size}")
 
     @property
     def smallest(self) -> int:
-        """Returns how many actors there are at least."""
+        """Returns the minimum number of actors."""
         return self.size or self.min_size or 1
 
     @property
     def largest(self) -> int | None:
-        """Returns how many actors there are at most; None: as many as fit."""
+        """Returns the maximum number of actors; None: as many as fit."""
         return self.size or self.max_size
 
 

@@ -23,11 +23,11 @@ def distinct(plan: Plan, keys: Any, keep: str, order_by: str | None) -> Plan:
     if keys is None:
         known = schema_of(plan)
         if known is None:
-            raise ConfigError("distinct: which columns there are is known only when rows are made; name the keys")
+            raise ConfigError("distinct: the columns are known only when the job runs; name the keys")
         keys = known.names
     named = key_columns("distinct", keys)
     if order_by in named:
-        raise ConfigError(f"distinct(order_by={order_by!r}) is one of the keys, of which all rows have one value")
+        raise ConfigError(f"distinct(order_by={order_by!r}) is a key, so all rows of a group have the same value")
     how = f", keep={keep!r}" + (f", order_by={order_by!r}" if order_by is not None else "")
     name = f"distinct({', '.join(map(repr, named))}{how})"
     return Exchanged((plan,), Distinct(name, named, keep, order_by))

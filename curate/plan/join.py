@@ -39,8 +39,8 @@ def join(
         raise ConfigError(f"join(how={how!r}){did_you_mean(str(how), HOWS)}; there are {', '.join(HOWS)}")
     if broadcast is not None and how not in BROADCAST_HOWS:
         raise ConfigError(
-            f"join(how={how!r}, broadcast=True): a task does not know whether others have a match for a right row; "
-            f"leave broadcast out, or join by {', '.join(BROADCAST_HOWS)}"
+            f"join(how={how!r}, broadcast=True): a broadcast join cannot find right rows without a match; leave "
+            f"broadcast out, or join by {', '.join(BROADCAST_HOWS)}"
         )
     given = f"on={on!r}" + (f", right_on={right_on!r}" if right_on is not None else "")
     name = f"join({given}, how={how!r}{'' if broadcast is None else ', broadcast=True'})"
@@ -53,8 +53,8 @@ def join(
         rows = pa.table({key: pa.nulls(0) for key in key_columns("join", on if right_on is None else right_on)})
     if rows.nbytes > BROADCAST_BYTES:
         raise ConfigError(
-            f"{name}: the right side has {format_bytes(rows.nbytes)}, of which every task would hold a copy; up to "
-            f"{format_bytes(BROADCAST_BYTES)} are: leave broadcast out"
+            f"{name}: the right side has {format_bytes(rows.nbytes)}, and every task would copy it; the limit is "
+            f"{format_bytes(BROADCAST_BYTES)}: leave broadcast out"
         )
     keys = Keys.checked(name, on, right_on, [schema_of(left), rows.schema], left_suffix, right_suffix)
     return Apply(left, BroadcastJoin(keys, how, rows, _digest(rows)))

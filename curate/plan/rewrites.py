@@ -27,6 +27,7 @@ from curate.plan.nodes import (
     transform,
     walk,
 )
+from curate.sources.datasource import UserSource
 from curate.sources.memory import NUMBER_BYTES, Range, Tables
 from curate.sources.protocol import FileListing, Source
 from curate.units import GIB, MIB
@@ -65,6 +66,8 @@ def size_of(source: Source) -> int:
             return int(sum(source.listing["size"].to_pylist()))
         case Tables():
             return sum(int(one.nbytes) for one in source.tables)
+        case UserSource():
+            return source.size_bytes
         case Range():
             return source.rows * NUMBER_BYTES
     return 0

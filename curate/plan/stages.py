@@ -34,6 +34,7 @@ from curate.sources.protocol import FileListing, RowSource
 from curate.sources.shards import SourceRows
 from curate.sources.slices import sliced
 from curate.sources.split import SHARD_BYTES
+from curate.stage.datasink import Datasink
 from curate.stage.fusion import FirstRows, FusedScan
 from curate.stage.job_record import JobRecord
 from curate.stage.stage import ExchangeRead, Stage, TaskSettings, Upstream
@@ -86,7 +87,7 @@ class DatasetStages:
         self, asked: Sequence[Operator], operators: Sequence[Operator], cpus: float | None, identity: Mapping[str, Any]
     ) -> Stage:
         format = OutputFormat(identity["format"])
-        name = f"write_{'json' if format is OutputFormat.JSONL else format.value}"
+        name = _METHODS.get(format, f"write_{format.value}")
         record = JobRecord(
             name,
             {
@@ -106,6 +107,29 @@ class DatasetStages:
 
 
 DATASET = DatasetStages()
+_METHODS = {OutputFormat.JSONL: "write_json", OutputFormat.SINK: "write_datasink"}
+
+
+class SinkStages(DatasetStages):
+    """The stages of a dataset whose last one writes what a `Datasink` makes."""
+
+    def __init__(self, sink: Datasink, identity: Any) -> None:
+        self.sink = sink
+        self.identity = identity
+
+    def below(self, number: int) -> DatasetStages:
+        del number
+        return DATASET
+
+    def kept(self, path: str) -> DatasetStages:
+        del path
+        return DATASET
+
+    def spec(
+        self, asked: Sequence[Operator], operators: Sequence[Operator], cpus: float | None, identity: Mapping[str, Any]
+    ) -> Stage:
+        made = super().spec(asked, operators, cpus, {**identity, "sink": self.identity})
+        return replace(made, record=replace(made.record, sink=self.sink, sink_suffix=self.sink.suffix))
 
 
 def stage_of(plan: Plan, format: OutputFormat, codec: str | None, owner: Owner = DATASET) -> Stage:
@@ -237,7 +261,9 @@ def map_stages(plan: Exchanged, owner: Owner = DATASET) -> list[Upstream]:
     found: list[Upstream] = []
     for side in range(len(plan.inputs)):
         folds = how.folds(side)
-        runs = RunSettings(how.orders[side], partial(how.fold, side) if folds else None, how.reason, how.even)
+        runs = RunSettings(
+            how.orders[side], partial(how.fold, side) if folds else None, how.reason, how.keys_begin_pages
+        )
         told = how.identity() if folds else None
         for part in map_plans(plan, side):
             spec = _run_files(part, owner.below(len(found)), f"{how.name}: map", "map", runs, told)

@@ -43,23 +43,21 @@ def explain_wait(
     >>> explain_wait(Demand("the pool embed", {"GPU": 1.0}), [{}, {"CPU": 4.0}, {"CPU": 4.0}], []).why
     'the pool embed waits: no node has 1 GPU; there are 2 nodes with 4 CPU, 1 with nothing'
     >>> explain_wait(Demand("tasks", {"CPU": 1.0}), [{}], [{"CPU": 120.0, "TPU": 4.0}]).todo
-    'the autoscaler can start a node that has it; what it does, `ray status` says'
+    'the autoscaler can start such a node; `ray status` shows its progress'
     """
     asked = amounts(want.needs) or "a CPU"
     verb = "wait" if want.who.endswith("s") and not want.who.startswith("the ") else "waits"
     if any(fits(node, want.needs) for node in nodes):
         return WaitReason(
-            f"{want.who} {verb}: there is a node for {asked}, where an actor is set up, or others hold that",
-            "wait for them, or run it on a larger cluster; what is free, `ray status` says",
+            f"{want.who} {verb}: a node with {asked} exists, but other actors or tasks use it",
+            "wait for them, or use a larger cluster; `ray status` shows free resources",
         )
     if any(fits(kind, want.needs) for kind in kinds):
-        todo = "the autoscaler can start a node that has it; what it does, `ray status` says"
+        todo = "the autoscaler can start such a node; `ray status` shows its progress"
     elif kinds:
-        todo = (
-            "the autoscaler starts no such nodes: add a kind that has it to the cluster, or have the job ask for less"
-        )
+        todo = "the autoscaler has no such node type: add one to the cluster, or request less in the job"
     else:
-        todo = "have a node join that has it (ray start --address=...), or have the job ask for less"
+        todo = "add such a node (ray start --address=...), or request less in the job"
     return WaitReason(f"{want.who} {verb}: no node has {asked}; {_listed(nodes)}", todo)
 
 

@@ -30,8 +30,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD)
 COPY_S = 0.2
 """How long it is waited whether a copy that was made comes back."""
 COPIED = (
-    "the process was forked, and the copy came back from user code, where it would have gone on with the work of this "
-    "one; end a copy by os._exit(), or use subprocess"
+    "user code forked the process and the copy returned into curate, where it would repeat the work; end the copy with "
+    "os._exit(), or use subprocess"
 )
 
 

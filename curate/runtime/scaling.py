@@ -178,14 +178,13 @@ def does_not_fit(has: Mapping[str, float], resources: Resources, pools: Sequence
             machine = {kind: amount for kind, amount in sorted(has.items()) if ":" not in kind}
             return (
                 f"a task needs {task}, but this machine has {machine}; "
-                "lower what the job asks for, or point RAY_ADDRESS at a cluster that has it"
+                "request less in the job, or point RAY_ADDRESS at a larger cluster"
             )
         if name in task:
             sums.append(f"1 task x {_amount(name, task[name])}")
         return (
             f"{' + '.join(sums)} = {_amount(name, total)}, but this machine has {_amount(name, has.get(name, 0.0))}; "
-            "lower the size of the pool, or what an actor or a task asks for, "
-            "or point RAY_ADDRESS at a cluster that has it"
+            "shrink the pool, request less per actor or task, or point RAY_ADDRESS at a larger cluster"
         )
     return ""
 

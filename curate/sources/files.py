@@ -1,4 +1,4 @@
-"""Files as a source of rows, in pieces: each is read by one task, and gives the same batches whenever it is read.
+"""Files as a source of rows, in pieces: one task reads each, and always gets the same batches.
 
 A piece is a shard: what a write makes one output of, with the same id. Small ones are bundled: one task reads several,
 one after the other.
@@ -217,13 +217,11 @@ def files(
     Parquet file cannot be read as; CorruptInput if the files that are looked at cannot be read.
     """
     if not paths:
-        raise ConfigError(f"{method} was given no path")
+        raise ConfigError(f"{method} needs at least one path")
     if num_cpus is not None and (isinstance(num_cpus, bool) or not num_cpus > 0):
         raise ConfigError(f"{method}(num_cpus={num_cpus!r}): expected a number of CPUs above 0")
     if partitioning not in (None, "hive"):
-        raise ConfigError(
-            f"{method}(partitioning={partitioning!r}): expected 'hive' for folders like year=2024, or None"
-        )
+        raise ConfigError(f"{method}(partitioning={partitioning!r}): expected 'hive' (folders like year=2024) or None")
     how = how or ReadAs(format)
     if how.schema is not None:
         how = replace(how, schema=check_declared(method, format, how.schema))
@@ -248,7 +246,7 @@ def files(
     schema, first = _sampled(found)
     if how.schema is None:
         if how.include_paths and PATH in schema.names:
-            raise ConfigError(f"{method}(include_paths=True): {first} has a column {PATH!r} itself; leave it out")
+            raise ConfigError(f"{method}(include_paths=True): {first} already has a column {PATH!r}; omit it")
         how = replace(how, first=first)
     if partitioning is not None:
         named = partition_schema(listing["uri"].to_pylist(), how.schema)

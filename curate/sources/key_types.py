@@ -1,4 +1,4 @@
-"""Key columns that are of other types in some files: told from the footers of Parquet files, before anything runs."""
+"""Finds key columns with different types in some files, from the footers of Parquet files, before anything runs."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def refuse_other_types(
             told = "; ".join(f"{other} in {', '.join(_few(uris))}" for other, uris in others.items())
             near = "" if "missing" not in others else did_you_mean(name, (schemas[0] or held).names)
             raise ConfigError(
-                f"{what}: the key {name!r} is read as {expected}, and it is {told}{near}; keys of several types have "
-                "no order: write those files again with one type, or leave them out"
+                f"{what}: the key {name!r} is read as {expected}, and it is {told}{near}; keys of several types cannot "
+                "be sorted: write those files again with one type, or leave them out"
             )
 
 

@@ -62,11 +62,12 @@ def list_inputs(patterns: Sequence[InputPattern], store_of: Callable[[str], Stor
         if search.listed is not None:
             searches.append(search)
     if again:
-        get_logger().warning("some files are named by two inputs; each is read once", files=again)
+        get_logger().warning("two inputs match the same files; each file is read once", files=again)
     table = columns.table()
     if columns.broken is not None:
         raise ConfigError(
-            f"input {columns.broken!r} has a name that is no Unicode, and outputs are named after inputs; rename it"
+            f"input {columns.broken!r} has a name that is not valid Unicode, and outputs are named after inputs; "
+            "rename it"
         )
     return Inputs(table, dict(sorted(ledgers.items())), searches)
 
@@ -169,23 +170,23 @@ class Search:
         pattern = self._pattern
         if ledgers := sorted(root for root in self._ledgers if f"{root}/".startswith(pattern.root)):
             return (
-                f"no input: {pattern.text!r} matches no object, and {ledgers[0]!r} is the output of a job of which no "
-                f"such output is there; run that job first (curate status {ledgers[0]}), or check the path"
+                f"no input: {pattern.text!r} matches no object, and {ledgers[0]!r} is the output of a job, but has no "
+                f"matching output; run that job first (curate status {ledgers[0]}), or check the path"
             )
         if self._hidden:
             return (
                 f"no input: {pattern.text!r} matches only names that begin with '_' or '.', such as {self._hidden!r}, "
-                "which are not taken for data; rename them, or name one file outright"
+                "which are skipped as hidden; rename them, or pass the exact name of a file"
             )
         if pattern.kind is PatternKind.GLOB:
             text = f"no input: {pattern.text!r} matches no object (listed {pattern.prefix!r})"
             if folder := self._matching_folder():
-                return f"{text}, but a directory, {folder!r}; end it with /** to read what is in there"
-            return f"{text}; check the path, and quote globs so that the shell leaves them alone"
+                return f"{text}, but a directory, {folder!r}; end it with /** to read the files in it"
+            return f"{text}; check the path, and quote globs, so that the shell does not expand them"
         parent, _, last = pattern.uri.rpartition("/")
         near = {item.uri[len(parent) + 1 :].partition("/")[0] for item in islice(self._store.list(f"{parent}/"), 1000)}
         hint = did_you_mean(last, sorted(near)) or "; check the path"
-        return f"no input: {pattern.text!r} does not exist, and nothing lies below it{hint}"
+        return f"no input: {pattern.text!r} does not exist, as a file or a directory{hint}"
 
     def _matching_folder(self) -> str:
         assert self._pattern.pattern is not None
@@ -205,7 +206,7 @@ def _refuse_special(item: Object, pattern: InputPattern) -> None:
         raise ConfigError(
             f"input {item.uri!r} is {item.kind}, expected a file"
             + ("" if item.uri == pattern.uri else f" ({pattern.text!r} matches it)")
-            + "; write what it gives to a file and read that, or name the files to read, for example by a glob"
+            + "; write its content to a file and read that, or pass the files to read, for example with a glob"
         )
 
 

@@ -85,7 +85,7 @@ def _alternatives(glob: str) -> list[str]:
         else:
             found[:0] = [one[: braces.start()] + choice + one[braces.end() :] for choice in braces[1].split(",")]
         if len(found) + len(done) > _MOST_ALTERNATIVES:
-            raise ConfigError(f"{glob!r} stands for more than {_MOST_ALTERNATIVES} globs; use * or [..] for most of it")
+            raise ConfigError(f"{glob!r} expands to more than {_MOST_ALTERNATIVES} globs; use * or [..] instead")
     return list(dict.fromkeys(done))
 
 
@@ -94,7 +94,7 @@ def _compiled(text: str, globs: Sequence[str]) -> re.Pattern[str]:
         return re.compile("|".join(f"(?:{glob_translate(glob)})" for glob in globs))
     except (ValueError, re.error) as error:
         raise ConfigError(
-            f"{text!r} is not a glob ({error}); `**` has to be a whole part of the path, as in data/**/*.jsonl"
+            f"{text!r} is not a glob ({error}); `**` must be a whole path component, as in data/**/*.jsonl"
         ) from error
 
 
@@ -106,13 +106,11 @@ def refuse_overlap(patterns: Sequence[InputPattern], output: str) -> None:
                 glob = pattern.kind is PatternKind.GLOB
                 where = "lies inside" if root.rstrip("/") != below else "is the directory of" if glob else "is"
                 raise ConfigError(
-                    f"output {output!r} {where} input {pattern.text!r}: a rerun would read its own results; "
-                    "choose an --output beside the input"
+                    f"output {output!r} {where} input {pattern.text!r}: a rerun would read its own results; choose an "
+                    "--output outside the input"
                 )
             if root.startswith(below + "/"):
-                raise ConfigError(
-                    f"input {pattern.text!r} lies under the output {output!r}; choose an --output beside it"
-                )
+                raise ConfigError(f"input {pattern.text!r} lies inside the output {output!r}; choose another --output")
 
 
 def _real(root: str, output: str) -> Iterator[tuple[str, str]]:

@@ -106,7 +106,7 @@ def _warn_of_large(rule: Sharding, large: Sequence[Object]) -> None:
     if unsplit:
         largest = max(unsplit, key=lambda item: item.size)
         get_logger(job=rule.job).warning(
-            "inputs that cannot be split are larger than shard_bytes: one task reads all of each",
+            "some inputs are larger than shard_bytes but cannot be split: one task reads each of them",
             inputs=len(unsplit),
             largest=largest.uri,
             size=format_bytes(largest.size),
@@ -130,8 +130,8 @@ def refuse_escaping(part: Any) -> None:
     if (found := validation.paths_outside(part["id"])) is not None:
         uri = part["uri"][pc.index(part["id"], found).as_py()].as_py()
         raise ConfigError(
-            f"the input {uri!r} would be written to the output {found!r}, which is no name below --output: outputs are "
-            "named after inputs, and no part of that may be empty, '.' or '..', hold control characters, or begin "
+            f"the input {uri!r} would be written to {found!r}, which is not a valid output name: outputs are named "
+            "after inputs, and no part of the path may be empty, '.' or '..', contain control characters, or begin "
             f"with '{layout.LEDGER}/'; rename it, or leave it out with a glob"
         )
 
@@ -145,13 +145,11 @@ def refuse_collisions(plan: ShardPlan, shards: Sequence[Shard], suffix: str) -> 
     for shard in shards:
         other = seen.setdefault(shard.id, shard.uri)
         if other is not shard.uri:
-            moved = (
-                " If the input, or a checkpoint, was moved: go on with it where it was." if shard.id in planned else ""
-            )
+            moved = " If the input or a checkpoint was moved, move it back." if shard.id in planned else ""
             raise ConfigError(
                 f"{other!r} and {shard.uri!r} would both be written to the output {shard.id + suffix!r}: an output is "
-                "named after the part of its input's path below --input, without the suffix; name a directory above "
-                f"both, rename one of them, or run two jobs.{moved}"
+                "named after its input's path below --input, without the suffix; pass a directory above both, rename "
+                f"one of them, or run two jobs.{moved}"
             )
     folders = {shard.id.rpartition("/")[0] for shard in shards}
     for folder in sorted(folders):
@@ -160,7 +158,7 @@ def refuse_collisions(plan: ShardPlan, shards: Sequence[Shard], suffix: str) -> 
             above = "/".join(names[:depth])
             if above.endswith(suffix) and (namesake := seen.get(above.removesuffix(suffix))) is not None:
                 raise ConfigError(
-                    f"the output of {namesake!r} would be called {above!r}, which is a directory for other outputs; "
+                    f"the output of {namesake!r} would be named {above!r}, which is a directory of other outputs; "
                     "rename that input, or run two jobs"
                 )
 
@@ -169,7 +167,7 @@ def _warn_of_hidden(rule: Sharding, part: Any) -> None:
     hidden = part["id"].filter(pc.match_substring_regex(part["id"], "(^|/)[_.]"))
     if len(hidden):
         get_logger(job=rule.job).warning(
-            "outputs begin with '_' or '.', as their inputs do, and most readers will pass them over",
+            "some outputs begin with '_' or '.', like their inputs, and most readers skip them",
             outputs=len(hidden),
             example=hidden[0].as_py() + rule.suffix,
             next="rename the inputs",

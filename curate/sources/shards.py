@@ -1,4 +1,4 @@
-"""Sources as the shards of a stage: what is read there, and what it is called.
+"""Sources as the shards of a stage: their content and their names.
 
 Outputs that are named after files are those of `curate.sources.inputs`. All others are made here: ranges, tables in
 memory, what an exchange gives, and the map shards of an exchange, which are bundles of pieces: neighbours together, as

@@ -144,7 +144,7 @@ def warn_of_holes(holes: Sequence[Hole], job: str) -> None:
     """Says what is missing of inputs that may be incomplete."""
     for one in holes[:SHOWN]:
         get_logger(job=job).warning(
-            "an input is incomplete, and is read as it is",
+            "an input is incomplete; its existing outputs are read",
             input=one.output,
             missing_outputs=one.missing,
             planned_outputs=one.planned,
@@ -155,21 +155,22 @@ def warn_of_holes(holes: Sequence[Hole], job: str) -> None:
 def _words(hole: Hole, store_of: Callable[[str], Store], allow: str) -> str:
     if hole.problem:
         return (
-            f"input {hole.output!r} is the output of a job, and whether it is complete cannot be told: {hole.problem}; "
-            f"or read what is there with {allow}"
+            f"input {hole.output!r} is the output of a job, but its state is unknown: {hole.problem}; or read the "
+            f"existing outputs with {allow}"
         )
     one = hole.missing == 1
     some = f"{hole.missing:,} of the {hole.planned:,} outputs"
     if hole.closed:
         return (
             f"input {hole.output!r} lacks {some} that its job {hole.job!r} planned, such as {hole.example}: the job "
-            f"was complete, and {'it is' if one else 'they are'} gone. Run that job again, which makes nothing else "
-            f"(curate status {hole.output}), or read what is there with {allow}"
+            f"was complete, and {'it is' if one else 'they are'} missing now. Run that job again, which makes only "
+            "those "
+            f"(curate status {hole.output}), or read the existing outputs with {allow}"
         )
     lacks = f". {some} {'is' if one else 'are'} missing, such as {hole.example}{_asked(hole, store_of)}"
     return (
-        f"input {hole.output!r} is the output of a job that is not complete; finish that job first (curate status "
-        f"{hole.output}), or read what is there with {allow}{lacks if hole.missing else ''}"
+        f"input {hole.output!r} is the output of an incomplete job; finish that job first (curate status "
+        f"{hole.output}), or read the existing outputs with {allow}{lacks if hole.missing else ''}"
     )
 
 

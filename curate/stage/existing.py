@@ -1,4 +1,4 @@
-"""Outputs that are there already, as a worker finds them: its own job's count, foreign ones give way, or it does."""
+"""Existing outputs, as a worker finds them: those of its own job count; others are replaced, or the shard stops."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class ExistingOutputs:
         done = self.record(index, uri)
         if done is None:
             raise ForeignOutputError(
-                f"{uri} held other bytes when it was published and is free now: an output of another identity was "
-                "removed; the shard runs again"
+                f"{uri} existed with other bytes when this shard published and does not exist now: an output of "
+                "another identity was removed; the shard runs again"
             )
         return ShardRecord(index, 0.0, None, done.books, done.generation, done.bytes_out, existed=True, different=True)
 
@@ -81,7 +81,7 @@ class ExistingOutputs:
                 )
             replaced[found.uri] = found.generation
             log.get_logger().warning(
-                "an extra output without its main one has other bytes; the shard runs again to replace it",
+                "an extra output has other bytes and no main output; the shard runs again to replace it",
                 output=found.uri,
             )
         return None
@@ -99,9 +99,7 @@ class ExistingOutputs:
         try:
             self.store.delete(found.uri, found.generation)
         except GenerationMismatch:
-            raise ForeignOutputError(
-                f"{error}; it was replaced while it was looked at; the shard runs again"
-            ) from error
+            raise ForeignOutputError(f"{error}; it was replaced while curate read it; the shard runs again") from error
         log.get_logger().warning("an output of another identity was removed", output=found.uri, error=str(error))
 
     def _refuse_if_overwritten(self) -> None:
@@ -109,10 +107,10 @@ class ExistingOutputs:
         try:
             owner = Ledger(self.store, self.root).read_job()["fingerprint"]
         except ObjectNotFound:
-            owner = "none: job.json is gone"
+            owner = "none: job.json is missing"
         if owner != self.job.fingerprint:
             raise ConfigError(
-                f"{self.root} is the output of another job by now (identity {owner}, this worker's is "
-                f"{self.job.fingerprint}): it was overwritten while this run went on; nothing was changed. Let the "
-                "other run end, or use another --output"
+                f"{self.root} is now the output of another job (identity {owner}, this worker's is "
+                f"{self.job.fingerprint}): it was overwritten during this run; nothing was changed. Wait for the other "
+                "run to end, or use another --output"
             )

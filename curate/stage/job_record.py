@@ -10,7 +10,9 @@ from typing import Any
 import orjson
 
 from curate.formats.record import OutputFormat
-from curate.formats.write.writer import suffix
+from curate.formats.write.compress import Sink
+from curate.formats.write.writer import OutputWriter, make_writer, suffix
+from curate.stage.datasink import SinkOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +31,18 @@ class JobRecord:
     """The schema of the outputs; None: derived from the first rows."""
     sides: Mapping[str, Any] = field(default_factory=dict)
     """Schemas of the extra outputs by name, which are part of the identity; None: derived from the first rows."""
+    sink: Any = None
+    """The `Datasink` that makes the bytes of outputs of that format."""
+    sink_suffix: str = ""
+    """Its suffix."""
     origin: Mapping[str, Any] = field(default_factory=dict)
     """Where the job comes from, for who makes it again: script, class, settings that were given."""
 
     def of_stage(self, identity: Mapping[str, Any], format: OutputFormat, codec: str) -> JobRecord:
         """Returns the record of a stage before the last one, of this identity. What the job says of its own outputs is
         nothing to it, nor where the job comes from: what makes the job again makes all of it."""
-        return replace(self, identity=identity, format=format, codec=codec, output_schema=None, sides={}, origin={})
+        made = replace(self, identity=identity, format=format, codec=codec, output_schema=None, sides={}, origin={})
+        return replace(made, sink=None, sink_suffix="")
 
     @property
     def fingerprint(self) -> str:
@@ -46,4 +53,10 @@ class JobRecord:
     @property
     def suffix(self) -> str:
         """Returns the suffix of output names."""
-        return suffix(self.format, self.codec)
+        return self.sink_suffix + suffix(self.format, self.codec)
+
+    def make_writer(self, file: Sink, schema: Any) -> OutputWriter:
+        """Returns a writer of an output into `file`. Raises ConfigError for types that the format has no place for."""
+        if self.sink is not None:
+            return SinkOutput(file, schema, self.sink, self.codec)
+        return make_writer(file, schema, self.format, self.codec)

@@ -1,4 +1,4 @@
-"""What driver and workers of a stage tell each other."""
+"""The messages between the driver and the workers of a stage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stage does to the rows of a shard: the protocol, and the one generator of what comes of it.
+"""The work of a stage on the rows of a shard: the protocol, and the one generator of its results.
 
 Who writes a shard, streams or counts a piece, or asks for a schema, says which batches there are, how they are
 processed, and how long to wait (`wait_between`); where tables go is his business. Replay runs the program that writes.

@@ -41,7 +41,7 @@ _BOOKED = {"fingerprint", "rows", "counters"}
 def books_of(store: Store, found: Object, job: JobRecord) -> Books:
     """Returns the books in an output's record.
 
-    Raises ConfigError if the object carries no record, or that of another job: its name is taken.
+    Raises ConfigError if the object has no record, or that of another job: its name is taken.
     """
     record = read_record(store, found, job.format, job.codec)
     if record is None or not record.keys() >= _BOOKED or RECORD_SIDE in record:
@@ -49,7 +49,7 @@ def books_of(store: Store, found: Object, job: JobRecord) -> Books:
         what = "was not written by curate" if side is None else f"is the extra output {side!r}"
         raise ConfigError(f"{found.uri} {what}, but it has the name of an output; move it, or use another --output")
     if record["fingerprint"] != job.fingerprint:
-        raise ForeignOutputError(f"{found.uri} was written by a job of other identity ({record['fingerprint']})")
+        raise ForeignOutputError(f"{found.uri} was written by a job with another identity ({record['fingerprint']})")
     return Books.parse(record["rows"], record["counters"])
 
 
@@ -154,8 +154,8 @@ class Outputs:
         if not len(one.schema) and len(rows.schema):
             declare = "output_schema" if name == MAIN else f"the schema of {name!r} in sides"
             raise SchemaMismatch(
-                f"this shard gives a table{'' if name == MAIN else f' for {name!r}'}, and the first shards of the plan "
-                f"gave none: outputs have no columns; declare {declare} in the job"
+                f"this shard has a table{'' if name == MAIN else f' for {name!r}'}, but the first shards of the plan "
+                f"had none, so outputs have no columns; declare {declare} in the job"
             )
         try:
             one.writer.write(rows)
@@ -179,8 +179,8 @@ class Outputs:
             if name != MAIN:
                 if counter(name) in books.counters:
                     raise ConfigError(
-                        f"the job counts {counter(name)!r} itself, which is what curate counts the rows of its output "
-                        f"{name!r} under; choose another name"
+                        f"the job counts {counter(name)!r} itself, but curate uses this name for the rows of its "
+                        f"output {name!r}; choose another name"
                     )
                 books.counters[counter(name)] = one.writer.rows
 

@@ -22,7 +22,7 @@ from curate.errors import (
     SetupFailed,
 )
 from curate.exchange.run_file import CHUNK_BYTES, PAGE_BYTES, PAGES, RunWriter
-from curate.formats.write.writer import OutputWriter, make_writer
+from curate.formats.write.writer import OutputWriter
 from curate.ledger import layout
 from curate.ledger.side_outputs import MAIN, side_name
 from curate.pipeline.classify import ForeignOutputError
@@ -197,8 +197,8 @@ class StageProgram:
         if piece.schema is None:
             yield from (one for one in tables if isinstance(one, ShardWaits))
             raise SchemaMismatch(
-                "no output schema could be derived: the first shards of the plan gave no rows or failed; "
-                "mend them, or declare output_schema in the job"
+                "no output schema could be derived: the first shards of the plan have no rows or failed; fix them, or "
+                "declare output_schema in the job"
             )
         name = uri[len(self.output) + 1 :]
         uris = {MAIN: uri} | {side: f"{self.output}/{side_name(side, name)}" for side in piece.sides}
@@ -248,7 +248,7 @@ class StageProgram:
             if runs.chunk_bytes > CHUNK_BYTES:
                 sizes = {"chunk_bytes": runs.chunk_bytes, "page_bytes": max(PAGE_BYTES, runs.chunk_bytes // PAGES)}
             return RunWriter(sink, schema, runs.order, runs.fold, keys_begin_pages=runs.keys_begin_pages, **sizes)
-        return make_writer(sink, schema, self.stage.record.format, self.stage.record.codec)
+        return self.stage.record.make_writer(sink, schema)
 
     def _tables(
         self,
@@ -334,7 +334,7 @@ class StageProgram:
             yield
         if self._guard.changed:
             log.get_logger().warning(
-                "user code changed the process that it runs in; that was set back, as other shards run there",
+                "user code changed its process; curate undid that, because other shards use the same process",
                 shard=shard,
                 changed=self._guard.changed,
             )

@@ -312,7 +312,7 @@ class WorkerLog:
             self._retry_s = self._clock.monotonic() + PUBLISH_S
             given_up = self._tries >= MOST_TRIES
             log.get_logger(run=self._run_id).warning(
-                "what this worker logged could not be published" + (" and is lost" if given_up else ""),
+                "the log of this worker could not be published" + (" and is lost" if given_up else ""),
                 error=str(error),
                 failures=self.failures,
             )
@@ -323,8 +323,8 @@ class WorkerLog:
         with self._changed:
             if self._left_out:
                 said = (
-                    f"{self._left_out:,} lines are left out here: a worker may say {BURST_LINES:,} at once, and "
-                    f"{LINES_PER_S:.0f} a second"
+                    f"{self._left_out:,} lines are left out here: a worker may log {BURST_LINES:,} at once, and "
+                    f"{LINES_PER_S:.0f} per second"
                 )
                 self._lines += self._encoded("warning", said, "curate", {"left_out": self._left_out})
                 self._left_out = 0

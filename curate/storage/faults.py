@@ -59,7 +59,7 @@ def lost() -> BaseException:
 
 @dataclass(slots=True)
 class Fault:
-    """One thing that goes wrong: with the `nth` call that matches, and `times - 1` after it.
+    """One scripted failure: of the `nth` call that matches, and of the `times - 1` calls after it.
 
     >>> fault = Fault("publish", nth=2, when="after")
     >>> fault.matched, fault.fired
@@ -90,7 +90,7 @@ class Fault:
     def __post_init__(self) -> None:
         if self.operation is not None and self.operation not in OPERATIONS:
             raise ConfigError(
-                f"there is no operation {self.operation!r} of a store{did_you_mean(self.operation, OPERATIONS)}; "
+                f"a store has no operation {self.operation!r}{did_you_mean(self.operation, OPERATIONS)}; "
                 f"expected one of {', '.join(OPERATIONS)}"
             )
         if self.when not in tuple(When):
@@ -116,7 +116,7 @@ class Fault:
 
 @dataclass
 class Faults:
-    """Everything that goes wrong, for one store or for all of a process; and what did. Safe to share between threads.
+    """All scripted failures of one store or of a process, and a count of those that happened. Thread-safe.
 
     `rate` of all calls fail besides the scripted faults, chosen by `seed`, before or after their effect. In one thread
     the same seed gives the same faults.
@@ -155,7 +155,7 @@ class Faults:
         self._lock = threading.Lock()
 
     def next(self, operation: str, uri: str) -> Fault | None:
-        """Returns what is wrong with the call that is about to be made, None if nothing is."""
+        """Returns the fault for the next call, None if it has none."""
         with self._lock:
             self.calls[operation] += 1
             found = [fault for fault in self.scripted if fault.hits(operation, uri)]
@@ -191,7 +191,7 @@ def parse_faults(text: str) -> Faults:
         except ValueError as error:
             raise ConfigError(f"{ENVIRONMENT}={text!r}: {error}") from error
         if given:
-            raise ConfigError(f"{ENVIRONMENT}={text!r}: {', '.join(given)} means nothing there; see curate.testing")
+            raise ConfigError(f"{ENVIRONMENT}={text!r}: {', '.join(given)} has no effect there; see curate.testing")
     return Faults(scripted, rate, seed)
 
 

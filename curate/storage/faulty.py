@@ -1,4 +1,4 @@
-"""A store over another one, whose calls fail as they are told to."""
+"""A store over another one, whose calls fail as scripted."""
 
 from __future__ import annotations
 
@@ -29,11 +29,10 @@ _WRITES = frozenset({"publish", "replace", "delete"})
 
 
 class FaultyStore(Store):
-    """Any store, with faults. Passes for the store that it is over wherever none hits.
+    """Any store, with faults. Without a fault it behaves like the store below it.
 
-    Without `retry`, the caller sees the errors. With it, a call that failed is made again inside, as the store of GCS
-    does with each request: the caller sees a slower store, and a publish whose answer was lost comes back as
-    `Outcome.IDENTICAL`.
+    Without `retry`, the caller sees the errors. With it, a failed call is retried inside, as in the GCS store: the
+    caller sees a slower store, and a publish whose answer was lost returns `Outcome.IDENTICAL`.
 
     >>> from curate.storage.memory import MemoryStore
     >>> store = FaultyStore(MemoryStore(), Fault("publish", nth=2, when="after"), retry=QUICK)
@@ -53,7 +52,7 @@ class FaultyStore(Store):
     ) -> None:
         """`faults` in place of `scripted` ones can be shared by several stores; `clock` is for those that are slow."""
         if scripted and faults is not None:
-            raise TypeError("faults are given one by one, or as one `faults`")
+            raise TypeError("pass faults one by one, or as one `faults`")
         self.inner = inner
         """The store beneath."""
         self.faults = Faults(scripted) if faults is None else faults

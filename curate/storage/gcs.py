@@ -217,7 +217,7 @@ class GCSStore:
                 first, size = _content_range(response)
                 begin, end = clip(start, stop, size)
                 if first > begin or first + len(response.body) < end:
-                    raise _cut(f"bytes {first} to {first + len(response.body)} came, {begin} to {end} were asked for")
+                    raise _cut(f"bytes {first} to {first + len(response.body)} arrived, expected {begin} to {end}")
                 return (
                     response.body if end - begin == len(response.body) else response.body[begin - first : end - first]
                 )
@@ -312,8 +312,8 @@ class GCSStore:
                 continue  # it is another one by now, or gone
             return Published(Outcome.IDENTICAL if same else Outcome.DIFFERENT, _object(uri, theirs))
         raise StorageError(
-            f"{uri} was refused as taken {_COMPARISONS} times and was gone each time it was looked at; "
-            "something else creates and deletes it; find that, or choose another output"
+            f"{uri} was refused {_COMPARISONS} times because it exists, but did not exist when curate looked; find the "
+            "process that creates and deletes it, or choose another output"
         )
 
     def _upload(self, uri: str, content: _Content, create: bool, over: str = "0") -> Object | None:
@@ -390,7 +390,7 @@ class GCSStore:
                 return _uploaded(uri, response, content.size)
         raise StorageError(
             f"{uri}: GCS forgot {_SESSIONS} resumable uploads of {content.size:,} bytes before they were complete; "
-            "run the shard again, and look at the status of Google Cloud if it happens again"
+            "run the shard again, and check the status of Google Cloud if it happens again"
         )
 
     def _send_chunks(self, uri: str, content: _Content, session: str) -> _Response:
@@ -452,12 +452,12 @@ class GCSStore:
                 return None
             if response.status == 206:
                 if _content_range(response)[0] != start:
-                    raise _cut(f"the range {response.headers['Content-Range']} came, {start} to {stop} was asked for")
+                    raise _cut(f"the range {response.headers['Content-Range']} arrived, expected {start} to {stop}")
                 body = response.body
             else:
                 body = _whole_body(response)[start:stop]
             if len(body) != stop - start:
-                raise _cut(f"{len(body)} bytes came, {stop - start} were asked for")
+                raise _cut(f"{len(body)} bytes arrived, expected {stop - start}")
             if len(body) == object.size:
                 # The checksum is that of the whole object; of a part there is none.
                 _compare_checksum(response, body)
@@ -641,12 +641,12 @@ def _error(request: _Request, response: _Response) -> StorageError:
         return _denied(request.what, said)
     if status == 404:
         return ObjectNotFound(f"{request.what}: it does not exist, or its bucket does not; {said}")
-    return StorageError(f"{request.what}: {said}, which trying again would not change; expected success")
+    return StorageError(f"{request.what}: {said}, which a retry would not change; expected success")
 
 
 def _denied(what: str, why: str) -> PermissionDenied:
     return PermissionDenied(
-        f"{what}: {why}; expected credentials that may; log in with: gcloud auth application-default login, "
+        f"{what}: {why}; expected credentials with access; log in with: gcloud auth application-default login, "
         "or grant the service account a role on the bucket"
     )
 
@@ -678,13 +678,13 @@ def _page(response: _Response) -> tuple[list[dict[str, Any]], str | None]:
     named = ("name", "size", "generation")
     whole = isinstance(items, list) and all(isinstance(item, dict) for item in items)
     if not whole or not isinstance(token, str | None):
-        raise _cut("a page of a listing came whose items make no sense")
+        raise _cut("a page of a listing has malformed items")
     for item in items:
         for name in named:
             try:
                 _FIELDS[name](item[name])
             except (LookupError, ValueError, TypeError) as error:
-                raise _cut(f"a page of a listing came with an item without its {name}") from error
+                raise _cut(f"a page of a listing has an item without {name}") from error
     return items, token
 
 
@@ -699,7 +699,7 @@ def _uploaded(uri: str, response: _Response, size: int) -> Object:
 def _session(response: _Response) -> str:
     session = response.headers.get("Location")
     if not session:
-        raise _cut("the start of an upload was answered without its session")
+        raise _cut("the answer to the start of an upload has no session")
     return session
 
 
@@ -724,7 +724,7 @@ _FIELDS: Mapping[str, Callable[[Any], object]] = {
 
 def _cut(problem: str) -> TransientStorageError:
     """Returns the error of an answer that did not come in whole, though its status says that all is well."""
-    return TransientStorageError(f"GCS answered, and the answer was cut on its way: {problem}")
+    return TransientStorageError(f"the answer of GCS was truncated: {problem}")
 
 
 def _create_only(create: bool, over: str) -> dict[str, str]:
@@ -740,7 +740,7 @@ def _whole_body(response: _Response) -> bytes:
     """Returns a whole object. Raises TransientStorageError if it is not that which its length and checksum tell of."""
     stored = response.headers.get("x-goog-stored-content-length", "")
     if stored.isdigit() and int(stored) != len(response.body):
-        raise _cut(f"{len(response.body)} bytes came, the object has {stored}")
+        raise _cut(f"{len(response.body)} bytes arrived, but the object has {stored}")
     _compare_checksum(response, response.body)
     return response.body
 
@@ -749,7 +749,7 @@ def _compare_checksum(response: _Response, body: bytes) -> None:
     for part in response.headers.get("x-goog-hash", "").split(","):
         name, _, expected = part.strip().partition("=")
         if name == "crc32c" and (found := _crc32c(google_crc32c.value(body))) != expected:
-            raise _cut(f"the bytes that came have the CRC-32C {found}, expected {expected}")
+            raise _cut(f"the bytes that arrived have the CRC-32C {found}, expected {expected}")
 
 
 def _content_range(response: _Response) -> tuple[int, int]:
@@ -757,11 +757,12 @@ def _content_range(response: _Response) -> tuple[int, int]:
     found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", response.headers.get("Content-Range", ""))
     if found is None:
         raise _cut(
-            f"a part of an object came without saying which (Content-Range {response.headers.get('Content-Range')!r})"
+            "a part of an object arrived without its position (Content-Range "
+            f"{response.headers.get('Content-Range')!r})"
         )
     first, last, size = map(int, found.groups())
     if len(response.body) != last + 1 - first:
-        raise _cut(f"{len(response.body)} bytes came of the range {found.group()}")
+        raise _cut(f"{len(response.body)} bytes arrived for the range {found.group()}")
     return first, size
 
 
@@ -772,5 +773,5 @@ def _received(response: _Response, size: int) -> int:
         return 0
     found = re.fullmatch(r"bytes=0-(\d+)", ranges)
     if found is None or int(found.group(1)) >= size:
-        raise _cut(f"a session of {size:,} bytes said that it holds {ranges!r}")
+        raise _cut(f"a session of {size:,} bytes reported the range {ranges!r}")
     return int(found.group(1)) + 1

@@ -214,7 +214,7 @@ class LocalStore:
         with self._folder(uri) as folder:
             there = nofollow.refuse_link(folder, name, above)
             if there is not None and not stat_bits.S_ISREG(there.st_mode):
-                raise StorageError(f"{uri} cannot be written: {_kind(there)} has that name; move it away")
+                raise StorageError(f"{uri} cannot be written: {_kind(there)} has that name; move it")
             os.replace(temporary.source, name, dst_dir_fd=folder)
 
     def delete(self, uri: str, generation: str | None = None) -> bool:
@@ -285,7 +285,7 @@ class LocalStore:
                 ):
                     return self._created(self._reached(self._root, self._scratch), nameless, mode)
             raise StorageError(
-                f"{self._scratch} cannot be made: something removes it all the time; find out what, and run again"
+                f"{self._scratch} cannot be made: another process keeps removing it; stop that process, and run again"
             )
         except OSError as error:
             raise _translated(error, self._scratch) from error
@@ -325,7 +325,8 @@ class LocalStore:
                     if not os.path.exists(temporary.source):
                         raise StorageError(
                             f"{uri} was not published: its temporary {temporary.source} was removed while it was "
-                            "written; nothing may sweep the scratch directory of a running attempt; run the shard again"
+                            "written; no other process may clean the scratch directory of a running attempt; run the "
+                            "shard again"
                         ) from None
                     self._make_parent(uri)
                 except FileExistsError:
@@ -335,8 +336,8 @@ class LocalStore:
                 else:
                     return Published(Outcome.CREATED, Object(uri, status.st_size, _generation(status)))
             raise StorageError(
-                f"{uri} cannot be published: its name is taken, yet nothing can be read there; "
-                "a dangling link or something that keeps appearing and vanishing; look with: ls -la and remove it"
+                f"{uri} cannot be published: its name exists but cannot be read; it is a dangling link, or another "
+                "process keeps creating and removing it; look with: ls -la and remove it"
             )
         except OSError as error:
             raise _translated(error, uri) from error
@@ -378,7 +379,7 @@ class LocalStore:
         except FileNotFoundError:
             return None
         except _NotRegularError as error:
-            raise StorageError(f"{uri} cannot be published: {error} has that name; move it away") from error
+            raise StorageError(f"{uri} cannot be published: {error} has that name; move it") from error
         return Published(
             Outcome.IDENTICAL if same else Outcome.DIFFERENT, Object(uri, status.st_size, _generation(status))
         )
@@ -450,7 +451,7 @@ def probe_linking(scratch: str) -> None:
                 with contextlib.suppress(OSError):
                     os.unlink(target, dir_fd=folder)
         raise ConfigError(
-            f"{scratch} is on a file system where a second link replaces the first, so outputs could be overwritten; "
+            f"{scratch} is on a file system whose hard links replace existing files, so outputs could be overwritten; "
             "choose an output on a local disk or gs://"
         )
     except OSError as error:
@@ -725,8 +726,8 @@ def _translated(error: OSError, uri: str, size: int | None = None) -> StorageErr
         return ObjectNotFound(f"{uri} does not exist")
     if isinstance(error, PermissionError):
         return PermissionDenied(
-            f"{uri}: the operating system refused ({error.strerror}) user id {os.geteuid()}, which must be allowed to; "
-            f"look at the rights with: ls -ld {os.path.dirname(uri)}"
+            f"{uri}: the operating system refused ({error.strerror}) user id {os.geteuid()}; check the permissions "
+            f"with: ls -ld {os.path.dirname(uri)}"
         )
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull(uri, size, *_free(uri))
@@ -750,6 +751,6 @@ def _translated(error: OSError, uri: str, size: int | None = None) -> StorageErr
     if error.errno in _NO_LINKS:
         return StorageError(
             f"{uri} cannot be published from its scratch directory ({error.strerror}); "
-            "both must lie on one file system that has hard links"
+            "both must be on one file system with hard links"
         )
     return StorageError(f"{uri}: {error.strerror or error}")

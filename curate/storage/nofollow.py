@@ -98,8 +98,8 @@ def refuse_link(above: int, name: str, path: str) -> os.stat_result | None:
 def linked(path: str, target: str) -> ConfigError:
     """Returns the error for a link where curate was about to write or to remove something."""
     return ConfigError(
-        f"{path} is a link (to {target}), and curate writes and removes nothing through a link; nothing was changed "
-        "there. Remove the link, or use another folder"
+        f"{path} is a link (to {target}), but curate never writes or removes through a link; nothing was changed. "
+        "Remove the link, or use another folder"
     )
 
 

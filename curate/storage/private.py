@@ -77,7 +77,7 @@ def open_lock(path: str) -> int:
         raise ConfigError(f"{path} cannot be used as a lock ({error.strerror}); remove it") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise ConfigError(f"{path} cannot be used as a lock, it is no regular file; remove it")
+        raise ConfigError(f"{path} cannot be used as a lock, because it is not a regular file; remove it")
     return descriptor
 
 
@@ -115,6 +115,6 @@ def _check(path: str, root: str, variable: str) -> None:
 def _refused(path: str, problem: str, variable: str, first: str = "") -> ConfigError:
     what = "intermediate files" if variable == SCRATCH else "copies of assets"
     return ConfigError(
-        f"{path} {problem}; {what} are kept only where nobody else can put any. Next: {first}name a folder of your "
+        f"{path} {problem}; {what} must be in a folder that only you can write. Next: {first}name a folder of your "
         f"own, which need not exist, in {variable}"
     )

@@ -62,7 +62,7 @@ class Retry:
             raise TransientStorageError(
                 f"{what}: {state.attempt_number} attempts in {clock.monotonic() - started:.0f} s failed, the last "
                 f"with: {last}; expected an answer within {self.deadline_s:.0f} s; the store is unreachable or "
-                "throttles: check the network and quota, then run again"
+                "throttled: check the network and quota, then run again"
             ) from last
 
         return Retrying(

@@ -29,7 +29,7 @@ def normalise(uri: str) -> str:
     '/data/y'
     """
     if not uri:
-        raise ConfigError("an empty URI was given; expected gs://bucket/key, memory://bucket/key or a local path")
+        raise ConfigError("the URI is empty; expected gs://bucket/key, memory://bucket/key or a local path")
     if found := _UNPRINTABLE.search(uri):
         raise ConfigError(
             f"{uri!r} contains {found.group()!r} at position {found.start()}; "
@@ -60,7 +60,7 @@ def normalise(uri: str) -> str:
         )
     if any(part in (".", "..") for part in key.split("/")):
         raise ConfigError(
-            f"{uri!r} has a '.' or '..' in its key; an object store takes these literally; write the full key"
+            f"{uri!r} has a '.' or '..' in its key; an object store does not resolve these; write the full key"
         )
     return f"{'memory' if scheme == 'memory' else 'gs'}://{bucket}{slash}{key}".rstrip("/")
 

@@ -94,7 +94,7 @@ def stream_blocks(
     number; RuntimeError if the backend has another stream that has not ended.
     """
     if budget_bytes < 1:
-        raise ValueError(f"budget_bytes is {budget_bytes}, but a stream needs room for a block; give it some MiB")
+        raise ValueError(f"budget_bytes is {budget_bytes}, but a stream needs memory for a block; pass some MiB")
     return _streamed(
         program, pieces, backend, budget_bytes, policy, clock or SystemClock(), stopped, gauges or StreamMetrics()
     )
@@ -111,10 +111,7 @@ def _streamed(
     gauges: StreamMetrics,
 ) -> Iterator[pa.Table]:
     if id(backend) in _at_work:
-        raise RuntimeError(
-            "another stream is at work on this backend, and each would hear the other's news; close it first, or give "
-            "this one a backend of its own"
-        )
+        raise RuntimeError("another stream uses this backend; close it first, or use a separate backend")
     _at_work.add(id(backend))
     try:
         pools = getattr(program, "pools", ())
@@ -154,7 +151,7 @@ class _Replayable:
                     yield item
                     continue
                 if not isinstance(item, pa.Table):
-                    raise TypeError(f"the program of a stream yields Arrow tables, but this one gave {type(item)}")
+                    raise TypeError(f"the program of a stream yields Arrow tables, but this one returned {type(item)}")
                 if skip:
                     skip -= 1
                     continue

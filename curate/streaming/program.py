@@ -1,4 +1,4 @@
-"""What a worker does for a consumer: it reads pieces, applies operators, and gives blocks."""
+"""A worker's part of a stream: it reads pieces, applies operators and returns blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a stream is, measured as it runs."""
+"""The progress of a stream, measured while it runs."""
 
 from __future__ import annotations
 

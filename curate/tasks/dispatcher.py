@@ -1,4 +1,4 @@
-"""Feeds the scheduler from a backend and carries out what it says; tells an observer.
+"""Feeds the scheduler from a backend, carries out its actions and notifies an observer.
 
 One loop, one thread. All it keeps is what is in flight; nothing of what is over.
 """

@@ -1,4 +1,4 @@
-"""What the scheduler is told, and what it asks for."""
+"""The input events of the scheduler, and its actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker tells the driver: one small record for every shard that it finished or failed."""
+"""A worker's report to the driver: one small record for every shard that it finished or failed."""
 
 from __future__ import annotations
 

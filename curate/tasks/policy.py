@@ -57,7 +57,7 @@ class Policy:
 
     def __post_init__(self) -> None:
         if self.max_in_flight is not None and self.max_in_flight < 1:
-            raise ValueError(f"max_in_flight is {self.max_in_flight}; with less than 1 a run would never end")
+            raise ValueError(f"max_in_flight is {self.max_in_flight}; below 1 a run would never end")
 
     def limit(self, kind: FailureKind) -> int:
         """Returns how many failures of `kind` a shard survives."""
@@ -118,5 +118,5 @@ def max_failed_shards(text: str, total: int) -> int:
     except ValueError:
         count = -1
     if count < 0:
-        raise ConfigError(f"--max-failed-shards {text!r} is neither a number of shards nor a percentage like 1%")
+        raise ConfigError(f"--max-failed-shards {text!r} is not a number of shards or a percentage like 1%")
     return count

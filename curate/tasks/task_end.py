@@ -27,7 +27,7 @@ def failure_of_end(news: TaskFinished, kind: FailureKind) -> Failure:
     if kind is FailureKind.TIMED_OUT:
         return Failure(kind, "timed out: the shard took longer than task_timeout_s and was cancelled", **where)
     if news.end is TaskEnd.RETURNED:
-        return Failure(kind, "returned: the task ended without a word on this shard", **where)
+        return Failure(kind, "returned: the task ended without a result for this shard", **where)
     lines = [line.strip() for line in news.detail.splitlines() if line.strip()] or ["no detail"]
     # A traceback says what happened in its last line, a message of Ray's in its first.
     line = lines[-1] if news.end is TaskEnd.RAISED else lines[0]

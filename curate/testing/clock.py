@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 @dataclass
 class FakeClock:
-    """Time that passes only by sleeping, and remembers for how long. Wall clock and monotonic clock go together.
+    """A clock that advances only by sleeping, and records each sleep. Wall clock and monotonic clock are equal.
 
-    Goes wherever curate takes a `Clock`.
+    Works wherever curate takes a `Clock`.
 
     >>> clock = FakeClock(time_s=1000.0)
     >>> clock.sleep(60)

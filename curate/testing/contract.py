@@ -52,7 +52,7 @@ _ODD_NAMES = [
 
 @dataclass(frozen=True)
 class StorePlace:
-    """A store under test, and somewhere to put things. One for each test, with nothing in it.
+    """A store under test and a prefix to write to. One for each test, empty.
 
     >>> from curate.storage.memory import MemoryStore
     >>> place = StorePlace("memory://root/", MemoryStore)
@@ -80,7 +80,7 @@ def _names(place: StorePlace, prefix: str = "") -> list[str]:
 
 
 class StoreContract:
-    """The promises of `curate.storage.protocol.Store`, one test each; derive from it and say where.
+    """Tests of the contract of `curate.storage.protocol.Store`; derive from it and define `place`.
 
     >>> from curate.storage.memory import MemoryStore
     >>> class TestMyStore(StoreContract):
@@ -88,9 +88,9 @@ class StoreContract:
     ...     def place(self):
     ...         return StorePlace("memory://root/", MemoryStore)
 
-    What passes is as good a place for outputs as those that come with curate: atomic, create-only, compared when a name
-    is taken, listed in order, read at one generation, and counted as it would be billed. Takes 10,000 calls or so, of
-    which some write 9 MiB.
+    A store that passes can keep outputs, like the stores in curate: it is atomic, create-only, compares content when a
+    name exists, lists in order, reads one generation, and counts calls as billed. Takes about 10,000 calls, some of 9
+    MiB.
     """
 
     def test_a_published_object_reads_back(self, place: StorePlace) -> None:

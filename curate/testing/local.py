@@ -30,7 +30,7 @@ from curate.testing.clock import FakeClock
 
 @dataclass(frozen=True)
 class LocalRun:
-    """What a job made of its input.
+    """The result of a job on a test input.
 
     >>> class Copy(Job):
     ...     version = "1"
@@ -68,12 +68,12 @@ def run_local(
     clock: Clock | None = None,
     **options: Any,
 ) -> LocalRun:
-    """Runs a job in this process over rows, or over files by name, and returns what became of them.
+    """Runs a job in this process over rows, or over files by name, and returns the results.
 
     The input is `rows` (a table, or mappings) in one Parquet file, or `files`: names with an ending that says the
-    format, and their bytes. A class is run with its default parameters. Waits between retries take no time, by a clock
-    that is fake unless one is given. Everything happens in a temporary directory that is gone afterwards, or in
-    `directory`, which stays: running again there goes on where the last run ended. `options` are those of `Job.run`.
+    format, and their bytes. A class is run with its default parameters. Waits between retries take no time: the clock
+    is fake unless one is passed. Everything is written to a temporary directory that is removed afterwards, or to
+    `directory`, which stays: running again there resumes. `options` are those of `Job.run`.
 
     Shards that fail do not raise; look at `summary.state` and `summary.failures`. Raises ConfigError if the job cannot
     run as asked.

@@ -1,4 +1,4 @@
-"""Stores that fail as told, for as long as a test says."""
+"""Stores that fail as scripted, for the duration of a block."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def faulty_stores(
     retry: Retry | None = QUICK,
     clock: Clock | None = None,
 ) -> Iterator[Faults]:
-    """Puts faults under every store that this process opens while the block lasts: under a whole job, for one.
+    """Adds faults to every store that this process opens within the block, for example to test a whole job.
 
-    Yields what they share, to look at. For processes that a test starts, set `CURATE_TESTING_FAULTS` in their
-    environment instead: `seed=7,rate=0.01` (see `parse_faults`). Each process then has its own count.
+    Yields the shared `Faults`. For processes that a test starts, set `CURATE_TESTING_FAULTS` in their environment
+    instead: `seed=7,rate=0.01` (see `parse_faults`). Each process counts separately.
 
     >>> from curate.storage.open import open_store
     >>> with faulty_stores(Fault("stat"), rate=0.01, seed=7) as faults:

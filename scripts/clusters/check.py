@@ -147,8 +147,8 @@ def _images(found: yamls.Document, image: str) -> Iterator[Problem]:
         value = found.get(*where)
         if value is not None and value != image:
             text = (
-                f"{where[-1]} is {value!r}, and the lock file gives {image!r}: nodes of unlike images cannot work "
-                "together; scripts/cluster image builds it, scripts/cluster render puts it here"
+                f"{where[-1]} is {value!r}, and the lock file gives {image!r}: all nodes need the same image; "
+                "scripts/cluster image builds it, scripts/cluster render puts it here"
             )
             yield found.problem(where, text)
 
@@ -160,11 +160,11 @@ def _letting_in(found: yamls.Document) -> Iterator[Problem]:
         yield found.problem(("provider", "use_internal_ips"), text)
     options = found.get("docker", "run_options", default=[])
     if not any("RAY_AUTH_MODE=token" in str(option) for option in options):
-        text = "run_options must hold `--env RAY_AUTH_MODE=token`: without it whoever reaches a port runs code"
+        text = "run_options must hold `--env RAY_AUTH_MODE=token`: without it anyone who reaches a port can run code"
         yield found.problem(("docker", "run_options"), text)
     for where, value in _leaves(found.data, ()):
         if isinstance(value, str) and _TOKEN.search(value):
-            yield found.problem(where, "this looks like a token; nodes get it from file_mounts, and no file holds it")
+            yield found.problem(where, "this looks like a token: no file may contain it; nodes get it from file_mounts")
 
 
 def _type(found: yamls.Document, name: str, zone: str, *, head: bool) -> Iterator[Problem]:
@@ -183,7 +183,7 @@ def _type(found: yamls.Document, name: str, zone: str, *, head: bool) -> Iterato
     resources = kind["resources"]
     if head:
         if resources.get("CPU") != 0:
-            text = "the head must have CPU: 0: what runs there takes memory from all drivers"
+            text = "the head must have CPU: 0: tasks there would take memory from all drivers"
             yield found.problem((*where, "resources"), text)
     elif kind.get("min_workers", 0) > kind.get("max_workers", found.get("max_workers")):
         text = f"min_workers is {kind['min_workers']}, more than max_workers, {kind['max_workers']}"
@@ -217,7 +217,7 @@ def _shape(found: yamls.Document, where: yamls.Where, zone: str, *, is_tpu: bool
             text = f"the type announces {resource}: {asked}, and {node[key]} has {most}"
             yield found.problem((*where, "resources", resource), text)
     if has.chips and not resources.get("TPU"):
-        text = f"the type announces no TPU, and {node[key]} has {has.chips}: no job would get to them"
+        text = f"the type announces no TPU, and {node[key]} has {has.chips}: no job could use them"
         yield found.problem((*where, "resources"), text)
 
 

@@ -79,22 +79,22 @@ def versions_of(api: Api) -> Versions:
             "`scripts/cluster up` brings it up, and --address names another one"
         ) from error
     except (ValueError, KeyError, TypeError) as error:
-        raise Refused(f"what answers at {api.address} is no Ray dashboard: --address wants its URL") from error
+        raise Refused(f"what answers at {api.address} is not a Ray dashboard: pass its URL to --address") from error
     return Versions(ray, python)
 
 
 def _refusal(api: Api, code: int) -> str:
     if code == 401:
         return (
-            f"the cluster at {api.address} asks for a token, and none was found: ask its keeper for it, and name the "
-            "file with RAY_AUTH_TOKEN_PATH"
+            f"the cluster at {api.address} needs a token, but none was found: ask the administrator for it, and set "
+            "RAY_AUTH_TOKEN_PATH to its file"
         )
     if code == 403:
         return (
-            f"the cluster at {api.address} does not take this token: it was rotated, or is another cluster's; ask its "
-            "keeper, and name the file with RAY_AUTH_TOKEN_PATH"
+            f"the cluster at {api.address} rejects this token: it was rotated, or belongs to another cluster; ask the "
+            "administrator, and set RAY_AUTH_TOKEN_PATH to its file"
         )
-    return f"what answers at {api.address} is no Ray dashboard (status {code}): --address wants its URL"
+    return f"what answers at {api.address} is not a Ray dashboard (status {code}): pass its URL to --address"
 
 
 def agree(here: Versions, there: Versions) -> None:
@@ -124,7 +124,7 @@ def normal(address: str) -> str:
     address = address if "://" in address else f"http://{address}"
     found = urlsplit(address)
     if found.scheme not in ("http", "https") or not found.hostname or found.username is not None:
-        raise Refused(f"{address!r} is no address of a dashboard: expected http://HOST:8265")
+        raise Refused(f"{address!r} is not the address of a dashboard: expected http://HOST:8265")
     return address.rstrip("/")
 
 
@@ -139,5 +139,5 @@ def details(api: Api, submission: str) -> Mapping[str, Any] | None:
             raise Refused(_refusal(api, error.code)) from error
         raise ConnectionLost(f"status {error.code}") from error
     except ValueError as error:
-        raise ConnectionLost("no JSON in the answer") from error
+        raise ConnectionLost("the answer is not JSON") from error
     return found

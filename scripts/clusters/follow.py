@@ -68,7 +68,7 @@ async def follow(
                     reason = pump.exception()
                     raise ConnectionLost(str(reason) if reason else "the log ended before the job")
         except ConnectionLost as lost:
-            say(f"connection lost ({lost}); the job goes on, and so does this")
+            say(f"connection lost ({lost}); the job continues; reconnecting")
         finally:
             pump.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):

@@ -215,11 +215,11 @@ def _cluster(found: Document, spec: Where, image: str, ray: str) -> Iterator[Pro
         text = f"rayVersion is {version!r}, and the lock file has {ray}"
         yield found.problem((*spec, "rayVersion"), text)
     if found.get(*spec, "authOptions", "mode") != "token":
-        text = "authOptions must say mode: token: without it whoever reaches a port runs code"
+        text = "authOptions must say mode: token: without it anyone who reaches a port can run code"
         yield found.problem((*spec, "authOptions"), text)
     head = (*spec, "headGroupSpec")
     if found.get(*head, "rayStartParams", "num-cpus") != "0":
-        text = 'the head must have num-cpus: "0": what runs there takes memory from all drivers'
+        text = 'the head must have num-cpus: "0": tasks there would take memory from all drivers'
         yield found.problem((*head, "rayStartParams", "num-cpus"), text)
     if found.get(*head, "serviceType", default="ClusterIP") != "ClusterIP" or found.get(*head, "enableIngress"):
         text = "the head must be seen in the cluster's own network only: serviceType: ClusterIP, enableIngress: false"
@@ -239,8 +239,8 @@ def _cluster(found: Document, spec: Where, image: str, ray: str) -> Iterator[Pro
             place = (*containers, number, "image")
             if (value := found.get(*place)) != image:
                 text = (
-                    f"image is {value!r}, and the lock file gives {image!r}: nodes of unlike images cannot work "
-                    "together; scripts/cluster image builds it, scripts/cluster render puts it here"
+                    f"image is {value!r}, and the lock file gives {image!r}: all nodes need the same image; "
+                    "scripts/cluster image builds it, scripts/cluster render puts it here"
                 )
                 yield found.problem(place, text)
 

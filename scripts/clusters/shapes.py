@@ -58,7 +58,7 @@ def machine(name: str) -> Shape | str:
     """
     found = _MACHINE.fullmatch(name)
     if found is None:
-        return f"{name!r} is no machine type (expected e.g. n2-standard-8)"
+        return f"{name!r} is not a machine type (expected e.g. n2-standard-8)"
     family, cpus = found[1], int(found[3])
     sizes = _FAMILIES.get(family)
     if sizes is None:
@@ -74,21 +74,19 @@ def tpu(name: str, zone: str) -> Shape | str:
     >>> tpu("v4-8", "us-central2-b")
     Shape(cpus=240, chips=4)
     >>> tpu("v4-16", "us-central2-b")
-    'v4-16 is more than one host, and its hosts would have to run in step; one host is v4-8'
+    'v4-16 is more than one host, which is not supported; one host is v4-8'
     >>> tpu("v4-8", "us-east1-d")
     'there is no v4 in us-east1-d; there is in us-central2-b'
     """
     found = _TPU.fullmatch(name)
     kind = _TPUS.get(found[1]) if found else None
     if found is None or kind is None:
-        return f"{name!r} is no TPU type (expected a version, {', '.join(_TPUS)}, and a size: v4-8)"
+        return f"{name!r} is not a TPU type (expected a version, {', '.join(_TPUS)}, and a size: v4-8)"
     size, largest = int(found[2]), max(kind.chips)
     if size > largest:
-        return (
-            f"{name} is more than one host, and its hosts would have to run in step; one host is {found[1]}-{largest}"
-        )
+        return f"{name} is more than one host, which is not supported; one host is {found[1]}-{largest}"
     if size not in kind.chips:
-        return f"{name!r} is no size of {found[1]}; one host is {found[1]}-{largest}"
+        return f"{name!r} is not a size of {found[1]}; one host is {found[1]}-{largest}"
     if zone not in kind.zones:
         return f"there is no {found[1]} in {zone}; there is in {', '.join(kind.zones)}"
     return Shape(kind.host_cpus, kind.chips[size])

@@ -77,8 +77,8 @@ def checked(found: Submission) -> None:
     output = output_of(found.arguments)
     if output is not None and "://" not in output and not PurePosixPath(output).is_absolute():
         raise Refused(
-            f"the output {output!r} is relative: on the cluster it would lie in an unpacked copy of the working "
-            "directory, and go with it; give gs://BUCKET/PREFIX"
+            f"the output {output!r} is relative: on the cluster it would be written to an unpacked copy of the working "
+            "directory and be lost; pass gs://BUCKET/PREFIX"
         )
     for word in found.secrets:
         try:
@@ -130,7 +130,7 @@ def left(output: str) -> str:
     try:
         status = pool.submit(read_status, output, SystemClock().now()).result(LOOK_S)
     except CurateError as error:
-        return f"nothing to go on from at {output} ({str(error).splitlines()[0]})"
+        return f"nothing to resume at {output} ({str(error).splitlines()[0]})"
     except Late:
         return f"could not look at {output} within {LOOK_S:.0f} s"
     finally:
@@ -177,11 +177,11 @@ def submit_and_follow(
             return INTERRUPTED
         if not died(state):
             break
-        how = "the cluster does not know the job any more" if state is None else _how(state)
+        how = "the cluster no longer knows the job" if state is None else _how(state)
         if again < resubmit:
             _say(f"the driver died ({how}); submitting it again ({again + 1} of {resubmit})")
         else:
-            _say(f"the driver died ({how}); the same command goes on where it stopped, --resubmit N does so by itself")
+            _say(f"the driver died ({how}); the same command resumes; --resubmit N does so automatically")
     if output is not None and exit_code(state):
         _say(left(output))
     return exit_code(state)

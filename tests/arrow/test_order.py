@@ -250,7 +250,7 @@ def test_what_cannot_be_sorted_by_is_refused_with_its_type_and_what_to_do() -> N
     Order((SortKey("score"), SortKey("text"))).check("sort", schema)
     for column, said in {
         "scroe": r"sort: there is no column 'scroe'; did you mean 'score'\?; the columns are: score, tags, user",
-        "tags": r"sort: column 'tags' is nested \(list<item: string>\), which has no order; make a column of",
+        "tags": r"sort: column 'tags' is nested \(list<item: string>\), which has no order; add a column to sort by",
         "user": r"sort: column 'user' is nested \(struct<id: int64>\)",
         "age": r"sort: column 'age' is of type month_day_nano_interval, which has no order; cast it to text",
     }.items():
@@ -262,9 +262,9 @@ def test_what_cannot_be_sorted_by_is_refused_with_its_type_and_what_to_do() -> N
 
 
 def test_an_order_that_makes_no_sense_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"nulls='at_ned' is no place for nulls; did you mean 'at_end'\?"):
+    with pytest.raises(ConfigError, match=r"nulls='at_ned' is not a place for nulls; did you mean 'at_end'\?"):
         Order((), "at_ned")
-    with pytest.raises(ConfigError, match=r"column 'a' is twice among the keys \['a', 'b', 'a'\]"):
+    with pytest.raises(ConfigError, match=r"column 'a' occurs twice in the keys \['a', 'b', 'a'\]"):
         Order((SortKey("a"), SortKey("b"), SortKey("a", descending=True)))
 
 

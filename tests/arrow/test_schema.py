@@ -27,10 +27,10 @@ def test_every_difference_is_shown_on_both_sides() -> None:
     with pytest.raises(SchemaMismatch) as caught:
         conform(table, SCHEMA, "gs://b/out")
     assert str(caught.value) == (
-        "gs://b/out does not have the schema that is held: "
+        "gs://b/out does not match the schema of the output: "
         "'id' is missing, expected string; 'n' is string, expected int64; "
         "'Id' (string) is not expected; 'extra' (bool) is not expected. "
-        "Where no output_schema is declared, it is that of the first rows: declare one that holds all values"
+        "Without output_schema, the schema is taken from the first rows: declare an output_schema that fits all values"
     )
 
 
@@ -41,7 +41,7 @@ def test_a_name_that_is_nearly_right_is_pointed_out() -> None:
 
 def test_a_column_that_is_there_twice_is_refused() -> None:
     table = pa.Table.from_arrays([pa.array(["a"])] * 2, names=["id", "id"])
-    with pytest.raises(SchemaMismatch, match="'id' is there 2 times"):
+    with pytest.raises(SchemaMismatch, match="'id' occurs 2 times"):
         conform(table, pa.schema([("id", pa.string())]))
 
 

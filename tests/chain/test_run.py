@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -81,7 +82,7 @@ def test_a_changed_parameter_is_refused_until_its_step_is_made_anew(place: Path,
 
 def test_a_step_that_was_killed_is_finished_first(place: Path) -> None:
     """SIGKILL at half of its shards: its outputs stay, and each shard of the chain is paid for once."""
-    (place / "kill").write_text(str(FILES))
+    (place / "kill").write_text(f"{FILES} {signal.SIGKILL.value}")
     command = [sys.executable, "-m", "curate", "run", "pipeline.toml", "--backend", "inline"]
     assert subprocess.run(command, cwd=place, capture_output=True, check=False).returncode == -9
     (place / "kill").unlink()
@@ -123,6 +124,22 @@ def test_a_removed_input_is_kept_until_it_is_asked_for(chain: Chain, place: Path
     assert (ended.state, ran(ended)) == ("complete", {})
     assert not list((place / "out").rglob("03.parquet"))
     assert predicted(chain) == []
+
+
+@pytest.mark.usefixtures("chain")
+def test_other_code_of_an_unfinished_step_is_refused_before_anything_runs(place: Path, curate: Curate) -> None:
+    """Under the same version, as by the job alone; steps before it do not run either."""
+    add_input(place, FILES)
+    jobs = place / "steps_of_test.py"
+    jobs.write_text(jobs.read_text().replace('self.drop(len(batch) - len(kept), "low")', 'self.count("seen")'))
+    for name in [one for one in sys.modules if one.startswith("steps_of_test")]:
+        del sys.modules[name]
+    before = seen(place)
+    refused = curate("run", "pipeline.toml", "--backend", "inline")
+    assert (refused.code, seen(place)) == (2, before)
+    assert "step 'kept': the code of 'kept' changed" in refused.err
+    accepted = curate("run", "pipeline.toml", "--backend", "inline", "--accept-code-change", "--json")
+    assert [one["summary"]["tasks"]["attempts"] for one in accepted.json["steps"]] == [1] * len(STEPS)
 
 
 @pytest.mark.usefixtures("chain")

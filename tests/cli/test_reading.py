@@ -369,7 +369,7 @@ def test_a_quarantine_that_is_gone_hides_only_itself(out: str, run: Run) -> None
     next((Path(out) / layout.QUARANTINE).iterdir()).unlink()
     code, text, err = run("quarantine", out)
     assert (code, text.splitlines()[1]) == (0, "rows      4 set aside, of 2 shards")
-    assert "a file of quarantined rows is gone" in err
+    assert "a file of quarantined rows is missing" in err
 
 
 def test_lost_events_are_made_up_for_by_records(out: str, run: Run) -> None:

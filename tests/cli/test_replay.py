@@ -146,7 +146,7 @@ def test_an_input_that_is_gone_is_told_in_a_line(places: tuple[Path, Path], cura
     shown = curate("replay", str(places[1]), "--shard", "good")
     assert shown.code == 1
     assert re.search(r"good  failed after \d+\.\d s: corrupt input", shown.out)
-    assert f"CorruptInput: {places[0]}/good.jsonl: the object is gone" in shown.out
+    assert f"CorruptInput: {places[0]}/good.jsonl: the object was removed" in shown.out
     assert "Traceback" not in shown.out
     assert "Traceback" in curate("replay", str(places[1]), "--shard", "good", "--json").json["failure"]["traceback"]
 

@@ -134,14 +134,15 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("name", "message"),
         [
-            ("toxicty", "curate brings no job 'toxicty'; did you mean 'toxicity'? `curate jobs` lists"),
+            ("toxicty", "curate has no built-in job 'toxicty'; did you mean 'toxicity'? `curate jobs` lists"),
             (
                 "xyz",
-                "curate brings no job 'xyz'; `curate jobs` lists those that it brings; name a job of your own by its",
+                "curate has no built-in job 'xyz'; `curate jobs` lists those that it brings; name a job of your own by "
+                "its",
             ),
-            ("nothing.py", "there is no file PLACE/nothing.py; give the Python file of a job"),
+            ("nothing.py", "there is no file PLACE/nothing.py; pass the Python file of a job"),
             ("own/", "PLACE/own is a folder; give the Python file of a job"),
-            ("own/helper.py", "own/helper.py has no job: it defines no class that derives from curate.Job"),
+            ("own/helper.py", "own/helper.py has no job: it defines no subclass of curate.Job"),
             ("own/mine.py:Mime", "own/mine.py has no job 'Mime'; did you mean 'Mine'?; it has: Mine"),
             ("own/two.py", "own/two.py has 2 jobs: One, Two; name the one to run: curate run own/two.py:One"),
             ("own/cut.py", "PLACE/own/cut.py cannot be imported: SyntaxError"),
@@ -159,7 +160,7 @@ class TestRefused:
 
     def test_a_file_that_was_meant(self, curate: Curate, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(place / "own")
-        assert "curate brings no job 'mine'; did you mean 'mine.py'?" in curate("run", "mine").err
+        assert "curate has no built-in job 'mine'; did you mean 'mine.py'?" in curate("run", "mine").err
 
     def test_an_option_before_the_job(self, curate: Curate) -> None:
         printed = curate("run", "--input", "in")

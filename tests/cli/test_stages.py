@@ -248,7 +248,7 @@ class TestWhatFailed:
         next(place.stage().glob("map-*")).unlink()
         refused = curate("replay", place.out, "--shard", shard)
         assert refused.code == 2
-        assert "what that shard reads is damaged" in refused.err or "what that shard reads is not there" in refused.err
+        assert "an input of that shard is damaged" in refused.err or "an input of that shard is missing" in refused.err
         assert "run the job first" in refused.err
 
     @pytest.mark.parametrize("bad", [BEFORE, AFTER])

@@ -106,7 +106,7 @@ class Shown:
 
 
 def test_operators_of_a_job_at_work(tmp_path: Path, run: Callable[..., tuple[int, str, str]]) -> None:
-    """What each has done, and its actors, while the job runs; what makes no sense is left out."""
+    """What each has done, and its actors, while the job runs; what is not valid is left out."""
     pool = {"actors": 2, "starting": 0, "queued": 3, "busy": 0.97, "wait_s": 4.0}
     done = {"rows_in": 0, "rows_out": 0, "wall_s": 75.0, "cpu_s": 4.0}
     operators = [
@@ -419,7 +419,7 @@ def test_of_outputs_that_were_removed_some_are_listed_and_all_can_be_forgotten(
     code, out, _ = run("status")
     listed = [line.split()[-1].rpartition("/")[2] for line in out.splitlines() if line.startswith("toxicity")]
     assert (code, listed) == (0, [f"gone{number:02}" for number in range(24, 14, -1)] + ["c", "a"])
-    last = "25 outputs were removed, of which 10 are shown; to take them off this list: curate forget --removed"
+    last = "25 outputs were removed, 10 shown; to take them off this list: curate forget --removed"
     assert out.splitlines()[-1] == last
     assert len(json.loads(run("status", "--json")[1])["jobs"]) == 27
     assert run("forget", "--removed") == (0, "", "25 jobs no longer listed\n")

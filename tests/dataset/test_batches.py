@@ -146,7 +146,7 @@ class TestBatches:
             ({"batch_format": "panda"}, "did you mean 'pandas'"),
             ({"local_shuffle_buffer_size": 0}, "local_shuffle_buffer_size is 0"),
             ({"local_shuffle_buffer_size": 5, "local_shuffle_seed": -1}, "local_shuffle_seed is -1"),
-            ({"local_shuffle_buffer_size": 5, "batch_size": None}, "give it a batch_size"),
+            ({"local_shuffle_buffer_size": 5, "batch_size": None}, "needs a batch_size"),
         ]:
             with pytest.raises(ConfigError, match=message):
                 curate.range(3).iter_batches(**wrong)  # type: ignore[arg-type]
@@ -189,7 +189,7 @@ class TestDataFrames:
     def test_that_cannot_be(self) -> None:
         """The operator is named."""
         found = curate.range(2).map_batches(lambda _: pd.DataFrame({"a": [1, "b"]}))
-        told = r"map_batches\(<lambda>\) gave column 'a' values that no type holds: 1 .*'b'"
+        told = r"map_batches\(<lambda>\) returned column 'a' values that do not fit one type: 1 .*'b'"
         with pytest.raises(curate.CurateError, match=told):
             found.take_all()
 
@@ -513,7 +513,7 @@ class TestTensors:
         assert numeric("matrix", columns["matrix"]).shape == (2, 2, 1)
         assert numeric("fixed", columns["fixed"]).tolist() == [[1, 2], [3, 4]]
         for name, found in [("ragged", "ndarray"), ("text", "str"), ("none", "NoneType and ndarray")]:
-            with pytest.raises(TypeError, match=f"column '{name}' is no tensor: it has {found};"):
+            with pytest.raises(TypeError, match=f"column '{name}' cannot become a tensor: it has {found};"):
                 numeric(name, columns[name])
 
     @pytest.mark.extras
@@ -534,7 +534,7 @@ class TestTensors:
         assert pair[1] == "rest"
         pair[0] += 1
         assert found.take(1) == [{"id": 0, "x": 0.0}]
-        with pytest.raises(TypeError, match="column 's' is no tensor"):
+        with pytest.raises(TypeError, match="column 's' cannot become a tensor"):
             next(of([2]).iter_torch_batches())
         with pytest.raises(ConfigError, match="give one"):
             found.iter_torch_batches(dtypes=torch.float32, collate_fn=len)
@@ -659,7 +659,7 @@ class TestStreamingSplit:
         shares = of([5] * 12).streaming_split(2)
         rows = shares[0].iter_rows()
         next(rows)
-        with pytest.raises(RuntimeError, match="exhaust or close the other iterator first"):
+        with pytest.raises(RuntimeError, match="exhaust or close that one first"):
             next(shares[0].iter_rows())
         rows.close()
         # That pass goes on for the other one; the next begins when it has ended.

@@ -254,8 +254,8 @@ def compare(found: pa.Table, expected: pa.Table) -> None:
 Refused = dict[tuple[str, str], str]
 """Why, by way and type."""
 
-NO_PYTHON = "with values that Python has no exact type for"
-NO_EXCHANGE = "which no exchange can move"
+NO_PYTHON = "with values that Python cannot represent exactly"
+NO_EXCHANGE = "which an exchange cannot move"
 UNMOVED = ("list_view", "large_list_view", "sparse_union", "dense_union")
 FINER = "time64[ns], finer"
 

@@ -177,7 +177,7 @@ def test_what_cannot_be_is_refused_where_it_is_said(comments: Any) -> None:
     """With both types for keys of two sides, before anything runs."""
     with pytest.raises(ConfigError, match="there is no column 'usr'; did you mean 'user'"):
         comments.groupby("usr")
-    with pytest.raises(ConfigError, match="there is no mean of column 'user', of type string; expected numbers"):
+    with pytest.raises(ConfigError, match="cannot compute mean of column 'user' of type string; expected numbers"):
         comments.groupby("day").mean("user")
     with pytest.raises(ConfigError, match="the key 'user' is string on the left, 'id' is int64 on the right"):
         comments.join(curate.range(3), on="user", right_on="id")

@@ -124,11 +124,11 @@ def test_a_bad_row_costs_itself() -> None:
 @pytest.mark.parametrize(
     ("fn", "told"),
     [
-        (lambda _: [1], r"add_column\('n', <lambda>\) gave 1 values for 3 rows; expected as many"),
-        (lambda batch: batch, "gave Table, expected one column"),
-        (lambda _: pd.DataFrame({"a": [1, 2, 3]}), "gave DataFrame, expected one column"),
-        (lambda _: 3, "gave a column 'n' that is no list of values"),
-        (lambda _: "abc", "gave a column 'n' that is no list of values"),
+        (lambda _: [1], r"add_column\('n', <lambda>\) returned 1 values for 3 rows; expected one value per row"),
+        (lambda batch: batch, "returned Table, expected one column"),
+        (lambda _: pd.DataFrame({"a": [1, 2, 3]}), "returned DataFrame, expected one column"),
+        (lambda _: 3, "returned a column 'n' that is not a list of values"),
+        (lambda _: "abc", "returned a column 'n' that is not a list of values"),
     ],
 )
 def test_what_is_no_column_of_these_rows_is_refused(fn: Any, told: str) -> None:
@@ -139,7 +139,7 @@ def test_what_is_no_column_of_these_rows_is_refused(fn: Any, told: str) -> None:
 
 def test_a_column_has_a_name() -> None:
     """Which is some text."""
-    with pytest.raises(ConfigError, match="the name of a column is some text"):
+    with pytest.raises(ConfigError, match="a column name must be non-empty text"):
         curate.range(3).add_column("", len)
 
 
@@ -183,7 +183,7 @@ def test_it_says_what_it_reads(tmp_path: Path) -> None:
     assert [ds.num_blocks(), ds.map(len).num_blocks(), other.num_blocks()] == [2, 2, 2]
     assert ds.sort("n").materialize().num_blocks() >= 1
     for behind, name in ((ds.limit(1), r"limit\(1\)"), (ds.sort("n"), r"sort\(n\)"), (ds.zip(ds), "zip")):
-        with pytest.raises(ConfigError, match=f"how many shards {name} makes is known once it has run"):
+        with pytest.raises(ConfigError, match=f"how many shards {name} makes is known only after it has run"):
             behind.num_blocks()
 
 

@@ -90,7 +90,7 @@ def test_every_method_of_ray_data_is_there_or_answered() -> None:
     assert {name for name in public if not hasattr(curate.Dataset, name)} == METHODS.keys()
     for name, instead in METHODS.items():
         assert not hasattr(curate.range(1), name)
-        with pytest.raises(AttributeError, match=f"^a Dataset of curate has no {name}: {re.escape(instead)}$"):
+        with pytest.raises(AttributeError, match=f"^a curate.Dataset has no {name}: {re.escape(instead)}$"):
             getattr(curate.range(1), name)
 
 
@@ -117,8 +117,8 @@ def test_what_the_answers_name_is_there() -> None:
 def test_any_other_name_is_refused_as_ever() -> None:
     """With the one that was meant; copies ask for names that nobody has."""
     ds = curate.range(1)
-    with pytest.raises(AttributeError, match=r"^a Dataset of curate has no mapp; did you mean 'map'\?$"):
+    with pytest.raises(AttributeError, match=r"^a curate.Dataset has no mapp; did you mean 'map'\?$"):
         ds.mapp  # noqa: B018
-    with pytest.raises(AttributeError, match=r"^a Dataset of curate has no _blocs$"):
+    with pytest.raises(AttributeError, match=r"^a curate.Dataset has no _blocs$"):
         ds._blocs  # noqa: B018
     assert copy.deepcopy(ds) == copy.copy(ds) == ds

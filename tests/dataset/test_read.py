@@ -178,7 +178,7 @@ class TestDeclared:
         [
             ({"n": "int64"}, "expected a pyarrow.Schema with a column"),
             (pa.schema([]), "expected a pyarrow.Schema with a column"),
-            (pa.schema([("n", pa.int8()), ("n", pa.int8())]), "column 'n' is there 2 times"),
+            (pa.schema([("n", pa.int8()), ("n", pa.int8())]), "column 'n' occurs 2 times"),
             (
                 pa.schema([("n", pa.month_day_nano_interval())]),
                 "column 'n' is month_day_nano.*, which jsonl cannot hold",
@@ -279,7 +279,7 @@ class TestCsv:
     def test_no_delimiter(self, tmp_path: Path, delimiter: Any) -> None:
         """Refused when the plan is made."""
         (tmp_path / "a.csv").write_text("n\n1\n")
-        with pytest.raises(ConfigError, match=r"delimiter=.*expected one character"):
+        with pytest.raises(ConfigError, match=r"delimiter=.*expected one ASCII character"):
             curate.read_csv(tmp_path, delimiter=delimiter)
 
 
@@ -315,7 +315,7 @@ class TestBinary:
         """Said with what to do, before it is read."""
         monkeypatch.setattr("curate.formats.read.binary.LARGEST_BYTES", 3)
         (tmp_path / "a").write_bytes(b"1234")
-        with pytest.raises(curate.CorruptInput, match="has 4 bytes, and a value has at most 3; leave it out"):
+        with pytest.raises(curate.CorruptInput, match="has 4 bytes, but a value can have at most 3; leave it out"):
             curate.read_binary_files(tmp_path).take_all()
 
 
@@ -381,7 +381,7 @@ class TestImages:
         for size in [(0, 1), (1,), (1.5, 2), 7]:
             with pytest.raises(ConfigError, match=r"expected \(height, width\)"):
                 curate.read_images(tmp_path, size=size)  # type: ignore[arg-type]
-        with pytest.raises(ConfigError, match=r"a.txt' was to be read as image, and by its name it is text"):
+        with pytest.raises(ConfigError, match=r"a.txt' should be read as image, but its name says text"):
             curate.read_images(tmp_path)
 
     def test_without_pillow(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -449,13 +449,13 @@ class TestRefused:
             (
                 curate.read_parquet,
                 "a.csv",
-                r"as parquet, and by its name it is csv; expected a name ending in .parquet",
+                r"as parquet, but its name says csv; expected a name ending in .parquet",
             ),
             (curate.read_parquet, "a.parquet.gz", "by its name it is parquet, gzip"),
-            (curate.read_json, "a.dat", "by its name it is no format that can be read"),
+            (curate.read_json, "a.dat", "by its name it is a format that curate cannot read"),
             (curate.read_csv, "a.txt", "by its name it is text"),
             (curate.read_text, "a.jsonl", "by its name it is jsonl"),
-            (curate.read_text, "a.png", "no format that can be read"),
+            (curate.read_text, "a.png", "a format that curate cannot read"),
         ],
     )
     def test_another_format(self, tmp_path: Path, read: Any, name: str, expected: str) -> None:
@@ -486,7 +486,7 @@ class TestNamedTwice:
         (tmp_path / "in").mkdir()
         pq.write_table(pa.table({"n": [1, 2]}), tmp_path / "in" / "a.parquet")
         found = curate.read_parquet([tmp_path / "in", again.format(tmp_path / "in")])
-        assert "some files are named by two inputs; each is read once" in "".join(capsys.readouterr())
+        assert "two inputs match the same files; each file is read once" in "".join(capsys.readouterr())
         assert found.count() == len(found.take_all()) == 2
         assert found.write_parquet(tmp_path / "out", backend="inline").books.rows_out == 2
 

@@ -138,7 +138,7 @@ def test_what_cannot_be_compared_is_refused() -> None:
         Chosen(ExactDedup(("text",), keep="frist")).schema([schema])
     with pytest.raises(ConfigError, match=r"dedup_exact\(priority=\).*nested"):
         Chosen(ExactDedup(("text",), priority="n")).schema([schema])
-    with pytest.raises(ConfigError, match="no column is given"):
+    with pytest.raises(ConfigError, match="no column to compare rows by"):
         Chosen(ExactDedup(())).schema([schema])
     assert Chosen(ExactDedup(("n",))).schema([schema]) is not None
 

@@ -287,7 +287,7 @@ class TestSignals:
         if ended.out:
             assert ended.json["state"] == "interrupted"
         else:
-            assert "run it again to go on" in ended.err
+            assert "run it again to resume" in ended.err
         self.release(bench)
         before, maps = looks(bench.trace("out")), len(bench.run_files("out"))
         again = run(*bench.argv("out"))
@@ -550,7 +550,7 @@ def test_a_job_keeps_its_stages_if_it_is_told_to(local: Place, tmp_path: Path) -
     local.write("in", {"new.parquet": next(iter(bench.inputs.values()))})
     third = run(*argv)
     assert third.code == 2
-    assert "are not those that the job began with" in third.err
+    assert "changed after the job began" in third.err
     assert "in/new.parquet" in third.err
     kept = outputs(local.objects("out"))
     fourth = run(*argv, "--overwrite", "--yes")

@@ -140,7 +140,7 @@ class Scene:
             return
         if isinstance(self.ended, Summary):
             assert self.ended.failed, self.ended
-            assert all("is the output of another job by now" in group.error for group in self.ended.failures)
+            assert all("is now the output of another job" in group.error for group in self.ended.failures)
         else:
             assert re.search(
                 "job.json was replaced while|another driver began on|is running on|with another identity",

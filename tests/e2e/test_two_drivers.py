@@ -324,7 +324,7 @@ def test_a_driver_that_is_stopped_and_overwritten(local: Place, tmp_path: Path) 
         first.signal(signal.SIGCONT)
         ended = first.end()
     assert ended.code == 1, ended.err
-    assert "the output is another run's now" in ended.err or "is the output of another job by now" in ended.err
+    assert "the output now belongs to another run" in ended.err or "is now the output of another job" in ended.err
     # What its workers logged is there to be read, under a run that the ledger does not list.
     logs = f"_curate/runs/{value['run_id']}/logs/"
     assert {name: data for name, data in local.objects("out").items() if not name.startswith(logs)} == found

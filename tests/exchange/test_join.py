@@ -217,7 +217,7 @@ def test_keys_are_of_one_type_but_for_the_width_of_numbers(
     one, other = pa.schema([("k", left), ("l", pa.int64())]), pa.schema([("k", right), ("r", pa.int64())])
     late = Join(Keys.checked("join", "k", None, [None, None], "", "_right"), "inner")
     if common is None:
-        with pytest.raises(ConfigError, match=r"the key 'k' is .* on the left, 'k' is .* on the right; keys must be"):
+        with pytest.raises(ConfigError, match=r"the key 'k' is .* on the left, 'k' is .* on the right; keys must have"):
             Keys.checked("join", "k", None, [one, other], "", "_right")
         with pytest.raises(SchemaMismatch, match=r"on the left, 'k' is .* on the right"):
             late.schema([one, other])
@@ -251,7 +251,7 @@ def test_names_that_meet_get_suffixes_or_are_refused() -> None:
     found = Keys.checked("join", "k", "id", [left, right], "_l", "_r")
     assert Join(found, "inner").schema([left, right]).names == ["k", "v_l", "k_r", "v_r"]  # type: ignore[union-attr]
     assert Join(found, "semi").schema([left, right]).names == ["k", "v"]  # type: ignore[union-attr]
-    with pytest.raises(ConfigError, match="join would make 2 columns called 'v'; give left_suffix and right_suffix"):
+    with pytest.raises(ConfigError, match="join would make 2 columns called 'v'; pass left_suffix and right_suffix"):
         Join(Keys.checked("join", "k", None, [left, right], "", ""), "inner").schema([left, right])
 
 
@@ -261,7 +261,7 @@ def test_names_that_meet_get_suffixes_or_are_refused() -> None:
         ("kk", None, "join, left side: there is no column 'kk'"),
         ("k", "kk", "join, right side: there is no column 'kk'"),
         (["k", "k"], None, "the column 'k' is named 2 times"),
-        ("k", ["k", "v"], "1 columns on the left, 2 on the right; name as many"),
+        ("k", ["k", "v"], "1 columns on the left, 2 on the right; name equally many"),
         ("tags", None, "left side: column 'tags' is nested"),
         ([], None, "takes the name of a column, or a list of names"),
     ],

@@ -125,7 +125,7 @@ def test_inputs_of_rows_that_need_not_move_are_frozen_too(tmp_path: Path) -> Non
     rows.repartition(2).write_parquet(tmp_path / "out")
     pq.write_table(numbers(10, 10), tmp_path / "in/001.parquet")
     again = curate.read_parquet(tmp_path / "in").using(backend="inline")
-    with pytest.raises(ConfigError, match=r"(?s)not those that the job began with.*new.*001\.parquet"):
+    with pytest.raises(ConfigError, match=r"(?s)changed after the job began.*new.*001\.parquet"):
         again.repartition(2).write_parquet(tmp_path / "out")
 
 

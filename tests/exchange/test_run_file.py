@@ -306,11 +306,11 @@ def test_a_file_that_is_gone_or_replaced_is_damaged(place: Place) -> None:
     stored = place.put(SMALL)
     file = RunFile.open(place.store, stored)
     place.store.delete(place.uri)
-    with pytest.raises(DamagedRun, match="it is gone"):
+    with pytest.raises(DamagedRun, match="it is missing"):
         RunFile.open(place.store, stored)
     other = written([pa.Table.from_pylist([{"k": 9, "s": "c"}] * 6, SCHEMA)], page_bytes=30)
     if isinstance(place.store, MemoryStore):
-        with pytest.raises(DamagedRun, match="it is gone"):
+        with pytest.raises(DamagedRun, match="it is missing"):
             file.read(0, 0, 6)
         place.put(other)
         with pytest.raises(DamagedRun, match="page 0 of segment 0"):
@@ -338,7 +338,7 @@ def test_the_record_is_read_with_one_small_read(memory: Place) -> None:
         assert read_record(memory.store, memory.put(data), OutputFormat.RUN, "none") is None
     broken = bytearray(SMALL)
     broken[-70] ^= 1
-    with pytest.raises(CorruptInput, match="the record it should carry is broken"):
+    with pytest.raises(CorruptInput, match="its record is damaged"):
         read_record(memory.store, memory.put(bytes(broken)), OutputFormat.RUN, "none")
 
 
@@ -354,7 +354,7 @@ def test_another_version_is_refused(memory: Place) -> None:
 def test_run_files_are_no_format_to_ask_for() -> None:
     """They have a suffix, and no writer but that of exchanges."""
     assert suffix(OutputFormat.RUN, "none") == ".run"
-    with pytest.raises(ConfigError, match="run is what exchanges write; expected one of parquet, jsonl, csv"):
+    with pytest.raises(ConfigError, match="run is written by exchanges only; expected one of parquet, jsonl, csv"):
         make_writer(io.BytesIO(), SCHEMA, OutputFormat.RUN, "none")
 
 
@@ -473,7 +473,9 @@ def test_a_type_that_cannot_be_moved_is_refused_when_the_writer_is_made() -> Non
         pa.struct([("d", pa.dense_union([pa.field("a", pa.int8())]))]),
         pa.json_(pa.string_view()),
     ):
-        with pytest.raises(ConfigError, match=r"column 'u' is .*which no exchange can move; cast or drop it before"):
+        with pytest.raises(
+            ConfigError, match=r"column 'u' is .*which an exchange cannot move; cast or drop it before the exchange"
+        ):
             RunWriter(io.BytesIO(), pa.schema([("u", type)]), Order())
 
 

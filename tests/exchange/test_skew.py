@@ -69,6 +69,6 @@ def test_a_refusal_says_what_was_found_what_fits_and_what_to_do() -> None:
         "  rows     7 or more",
         "  bytes    2.93 KiB or more",
         "  budget   2.00 KiB",
-        "All rows of a key come to one task. Filter this key out, or add a column to the key that splits it;",
-        "drop columns that are not needed; or raise memory_budget to 2 times what it is; or use how='semi'.",
+        "One task needs all rows of a key. Filter this key out, or add a column to the key that splits it;",
+        "drop columns that you do not need; or raise memory_budget to 2 times its value; or use how='semi'.",
     ]

@@ -216,7 +216,7 @@ class TestSort:
         options = RunOptions(inputs=spec.inputs, output=str(tmp_path / "out"), backend="inline")
         with pytest.raises(ConfigError, match=r"the key 'n' is read as int64, and it is string in .*1\.parquet"):
             run(spec, options, clock=FakeClock())
-        with pytest.raises(ConfigError, match="keys of several types have no order"):
+        with pytest.raises(ConfigError, match="keys of several types cannot be sorted"):
             dry_run(spec, options)
         assert not (tmp_path / "out").exists()
 

@@ -200,7 +200,7 @@ def test_values_are_written_as_csv_can_say_them(type: pa.DataType, value: Any, e
 @pytest.mark.parametrize("type", [pa.list_(pa.int8()), pa.struct([("a", pa.int8())]), pa.map_(pa.string(), pa.int8())])
 def test_what_has_no_place_is_refused(type: pa.DataType) -> None:
     """Naming the column, before a byte is written."""
-    with pytest.raises(ConfigError, match=r"column 'x' is .*, which CSV has no place for; leave it out"):
+    with pytest.raises(ConfigError, match=r"column 'x' is .*, which CSV cannot store; leave it out"):
         make_writer(io.BytesIO(), pa.schema([("x", type)]), CSV, "gzip")
 
 

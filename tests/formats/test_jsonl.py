@@ -217,10 +217,10 @@ def test_a_broken_stream_is_corrupt_input(codec: str, damage: str) -> None:
 def test_what_is_wrong_with_the_object_is_corrupt_input(store: FakeStore, name: str) -> None:
     object = store.put(name, b"", "2")
     store.put(name, b"", "3")
-    with pytest.raises(CorruptInput, match=f"{name}: the object was replaced since the plan was made"):
+    with pytest.raises(CorruptInput, match=f"{name}: the object was replaced after the plan was made"):
         read_all(store, object, SCHEMA)
     store.objects.clear()
-    with pytest.raises(CorruptInput, match=f"{name}: the object is gone since the plan was made"):
+    with pytest.raises(CorruptInput, match=f"{name}: the object was removed after the plan was made"):
         read_all(store, object, SCHEMA)
 
 

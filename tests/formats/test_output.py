@@ -198,14 +198,14 @@ def test_a_broken_record_is_corrupt_input(format: OutputFormat, codec: str, stor
     data = written([], format, codec, schema)
     at = data.rindex(b'"shard"')
     broken = store.put(uri, data[:at] + b"\x00\x00" + data[at + 2 :])
-    with pytest.raises(CorruptInput, match=f"{uri}: the record it should carry is broken"):
+    with pytest.raises(CorruptInput, match=f"{uri}: its record is damaged"):
         read_record(store, broken, format, codec)
     if codec != "gzip":
         cut = data[at:] if codec == "zstd" and format is OutputFormat.JSONL else data[:-3]
-        with pytest.raises(CorruptInput, match=f"{uri}: the record it should carry is broken"):
+        with pytest.raises(CorruptInput, match=f"{uri}: its record is damaged"):
             read_record(store, store.put(uri, cut), format, codec)
     store.objects.clear()
-    with pytest.raises(CorruptInput, match=f"{uri}: the object is gone"):
+    with pytest.raises(CorruptInput, match=f"{uri}: the object was removed"):
         read_record(store, broken, format, codec)
 
 

@@ -45,8 +45,11 @@ EVERY = 8
 """Of the kinds of operations of a pair, each of so many is tried; by the next pair, those that come next."""
 SIDE = "side"
 """An extra output of a job, which is made of what the seam before gives."""
+PARTITION = "partition"
+"""Outputs in the folders of their values."""
 PAIRS = [*itertools.product(SEAMS, repeat=2), *((first, SIDE) for first in SEAMS if first != "limit")]
 """A job's input is not limited, but by who runs it."""
+PAIRS += [(first, PARTITION) for first in SEAMS]
 _NAME = re.compile(r"(?P<place>out|kept-\d)/(_curate/stages/(?P<stage>[0-9a-f]{16})/)?(?P<rest>.*)")
 _numbers = itertools.count()
 
@@ -142,7 +145,9 @@ class Write:
             job = Parted(through=self.names[0], root=self.root)
             spec, inputs = job.spec(), [f"{self.root}/in"]
         else:
-            ds = chained(curate.read_parquet(f"{self.root}/in"), self.names, self.root)
+            seams = tuple(name for name in self.names if name != PARTITION)
+            ds = chained(curate.read_parquet(f"{self.root}/in"), seams, self.root)
+            ds = ds if seams == self.names else ds._partitioned(["k"])
             spec = plan_stages.stage_of(ds._plan, OutputFormat.PARQUET, None)
             inputs = list(spec.inputs)
         with faulty_stores(watch, retry=None):
@@ -322,6 +327,19 @@ def test_stages_that_are_kept(names: tuple[str, ...]) -> None:
     gone = [*stages.values(), *next(some_outputs(whole, 1))]
     left = {name: data for name, data in whole.items() if name not in gone}
     check_resumed(write, left, whole, f"without {gone}", keep_stages=True)
+
+
+@pytest.mark.parametrize("first", [(), ("checkpoint",)])
+def test_partitions_killed_at_every_kind_of_operation(first: tuple[str, ...]) -> None:
+    """An output of a folder is one shard: what is there is not made again, and what is not there is."""
+    write, watch, whole = undisturbed((*first, PARTITION))
+    folders = {name.split("/")[1] for name in data_of(whole) if name.startswith("out/")}
+    assert folders == {f"k={number}" for number in range(5)}
+    check_verified(write, whole)
+    for point in kinds(watch):
+        check_killed(write, watch, whole, point)
+    for gone in some_outputs(whole, 1):
+        check_deleted(write, whole, gone)
 
 
 @pytest.mark.slow

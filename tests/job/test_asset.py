@@ -235,7 +235,7 @@ def test_a_short_fetch_is_noticed(bucket: str, cache: Path, monkeypatch: pytest.
 
     put(f"{bucket}/model.bin", b"weights")
     monkeypatch.setattr(shutil, "copyfileobj", lambda source, sink, length: sink.write(source.read(3)))  # noqa: ARG005
-    with pytest.raises(StorageError, match="gave 3 bytes, expected 7"):
+    with pytest.raises(StorageError, match="has 3 bytes, expected 7"):
         Asset(f"{bucket}/model.bin").local()
     assert files(cache) == {}
 

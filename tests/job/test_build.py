@@ -169,15 +169,15 @@ def test_what_build_may_not_return() -> None:
         return type("Odd", (Job,), {"build": build, "version": "1", **attributes})()
 
     for made, message in (
-        (lambda _: None, "gave NoneType"),
-        (lambda _: curate.range(3), "expected what becomes of the dataset"),
-        (lambda ds: ds.limit(3), "limit what an exchange gives, such as sort"),
-        (lambda ds: ds.take(3), "there when the job runs"),
+        (lambda _: None, "returned NoneType"),
+        (lambda _: curate.range(3), "expected a Dataset derived from the one"),
+        (lambda ds: ds.limit(3), "put it after an exchange such as sort"),
+        (lambda ds: ds.take(3), "cannot read rows"),
         (lambda ds: ds.select_columns("m"), "there is no column 'm'"),
     ):
         with pytest.raises(ConfigError, match=message):
             job(made, columns={"n": pa.int64()}).spec()
-    with pytest.raises(ConfigError, match="give them to map_batches"):
+    with pytest.raises(ConfigError, match="pass them to map_batches"):
         job(lambda ds: ds, num_gpus=1).spec()
     with pytest.raises(ConfigError, match="never called"):
         type("Files", (FileJob,), {"build": lambda _, ds: ds, "process_file": lambda *_: ()})

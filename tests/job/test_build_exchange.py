@@ -287,7 +287,7 @@ def test_process_before_an_exchange_has_one_output(below: Any, folder: Path, tmp
 
     summary = run_job(Before(), folder, tmp_path / "out")
     assert (summary.state, summary.failed) == (RunState.FAILED, 3)
-    assert "gave a table of 'odd', which is none of the job's outputs" in summary.failures[0].error
+    assert "returned a table of 'odd', which is not an output of the job" in summary.failures[0].error
 
 
 class Again(Sorted):
@@ -496,8 +496,8 @@ class Nothing:
 @pytest.mark.parametrize(
     ("what", "told"),
     [
-        ("limit", "Refused.build: limit(3) of the rows of the job's input, all of which would be looked at for it"),
-        ("others", "Refused.build gave what is not made of its input"),
+        ("limit", "Refused.build: limit(3) of the rows of the job's input, which would need the complete input"),
+        ("others", "Refused.build returned a Dataset that does not use its input"),
         ("two exchanges", "the output 'other' begins with sort(k), and 'main' with sort(n)"),
         ("one of two", "the output 'other' begins with input, and 'main' with sort(n)"),
         ("a pool aside", "which runs in actors, is on the way to the output 'other' alone"),
@@ -634,5 +634,5 @@ def test_a_deduplication_before_outputs_part_has_its_own(folder: Path, tmp_path:
     assert [row["kept_id"] for name, one in found.items() if "duplicates" in name for row in one.to_pylist()] == [3]
     assert sorted(n for name, one in found.items() if "small" in name for n in one["n"].to_pylist()) == [*range(10)]
     assert verify(str(tmp_path / "out")).state == "ok"
-    with refusing("gave the output 'duplicates', and a deduplication before it has an extra output of that name"):
+    with refusing("returned the output 'duplicates', but a deduplication before it already has an extra output"):
         run_job(Apart(called="duplicates"), folder, tmp_path / "other")

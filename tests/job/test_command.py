@@ -152,7 +152,7 @@ class TestParameters:
         [
             (["--size", "3.5"], "Invalid value for '--size': '3.5' is not a valid integer"),
             (["--ratio", "much"], "Invalid value for '--ratio': 'much' is not a valid float"),
-            (["--ratio", "nan"], "Options.ratio is not a number (nan)"),
+            (["--ratio", "nan"], "Options.ratio is nan; pass a number"),
             (["--mode", "fats"], "Invalid value for '--mode': 'fats' is not one of 'fast', 'slow'"),
             (["--level", "3"], "Invalid value for '--level'"),
             (["--sizes", "1,x"], "Invalid value for '--sizes': 'x' is not a valid integer"),
@@ -171,8 +171,8 @@ class TestParameters:
             (["--shard-bytes", "much"], "'much' is not a size"),
             (["--format", "parqet"], "'parqet' is not one of 'parquet', 'jsonl'"),
             (["--codec", "gzip"], "parquet is not written with codec 'gzip'"),
-            (["--max-bad-rows", "many"], "'many' is neither a number of rows nor a percentage"),
-            (["--max-failed-shards", "-1"], "--max-failed-shards '-1' is neither a number"),
+            (["--max-bad-rows", "many"], "'many' is not a number of rows or a percentage"),
+            (["--max-failed-shards", "-1"], "--max-failed-shards '-1' is not a number"),
             (["--max-failed-shards", "200%"], "is not a percentage above 0 and up to 100"),
             (["--sample", "0%"], "--sample 0%: '0%' is not a percentage above 0"),
             (["--sample", "5"], "--sample 5: '5' is not a percentage"),
@@ -181,7 +181,7 @@ class TestParameters:
             (["--target-task-seconds", "0"], "--target-task-seconds 0.0 is not a time above 0"),
             (["--target-task-seconds", "nan"], "--target-task-seconds nan is not a time above 0"),
             (["--backend", "dask"], "'dask' is not one of 'ray', 'inline'"),
-            (["data/a.jsonl", "data/b.jsonl"], "was a glob not quoted? --input 'data/*.jsonl'"),
+            (["data/a.jsonl", "data/b.jsonl"], "was a glob not quoted? write --input 'data/*.jsonl'"),
             (["--input", "nohost://x/y"], "scheme 'nohost'"),
             (["--input", "~nobody-of-that-name/x"], "names the home of a user that does not exist"),
         ],
@@ -344,8 +344,8 @@ class TestHelp:
             "--strict / --no-strict",
             "--model URI",
             "--key TEXT (name of an environment variable)",
-            "--shard-bytes SIZE stored bytes of a shard, at which large inputs are split; 64MiB, 2g [default: 256MiB]",
-            "--max-bad-rows TEXT rows of a shard that may be quarantined, N or P% [default: 0.1%, at least 10]",
+            "--shard-bytes SIZE stored bytes per shard; larger inputs are split; 64MiB, 2g [default: 256MiB]",
+            "--max-bad-rows TEXT maximum quarantined rows per shard, N or P% [default: 0.1%, at least 10]",
             "-h, --help",
         ):
             assert said in flat
@@ -458,7 +458,7 @@ class TestExitCodes:
         result = run("--json")
         assert given
         assert (result.exit_code, result.stdout) == (130, "")
-        assert "interrupted; run it again to go on" in result.stderr
+        assert "interrupted; run it again to resume" in result.stderr
         assert "Traceback" not in result.stderr
 
     @pytest.mark.parametrize("state", ["complete", "failed", "aborted", "interrupted"])

@@ -35,10 +35,10 @@ class TestAttributes:
     @pytest.mark.parametrize(
         ("body", "message"),
         [
-            ({"bach_size": 10}, "Made.bach_size is no attribute of a job; did you mean 'batch_size'?"),
-            ({"verison": "1"}, "Made.verison is no attribute of a job; did you mean 'version'?"),
+            ({"bach_size": 10}, "Made.bach_size is not an attribute of a job; did you mean 'batch_size'?"),
+            ({"verison": "1"}, "Made.verison is not an attribute of a job; did you mean 'version'?"),
             ({"label": "x"}, "annotate it to make it a parameter (label: str = ...), or write it in capitals"),
-            ({"VERSION": "1"}, "Made.VERSION is no setting; did you mean 'version'?"),
+            ({"VERSION": "1"}, "Made.VERSION is not a setting; did you mean 'version'?"),
         ],
     )
     def test_a_lower_case_attribute_means_something_or_is_a_slip(self, body: dict[str, Any], message: str) -> None:
@@ -133,7 +133,7 @@ class TestHooks:
         refused("Made.process is async, which is not awaited; write `def process(self, batch)`", process=process)
 
     def test_process_file_belongs_to_file_jobs(self) -> None:
-        refused("Made.process_file is never called: Made is no FileJob", process_file=lambda self, file: None)
+        refused("Made.process_file is never called: Made is not a FileJob", process_file=lambda self, file: None)
 
     def test_process_does_not_belong_to_file_jobs(self) -> None:
         refused("write process_file(self, file)", (FileJob,), process=lambda self, batch: None)
@@ -143,11 +143,11 @@ class TestHooks:
 
     @pytest.mark.parametrize("name", ["drop", "count", "quarantine", "log", "spec"])
     def test_what_process_calls_cannot_be_replaced(self, name: str) -> None:
-        refused(f"Made.{name} would replace what every job calls by that name", **{name: lambda self, *a: None})
+        refused(f"Made.{name} is the name of a method of every job", **{name: lambda self, *a: None})
 
     @pytest.mark.parametrize("name", ["_tally", "_params", "_hidden"])
     def test_internal_names_cannot_be_replaced(self, name: str) -> None:
-        refused(f"Made.{name} is a name that curate uses itself", **{name: {}})
+        refused(f"Made.{name} is a name that curate uses", **{name: {}})
 
 
 class TestMissingHooks:
@@ -155,7 +155,7 @@ class TestMissingHooks:
 
     def test_a_job_without_process_names_what_may_be_meant(self, tmp_path: Any) -> None:
         made = define(process_batch=lambda self, batch: batch)
-        with pytest.raises(ConfigError, match=r"Made has no process\(self, batch\).*is 'process_batch' meant to be it"):
+        with pytest.raises(ConfigError, match=r"Made has no process\(self, batch\).*did you mean 'process_batch'"):
             made().run(input=str(tmp_path), output=str(tmp_path / "out"), backend="inline")
         assert not (tmp_path / "out").exists()
 
@@ -178,7 +178,7 @@ class TestSettings:
         ("setting", "value", "message"),
         [
             ("version", 1, "Made.version is 1 (int), expected str or None"),
-            ("version", "", "expected some text"),
+            ("version", "", "expected non-empty text"),
             ("batch_size", "10", "Made.batch_size is '10' (str), expected int"),
             ("batch_size", True, "Made.batch_size is True (bool), expected int"),
             ("batch_size", 0, "Made.batch_size is 0: expected at least 1"),
@@ -192,14 +192,14 @@ class TestSettings:
             ("max_tasks", 0, "expected at least 1"),
             ("format", "parqet", "did you mean 'parquet'?"),
             ("codec", "gzip", "Made.codec: parquet is not written with codec 'gzip'"),
-            ("max_bad_rows", "1x", "neither a number of rows nor a percentage"),
-            ("max_bad_rows", -1, "neither a number of rows nor a percentage"),
+            ("max_bad_rows", "1x", "not a number of rows or a percentage"),
+            ("max_bad_rows", -1, "not a number of rows or a percentage"),
             ("output_schema", {"a": "int"}, "expected Schema or None"),
-            ("output_schema", pa.schema([("a", pa.int8()), ("a", pa.int8())]), "column 'a' is there 2 times"),
+            ("output_schema", pa.schema([("a", pa.int8()), ("a", pa.int8())]), "column 'a' occurs 2 times"),
             ("output_schema", pa.schema([]), "it has no column"),
             ("columns", "body", "Made.columns is 'body' (str), expected list"),
             ("columns", [], "Made.columns is empty"),
-            ("columns", [1], "Made.columns names 1, expected names of columns"),
+            ("columns", [1], "Made.columns names 1, expected column names"),
             ("columns", {"a": str}, "expected a pyarrow type, such as pa.string()"),
             ("columns", {"a": pa.field("b", pa.int8())}, "is a field called 'b'"),
             ("columns", lambda self: ["a"], "is @property missing above it?"),
@@ -216,7 +216,7 @@ class TestSettings:
 
     def test_a_setting_that_is_a_property_cannot_be_given(self) -> None:
         made = define(batch_size=property(lambda self: 10))
-        with refusing("Made.batch_size is a property, so it cannot be given"):
+        with refusing("Made.batch_size is a property, so it cannot be passed"):
             made(batch_size=5)  # type: ignore[call-arg]
 
     @pytest.mark.parametrize(
@@ -251,11 +251,11 @@ class TestParameters:
         [
             (int, "3", "Made.limit_to is '3' (str), expected int"),
             (int, True, "Made.limit_to is True (bool), expected int"),
-            (float, float("nan"), "Made.limit_to is not a number"),
+            (float, float("nan"), "Made.limit_to is nan"),
             (Literal["a", "b"], "c", "expected one of ['a', 'b']"),
             (list[int], 3, "expected a list of int"),
             (list[int], ["x"], "Made.limit_to is 'x' (str), expected int"),
-            (Asset, None, "annotate it Asset | None if there may be none"),
+            (Asset, None, "annotate it Asset | None if it may be absent"),
             (dict[int, str], {}, "cannot be a parameter; use str, int, float, bool, Literal, Asset, a list"),
             (dict, {}, "cannot be a parameter; use"),
             (dict[str, Asset], {}, "cannot be a parameter; use"),
@@ -263,7 +263,7 @@ class TestParameters:
             (dict[str, float], {"a": "b"}, "Made.limit_to['a'] is 'b' (str), expected float"),
             (dict[str, float], [1], 'expected a dict of text to float, such as {"a": 0.5}'),
             (int | str, 3, "cannot be a parameter"),
-            (Literal[1, "1"], 1, "look the same on a command line"),
+            (Literal[1, "1"], 1, "are written alike on a command line"),
         ],
     )
     def test_annotation_and_default_must_fit(self, annotation: Any, default: Any, message: str) -> None:
@@ -274,7 +274,7 @@ class TestParameters:
 
     @pytest.mark.parametrize("name", ["json", "dry_run", "yes", "help", *OPTIONS])
     def test_names_of_options_that_every_job_has_are_taken(self, name: str) -> None:
-        refused(f"Made.{name}: every job has an option of that name", annotations={name: str}, **{name: "x"})
+        refused(f"Made.{name} is an option of every job", annotations={name: str}, **{name: "x"})
 
     @pytest.mark.parametrize("name", ["count", "run", "main", "spec", "drop"])
     def test_names_of_methods_that_every_job_has_are_taken(self, name: str) -> None:

@@ -159,13 +159,13 @@ def test_files_may_give_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("one dict", "Mixed.process_file gave dict, expected tables and dictionaries, each with `yield`"),
-        ("text", "Mixed.process_file gave str, expected tables and dictionaries"),
-        ("numbers", "Mixed.process_file gave int, expected a pyarrow.Table"),
-        ("other keys", "gave a row with the key 'bb'; the file's first row has 'a'; declare output_schema"),
-        ("fewer keys", "gave a row with no key 'bb'; the file's first row has 'a', 'bb'; declare output_schema"),
-        ("no fit", "gave column 'a' values that no type holds: 1 (row 0 of the batch) and 'x' (row 1)"),
-        ("huge", f"gave column 'a' a value that has no type in Arrow: {2**80} (row 0 of the batch)"),
+        ("one dict", "Mixed.process_file returned dict, expected tables and dictionaries, each with `yield`"),
+        ("text", "Mixed.process_file returned str, expected tables and dictionaries"),
+        ("numbers", "Mixed.process_file returned int, expected a pyarrow.Table"),
+        ("other keys", "returned a row with the key 'bb'; the file's first row has 'a'; declare output_schema"),
+        ("fewer keys", "returned a row with no key 'bb'; the file's first row has 'a', 'bb'; declare output_schema"),
+        ("no fit", "returned column 'a' values that do not fit one type: 1 (row 0 of the batch) and 'x' (row 1)"),
+        ("huge", f"returned column 'a' a value that Arrow has no type for: {2**80} (row 0 of the batch)"),
     ],
 )
 def test_anything_else_is_named(tmp_path: Path, what: str, message: str) -> None:

@@ -152,7 +152,7 @@ def test_to_retry_what_failed_and_to_remove_it_is_refused(tmp_path: Path) -> Non
     source, out = inputs(tmp_path), tmp_path / "out"
     run_job(Picky(), source, out)
     before = everything(out)
-    with refusing("overwrite=True removes all there is, and retry_failed=True"):
+    with refusing("overwrite=True removes all outputs, so retry_failed=True"):
         run_job(Picky(), source, out, retry_failed=True, overwrite=True, confirm=lambda _: True)
     assert everything(out) == before
 
@@ -188,7 +188,7 @@ def test_inline_says_that_it_ends_no_shard_in_time(tmp_path: Path, world: World)
     with structlog.testing.capture_logs() as logs:
         summary = run_job(Slow(), inputs(tmp_path), tmp_path / "out", clock=world.clock)
     assert (summary.state, summary.attempts) == ("complete", 4)
-    assert [log["log_level"] for log in logs if log["event"].startswith("task_timeout_s ends no shard")] == ["warning"]
+    assert [log["log_level"] for log in logs if log["event"].startswith("task_timeout_s has no effect")] == ["warning"]
 
 
 # Zombies

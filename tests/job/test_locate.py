@@ -183,12 +183,12 @@ def test_a_file_that_moved(script: Path, tmp_path: Path) -> None:
     recorded = origin(script)
     script.rename(moved)
     (script.parent / "beside.py").rename(moved.parent / "beside.py")
-    with refusing(f"was in {script}, which is not there (under `ray job submit`"):
+    with refusing(f"was in {script}, which does not exist now (under `ray job submit`"):
         locate(recorded)
-    with refusing("say where its file is with --job PATH"):
+    with refusing("pass its file with --job PATH"):
         locate(recorded)
     assert type(locate(recorded, script=str(moved))).__name__ == "Mine"
-    with refusing("--job 'nothing.py': there is no such file"):
+    with refusing("--job 'nothing.py': the file does not exist"):
         locate(recorded, script="nothing.py")
 
 
@@ -223,7 +223,7 @@ def test_a_package_that_moved(tmp_path: Path) -> None:
         ("import nothing_of_this_name", "cannot be imported: ModuleNotFoundError: No module named"),
         ("1 / 0", "cannot be imported: ZeroDivisionError"),
         ("def f(:", "cannot be imported: SyntaxError"),
-        ("import sys; sys.exit(0)", 'put what runs the job under if __name__ == "__main__":'),
+        ("import sys; sys.exit(0)", 'put the code that runs the job under if __name__ == "__main__":'),
         ("from curate import Job\nclass Mime(Job):\n  version = '1'", "has no job 'Mine'; did you mean 'Mime'?"),
         ("class Mine: pass", "has no job 'Mine'"),
     ],
@@ -254,7 +254,7 @@ def test_a_class_made_in_a_function_is_refused() -> None:
         def process(self, batch: Any) -> Any:
             return batch
 
-    with refusing("was made inside of a function"):
+    with refusing("was defined inside a function"):
         locate(job_origin(Local()))
 
 
@@ -268,7 +268,7 @@ def test_a_class_without_a_file_is_refused() -> None:
     done = subprocess.run([sys.executable], input=program, capture_output=True, text=True, check=True)
     recorded = json.loads(done.stdout)
     assert recorded["script"] == ""
-    with refusing("was in no file (a notebook"):
+    with refusing("was not defined in a file (but in a notebook"):
         locate(recorded)
 
 

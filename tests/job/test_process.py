@@ -98,14 +98,14 @@ Frame.__module__ = "pandas.core.frame"
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("text", "Wrong.process gave str, expected a pyarrow.Table, an iterable of tables, or None"),
-        (b"x", "Wrong.process gave bytes, expected"),
-        (3, "Wrong.process gave int, expected"),
-        ({"a": [1]}, "Wrong.process gave dict, expected .*; make a table with pa.table"),
-        ([{"a": 1}], "Wrong.process gave a list of dict, expected .*pa.Table.from_pylist"),
-        ([[]], "Wrong.process gave a list of list, expected pyarrow.Tables in it"),
-        (["a"], "Wrong.process gave a list of str, expected pyarrow.Tables in it"),
-        (Frame(), r"Wrong.process gave Frame, expected .*; make a table with pa.Table.from_pandas\(frame\)"),
+        ("text", "Wrong.process returned str, expected a pyarrow.Table, an iterable of tables, or None"),
+        (b"x", "Wrong.process returned bytes, expected"),
+        (3, "Wrong.process returned int, expected"),
+        ({"a": [1]}, "Wrong.process returned dict, expected .*; make a table with pa.table"),
+        ([{"a": 1}], "Wrong.process returned a list of dict, expected .*pa.Table.from_pylist"),
+        ([[]], "Wrong.process returned a list of list, expected pyarrow.Tables in it"),
+        (["a"], "Wrong.process returned a list of str, expected pyarrow.Tables in it"),
+        (Frame(), r"Wrong.process returned Frame, expected .*; make a table with pa.Table.from_pandas\(frame\)"),
     ],
 )
 def test_anything_else_is_named(tmp_path: Path, given: Any, message: str) -> None:
@@ -136,7 +136,7 @@ def test_a_column_that_is_there_twice_is_an_error_of_the_job(tmp_path: Path) -> 
     write_jsonl(tmp_path / "in" / "a.jsonl", numbered(0, 1))
     summary = run_job(Twice(), tmp_path / "in", tmp_path / "out")
     assert (summary.state, summary.attempts) == (RunState.FAILED, 4)
-    assert "Twice.process gave a table with 2 columns called 'id'" in summary.failures[0].error
+    assert "Twice.process returned a table with 2 columns called 'id'" in summary.failures[0].error
 
 
 @dataclass
@@ -249,7 +249,7 @@ class TestCalls:
         write_jsonl(tmp_path / "in" / "a.jsonl", numbered(0, 1))
         summary = run_job(Eager(), tmp_path / "in", tmp_path / "out")
         name = call.partition("(")[0]
-        assert f"Eager.setup called {name}(), but there is no shard to book it to" in summary.failures[0].error
+        assert f"Eager.setup called {name}(), but setup runs outside of any shard" in summary.failures[0].error
 
     def test_check_refuses_parameters_before_anything_is_looked_at(self, tmp_path: Path) -> None:
         class Checked(Job):
@@ -464,4 +464,4 @@ class TestBadRows:
         write_jsonl(tmp_path / "in" / "a.warc", b"x")
         summary = run_job(Files(), tmp_path / "in" / "a.warc", tmp_path / "out")
         assert summary.state is RunState.FAILED
-        assert "call self.quarantine(row, reason) and go on" in summary.failures[0].error
+        assert "call self.quarantine(row, reason) and continue" in summary.failures[0].error

@@ -181,7 +181,7 @@ def test_a_variable_that_is_not_set_is_refused(
     if value is not None:
         monkeypatch.setenv("SERVICE_KEY", value)
     write_jsonl(tmp_path / "in" / "a.jsonl", numbered(0, 2))
-    with refusing("--key names the environment variable 'SERVICE_KEY', which is not set; export it where"):
+    with refusing("--key names the environment variable 'SERVICE_KEY', which is not set; export it before"):
         run_job(Calling(key="SERVICE_KEY"), tmp_path / "in", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -17,8 +17,8 @@ BASES = [curate.Job, curate.FileJob, curate.TextJob]
 @pytest.mark.parametrize("base", BASES)
 def test_help_explains_every_setting_and_says_whether_it_decides_bytes(base: type) -> None:
     shown = pydoc.plain(pydoc.render_doc(base))
-    _, _, of_settings = shown.partition("part of the identity:")
-    of_identity, _, of_runs = of_settings.partition("may change from run to run:")
+    _, _, of_settings = shown.partition("belong to the identity:")
+    of_identity, _, of_runs = of_settings.partition("may differ between runs:")
     own = SETTINGS.keys() - OF_ROWS if base is curate.FileJob else SETTINGS.keys()
     assert set(re.findall(r"- `(\w+)`:", of_settings)) == own
     for name in own:

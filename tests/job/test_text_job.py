@@ -15,7 +15,7 @@ from tests.job.inline import output_rows, outputs, quarantined, refusing, run_jo
 
 
 class Length(TextJob):
-    """Measures each text. Fails at a null, or at what is no text."""
+    """Measures each text. Fails at a null, or at what is not text."""
 
     version = "1"
 

@@ -254,7 +254,7 @@ def test_what_json_does_not_know_is_told_as_text(logged: Logged) -> None:
 def test_a_run_whose_job_was_replaced_falls_silent(logged: Logged, said: Any) -> None:
     """Nothing there is its own any more: it does not try again, and does not say that it will. The run ends of it."""
     logged.log.open({})
-    logged.store.script.append(JobReplacedError("the output is another run's now"))
+    logged.store.script.append(JobReplacedError("the output now belongs to another run"))
     tried = len(logged.store.tried)
     logged.add(5)
     logged.log.flush()
@@ -294,7 +294,7 @@ def test_a_failed_write_keeps_the_events_and_raises_nothing(logged: Logged, said
     logged.store.script.extend([DOWN])
     logged.due()
     assert logged.written() == ["heartbeat.json"]
-    assert [entry["event"] for entry in said] == ["ledger write failed, will try again"]
+    assert [entry["event"] for entry in said] == ["ledger write failed; it will be retried"]
     logged.add(2)
     logged.clock.advance(60.0)
     logged.due()
@@ -345,7 +345,7 @@ def test_an_error_of_another_kind_does_not_end_the_thread(clock: FakeClock, said
 
     logged = Logged(clock, beat)
     logged.log.flush()
-    assert said[0]["event"] == "ledger write failed, will try again"
+    assert said[0]["event"] == "ledger write failed; it will be retried"
     broken[0] = False
     logged.log.flush()
     assert logged.heartbeat()
@@ -406,7 +406,7 @@ def test_closing_survives_a_store_that_is_down(logged: Logged, said: list[Any]) 
     logged.add(1)
     logged.store.script.extend([StorageError("gone")] * 10)
     logged.log.close()
-    assert [entry["event"] for entry in said] == ["ledger write failed, will try again"] * 2
+    assert [entry["event"] for entry in said] == ["ledger write failed; it will be retried"] * 2
 
 
 def test_closing_does_not_wait_for_ever(logged: Logged, said: list[Any]) -> None:
@@ -416,7 +416,7 @@ def test_closing_does_not_wait_for_ever(logged: Logged, said: list[Any]) -> None
     logged.add(1)
     logged.store.script.extend([lambda: release.wait(DEADLINE_S)])
     logged.log.close(within_s=0.01)
-    assert said[-1]["event"] == "the end of the ledger could not be written in time; the outputs are safe"
+    assert said[-1]["event"] == "the last part of the ledger could not be written in time; the outputs are safe"
     assert logged.log._thread.daemon
     release.set()
     logged.log._thread.join(DEADLINE_S)

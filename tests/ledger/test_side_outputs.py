@@ -324,7 +324,7 @@ class TestResuming:
         before = everything(tmp_path / "out")
         [record] = made.run(piece(now(shard), attempt=1))
         assert record.failure is not None
-        assert "is the output of another job by now" in record.failure.error
+        assert "is now the output of another job" in record.failure.error
         assert objects(tmp_path / "out") == {k: v for k, v in before.items() if not k.startswith("_curate/")}
 
     def test_who_replaces_it_first_wins_and_is_told_apart(self, source: Path, tmp_path: Path) -> None:
@@ -545,16 +545,20 @@ class TestWhatProcessMayGive:
     @pytest.mark.parametrize(
         ("result", "attributes", "message"),
         [
-            (lambda batch: {"odd": batch}, {}, "gave the outputs 'odd', and no 'main'"),
+            (lambda batch: {"odd": batch}, {}, "returned the outputs 'odd', and no 'main'"),
             (
                 lambda batch: {"main": batch, "od": batch},
                 {},
-                "gave a table of 'od', which is none of the job's outputs; ",
+                "returned a table of 'od', which is not an output of the job; ",
             ),
-            (lambda batch: {"main": batch, "odd": batch}, {"sides": ()}, "they are 'main'; name further ones in sides"),
-            (lambda batch: {"n": batch["n"]}, {}, "gave a table of 'n'"),
+            (
+                lambda batch: {"main": batch, "odd": batch},
+                {"sides": ()},
+                "they are 'main'; declare extra ones in sides",
+            ),
+            (lambda batch: {"n": batch["n"]}, {}, "returned a table of 'n'"),
             (lambda batch: {"n": batch["n"]}, {"sides": ()}, "make a table with pa.table"),
-            (lambda batch: {"main": batch, "odd": "no"}, {}, "gave str, expected a pyarrow.Table"),
+            (lambda batch: {"main": batch, "odd": "no"}, {}, "returned str, expected a pyarrow.Table"),
         ],
     )
     def test_what_it_may_not(self, result: Any, attributes: Any, message: str, tmp_path: Path) -> None:
@@ -607,27 +611,27 @@ class TestWhatBuildMayGive:
     @pytest.mark.parametrize(
         ("build", "attributes", "message"),
         [
-            (lambda ds: {"odd": ds}, {}, "gave the outputs 'odd', and no 'main'"),
+            (lambda ds: {"odd": ds}, {}, "returned the outputs 'odd', and no 'main'"),
             (lambda ds: {"main": ds, "../x": ds}, {}, "'../x' cannot be the name of an extra output"),
             (lambda ds: {"main": ds, 3: ds}, {}, "3 cannot be the name of an extra output"),
-            (lambda ds: {"main": ds, "odd": None}, {}, "gave NoneType for the output 'odd'"),
-            (lambda ds: {"main": ds, "odd": curate.range(3)}, {}, "expected what becomes of the dataset"),
+            (lambda ds: {"main": ds, "odd": None}, {}, "returned NoneType for the output 'odd'"),
+            (lambda ds: {"main": ds, "odd": curate.range(3)}, {}, "expected a Dataset derived from the one"),
             (lambda ds: {"main": ds, "odd": ds.limit(3)}, {}, "the output 'odd' begins with limit(3)"),
             (
                 lambda ds: {"main": ds, "odd": ds},
                 {"sides": ("even",)},
-                "gave the extra outputs odd, and sides names even",
+                "returned the extra outputs odd, but sides names even",
             ),
             (lambda ds: ds.drop_columns(["m"]), {"sides": ("odd",)}, "does not end in `process`"),
             (
                 lambda ds: {"main": ds.map_batches(Model, compute=ActorPool(size=1)), "odd": ds},
                 {},
-                "map_batches(Model), which runs in actors, is on the way to the output 'main' alone; put it before",
+                "map_batches(Model), which runs in actors, is used by the output 'main' only; apply it before",
             ),
             (
                 lambda ds: {"main": ds, "odd": ds.checkpoint("/tmp/kept")},
                 {},
-                "the checkpoint at '/tmp/kept' is on the way to the output 'odd' alone; put it before the outputs part",
+                "the checkpoint at '/tmp/kept' is used by the output 'odd' only; apply it before the outputs part",
             ),
         ],
     )
@@ -694,9 +698,7 @@ class TestWhatBuildMayGive:
             )
             summary = run_job(job, source, tmp_path / f"out-{quarantining}")
             assert (summary.state, summary.failed, summary.done) == ("failed", 1, 2)
-            assert (
-                "a step of the extra output 'odd' alone said that a row is bad (a three)" in summary.failures[0].error
-            )
+            assert "a step of the extra output 'odd' reported a bad row (a three)" in summary.failures[0].error
 
     def test_nor_are_rows_searched_that_only_an_extra_output_raises_for(self, source: Path, tmp_path: Path) -> None:
         """With `quarantine_errors` too: what was raised is what is told."""

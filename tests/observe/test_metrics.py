@@ -91,68 +91,73 @@ def write(wall_s: float, cpu_s: float | None = None) -> OperatorMetrics:
 CASES = {
     "a pool": (
         PipelineMetrics((read(20), pool(194, 200), write(10)), 100, 200),
-        "map(Model) limits: its 2 actors were at work 97 % of the time; more actors would help",
+        "map(Model) is the bottleneck: its 2 actors were busy 97 % of the time; more actors would help",
     ),
     "a pool of one": (
         PipelineMetrics((read(20), pool(90, 100, 1)), 100, 200),
-        "map(Model) limits: its actor was at work 90 % of the time; more actors would help",
+        "map(Model) is the bottleneck: its actor was busy 90 % of the time; more actors would help",
     ),
     "of two pools the busier one": (
         PipelineMetrics((pool(50, 100), pool(80, 100)), 100, 200),
-        "map(Model) limits: its 2 actors were at work 80 % of the time; more actors would help",
+        "map(Model) is the bottleneck: its 2 actors were busy 80 % of the time; more actors would help",
     ),
     "reading": (
         PipelineMetrics((read(120), step(60), pool(20, 200)), 100, 200),
-        "read_json('in') limits: it took 67 % of the time of the tasks, which were at work 90 % of the time; more CPUs "
+        "read_json('in') is the bottleneck: it took 67 % of the time of the tasks, which were busy 90 % of the time; "
+        "more CPUs "
         "would help",
     ),
     "reading from a store": (
         PipelineMetrics((read(120, 12), step(60)), 100, 200),
-        "read_json('in') limits: it took 67 % of the time of the tasks, which were at work 90 % of the time; 90 % "
-        "of that it waited for the store; a smaller num_cpus would run more tasks at once",
+        "read_json('in') is the bottleneck: it took 67 % of the time of the tasks, which were busy 90 % of the time; "
+        "90 % "
+        "of that it waited for the store; a smaller num_cpus would run more concurrent tasks",
     ),
     "a step": (
         PipelineMetrics((read(20), step(150), write(10)), 100, 200),
-        "map(clean) limits: it took 83 % of the time of the tasks, which were at work 90 % of the time; more CPUs "
+        "map(clean) is the bottleneck: it took 83 % of the time of the tasks, which were busy 90 % of the time; more "
+        "CPUs "
         "would help",
     ),
     "a step that waits": (
         PipelineMetrics((read(20), step(150, 1)), 100, 200),
-        "map(clean) limits: it took 88 % of the time of the tasks, which were at work 85 % of the time; 99 % of that "
-        "it waited for something else than a CPU; a smaller num_cpus would run more tasks at once",
+        "map(clean) is the bottleneck: it took 88 % of the time of the tasks, which were busy 85 % of the time; 99 % "
+        "of that "
+        "it waited for something other than a CPU; a smaller num_cpus would run more concurrent tasks",
     ),
     "writing": (
         PipelineMetrics((read(20), step(20), write(150, 15)), 100, 200),
-        "write limits: it took 79 % of the time of the tasks, which were at work 95 % of the time; 90 % of that it "
-        "waited for the store; a smaller num_cpus would run more tasks at once",
+        "write is the bottleneck: it took 79 % of the time of the tasks, which were busy 95 % of the time; 90 % of "
+        "that it "
+        "waited for the store; a smaller num_cpus would run more concurrent tasks",
     ),
     "the consumer": (
         PipelineMetrics((read(20), step(100)), 100, 200, flow=Flow(waited_s=20, consumer_s=80, blocked_s=150)),
-        "the consumer limits: blocks waited for it 80 % of the time",
+        "the consumer is the bottleneck: blocks waited 80 % of the time",
     ),
     "room for blocks": (
         PipelineMetrics((read(20), step(20)), 100, 200, flow=Flow(waited_s=90, consumer_s=10, blocked_s=140)),
-        "memory_budget limits: tasks stood still 60 % of the time, with blocks for which there was no room; a larger "
-        "one would help",
+        "memory_budget is the bottleneck: tasks waited 60 % of the time for memory; a larger one would help",
     ),
     "behind a limit": (
         PipelineMetrics((read(10), step(80, name="map(late)", behind=True)), 100, 200, flow=Flow(consumer_s=85)),
-        "map(late) limits: it was at work 80 % of the time, in this process; before the limit, or the zip, tasks "
-        "would share it",
+        "map(late) is the bottleneck: it was busy 80 % of the time, in this process; place it before the limit or the "
+        "zip, where tasks share the work",
     ),
     "all in one process": (
         PipelineMetrics((read(10), pool(80, 100)), 100, 100, inline=True, flow=Flow(waited_s=92, consumer_s=8)),
-        "map(Model) limits: it took 89 % of the time of the tasks, which were at work 90 % of the time; 100 % of that "
-        'it waited for something else than a CPU; backend="ray" would run more tasks at once',
+        "map(Model) is the bottleneck: it took 89 % of the time of the tasks, which were busy 90 % of the time; 100 % "
+        "of that "
+        'it waited for something other than a CPU; backend="ray" would run more concurrent tasks',
     ),
     "nothing": (
         PipelineMetrics((read(1), step(3)), 100, 200, flow=Flow(waited_s=99)),
-        "no operator limits: what was at work most, was at work 2 % of the time; the rest went to starting workers "
+        "no operator is the bottleneck: the busiest one was busy 2 % of the time; the rest went to starting workers "
         "and tasks",
     ),
     "nothing yet": (
         PipelineMetrics((read(0), step(0)), 0.1, 0.2),
-        "nothing was measured: no operator has been at work yet",
+        "nothing was measured: no operator has run yet",
     ),
 }
 

@@ -58,7 +58,7 @@ def test_a_damaged_entry_is_left_out(root: str, data: bytes) -> None:
     open_store(root, f"{root}/tmp").replace(note, data)
     with structlog.testing.capture_logs() as logs:
         assert [entry["output"] for entry in list_jobs()] == ["gs://b/a"]
-    assert [(entry["event"], entry["note"]) for entry in logs] == [("cannot read the note of a job; remove it", note)]
+    assert [(entry["event"], entry["note"]) for entry in logs] == [("cannot read a job's record; remove it", note)]
 
 
 def test_what_is_no_note_is_ignored(root: str) -> None:
@@ -76,7 +76,7 @@ def test_a_home_that_cannot_be_written_never_stops_a_run(bad: str, monkeypatch: 
     with structlog.testing.capture_logs() as logs:
         register("gs://b/a", "a", "run", 1.0)
     assert [entry["event"] for entry in logs] == [
-        "cannot note the job under CURATE_HOME; `curate status` will not list it"
+        "cannot record the job under CURATE_HOME; `curate status` will not list it"
     ]
 
 

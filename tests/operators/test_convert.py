@@ -121,12 +121,12 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("values", "told"),
         [
-            ([1, BIG, 2, 0.5], rf"values that no type holds: {BIG} \(row 1 of the batch\) and 0\.5 \(row 3\)"),
+            ([1, BIG, 2, 0.5], rf"values that do not fit one type: {BIG} \(row 1 of the batch\) and 0\.5 \(row 3\)"),
             ([["x"], ["y"], "abc"], r"\['x'\] \(row 0 of the batch\) and 'abc' \(row 2\): list and str"),
-            ([[1], [2, "x"]], r"\[1\] \(row 0 .*\) and \[2, 'x'\]|a value that has no type in Arrow: \[2, 'x'\]"),
+            ([[1], [2, "x"]], r"\[1\] \(row 0 .*\) and \[2, 'x'\]|a value that Arrow has no type for: \[2, 'x'\]"),
             (["a", b"a"], r"'a' \(row 0 of the batch\) and b'a' \(row 1\)"),
             ([True, 1.5], r"True \(row 0 of the batch\) and 1\.5 \(row 1\)"),
-            ([1, 2**64], r"has no type in Arrow: 18446744073709551616 \(row 1 of the batch\)"),
+            ([1, 2**64], r"Arrow has no type for: 18446744073709551616 \(row 1 of the batch\)"),
             ([1, 1j], r"1j \(row 1 of the batch\)"),
             ([datetime.date(2026, 1, 1), datetime.datetime(2026, 1, 1)], r"date and datetime have no common type"),
             (
@@ -136,30 +136,34 @@ class TestRefused:
         ],
     )
     def test_with_both(self, values: list[Any], told: str) -> None:
-        with pytest.raises(curate.CurateError, match=rf"^map\(f\) gave column 'v' .*({told}).*; return ") as refused:
+        with pytest.raises(
+            curate.CurateError, match=rf"^map\(f\) returned column 'v' .*({told}).*; return "
+        ) as refused:
             rows_to_table("map(f)", [{"v": value} for value in values])
         assert type(refused.value) is SchemaMismatch
 
     def test_by_every_way(self) -> None:
-        with pytest.raises(curate.ConfigError, match="from_items gave column 'item' values that no type holds: 1 "):
+        with pytest.raises(
+            curate.ConfigError, match="from_items returned column 'item' values that do not fit one type: 1 "
+        ):
             curate.from_items([1, "a"])
-        with pytest.raises(curate.CurateError, match="gave column 'v' values that no type holds: 1 "):
+        with pytest.raises(curate.CurateError, match="returned column 'v' values that do not fit one type: 1 "):
             curate.range(2).map_batches(lambda _: {"v": [1, "a"]}).take_all()
-        with pytest.raises(curate.CurateError, match=r"map\(<lambda>\) gave column 'v' .* 0\.5"):
+        with pytest.raises(curate.CurateError, match=r"map\(<lambda>\) returned column 'v' .* 0\.5"):
             curate.range(2).map(lambda row: {"v": BIG if row["id"] else 0.5}).take_all()
 
     def test_keys_that_are_no_text(self) -> None:
         """A key is refused, and never taken for its text, which another column may have."""
-        with pytest.raises(curate.ConfigError, match="the key 1, which is no text"):
+        with pytest.raises(curate.ConfigError, match="the key 1, which is not text"):
             curate.from_items([{1: 2}])
-        with pytest.raises(curate.CurateError, match="the key 1, which is no text"):
+        with pytest.raises(curate.CurateError, match="the key 1, which is not text"):
             curate.range(1).map(lambda _: {1: 2}).take_all()  # type: ignore[dict-item]
-        with pytest.raises(curate.CurateError, match="the key 1, which is no text"):
+        with pytest.raises(curate.CurateError, match="the key 1, which is not text"):
             curate.range(1).map_batches(lambda _: {1: [2], "1": [3]}).take_all()
 
     def test_rows_without_a_key(self) -> None:
         """They would be no rows at all."""
-        with pytest.raises(curate.CurateError, match="gave a row without a key"):
+        with pytest.raises(curate.CurateError, match="returned a row without a key"):
             curate.range(3).map(lambda _: {}).take_all()
 
     def test_what_python_has_no_type_for(self) -> None:
@@ -167,7 +171,7 @@ class TestRefused:
         for array in (pa.array([1], pa.int64()).view(pa.time64("ns")), pa.array([10**9], pa.int32()).view(pa.date32())):
             ds = curate.from_arrow(pa.table({"v": array}))
             for take in (ds.take_all, ds.map(lambda row: row).take_all):
-                with pytest.raises(curate.CurateError, match=r"column 'v' is .* that Python has no exact type for"):
+                with pytest.raises(curate.CurateError, match=r"column 'v' is .* that Python cannot represent exactly"):
                     take()
             assert ds.map_batches(lambda batch: batch).to_arrow()["v"].chunk(0).equals(array)
 

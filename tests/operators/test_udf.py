@@ -61,12 +61,20 @@ def test_a_class_with_concurrency_runs() -> None:
 @pytest.mark.parametrize(
     ("fn", "given", "told"),
     [
-        (len, {"concurrency": 4}, r"concurrency=4\) is the size of a pool, and the function len runs in the tasks"),
+        (
+            len,
+            {"concurrency": 4},
+            r"concurrency=4\) sets the size of a pool, but the function len runs in the reading",
+        ),
         (Same, {"concurrency": 0}, r"concurrency=0\): ActorPool\(size=0\): expected a whole number"),
         (Same, {"concurrency": (3, 1)}, r"concurrency=\(3, 1\)\): ActorPool: min_size 3 is above max_size 1"),
-        (Same, {"concurrency": (1, 4, 2)}, r"expected a number of actors, or the least and the most: \(1, 8\)"),
-        (Same, {"concurrency": 2, "compute": curate.ActorPool(size=2)}, "both say how large the pool is; give one"),
-        (Same, {"compute": "actors"}, r"no curate.ActorPool; write compute=curate.ActorPool\(size=2\)"),
+        (Same, {"concurrency": (1, 4, 2)}, r"expected a number of actors, or \(minimum, maximum\) such as \(1, 8\)"),
+        (
+            Same,
+            {"concurrency": 2, "compute": curate.ActorPool(size=2)},
+            "both set the size of the pool; pass one of them",
+        ),
+        (Same, {"compute": "actors"}, r"not a curate.ActorPool; write compute=curate.ActorPool\(size=2\)"),
     ],
 )
 @pytest.mark.parametrize("method", METHODS)
@@ -110,9 +118,9 @@ def test_a_filter_is_a_function_or_an_expression() -> None:
     expected = ds.filter(pc.field("id") > 2)
     assert ds.filter(expr=curate.col("id") > curate.lit(2)).take_all() == expected.take_all() == [{"id": 3}]
     for given, told in (
-        ({}, "give one"),
-        ({"fn": len, "expr": pc.field("id") > 2}, "give one"),
-        ({"expr": "id > 2"}, r"a text is no expression: 'id > 2'; write columns as curate.col\('n'\)"),
+        ({}, "pass one of them"),
+        ({"fn": len, "expr": pc.field("id") > 2}, "pass one of them"),
+        ({"expr": "id > 2"}, r"text is not an expression: 'id > 2'; name a column with curate.col\('n'\)"),
         ({"expr": 3}, "filter takes a pyarrow.compute expression"),
     ):
         with pytest.raises(ConfigError, match=told):
@@ -121,5 +129,5 @@ def test_a_filter_is_a_function_or_an_expression() -> None:
     wanted = expressions.col("id") > 2
     assert ds.filter(expr=wanted).explain() == ds.filter(wanted).explain() == expected.explain()
     assert ds.with_column("n", expressions.col("id") * 2).take(2)[1] == {"id": 1, "n": 2}
-    with pytest.raises(ConfigError, match=r"has none of pyarrow\.compute"):
+    with pytest.raises(ConfigError, match=r"has no equivalent in pyarrow\.compute"):
         ds.with_column("n", expressions.random())

@@ -299,7 +299,7 @@ def test_an_exception_is_raised_when_its_row_is_reached(shared: Sandboxed, tmp_p
         next(results)
     assert (caught.value.args, caught.value.number) == (("is odd", 2), 2)
     (note,) = caught.value.__notes__
-    assert note.startswith("in a process of its own:\nTraceback")
+    assert note.startswith("in a separate process:\nTraceback")
     assert f'File "{__file__}"' in note
     assert list(results) == []
     assert [one["pid"] for one in shared.results([{"n": 7, "log": str(log)}, {"n": 8}])] == [pid, pid]
@@ -326,7 +326,7 @@ def test_a_result_that_cannot_be_sent_is_an_error(shared: Sandboxed) -> None:
 
 def test_a_function_that_cannot_be_sent_is_refused() -> None:
     lock = threading.Lock()
-    with pytest.raises(ConfigError, match=r"cannot be sent to a process of its own: .*; open files, locks"):
+    with pytest.raises(ConfigError, match=r"cannot be sent to a separate process: .*; open files, locks"):
         apply_row(Sandboxed(lambda _: lock), {})
 
 
@@ -350,7 +350,7 @@ class EndsLoading(FailsToLoad):
 def test_a_function_that_does_not_load_says_why() -> None:
     with pytest.raises(ValueError, match="no number") as caught:
         apply_row(Sandboxed(FailsToLoad()), {})
-    assert "while FailsToLoad was loaded in a process of its own" in caught.value.__notes__[0]
+    assert "while FailsToLoad was loaded in a separate process" in caught.value.__notes__[0]
     with pytest.raises(RuntimeError, match=r"EndsLoading could not start.*exit status 5"):
         apply_row(Sandboxed(EndsLoading()), {})
 

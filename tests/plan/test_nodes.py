@@ -168,7 +168,7 @@ class TestRefused:
             (lambda ds: ds.filter(pc.field("id")), "expected a boolean expression"),
             (lambda ds: ds.with_column("x", pc.utf8_upper(pc.field("id"))), "the rows have id: int64"),
             (lambda ds: ds.with_column("x", 3), "takes a pyarrow.compute expression"),
-            (lambda ds: ds.map_batches(dict, batch_size=2), "give it __call__"),
+            (lambda ds: ds.map_batches(dict, batch_size=2), "define __call__"),
             (lambda ds: ds.map_batches(len, batch_size=0), "at least 1"),
             (lambda ds: ds.map_batches(len, batch_format="nump"), "did you mean 'numpy'"),
             (lambda ds: ds.limit(-1), "at least 0"),
@@ -202,7 +202,7 @@ class TestErrors:
         """It is the exception that was raised, with notes."""
 
         text = self.failing(curate.read_parquet(folder).map_batches(broken_at_60, batch_size=20), ZeroDivisionError)
-        assert "in map_batches(broken_at_60), of the rows 20 to 39 it got" in text
+        assert "in map_batches(broken_at_60), in rows 20 to 39 of its input" in text
         assert "1.parquet was read" in text
 
     def test_another_schema(self) -> None:
@@ -212,7 +212,7 @@ class TestErrors:
             return pa.table({"x": [1]}) if batch["id"][0].as_py() else pa.table({"y": ["a"]})
 
         text = self.failing(curate.range(4).map_batches(changing, batch_size=2), SchemaMismatch)
-        assert "map_batches(changing) gave a batch with (x: int64) after batches with (y: string)" in text
+        assert "map_batches(changing) returned a batch with (x: int64) after batches with (y: string)" in text
 
     def test_another_length(self) -> None:
         """The lengths are told."""
@@ -223,7 +223,7 @@ class TestErrors:
     def test_a_column_that_is_no_list(self, value: object) -> None:
         """Not even a text, which Python would take for a list of its letters."""
         found = curate.range(4).map_batches(lambda _: {"x": value})
-        assert "column 'x' that is no list of values" in self.failing(found, SchemaMismatch)
+        assert "column 'x' that is not a list of values" in self.failing(found, SchemaMismatch)
 
     def test_a_file_of_another_type(self, folder: Path) -> None:
         """Pruning row groups does not hide what reading them says."""
@@ -235,13 +235,13 @@ class TestErrors:
     def test_another_type(self, value: object) -> None:
         """What was found, and what is expected."""
         found = curate.range(4).map_batches(lambda _: value)
-        assert f"gave {type(value).__name__}, expected a pyarrow.Table" in self.failing(found, TypeError)
+        assert f"returned {type(value).__name__}, expected a pyarrow.Table" in self.failing(found, TypeError)
         assert "expected a dictionary" in self.failing(curate.range(4).map(lambda _: value), TypeError)
 
     def test_a_row_with_other_keys(self) -> None:
         """A column that only some rows have would come and go with the batch."""
         found = curate.range(2).map(lambda row: {"a": 1} if row["id"] else {"b": 1})
-        assert "give every row all keys" in self.failing(found, SchemaMismatch)
+        assert "return all keys in every row" in self.failing(found, SchemaMismatch)
 
     def test_an_unknown_column_behind_a_function(self) -> None:
         """Said when the columns are known."""

@@ -55,12 +55,12 @@ def test_each_waits_for_itself() -> None:
 @pytest.mark.parametrize(
     ("nodes", "kinds", "said", "todo"),
     [
-        ([], [], "no node has 4 TPU; no node is alive", "have a node join"),
-        ([{}], [], "no node has 4 TPU; there is 1 node with nothing", "have a node join"),
-        ([{"CPU": 2.0, "memory": 1e9}] * 3, [], "there are 3 nodes with 2 CPU", "have a node join"),
-        ([{}], [{"CPU": 8.0}], "no node has 4 TPU", "the autoscaler starts no such nodes"),
-        ([{}], [{"CPU": 8.0}, {"TPU": 4.0}], "no node has 4 TPU", "the autoscaler can start a node that has it"),
-        ([{"TPU": 4.0}], [], "there is a node for 4 TPU", "wait for them"),
+        ([], [], "no node has 4 TPU; no node is alive", "add such a node"),
+        ([{}], [], "no node has 4 TPU; there is 1 node with nothing", "add such a node"),
+        ([{"CPU": 2.0, "memory": 1e9}] * 3, [], "there are 3 nodes with 2 CPU", "add such a node"),
+        ([{}], [{"CPU": 8.0}], "no node has 4 TPU", "the autoscaler has no such node type"),
+        ([{}], [{"CPU": 8.0}, {"TPU": 4.0}], "no node has 4 TPU", "the autoscaler can start such a node"),
+        ([{"TPU": 4.0}], [], "a node with 4 TPU exists", "wait for them"),
     ],
 )
 def test_it_says_what_is_asked_for_what_there_is_and_what_to_do(nodes: Any, kinds: Any, said: str, todo: str) -> None:

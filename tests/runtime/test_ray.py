@@ -291,7 +291,5 @@ def test_a_cluster_that_does_not_answer_is_refused_at_once(monkeypatch: pytest.M
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{unused.getsockname()[1]}")
-        with pytest.raises(
-            ConfigError, match=r"no cluster answers there .*set RAY_ADDRESS=local to run on this machine"
-        ):
+        with pytest.raises(ConfigError, match=r"no cluster answers there .*set RAY_ADDRESS=local to use this machine"):
             RayBackend().start(Resources())

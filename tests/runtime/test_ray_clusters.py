@@ -101,7 +101,7 @@ def test_a_cluster_of_its_own_beside_that_of_others(folder: Path) -> None:
     assert (folder / ".ray" / "auth_token").exists()
     ended = driver(640, folder, wanted)
     assert ended.stdout.startswith("refused: a task needs {'CPU': 640.0}, but this machine has {'CPU': ")
-    assert "point RAY_ADDRESS at a cluster that has it" in ended.stdout
+    assert "point RAY_ADDRESS at a larger cluster" in ended.stdout
 
 
 @pytest.mark.usefixtures("cluster")
@@ -111,6 +111,7 @@ def test_what_was_started_here_and_is_gone(folder: Path) -> None:
     path.write_text("127.0.0.1:9")
     ended = driver(1, folder, {})
     refused = (
-        r"refused: the cluster last started here was at [\d.]+:9, but no cluster answers there .*RAY_ADDRESS=local"
+        r"refused: the last cluster started on this machine was at [\d.]+:9, but no cluster answers there "
+        r".*RAY_ADDRESS=local"
     )
     assert re.match(refused, ended.stdout), ended

@@ -82,7 +82,7 @@ def test_out_of_memory_tells_where_and_how_much() -> None:
     """Also of a task that never told where it ran; Ray's words follow, bounded."""
     end = died(ray_errors.OutOfMemoryError(out_of_memory((KILLED, 5, "1.50"))))
     assert (end.end, end.node, end.pid, end.peak_bytes) == (TaskEnd.OUT_OF_MEMORY, "node-7", 5, 3 << 29)
-    assert end.detail.splitlines()[0] == "the worker held 1.50 GiB when its node ran out of memory"
+    assert end.detail.splitlines()[0] == "the worker used 1.50 GiB when its node ran out of memory"
     assert "Considered workers" in end.detail
     long = died(ray_errors.OutOfMemoryError("x" * 100_000))
     assert long.end is TaskEnd.OUT_OF_MEMORY
@@ -150,8 +150,8 @@ def test_an_actor_that_died_or_its_node(says: str, end: TaskEnd) -> None:
 
 def test_a_task_whose_call_was_lost_ended_like_the_actor() -> None:
     """Whatever it says of it: the shard that made actors die is tried again as one that made a worker die."""
-    lost = CallLostError(TaskFinished(0, TaskEnd.OUT_OF_MEMORY, "the worker held 2 GiB", "node-7", 12, 2 << 30))
-    assert died(hidden(lost)) == TaskFinished(3, TaskEnd.OUT_OF_MEMORY, "the worker held 2 GiB", "node-7", 12, 2 << 30)
+    lost = CallLostError(TaskFinished(0, TaskEnd.OUT_OF_MEMORY, "the worker used 2 GiB", "node-7", 12, 2 << 30))
+    assert died(hidden(lost)) == TaskFinished(3, TaskEnd.OUT_OF_MEMORY, "the worker used 2 GiB", "node-7", 12, 2 << 30)
 
 
 def test_causes_that_go_round_end() -> None:

@@ -34,7 +34,7 @@ class Counted:
 @pytest.mark.parametrize(
     ("error", "says"),
     [
-        (OSError(LONG), r"cannot start Ray on this machine: OSError: .*AF_UNIX.*; .*shorter name: set RAY_TMPDIR"),
+        (OSError(LONG), r"cannot start Ray on this machine: OSError: .*AF_UNIX.*; .*too long: set RAY_TMPDIR"),
         (PermissionError(13, "Permission denied", "/tmp/ray"), r"Permission denied.*; set RAY_TMPDIR to a folder of"),
         (ValueError("the object store needs 80 MB"), r"needs 80 MB; it needs memory: make /dev/shm larger"),
         (
@@ -207,7 +207,7 @@ def test_started_once_and_kept(tmp_path: Path) -> None:
     others = ("same", "interrupted", "same_after_interrupt", "same_after_fork", "new_after_death", "own")
     assert {name: told[name] for name in others} == dict.fromkeys(others, True)
     assert ended.err.count("starting Ray on this machine") == 2
-    assert "Ray is started again for this process" in ended.err
+    assert "Ray restarts for this process" in ended.err
 
 
 @pytest.mark.slow
@@ -227,5 +227,5 @@ def test_interrupted_while_it_starts(tmp_path: Path) -> None:
         driver.interrupt_group()
         ended = driver.end()
     assert (ended.code, ended.out) == (0, "interrupted\n10\n"), ended.err
-    assert "this ends as soon as Ray has started" in ended.err
+    assert "this process ends as soon as Ray has started" in ended.err
     assert "Traceback" not in ended.err

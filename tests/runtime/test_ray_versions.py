@@ -75,7 +75,7 @@ def test_other_code_is_told_in_one_line(tmp_path: Path) -> None:
     assert said.count("\n") == 1
     assert f"import curate {curate.__version__} (code {digest_of(stale)}) from {stale}, and the driver runs" in said
     assert f"(code {digest_of(HERE)}) from {HERE} on " in said
-    with pytest.raises(ConfigError, match=r"workers on .*; install the same curate on all nodes, or send it") as caught:
+    with pytest.raises(ConfigError, match=r"workers on .*; install the same curate on all nodes, or ship it") as caught:
         refuse_other_code(RuntimeError(f"Traceback\n  File\nImportError: {said}\nmore of it"))
     assert "more of it" not in str(caught.value)
 

@@ -83,16 +83,16 @@ def test_a_store_takes_it_for_no_object(special: Callable[[Path], Path], kind: s
     ):
         with pytest.raises(ObjectNotFound, match=f"{uri} does not exist as an object: it is {kind}"):
             call()
-    with pytest.raises(StorageError, match=f"{uri} cannot be published: {kind} has that name; move it away"):
+    with pytest.raises(StorageError, match=f"{uri} cannot be published: {kind} has that name; move it"):
         store.publish(uri, b"x")
-    with pytest.raises(StorageError, match="has that name; move it away"), store.writer(uri) as writer:
+    with pytest.raises(StorageError, match="has that name; move it"), store.writer(uri) as writer:
         writer.publish()
     if path.is_symlink():
         for change in (lambda: store.replace(uri, b"x"), lambda: store.delete(uri)):
             with pytest.raises(ConfigError, match=f"{uri} is a link"):
                 change()
     else:
-        with pytest.raises(StorageError, match=f"{uri} cannot be written: {kind} has that name; move it away"):
+        with pytest.raises(StorageError, match=f"{uri} cannot be written: {kind} has that name; move it"):
             store.replace(uri, b"x")
         assert store.delete(uri) is False
     assert os.path.lexists(path)
@@ -102,7 +102,7 @@ def test_a_store_takes_it_for_no_object(special: Callable[[Path], Path], kind: s
 def test_a_run_file_is_one(special: Callable[[Path], Path], tmp_path: Path) -> None:
     """Else it is damaged: what made it runs again."""
     uri = str(special(tmp_path / "map-0123456789abcdef.run"))
-    with pytest.raises(DamagedRun, match="it is gone"):
+    with pytest.raises(DamagedRun, match="it is missing"):
         RunFile.open(open_store(uri), Object(uri, 100, "1-100"))
 
 
@@ -185,7 +185,7 @@ def test_one_that_takes_an_inputs_place_fails_its_shard(
 def test_an_asset_is_a_file(special: Callable[[Path], Path], tmp_path: Path) -> None:
     """And nothing else that has a name."""
     path = special(tmp_path / "model.bin")
-    with pytest.raises(ConfigError, match=rf"asset '{path}' is no regular file, expected one"):
+    with pytest.raises(ConfigError, match=rf"asset '{path}' is not a regular file"):
         Asset(str(path)).local()
 
 
@@ -240,7 +240,7 @@ def test_one_in_an_outputs_place_fails_its_shard(special: Callable[[Path], Path]
     path = special(tmp_path / "out" / "a.parquet")
     summary = run_job(Same(), tmp_path / "in", tmp_path / "out")
     assert (summary.done, summary.failed) == (1, 1)
-    assert f"{path} cannot be published: {kind} has that name; move it away" in summary.failures[0].error
+    assert f"{path} cannot be published: {kind} has that name; move it" in summary.failures[0].error
     path.unlink()
     assert run_job(Same(), tmp_path / "in", tmp_path / "out").state is RunState.COMPLETE
 

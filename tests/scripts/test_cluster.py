@@ -230,7 +230,7 @@ class TestConnecting:
 
     @pytest.mark.parametrize(
         ("given", "said"),
-        [(None, "asks for a token, and none was found"), ("0" * 64, "does not take this token")],
+        [(None, "needs a token, but none was found"), ("0" * 64, "rejects this token")],
     )
     def test_no_token_or_a_wrong_one(self, dashboard: Dashboard, given: str | None, said: str) -> None:
         """One line, with the next step, and without the token."""
@@ -259,7 +259,7 @@ class TestConnecting:
     @pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}"])
     def test_somebody_else_answers(self, dashboard: Dashboard, body: bytes) -> None:
         dashboard.body = body
-        with pytest.raises(Refused, match="is no Ray dashboard"):
+        with pytest.raises(Refused, match="is not a Ray dashboard"):
             versions_of(Api(dashboard.address, TOKEN))
 
     def test_the_token_goes_nowhere_else(self, dashboard: Dashboard) -> None:
@@ -268,7 +268,7 @@ class TestConnecting:
         other = Dashboard()
         other.answer = lambda _, header: (200, heard.append(header))  # type: ignore[method-assign]
         dashboard.redirect = f"{other.address}/api/version"
-        with pytest.raises(Refused, match="is no Ray dashboard \\(status 302\\)"):
+        with pytest.raises(Refused, match="is not a Ray dashboard \\(status 302\\)"):
             versions_of(Api(dashboard.address, TOKEN))
         other.server.shutdown()
         other.server.server_close()
@@ -276,7 +276,7 @@ class TestConnecting:
 
     @pytest.mark.parametrize("address", ["file:///etc/passwd", "ray://head:10001", "http://", "http://u:p@head:8265"])
     def test_what_is_no_address(self, address: str) -> None:
-        with pytest.raises(Refused, match="is no address of a dashboard: expected http://HOST:8265"):
+        with pytest.raises(Refused, match="is not the address of a dashboard: expected http://HOST:8265"):
             connect.normal(address)
 
     def test_a_bucket_elsewhere_is_refused_before_anything_is_sent(self, dashboard: Dashboard, tmp_path: Path) -> None:
@@ -541,14 +541,14 @@ class TestFollowing:
         assert shown == "one\ntwo\nthree\n"
         assert state is not None
         assert source.connections == 2
-        assert said == ["connection lost (reset); the job goes on, and so does this"] * 2
+        assert said == ["connection lost (reset); the job continues; reconnecting"] * 2
 
     def test_a_log_that_breaks_is_read_anew(self) -> None:
         """Even where the job's state can be asked for all the time."""
         source = Scripted(["RUNNING"] * 3 + ["SUCCEEDED"], [["one\n", RuntimeError("closed")], ["one\ntwo\n"]])
         _, shown, said = followed(source)
         assert shown == "one\ntwo\n"
-        assert said == ["connection lost (closed); the job goes on, and so does this"]
+        assert said == ["connection lost (closed); the job continues; reconnecting"]
 
     def test_a_laptop_that_slept(self) -> None:
         """Time went on without this process: connections are made anew, as nothing would tell that they are dead."""
@@ -556,7 +556,7 @@ class TestFollowing:
         ticks = iter([0.0, 0.0, 0.0, 3600.0, 3600.0, 3600.0, 3600.0, 3600.0, 3600.0])
         _, shown, said = followed(source, now=lambda: next(ticks))
         assert shown == "one\ntwo\n"
-        assert said == ["connection lost (this machine slept); the job goes on, and so does this"]
+        assert said == ["connection lost (this machine slept); the job continues; reconnecting"]
         assert source.connections == 1
 
     def test_it_tries_for_as_long_as_it_takes(self) -> None:
@@ -642,7 +642,7 @@ class TestResubmitting:
         assert len(set(names)) == 3
         assert {one[one.index("--") + 1 :] for one in shell.ran} == {("python", "jobs/x.py", "--output", "gs://b/out")}
         assert "the driver died (exit code 137); submitting it again (1 of 5)" in said
-        assert "the cluster does not know the job any more); submitting it again (2 of 5)" in said
+        assert "the cluster no longer knows the job); submitting it again (2 of 5)" in said
         assert [f"look {k}" in said for k in range(4)] == [True, True, True, False]
 
     def test_only_so_often(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -650,7 +650,7 @@ class TestResubmitting:
         killed = {"status": "FAILED", "driver_exit_code": -9}
         code, shell, said = self.run([killed] * 3, 2, capsys, monkeypatch)
         assert (code, len(shell.ran)) == (1, 3)
-        assert "the same command goes on where it stopped" in said
+        assert "the same command resumes" in said
         assert said.rstrip().endswith("look 3")
 
     @pytest.mark.parametrize("code", [1, 2, 3])
@@ -674,7 +674,7 @@ class TestResubmitting:
 
 class TestLeft:
     def test_nothing_yet(self, tmp_path: Path) -> None:
-        assert submit.left(str(tmp_path / "out")).startswith(f"nothing to go on from at {tmp_path}/out (")
+        assert submit.left(str(tmp_path / "out")).startswith(f"nothing to resume at {tmp_path}/out (")
 
     def test_some(self, tmp_path: Path) -> None:
         """In shards, from the output alone."""

@@ -23,6 +23,13 @@ MOST_LINES = 4_200
 """Of a room, with the rooms within it."""
 LONG_LINES = 450
 
+UNPLAIN = re.compile(
+    r"\b(seams?|heard of|mended|told|gave|comes|of which|at work|what is left|such as there (is|are))\b"
+    r"|(?<!there )\bis no\b(?! longer)",
+    re.IGNORECASE,
+)
+"""Words that readers who learnt English later have to read twice: messages and help have ordinary verbs and nouns."""
+
 LONG = {
     "dedup/near.py",
     "exchange/run_file.py",
@@ -52,6 +59,14 @@ def lines_of(path: Path) -> int:
 
 def docstring_of(path: Path) -> str:
     return ast.get_docstring(ast.parse(path.read_text())) or ""
+
+
+def texts_of(path: Path) -> list[str]:
+    """Returns the string literals of a file, those within f-strings too, but no docstrings: what users may read."""
+    tree = ast.parse(path.read_text())
+    prose = {id(one.value) for one in ast.walk(tree) if isinstance(one, ast.Expr)}
+    found = [one for one in ast.walk(tree) if isinstance(one, ast.Constant) and id(one) not in prose]
+    return [one.value for one in found if isinstance(one.value, str)]
 
 
 def contracts() -> dict[tuple[str, ...], list[str]]:
@@ -146,6 +161,12 @@ def test_what_the_map_names_is_there() -> None:
     named |= {f"{room}/{name}" for room, name in re.findall(rf"\*\*({rooms})/\*\*`([a-z_/]+)`", text)}
     assert len(named) > 50
     assert [one for one in sorted(named) if not (CURATE / f"{one}.py").is_file() and not (CURATE / one).is_dir()] == []
+
+
+def test_messages_are_in_plain_words() -> None:
+    """No message, help text or log event has a word of UNPLAIN."""
+    texts = [(name_of(path), text) for path in CURATE.rglob("*.py") for text in texts_of(path)]
+    assert [(name, text) for name, text in texts if " " in text and UNPLAIN.search(text)] == []
 
 
 def test_no_object_is_read_by_threads_of_arrow() -> None:

@@ -80,14 +80,14 @@ class TestNames:
             write(tmp_path / "in" / name, numbered(0, 1))
         with refusing("would both be written to the output ") as caught:
             run_job(Copy(), tmp_path / "in", tmp_path / "out")
-        for said in (f"{tmp_path}/in/{first}", f"{tmp_path}/in/{second}", "name a directory above both, rename one"):
+        for said in (f"{tmp_path}/in/{first}", f"{tmp_path}/in/{second}", "pass a directory above both, rename one"):
             assert said in str(caught.value)
         assert not (tmp_path / "out").exists()
 
     def test_files_of_one_name_in_two_directories_need_a_directory_above_both(self, tmp_path: Path) -> None:
         for folder in ("a", "b"):
             write_jsonl(tmp_path / "in" / folder / "x.jsonl", numbered(0, 1))
-        with refusing("name a directory above both"):
+        with refusing("pass a directory above both"):
             run_job(Copy(), [tmp_path / "in" / "a", tmp_path / "in" / "b"], tmp_path / "out")
         run_job(Copy(), tmp_path / "in", tmp_path / "out")
         assert sorted(outputs(tmp_path / "out")) == ["a/x.parquet", "b/x.parquet"]
@@ -99,14 +99,14 @@ class TestNames:
         write_jsonl(tmp_path / "in" / "x.jsonl.gz", numbered(1, 2))
         with refusing("would both be written to the output 'x.parquet'") as caught:
             run_job(Copy(), tmp_path / "in", tmp_path / "out")
-        assert "If the input, or a checkpoint, was moved: go on with it where it was." in str(caught.value)
+        assert "If the input or a checkpoint was moved, move it back." in str(caught.value)
         assert everything(tmp_path / "out") == before
 
     def test_an_output_cannot_be_a_directory_of_others(self, tmp_path: Path) -> None:
         """Locally, one of the two could not be written."""
         write_jsonl(tmp_path / "in" / "x.jsonl", numbered(0, 1))
         write_parquet(tmp_path / "in" / "x.parquet" / "part.parquet", numbered(0, 1))
-        with refusing("would be called 'x.parquet', which is a directory for other outputs; rename that input"):
+        with refusing("would be named 'x.parquet', which is a directory of other outputs; rename that input"):
             run_job(Copy(), tmp_path / "in", tmp_path / "out")
         assert not (tmp_path / "out").exists()
 

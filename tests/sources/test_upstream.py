@@ -193,7 +193,7 @@ def test_outputs_of_an_exchange(source: Path, tmp_path: Path) -> None:
     (begun / "_curate").mkdir(parents=True)
     (begun / layout.JOB).write_bytes((first / layout.JOB).read_bytes())
     write_jsonl(tmp_path / "data" / "x.jsonl", numbered(0, 1))
-    with pytest.raises(ConfigError, match=r"'.*/begun' is the output of a job that is not complete"):
+    with pytest.raises(ConfigError, match=r"'.*/begun' is the output of an incomplete job"):
         run_job(Copy(), tmp_path / "data", tmp_path / "out")
 
 
@@ -213,7 +213,7 @@ def test_one_that_a_run_has_not_closed(source: Path, tmp_path: Path) -> None:
     """All outputs are there, and the last look at them was not taken: a foreign one may be among them."""
     run_job(Copy(), source, tmp_path / "first")
     (tmp_path / "first" / layout.SUMMARY).unlink()
-    with pytest.raises(ConfigError, match="is the output of a job that is not complete; finish that job first"):
+    with pytest.raises(ConfigError, match="is the output of an incomplete job; finish that job first"):
         curate.read_parquet(tmp_path / "first")
     run_job(Copy(), source, tmp_path / "first")
     assert curate.read_parquet(tmp_path / "first").count() == 12
@@ -286,9 +286,7 @@ def test_one_of_which_nothing_is_there(source: Path, tmp_path: Path) -> None:
     run_job(Copy(), source, tmp_path / "first")
     for path in tmp_path.glob("first/20*/*.parquet"):
         path.unlink()
-    with pytest.raises(
-        ConfigError, match=r"is the output of a job of which no such output is there; run that job first"
-    ):
+    with pytest.raises(ConfigError, match=r"is the output of a job, but has no matching output; run that job first"):
         curate.read_parquet(tmp_path / "first")
 
 
@@ -296,7 +294,7 @@ def test_a_ledger_that_cannot_be_read(source: Path, tmp_path: Path) -> None:
     """Whether anything is missing cannot be told; who does not mind reads what is there."""
     run_job(Copy(), source, tmp_path / "first")
     (tmp_path / "first" / layout.JOB).write_bytes(b'{"format_version": 99}')
-    with pytest.raises(ConfigError, match=r"whether it is complete cannot be told: .* format version 99"):
+    with pytest.raises(ConfigError, match=r"its state is unknown: .* format version 99"):
         curate.read_parquet(tmp_path / "first")
     assert curate.read_parquet(tmp_path / "first", allow_incomplete_input=True).count() == 12
 

@@ -88,14 +88,14 @@ class TestRefusedBeforeDispatch:
 
     def test_an_empty_directory(self, tmp_path: Path, out: Path) -> None:
         (tmp_path / "empty").mkdir()
-        with refusing("does not exist, and nothing lies below it"):
+        with refusing("does not exist, as a file or a directory"):
             run_job(Copy(), tmp_path / "empty", out)
         assert not out.exists()
 
     @pytest.mark.parametrize("text", ["{}", "{}/", "{}/**", "{}/**/*.jsonl", "{}/../in"])
     @pytest.mark.parametrize("below", ["out", "x/y/out"])
     def test_output_inside_input(self, source: Path, text: str, below: str) -> None:
-        with refusing("a rerun would read its own results; choose an --output beside the input"):
+        with refusing("a rerun would read its own results; choose an --output outside the input"):
             run_job(Copy(), text.format(source), source / below)
         assert not (source / below).exists()
 
@@ -103,7 +103,7 @@ class TestRefusedBeforeDispatch:
     def test_input_inside_output(self, tmp_path: Path, text: str) -> None:
         for name in ("a", "sub/b"):
             write_jsonl(tmp_path / "data" / f"{name}.jsonl", numbered(0, 1))
-        with refusing("choose an --output beside it"):
+        with refusing("choose another --output"):
             run_job(Copy(), text.format(tmp_path / "data"), tmp_path / "data")
         assert not (tmp_path / "data" / "_curate").exists()
 
@@ -235,16 +235,18 @@ class TestIncompleteInput:
 
     @pytest.mark.parametrize("text", ["{}", "{}/", "{}/*.parquet", "{}/**", "{}/a.parquet", "{}/../first/[ab]*"])
     def test_it_is_refused_however_it_is_named(self, first: Path, out: Path, text: str) -> None:
-        with refusing(f"input '{first}' is the output of a job that is not complete; finish that job first") as caught:
+        with refusing(f"input '{first}' is the output of an incomplete job; finish that job first") as caught:
             run_job(Copy(), text.format(first), out)
-        assert f"(curate status {first}), or read what is there with allow_incomplete_input=True" in str(caught.value)
+        assert f"(curate status {first}), or read the existing outputs with allow_incomplete_input=True" in str(
+            caught.value
+        )
         assert not out.exists()
 
     def test_a_directory_within_it_is_part_of_it(self, tmp_path: Path, out: Path) -> None:
         write_jsonl(tmp_path / "in" / "2022" / "a.jsonl", numbered(0, 1))
         write_jsonl(tmp_path / "in" / "2023" / "b.jsonl", numbered(0, 1))
         run_job(Copy(), tmp_path / "in", tmp_path / "first", limit=1)
-        with refusing("is the output of a job that is not complete"):
+        with refusing("is the output of an incomplete job"):
             run_job(Copy(), tmp_path / "first" / "2022", out)
 
     def test_it_can_be_allowed_and_grows(self, source: Path, first: Path, out: Path) -> None:
@@ -280,7 +282,7 @@ class TestIncompleteInput:
                 for name in ("a", "b"):
                     store.publish(f"{root}/in/{name}.jsonl", b'{"id":"a","text":"x"}\n')
                 run_job(Copy(), f"{root}/in", f"{root}/first", limit=1)
-                with refusing(f"input '{root}/first' is the output of a job that is not complete"):
+                with refusing(f"input '{root}/first' is the output of an incomplete job"):
                     run_job(Copy(), f"{root}/first", f"{root}/out")
                 run_job(Copy(), f"{root}/in", f"{root}/first")
                 assert run_job(Copy(), f"{root}/first/**", f"{root}/out").done == 2
@@ -327,7 +329,7 @@ class TestBrokenShards:
         HOOK[0] = act
         summary = run_job(Hooked(), source, out)
         assert (summary.state.exit_code, summary.done, summary.failed, summary.attempts) == (1, 2, 1, 3)
-        assert "since the plan was made" in summary.failures[0].error
+        assert "after the plan was made" in summary.failures[0].error
         HOOK[0] = lambda: None
         if change == "replace":
             assert run_job(Hooked(), source, out).state is RunState.COMPLETE

@@ -266,7 +266,7 @@ class TestRetries:
         with pytest.raises(ConfigError, match="was not written by curate"):
             books_of(store, theirs, JOB)
         broken = store.publish(f"{ROOT}/broken.parquet", b"PAR1 and no footer").object
-        with pytest.raises(CorruptInput, match="the record it should carry is broken"):
+        with pytest.raises(CorruptInput, match="its record is damaged"):
             books_of(store, broken, JOB)
 
 
@@ -314,7 +314,7 @@ class TestForeignOutputs:
         [record] = run(program(), a, attempt=attempt)
         assert record.failure is not None
         assert record.failure.kind is FailureKind.MISCONFIGURED
-        assert "is the output of another job by now" in record.failure.error
+        assert "is now the output of another job" in record.failure.error
         assert {item.uri: item.generation for item in open_store(ROOT).list(f"{ROOT}/out/")} == there
 
     def test_one_that_is_replaced_while_it_is_looked_at_is_left_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,7 +333,7 @@ class TestForeignOutputs:
         [record] = run(program(), a, attempt=2)
         assert record.failure is not None
         assert record.failure.kind is FailureKind.FOREIGN
-        assert "replaced while it was looked at" in record.failure.error
+        assert "replaced while curate read it" in record.failure.error
         assert store.read(uri) == b"another one"
 
 
@@ -463,7 +463,7 @@ class TestFailures:
         record = run(program(), shard)[0]
         assert record.failure is not None
         assert record.failure.kind is FailureKind.CORRUPT
-        assert "since the plan was made" in record.failure.error
+        assert "after the plan was made" in record.failure.error
 
     def test_without_a_schema_a_shard_fails_with_what_to_do(self) -> None:
         record = run(program(), put("a.jsonl", rows(0, 3)), schema=None)[0]

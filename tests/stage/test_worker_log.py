@@ -282,7 +282,7 @@ class TestHowMuch:
         worker.log.flush()
         events = worker.events()
         assert events.count("again") == BURST_LINES + 2 * LINES_PER_S
-        assert events[-1].startswith("150 lines are left out here: a worker may say 1,000 at once, and 50 a second")
+        assert events[-1].startswith("150 lines are left out here: a worker may log 1,000 at once, and 50 per second")
         assert worker.lines()[-1]["left_out"] == 150
         assert sum("left out" in event for event in events) == 1
 

@@ -391,7 +391,7 @@ def test_a_name_freed_while_it_is_compared_is_taken(emulator: GcsEmulator, gcs: 
     emulator.fail(operation="put", status=412)
     assert gcs.publish(X, b"x").outcome is Outcome.CREATED
     emulator.fail(operation="put", status=412, times=99)
-    with pytest.raises(StorageError, match="refused as taken 5 times and was gone each time"):
+    with pytest.raises(StorageError, match="refused 5 times because it exists, but did not exist"):
         gcs.publish("gs://bucket/y", b"x")
 
 

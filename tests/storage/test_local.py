@@ -211,11 +211,11 @@ def failing(number: int, calls: list[object]) -> Callable[..., object]:
     ("number", "error", "message"),
     [
         (errno.ENOSPC, StorageError, "the disk or its quota is full; free space and run again"),
-        (errno.EACCES, PermissionDenied, "the operating system refused .* look at the rights with: ls -ld"),
+        (errno.EACCES, PermissionDenied, "the operating system refused .* check the permissions with: ls -ld"),
         (errno.EROFS, PermissionDenied, "/out/x cannot be written: the file system is read-only on .*findmnt"),
         (errno.ENAMETOOLONG, ConfigError, "the name is too long: .* bytes, .* Shorten the names of inputs or .*/out/x"),
         (errno.EIO, StorageError, "/out/x: Input/output error: the disk, .* failed on .* run again when it works"),
-        (errno.EXDEV, StorageError, "must lie on one file system that has hard links"),
+        (errno.EXDEV, StorageError, "must be on one file system with hard links"),
     ],
 )
 def test_errors_of_the_system_are_translated(
@@ -335,7 +335,7 @@ def test_a_scratch_directory_that_is_removed_as_it_is_made_is_made_again(
     assert next(removals, None) is None
     shutil.rmtree(scratch)
     removals = iter(lambda: True, False)
-    with pytest.raises(StorageError, match="something removes it all the time"):
+    with pytest.raises(StorageError, match="another process keeps removing it"):
         store.publish(f"{root}/b", SMALL)
 
 
@@ -379,9 +379,9 @@ def test_a_name_that_cannot_be_taken_is_told(store: LocalStore, root: str) -> No
     """A directory, or a link to nothing, in the place of the object."""
     os.makedirs(f"{root}/dir")
     os.symlink("nowhere", f"{root}/dangling")
-    with pytest.raises(StorageError, match="a directory has that name; move it away"):
+    with pytest.raises(StorageError, match="a directory has that name; move it"):
         store.publish(f"{root}/dir", b"x")
-    with pytest.raises(StorageError, match="its name is taken, yet nothing can be read there"):
+    with pytest.raises(StorageError, match="its name exists but cannot be read"):
         store.publish(f"{root}/dangling", b"x")
     store.publish(f"{root}/file", b"x")
     with pytest.raises(StorageError):
@@ -485,7 +485,7 @@ def test_probing_refuses_a_file_system_without_links(monkeypatch: pytest.MonkeyP
         with pytest.raises(ConfigError, match=r"without hard links .*choose an output on another file system or gs://"):
             probe_linking(scratch)
     monkeypatch.setattr(os, "link", lambda *_, **__: None)
-    with pytest.raises(ConfigError, match="a second link replaces the first"):
+    with pytest.raises(ConfigError, match="hard links replace existing files"):
         probe_linking(scratch)
     assert os.listdir(scratch) == []
 

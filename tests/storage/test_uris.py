@@ -50,7 +50,7 @@ def test_a_relative_path_is_of_the_working_directory() -> None:
 @pytest.mark.parametrize(
     ("uri", "message"),
     [
-        ("", "an empty URI"),
+        ("", "URI is empty"),
         ("s3://bucket/x", "the scheme 's3', which curate cannot store to; expected gs://bucket/key"),
         ("memry://bucket/x", "did you mean 'memory'"),
         ("GS://bucket/x", "the scheme 'GS'"),

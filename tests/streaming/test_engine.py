@@ -382,7 +382,7 @@ def test_what_is_no_table_is_told() -> None:
         def run(self, piece: int) -> Iterator[Any]:
             yield {"x": piece}
 
-    with pytest.raises(TypeError, match=r"a stream yields Arrow tables, but this one gave <class 'dict'>"):
+    with pytest.raises(TypeError, match=r"a stream yields Arrow tables, but this one returned <class 'dict'>"):
         list(stream_blocks(Wrong(), [1], make_backend("inline"), budget_bytes=1))
 
 
@@ -391,7 +391,7 @@ def test_a_backend_has_one_stream_at_a_time() -> None:
     backend = make_backend("inline")
     first = stream_blocks(Counting(), [(0, [1, 1])], backend, budget_bytes=1)
     next(first)
-    with pytest.raises(RuntimeError, match="another stream is at work on this backend"):
+    with pytest.raises(RuntimeError, match="another stream uses this backend"):
         next(stream_blocks(Counting(), [(5, [1])], backend, budget_bytes=1))
     assert list(first) == [table_of(0, 1, 1)]
     assert list(stream_blocks(Counting(), [(5, [1])], backend, budget_bytes=1)) == [table_of(5, 0, 1)]

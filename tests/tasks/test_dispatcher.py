@@ -238,7 +238,7 @@ def test_a_task_without_a_word_says_so() -> None:
     """A program, or a backend, that loses a record: what is known is that nothing was said."""
     run = Run(1, {0: [SILENT]})
     run.run()
-    error = "returned: the task ended without a word on this shard"
+    error = "returned: the task ended without a result for this shard"
     assert run.watcher.errors == [Failure(FailureKind.CRASHED, error, wait_s=1.0)]
 
 

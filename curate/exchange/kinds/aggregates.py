@@ -94,7 +94,7 @@ class _Partial(ABC):
         return [_cast(values, self.states(values.type)[0])]
 
     def merge(self, groups: Groups, states: list[pa.Array]) -> list[pa.Array]:
-        raise NotImplementedError(f"the values of a {self.function} are not merged before all are there")
+        raise NotImplementedError(f"{self.function} cannot merge values before it has all of them")
 
     def result(self, type: pa.DataType) -> pa.DataType:
         return self.states(type)[0]
@@ -377,7 +377,7 @@ FUNCTIONS = ("count", "sum", "min", "max", "mean", "std", "quantile", "first", "
 def make(function: str, column: str | None, *, ddof: int = 1, q: float = 0.5) -> Aggregate:
     """Returns the aggregate `function` of a column. Raises ConfigError if there is none, and for bad numbers."""
     if column is None and function != "count":
-        raise ConfigError(f"{function} is of a column: name one; only count is also of rows")
+        raise ConfigError(f"{function} needs a column; only count works without one")
     match function:
         case "count":
             return CountRows() if column is None else Count(column)
@@ -443,6 +443,6 @@ def _check_numbers(aggregate: Aggregate, type: pa.DataType) -> None:
 
 def _no_such(aggregate: Aggregate, type: pa.DataType, expected: str) -> ConfigError:
     return ConfigError(
-        f"there is no {aggregate.function} of column {aggregate.column!r}, of type {type}; expected {expected}: cast "
-        "it before, with with_column() or map_batches()"
+        f"cannot compute {aggregate.function} of column {aggregate.column!r} of type {type}; expected {expected}: cast "
+        "it first, with with_column() or map_batches()"
     )

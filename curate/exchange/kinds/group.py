@@ -99,8 +99,8 @@ class Grouped(Regrouping):
         for name in names:
             if names.count(name) > 1:
                 raise ConfigError(
-                    f"{self.name} would make {names.count(name)} columns called {name!r}; name each aggregate once, "
-                    "and keys otherwise, with rename_columns"
+                    f"{self.name} would make {names.count(name)} columns called {name!r}; name each aggregate once, or "
+                    "rename the keys with rename_columns"
                 )
 
     @property
@@ -216,7 +216,7 @@ def aggregates_of_pairs(method: str, aggregates: Any) -> list[Aggregate]:
     """Returns the aggregates of pairs of a column and a function. Raises ConfigError."""
     given = list(aggregates) if isinstance(aggregates, Iterable) and not isinstance(aggregates, str | Mapping) else []
     if not given or not all(isinstance(one, tuple | list) and len(one) == 2 for one in given):
-        raise ConfigError(f"{method} takes pairs such as [('score', 'mean'), ('id', 'max')], found {aggregates!r}")
+        raise ConfigError(f"{method} takes pairs like [('score', 'mean'), ('id', 'max')], found {aggregates!r}")
     return [make(function, column) for column, function in given]
 
 

@@ -88,15 +88,15 @@ class Keys:
         for name in names:
             if names.count(name) > 1:
                 raise ConfigError(
-                    f"{self.name} would make {names.count(name)} columns called {name!r}; give left_suffix and "
-                    "right_suffix that tell them apart, or rename one before it"
+                    f"{self.name} would make {names.count(name)} columns called {name!r}; pass left_suffix and "
+                    "right_suffix, or rename one of them first"
                 )
         return pa.schema([pa.field(one.name, one.type) for one in made])
 
     def _types(self, mine: str, type: pa.DataType, other: str, found: pa.DataType) -> str:
         return (
-            f"{self.name}: the key {mine!r} is {type} on the left, {other!r} is {found} on the right; keys must be of "
-            "one type, but for the width of numbers: cast one before it, with with_column() or map_batches()"
+            f"{self.name}: the key {mine!r} is {type} on the left, {other!r} is {found} on the right; keys must have "
+            "one type (the width of numbers may differ): cast one first, with with_column() or map_batches()"
         )
 
     @classmethod
@@ -113,7 +113,7 @@ class Keys:
         left = key_columns(name, on)
         right = left if right_on is None else key_columns(name, right_on)
         if len(left) != len(right):
-            raise ConfigError(f"{name}: {len(left)} columns on the left, {len(right)} on the right; name as many")
+            raise ConfigError(f"{name}: {len(left)} columns on the left, {len(right)} on the right; name equally many")
         keys = cls(name, left, right, None, left_suffix, right_suffix)
         one, other = schemas
         for side, found in enumerate(schemas):

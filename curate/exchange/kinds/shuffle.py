@@ -44,7 +44,7 @@ class Bucketed(OperatorDefaults):
         if found is None:
             return None
         if BUCKET in found.names:
-            raise ConfigError(f"random_shuffle: there is a column {BUCKET!r} already, which it sorts by; rename it")
+            raise ConfigError(f"random_shuffle: the rows already have a column {BUCKET!r}; rename it")
         return found.append(pa.field(BUCKET, pa.uint16()))
 
     def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:

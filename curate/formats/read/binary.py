@@ -29,11 +29,11 @@ def stored_bytes(store: Store, object: Object) -> bytes:
     """Returns all bytes of an object. Raises CorruptInput as `read_binary` does."""
     if object.size > LARGEST_BYTES:
         raise CorruptInput(
-            f"{object.uri}: has {object.size:,} bytes, and a value has at most {LARGEST_BYTES:,}; leave it out, or "
-            "read it piece by piece in the process_file of a FileJob"
+            f"{object.uri}: has {object.size:,} bytes, but a value can have at most {LARGEST_BYTES:,}; leave it out, "
+            "or read it in parts with the process_file of a FileJob"
         )
     with StoredStream(store, object) as stored:
         data = stored.read()
     if len(data) != object.size:
-        raise CorruptInput(f"{object.uri}: has {len(data):,} bytes, and was listed with {object.size:,}")
+        raise CorruptInput(f"{object.uri}: has {len(data):,} bytes, but was listed with {object.size:,}")
     return data

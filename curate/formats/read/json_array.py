@@ -72,7 +72,7 @@ def element_blocks(source: DecompressedStream, uri: str) -> Iterator[list[bytes]
         if not more:
             raise CorruptInput(
                 f"{uri}: ends within element {elements + 1:,} of a JSON array, expected a closing ]; it is truncated, "
-                "or a quote or a bracket is not closed: write it again, best as one JSON object per line"
+                "or a quote or a bracket is not closed: write it again, preferably as one JSON object per line"
             )
         found.add(more)
     source.unread(found.rest)

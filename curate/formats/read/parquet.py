@@ -119,8 +119,8 @@ def read_parquet(
             # No file that was looked into said a column. That it is one, is seen here.
             if file.metadata.num_rows:
                 raise SchemaMismatch(
-                    f"{stored.uri}: has {file.metadata.num_rows:,} rows, and its columns are not known, as none of the "
-                    "files that were looked into has rows or can be read; declare the columns"
+                    f"{stored.uri}: has {file.metadata.num_rows:,} rows, but its columns are unknown: none of the "
+                    "sampled files has rows or can be read; declare the columns"
                 )
             return
         refuse_mismatch(stored.uri, found, schema, how)
@@ -212,7 +212,7 @@ def _has_dictionary(type: pa.DataType) -> bool:
     return pt.is_dictionary(type) or any(_has_dictionary(type.field(k).type) for k in range(type.num_fields))
 
 
-_REMEDY = "a row may take 256 MiB: leave that column out with columns=, or write the file again with more rows"
+_REMEDY = "a row may take up to 256 MiB: leave that column out with columns=, or write the file again with more rows"
 
 
 def _refuse_bomb(uri: str, metadata: pq.FileMetaData, groups: range, columns: Sequence[str]) -> None:

@@ -44,8 +44,8 @@ class CsvOutput(LinesWriter):
         type = table.schema.field(0).type
         if is_text(type):
             raise ConfigError(
-                f"column {table.column_names[0]!r} is {type} and alone in its rows, where CSV cannot tell a null from "
-                "empty text; fill its nulls, write another column with it, or write parquet or jsonl"
+                f"column {table.column_names[0]!r} is {type} and alone in its rows, and CSV cannot distinguish null "
+                "from empty text; fill its nulls, write another column with it, or write parquet or jsonl"
             )
         return b"\n".join(line or b'""' for line in data.split(b"\n")[:-1]) + b"\n"
 
@@ -61,7 +61,7 @@ def _check(field: pa.Field) -> None:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         remedy = "make it text (base64)" if is_binary(type) else "make it text"
         raise ConfigError(
-            f"column {field.name!r} is {field.type}, which CSV has no place for; leave it out, {remedy}, or write "
+            f"column {field.name!r} is {field.type}, which CSV cannot store; leave it out, {remedy}, or write "
             "parquet or jsonl"
         ) from error
 

@@ -37,7 +37,7 @@ class JsonlOutput(LinesWriter):
         for field in schema:
             if not readable(field.type):
                 raise ConfigError(
-                    f"column {field.name!r} is {field.type}, which JSON lines have no place for; leave it out, make it "
+                    f"column {field.name!r} is {field.type}, which JSON lines cannot store; leave it out, make it "
                     "text, numbers, lists or structs of them, or write parquet"
                 )
         super().__init__(sink, schema, codec)
@@ -73,7 +73,7 @@ def _values(name: str, column: pa.ChunkedArray, exact: bool) -> list[Any]:
         except _TwiceError as error:
             raise ConfigError(
                 f"column {name!r} is {column.type} and has a map with the key {error.args[0]!r} twice, which JSON "
-                "has no place for; make it a list of structs, or write parquet"
+                "cannot store; make it a list of structs, or write parquet"
             ) from None
     return [_spelled(value) for value in values] if spelled else values
 
@@ -143,7 +143,7 @@ def _texts(array: pa.Array) -> pa.Array:
         texts = pc.strftime(array, format=_MOMENT + ("%z" if type.tz else ""))
         if type.tz is None:
             return texts
-        # Before zones were kept to minutes, their offset has seconds, for which there is no text.
+        # Before zones were kept to minutes, their offset has seconds, for which there is not text.
         utc = array.cast(pa.timestamp(type.unit, "UTC"))
         early = pc.less(utc, pa.scalar(_ZONES_OF_MINUTES, utc.type))
         return pc.if_else(early, pc.strftime(utc, format=f"{_MOMENT}%z"), texts)

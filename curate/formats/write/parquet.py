@@ -193,8 +193,8 @@ def refuse_unknown(schema: pa.Schema) -> None:
             pq.write_table(empty(pa.schema([stored])), sink)
         except (pa.ArrowException, OSError) as error:
             raise ConfigError(
-                f"column {field.name!r} is {field.type}, which Parquet has no place for: {error}; leave it out, or "
-                "make it one of another type"
+                f"column {field.name!r} is {field.type}, which Parquet cannot store: {error}; leave it out, or convert "
+                "it"
             ) from error
 
 

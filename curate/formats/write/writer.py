@@ -19,6 +19,7 @@ _SUFFIXES = {
     OutputFormat.PARQUET: {"zstd": ".parquet", "snappy": ".parquet", "none": ".parquet"},
     OutputFormat.JSONL: {"zstd": ".jsonl.zst", "gzip": ".jsonl.gz"},
     OutputFormat.CSV: {"zstd": ".csv.zst", "gzip": ".csv.gz"},
+    OutputFormat.SINK: {"zstd": ".zst", "gzip": ".gz", "none": ""},
     OutputFormat.RUN: {"none": ".run"},
 }
 DEFAULT_CODEC = "zstd"
@@ -73,5 +74,5 @@ def make_writer(sink: Sink, schema: pa.Schema, format: OutputFormat, codec: str 
             return JsonlOutput(sink, schema, codec)
         case OutputFormat.CSV:
             return CsvOutput(sink, schema, codec)
-        case OutputFormat.RUN:
-            raise ConfigError(f"{format} is what exchanges write; expected one of {', '.join(OFFERED)}")
+        case OutputFormat.RUN | OutputFormat.SINK:
+            raise ConfigError(f"{format} is not written by itself; expected one of {', '.join(OFFERED)}")

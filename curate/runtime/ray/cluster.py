@@ -103,8 +103,8 @@ def cluster_address() -> str | None:
     wanted = os.environ.get("RAY_ADDRESS", "")
     if "://" in wanted:
         raise ConfigError(
-            f"RAY_ADDRESS is {wanted}, but a driver runs inside its cluster: submit the script with `ray job submit`, "
-            "or give host:port of a head that this machine is a node of"
+            f"RAY_ADDRESS is {wanted}, but a driver must run inside the cluster: submit the script with `ray job "
+            "submit`, or set host:port of the head of this machine's cluster"
         )
     try:
         from ray._private import services
@@ -120,10 +120,10 @@ def cluster_address() -> str | None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
     except (OSError, ValueError) as error:
-        found = f"RAY_ADDRESS is {wanted}" if wanted else f"the cluster last started here was at {address}"
+        found = f"RAY_ADDRESS is {wanted}" if wanted else f"the last cluster started on this machine was at {address}"
         raise ConfigError(
             f"{found}, but no cluster answers there ({error}); "
-            "start it, or set RAY_ADDRESS=local to run on this machine alone"
+            "start it, or set RAY_ADDRESS=local to use this machine only"
         ) from error
     return address
 

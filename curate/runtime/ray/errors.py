@@ -1,4 +1,4 @@
-"""What Ray's errors mean: how a task, or an actor at work on a call, ended."""
+"""What Ray's errors mean: how a task, or an actor during a call, ended."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def ended(
             return replace(link.ended, task=task)
         if isinstance(link, ProcessSpoiltError):
             return TaskFinished(
-                task, TaskEnd.LOST, f"its worker was replaced: another shard had changed {link}", node, pid
+                task, TaskEnd.LOST, f"its worker was replaced, because another shard had changed {link}", node, pid
             )
         if isinstance(link, exceptions.OutOfMemoryError):
             pid, peak_bytes = killed_for_memory(str(link), pid)
-            held = f"the worker held {format_bytes(peak_bytes)} when" if peak_bytes else "the worker was killed when"
+            held = f"the worker used {format_bytes(peak_bytes)} when" if peak_bytes else "the worker was killed when"
             end, detail = TaskEnd.OUT_OF_MEMORY, f"{held} its node ran out of memory\n{link}"
         elif isinstance(link, _LOST):
             what = "an object was lost" if isinstance(link, exceptions.ObjectLostError) else "the node died"

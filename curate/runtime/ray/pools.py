@@ -343,7 +343,7 @@ class Pools:
         for pool in self._pools:
             for actor in list(pool.actors.values()):
                 if self._is_stuck(actor, now):
-                    self._log.warning("an actor goes on with what was cancelled, and is ended", pool=pool.spec.name)
+                    self._log.warning("an actor continues a cancelled call and is stopped", pool=pool.spec.name)
                     pool.end(actor)
                 elif actor.ask is None and now - actor.asked_s >= every_s / 2:
                     actor.ask, actor.asked_s = actor.handle.look.remote(), now

@@ -125,21 +125,22 @@ def join() -> tuple[Session | None, float]:
     began_s = time.monotonic()
     if _forked:
         raise ConfigError(
-            "this process was forked from one that runs tasks on Ray, and Ray does not outlive a fork; start processes "
-            'by "spawn" (multiprocessing.set_start_method), or use backend="inline" in this one'
+            "this process was forked from one that runs tasks on Ray, and Ray does not work after a fork; start "
+            "processes "
+            'with "spawn" (multiprocessing.set_start_method), or use backend="inline" in this one'
         )
-    with _lock, uninterrupted("interrupted: this ends as soon as Ray has started"):
+    with _lock, uninterrupted("interrupted: this process ends as soon as Ray has started"):
         if _session is not None and not _session.lasts():
             leave_for_good()
         if _session is None and ray.is_initialized():
             if broken := _broken():
                 raise ConfigError(
-                    f"{broken}, to which this program has connected by ray.init: call ray.shutdown(), then ray.init() "
-                    "again, or leave it to curate"
+                    f"{broken}, and this program connected to it with ray.init: call ray.shutdown(), then ray.init() "
+                    "again or let curate connect"
                 )
             return None, 0.0
         if _session is not None and (why := _session.outdated()):
-            get_logger().warning("Ray is started again for this process", reason=why)
+            get_logger().warning("Ray restarts for this process", reason=why)
             leave_for_good()
         new = _session is None
         if _session is None:
@@ -224,22 +225,22 @@ def _refused(address: str | None, error: Exception) -> ConfigError:
     if address is not None:
         if "Version mismatch" in str(error):
             return ConfigError(
-                f"cannot join the Ray cluster at {address}: {' '.join(str(error).split())}; run the driver with "
-                "the Ray and Python of the cluster, such as on its head (ray job submit)"
+                f"cannot join the Ray cluster at {address}: {' '.join(str(error).split())}; run the driver with the "
+                "cluster's versions of Ray and Python, for example on its head (ray job submit)"
             )
         helps = (
             "use the token of the cluster, or the same RAY_AUTH_MODE on both sides"
             if isinstance(error, ray_errors.AuthenticationError)
-            else "see whether it is up (ray status), or set RAY_ADDRESS=local to run on this machine alone"
+            else "check it with ray status, or set RAY_ADDRESS=local to use this machine only"
         )
         return ConfigError(f"cannot join the Ray cluster at {address}: {first_line(error)}; {helps}")
     text = str(error)
     if "AF_UNIX" in text or "too long" in text:
-        helps = "its sockets need a folder with a shorter name: set RAY_TMPDIR, such as to /tmp/ray"
+        helps = "the path of its sockets is too long: set RAY_TMPDIR to a short path, for example /tmp/ray"
     elif isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError):
-        helps = "set RAY_TMPDIR to a folder of yours with room in it"
+        helps = "set RAY_TMPDIR to a folder that you own and that has free space"
     elif "shm" in text or "object store" in text.lower() or isinstance(error, ValueError | MemoryError):
-        helps = "it needs memory: make /dev/shm larger, or give RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE=1"
+        helps = "it needs shared memory: enlarge /dev/shm, or set RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE=1"
     else:
         folder = os.environ.get("RAY_TMPDIR", "/tmp")
         helps = f"free memory and disk space; its logs are in {folder}/ray/session_latest/logs"
@@ -254,12 +255,12 @@ def _broken() -> str:
     died = sorted({name for name, _ in node.dead_processes()} & _VITAL) if node.is_head() else []
     address = str(node.gcs_address)
     if died:
-        return f"processes of Ray's have died ({', '.join(died)})"
+        return f"processes of Ray died ({', '.join(died)})"
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
     except (OSError, ValueError) as error:
-        return f"no cluster answers any more at {address} ({error})"
+        return f"the cluster no longer answers at {address} ({error})"
     return ""
 
 

@@ -72,5 +72,5 @@ def refuse_other_code(error: BaseException) -> None:
     found = _REFUSED.search(str(error))
     if found is not None:
         raise ConfigError(
-            f"{found[1]}; install the same curate on all nodes, or send it with the job (ray job submit --working-dir)"
+            f"{found[1]}; install the same curate on all nodes, or ship it with the job (ray job submit --working-dir)"
         )

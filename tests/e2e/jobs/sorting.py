@@ -109,7 +109,7 @@ def main(argv: list[str]) -> int:
         sys.stderr.write(f"error: {error}\n")
         return 2 if isinstance(error, ConfigError) else 1
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted; run it again to go on\n")
+        sys.stderr.write("interrupted; run it again to resume\n")
         return 130
     sys.stdout.write(json.dumps(ended.as_dict()))
     return ended.state.exit_code

@@ -1,0 +1,75 @@
+"""The exchange that brings rows into the folders of their partitions: `year=2024/lang=en/`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from curate.arrow.order import Order
+from curate.arrow.types import is_text, value_type
+from curate.errors import ConfigError
+from curate.exchange.kinds.base import order_by
+from curate.exchange.protocol import OneInput
+from curate.formats.file_columns import partition_folder
+
+PARTITIONS = 10_000
+"""Most partitions of a write: each is a folder, with one object at least."""
+
+_NAMED = (pt.is_integer, pt.is_boolean, pt.is_date32, pt.is_null)
+"""Types of which every value has one text, beside texts themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partitioned(OneInput):
+    """Rows by the values of some columns: each output has rows of one partition alone, as they came, and lies in its
+    folder. A large partition goes on in the next output of the folder."""
+
+    columns: tuple[str, ...]
+    by_key = True
+
+    @property
+    def name(self) -> str:
+        return f"partition({', '.join(self.columns)})"
+
+    @property
+    def orders(self) -> tuple[Order, ...]:
+        return (order_by(self.columns),)
+
+    def identity(self) -> Any:
+        return ["partition", list(self.columns)]
+
+    def schema(self, found: Sequence[pa.Schema | None]) -> pa.Schema | None:
+        [rows] = found
+        if rows is not None:
+            self.orders[0].check("partition_cols", rows)
+            self._check(rows)
+        return rows
+
+    def folders(self, keys: pa.Table) -> list[str]:
+        if not keys.num_rows:
+            return []
+        self._check(keys.schema)
+        if keys.num_rows > PARTITIONS:
+            raise ConfigError(
+                f"partition_cols={list(self.columns)} would make {keys.num_rows:,} folders, each with one object at "
+                f"least; at most {PARTITIONS:,} are made. Partition by fewer columns, or by what has fewer values, "
+                "such as the month of a date or a hash of an id"
+            )
+        texts = [pc.cast(column, pa.string()).to_pylist() for column in keys.columns]
+        rows = (zip(self.columns, row, strict=True) for row in zip(*texts, strict=True))
+        return ["/".join(partition_folder(name, value) for name, value in row) for row in rows]
+
+    def _check(self, schema: pa.Schema) -> None:
+        for name in self.columns:
+            partition_folder(name, None)
+            type = value_type(schema.field(name).type)
+            if not (is_text(type) or any(is_one(type) for is_one in _NAMED)):
+                raise ConfigError(
+                    f"partition_cols: column {name!r} is of type {type}; folders are called after texts, integers, "
+                    "booleans and dates: cast it before, with with_column()"
+                )

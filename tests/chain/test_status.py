@@ -1,0 +1,160 @@
+"""`curate status pipeline.toml`: how far each step is, what is out of date, what would run; from buckets alone."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+
+from curate.chain.chain import Chain
+from curate.chain.steps import Step
+from tests.chain.chains import CHAIN, FILES, STEPS, add_input, place, ran, seen
+from tests.cli.running import Curate, curate
+from tests.job.inline import write_jsonl
+from tests.pins.test_imports import HEAVY
+
+__all__ = ["curate", "place"]
+
+MADE = f"""\
+clean   complete  {FILES}/{FILES}  48 rows  up to date
+scored  complete  {FILES}/{FILES}  48 rows  up to date
+odd     complete  {FILES}/{FILES}  24 rows  up to date
+kept    complete  {FILES}/{FILES}  46 rows  up to date
+last    complete  {FILES}/{FILES}  46 rows  up to date
+"""
+
+
+@pytest.fixture
+def made(place: Path) -> Path:
+    """The folder of a chain that was run."""
+    assert Chain.read("pipeline.toml").run(backend="inline").state == "complete"
+    return place
+
+
+def test_before_the_first_run(place: Path, curate: Curate) -> None:
+    """Each step says what it waits for; nothing is written."""
+    before = seen(place)
+    assert curate("status", "pipeline.toml").out == (
+        "pipeline.toml: 5 steps, 0 up to date\n"
+        "clean   not begun  0/0    runs: 24 inputs, nothing is done yet\n"
+        "scored  not begun  0/0    runs: once clean is done\n"
+        "odd     not begun  0/0    runs: once scored is done\n"
+        "kept    not begun  0/0    runs: once scored is done\n"
+        "last    not begun  0/0    runs: once kept is done\n"
+    )
+    assert seen(place) == before
+
+
+def test_each_step_has_a_line_and_what_is_out_of_date_another(made: Path, curate: Curate) -> None:
+    """An output that is gone is what would run, and no step after it; what changed is kept until that is asked for."""
+    assert curate("status", "pipeline.toml").out == f"pipeline.toml: 5 steps, 5 up to date\n{MADE}"
+    (made / "out" / "scored" / "07.parquet").unlink()
+    write_jsonl(made / "in" / "03.jsonl", [{"n": 6}, {"n": 7}, {"n": 8}])
+    (made / "in" / "05.jsonl").unlink()
+    lines = curate("status", "pipeline.toml").out.splitlines()
+    assert lines[:4] == [
+        "pipeline.toml: 5 steps, 4 up to date",
+        "clean   complete  24/24  48 rows  up to date",
+        "        1 input changed, outputs kept (--redo-stale replaces them)",
+        "        1 input removed, outputs kept (--drop-removed removes them)",
+    ]
+    assert lines[4:] == [
+        "scored  pending   23/24  46 rows  runs: 1 of 24 shards",
+        "odd     complete  24/24  24 rows  up to date",
+        "kept    complete  24/24  46 rows  up to date",
+        "        1 input gone, which an earlier step makes again",
+        "last    complete  24/24  46 rows  up to date",
+    ]
+
+
+def test_a_dry_run_says_what_its_options_change(made: Path, curate: Curate) -> None:
+    """In the lines of a status; nothing is written."""
+    write_jsonl(made / "in" / "03.jsonl", [{"n": 6}, {"n": 7}, {"n": 8}])
+    before = seen(made)
+    lines = curate("run", "pipeline.toml", "--dry-run", "--redo-stale").out.splitlines()
+    assert lines[1] == "clean   complete  24/24  48 rows  runs: 1 changed input"
+    assert lines[2:4] == [
+        "scored  complete  24/24  48 rows  runs: what clean will add",
+        "odd     complete  24/24  24 rows  runs: what scored will add",
+    ]
+    shown = curate("run", "pipeline.toml", "--dry-run", "--overwrite", "kept", "--json").json
+    assert [one["action"] for one in shown["steps"]] == ["up to date"] * 3 + ["runs"] * 2
+    assert seen(made) == before
+
+
+def test_as_json(made: Path, curate: Curate) -> None:
+    """One object, with a value for each step."""
+    add_input(made, FILES)
+    shown = curate("status", "pipeline.toml", "--json").json
+    assert [one["step"] for one in shown["steps"]] == list(STEPS)
+    first = shown["steps"][0]
+    assert (first["state"], first["action"], first["why"], first["kept"]) == ("complete", "runs", ["1 new input"], [])
+    assert first["inputs"] == {"new": 1, "changed": 0, "removed": 0, "lost": 0}
+    assert first["shards"] == {"total": FILES, "done": FILES, "failed": 0}
+
+
+def test_no_job_is_imported(made: Path, curate: Curate) -> None:
+    """Nor anything that takes long: a chain whose jobs are not here can be looked at."""
+    (made / "steps_of_test.py").unlink()
+    assert curate("status", "pipeline.toml").out == f"pipeline.toml: 5 steps, 5 up to date\n{MADE}"
+    program = (
+        "import sys, json\nsys.argv = ['curate', 'status', 'pipeline.toml']\n"
+        "from curate.cli.main import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})), file=sys.stderr)"
+    )
+    found = subprocess.run([sys.executable, "-c", program], cwd=made, capture_output=True, text=True, check=True)
+    # Inputs are listed, by patterns that fsspec understands; what talks to buckets is not imported for it.
+    assert orjson.loads(found.stderr)
+    assert not (HEAVY - {"fsspec"}).intersection(orjson.loads(found.stderr))
+
+
+def test_the_commands_of_jobs_work_on_each_step(place: Path, curate: Curate) -> None:
+    """`status`, `replay` and `retry`; and the chain goes on from there."""
+    (place / "poison").write_text("6")
+    ended = curate("run", "pipeline.toml", "--backend", "inline", "--json")
+    assert (ended.code, ended.json["state"]) == (1, "failed")
+    assert [one["state"] for one in ended.json["steps"]] == ["failed", *["not run"] * 4]
+    assert curate("status", "out/clean", "--json").json["shards"]["failed"] == 1
+    (place / "poison").unlink()
+    assert curate("replay", "out/clean", "--shard", "03", "--json").code == 0
+    assert curate("retry", "out/clean", "--backend", "inline").code == 0
+    assert ran(Chain.read("pipeline.toml").run(backend="inline")) == dict.fromkeys(STEPS[1:], FILES)
+
+
+def test_one_step_alone(made: Path, curate: Curate) -> None:
+    """The steps before it are not run."""
+    add_input(made, FILES)
+    ended = curate("run", "pipeline.toml", "--step", "clean", "--backend", "inline", "--json")
+    assert [(one["step"], one["summary"]["tasks"]["attempts"]) for one in ended.json["steps"]] == [("clean", 1)]
+    ended = curate("run", "pipeline.toml", "--step", "kept", "--backend", "inline", "--json")
+    assert ended.json["steps"][0]["summary"]["tasks"]["attempts"] == 0
+
+
+def test_what_an_interrupt_leaves(place: Path) -> None:
+    """Exit code 130; no step after it runs, and the next run goes on."""
+    (place / "kill").write_text(f"{FILES} {signal.SIGINT.value}")
+    command = [sys.executable, "-m", "curate", "run", "pipeline.toml", "--backend", "inline"]
+    ended = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+    assert ended.returncode == 130
+    assert "step scored: not run, for clean did not complete" in ended.stderr
+    (place / "kill").unlink()
+    assert Chain.read("pipeline.toml").run(backend="inline").state == "complete"
+
+
+def test_the_file_is_the_value(place: Path) -> None:
+    """The chain of a file is the one that Python makes of the same steps, with absolute paths."""
+    read = Chain.read("pipeline.toml").steps
+    assert [one.name for one in read] == list(STEPS)
+    assert read[3] == Step(
+        "kept",
+        "steps_of_test.py:Kept",
+        output=str(place / "out" / "kept"),
+        input_from=("scored",),
+        options={"least": 4},
+    )
+    assert CHAIN.count("[steps.") == len(read)
