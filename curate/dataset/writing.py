@@ -5,20 +5,40 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Self
+from typing import Any, Self, TypedDict, Unpack
 
 from curate import log
 from curate.dataset.base import Base
 from curate.dataset.stats import terminal_display
-from curate.driver.options import RunOptions
+from curate.driver.options import DEFAULTS, parse_run_options
+from curate.errors import ConfigError, did_you_mean
 from curate.exchange.kinds.base import key_columns
 from curate.exchange.kinds.partition import Partitioned
 from curate.formats.record import OutputFormat
+from curate.keywords import shows_keywords
 from curate.ledger.summary import Summary
 from curate.operators.columns import Drop
 from curate.plan.nodes import Checkpoint, may_be_incomplete
 from curate.plan.stages import DATASET, DatasetStages, SinkStages, stage_of
 from curate.stage.datasink import Datasink, sink_identity
+
+
+class WriteOptions(TypedDict, total=False):
+    """How a dataset is written this time: the options of `Job.run` that mean something for a dataset."""
+
+    overwrite: bool
+    yes: bool
+    """Answers what `overwrite` asks."""
+    retry_failed: bool
+    redo_stale: bool
+    drop_removed: bool
+    allow_incomplete_input: bool
+    allow_concurrent: bool
+    keep_stages: bool
+    max_failed_shards: str | int | None
+
+
+WRITE_DEFAULTS = {name: default for name, default in DEFAULTS.items() if name in WriteOptions.__annotations__}
 
 
 class Writing(Base):
@@ -43,6 +63,7 @@ class Writing(Base):
         """
         return self._with(Checkpoint(self._plan, os.fspath(path)))
 
+    @shows_keywords(WriteOptions, WRITE_DEFAULTS)
     def write_parquet(
         self,
         path: str | os.PathLike[str],
@@ -50,8 +71,7 @@ class Writing(Base):
         partition_cols: Sequence[str] | None = None,
         backend: str | None = None,
         codec: str | None = None,
-        keep_stages: bool = False,
-        drop_removed: bool = False,
+        **options: Unpack[WriteOptions],
     ) -> Summary:
         """Writes one Parquet file for each input shard below `path`, as a job, and returns the run's summary.
 
@@ -69,6 +89,9 @@ class Writing(Base):
         columns, and `read_parquet` adds them again: numbers as 32-bit ones, also texts of digits unless `schema`
         declares them. Values are texts, integers, booleans, dates or null, of at most 10,000 folders in all; for more,
         partition by columns with fewer values.
+
+        The other options are those of `Job.run`. `overwrite=True, yes=True` first removes what an earlier write made
+        below `path`; `retry_failed` runs the shards that failed, and `redo_stale` those again whose input changed.
 
         Raises ConfigError for functions that capture values that cannot be compared between runs, and for a `path` with
         other content. Shards that fail do not raise: see `Summary.state`.
@@ -89,8 +112,9 @@ class Writing(Base):
         >>> curate.read_parquet(folder / "dated").take_all()
         [{'n': 1, 'year': 2024}, {'n': 2, 'year': 2025}]
         """
-        return self._write(path, OutputFormat.PARQUET, partition_cols, backend, codec, keep_stages, drop_removed)
+        return self._write(path, OutputFormat.PARQUET, partition_cols, backend, codec, options)
 
+    @shows_keywords(WriteOptions, WRITE_DEFAULTS)
     def write_json(
         self,
         path: str | os.PathLike[str],
@@ -98,8 +122,7 @@ class Writing(Base):
         partition_cols: Sequence[str] | None = None,
         backend: str | None = None,
         codec: str | None = None,
-        keep_stages: bool = False,
-        drop_removed: bool = False,
+        **options: Unpack[WriteOptions],
     ) -> Summary:
         """Writes one file of JSON lines for each input shard below `path`; all else is as for `write_parquet`.
 
@@ -112,8 +135,9 @@ class Writing(Base):
         >>> [path.name for path in (folder / "out").glob("in*")]
         ['in.jsonl.zst']
         """
-        return self._write(path, OutputFormat.JSONL, partition_cols, backend, codec, keep_stages, drop_removed)
+        return self._write(path, OutputFormat.JSONL, partition_cols, backend, codec, options)
 
+    @shows_keywords(WriteOptions, WRITE_DEFAULTS)
     def write_csv(
         self,
         path: str | os.PathLike[str],
@@ -121,8 +145,7 @@ class Writing(Base):
         partition_cols: Sequence[str] | None = None,
         backend: str | None = None,
         codec: str | None = None,
-        keep_stages: bool = False,
-        drop_removed: bool = False,
+        **options: Unpack[WriteOptions],
     ) -> Summary:
         """Writes one CSV file with a header for each input shard below `path`; all else is as for `write_parquet`.
 
@@ -135,8 +158,9 @@ class Writing(Base):
         >>> gzip.open(folder / "out" / "in.csv.gz", "rt").read().split()
         ['"n"', '1']
         """
-        return self._write(path, OutputFormat.CSV, partition_cols, backend, codec, keep_stages, drop_removed)
+        return self._write(path, OutputFormat.CSV, partition_cols, backend, codec, options)
 
+    @shows_keywords(WriteOptions, WRITE_DEFAULTS)
     def write_datasink(
         self,
         path: str | os.PathLike[str],
@@ -145,8 +169,7 @@ class Writing(Base):
         partition_cols: Sequence[str] | None = None,
         backend: str | None = None,
         codec: str | None = None,
-        keep_stages: bool = False,
-        drop_removed: bool = False,
+        **options: Unpack[WriteOptions],
     ) -> Summary:
         """Writes what a `curate.Datasink` makes of the rows of each shard; all else is as for `write_parquet`.
 
@@ -176,7 +199,7 @@ class Writing(Base):
         """
         identity, codec = sink_identity(sink, codec)
         stages = SinkStages(sink, identity)
-        return self._write(path, OutputFormat.SINK, partition_cols, backend, codec, keep_stages, drop_removed, stages)
+        return self._write(path, OutputFormat.SINK, partition_cols, backend, codec, options, stages)
 
     def _write(
         self,
@@ -185,28 +208,25 @@ class Writing(Base):
         partition_cols: Sequence[str] | None,
         backend: str | None,
         codec: str | None,
-        keep_stages: bool,
-        drop_removed: bool,
+        options: WriteOptions,
         stages: DatasetStages = DATASET,
     ) -> Summary:
         from curate.graph.entry import run
 
+        for name in options:
+            if name not in WRITE_DEFAULTS:
+                hint = did_you_mean(name, WRITE_DEFAULTS)
+                raise ConfigError(f"a write has no option {name!r}{hint}; it has: {', '.join(WRITE_DEFAULTS)}")
         log.ensure_configured()
         plan = self._plan if partition_cols is None else self._partitioned(partition_cols)._plan
         stage = stage_of(plan, format, codec, stages)
         stage = replace(stage, tasks=replace(stage.tasks, memory_budget=self._how.memory_budget))
-        return run(
-            stage,
-            RunOptions(
-                inputs=stage.inputs,
-                output=os.fspath(path),
-                backend=backend or self._how.backend or "ray",
-                keep_stages=keep_stages,
-                drop_removed=drop_removed,
-                allow_incomplete_input=may_be_incomplete(plan),
-                display=self._ran.begin().write(terminal_display()),
-            ),
-        )
+        given: dict[str, Any] = {"allow_incomplete_input": may_be_incomplete(plan), **options}
+        where = backend or self._how.backend or "ray"
+        shown = self._ran.begin().write(terminal_display())
+        # What is in memory has no input.
+        asked = parse_run_options(input=stage.inputs or "none", output=path, backend=where, display=shown, **given)
+        return run(stage, replace(asked, inputs=stage.inputs))
 
     def _partitioned(self, columns: Sequence[str]) -> Self:
         """Returns the rows by the values of these columns, each output in their folders, which say them: without the

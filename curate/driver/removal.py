@@ -118,9 +118,9 @@ def overwritten(job: JobRecord, ledger: Ledger, listing: OutputListing) -> tuple
     come last: a shard that is done has all of its outputs, also if this is cut off and the old job goes on. Raises
     ConfigError if they may not be deleted.
     """
-    if listing.has_job:
+    before = ledger.read_job() if listing.has_job else {}
+    if before.keys() >= {"format", "codec", "suffix"}:
         # It may be written in another format than the one that takes its place.
-        before = ledger.read_job()
         format, codec = OutputFormat(before["format"]), before["codec"]
         own = before["suffix"].removesuffix(suffix(format, codec))
         job = replace(job, format=format, codec=codec, sink_suffix=own)

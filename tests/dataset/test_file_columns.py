@@ -153,5 +153,5 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"partitioning='dir'\): expected 'hive'"):
         curate.read_parquet(tmp_path / "in", partitioning="dir")
     curate.read_parquet(tmp_path / "in", include_paths=True).write_parquet(tmp_path / "out", backend="inline")
-    with pytest.raises(ConfigError, match=r"a\.parquet has a column 'path' ; omit it"):
+    with pytest.raises(ConfigError, match=r"a\.parquet already has a column 'path'; omit it"):
         curate.read_parquet(tmp_path / "out", include_paths=True)

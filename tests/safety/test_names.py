@@ -88,7 +88,7 @@ def test_a_name_that_no_disk_holds_fails_alone(bucket: str, tmp_path: Path) -> N
         store.publish(f"{bucket}/in/{key}.jsonl", LINE)
     summary = run_job(Same(), f"{bucket}/in/", tmp_path / "out")
     assert (summary.done, summary.failed) == (1, 1)
-    assert "name too long" in summary.failures[0].error
+    assert "the name is too long: 408 bytes" in summary.failures[0].error
 
 
 @pytest.mark.parametrize("name", ["_curate", "_side", "..", "a/..", "a/../..", "."])

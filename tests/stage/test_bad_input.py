@@ -261,7 +261,7 @@ class TestIncompleteInput:
         (source / "b.jsonl.gz").unlink(missing_ok=True)
         write_jsonl(source / "z.jsonl.gz", numbered(0, 2)).write_bytes(b"no gzip")
         assert run_job(Copy(), source, tmp_path / "first").state is RunState.FAILED
-        with refusing("is not complete"):
+        with refusing("is the output of an incomplete job"):
             run_job(Copy(), tmp_path / "first", out)
 
     def test_a_complete_one_is_read_without_its_ledger(self, source: Path, first: Path, out: Path) -> None:
