@@ -22,6 +22,7 @@ from curate.units import escape_controls
 Listener = Callable[[Mapping[str, Any]], None]
 
 
+_QUIET = "_quiet"
 _listener: Listener | None = None
 """Who is told of every event of this process beside standard error."""
 
@@ -80,6 +81,11 @@ def bound(**context: Any) -> AbstractContextManager[None]:
     return structlog.contextvars.bound_contextvars(**context)
 
 
+def quiet() -> AbstractContextManager[None]:
+    """Drops all events of this thread within a block: what is looked at ahead is logged when it is done."""
+    return bound(**{_QUIET: True})
+
+
 def get_logger(**context: Any) -> Any:
     """Returns a logger whose events carry `context` (job, run, shard, attempt)."""
     return structlog.get_logger(**context)
@@ -97,6 +103,8 @@ def listen(listener: Listener | None) -> Listener | None:
 
 
 def _tell(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    if _QUIET in event:
+        raise structlog.DropEvent
     if _listener is not None:
         _listener(structlog.processors.format_exc_info(logger, method, dict(event)))
     return event

@@ -23,11 +23,11 @@ def read_steps(path: str) -> list[Step]:
     try:
         told = tomllib.loads(Path(path).read_text("utf-8"))
     except FileNotFoundError as error:
-        raise ConfigError(f"there is no file {path}; give the TOML file of a chain of jobs") from error
+        raise ConfigError(f"there is no file {path}; pass the TOML file of a chain of jobs") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read ({error}); give the TOML file of a chain of jobs") from error
+        raise ConfigError(f"{path} cannot be read ({error}); pass the TOML file of a chain of jobs") from error
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is no TOML: {error}; correct it there") from error
+        raise ConfigError(f"{path} is not valid TOML: {error}; correct it there") from error
     try:
         return [_step(name, table) for name, table in _tables(told).items()]
     except ConfigError as error:

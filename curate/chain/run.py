@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,11 +13,12 @@ from curate.clock import Clock, SystemClock
 from curate.driver.identity import accepted_code, refuse_other_job
 from curate.driver.options import RunArguments, RunOptions, parse_run_options
 from curate.errors import ConfigError, CurateError, did_you_mean
-from curate.graph.entry import run
+from curate.graph.entry import dry_run, run
 from curate.job.job import Job
 from curate.job.locate import named_job
 from curate.job.settings import TUNABLE
 from curate.ledger.summary import RunState, Summary
+from curate.log import quiet
 from curate.observe.job import FoundJob
 from curate.stage.stage import Stage
 from curate.units import parse_bytes
@@ -117,10 +118,15 @@ class Planned:
 
 
 def prepare(steps: Sequence[Step], request: Request) -> Planned:
-    """Checks all steps and returns what there is to run. Writes nothing.
+    """Checks all steps and returns what there is to run. Writes nothing, and logs nothing that a run will.
 
     Raises ConfigError with every step that cannot run as asked, and why.
     """
+    with quiet():
+        return _prepare(steps, request)
+
+
+def _prepare(steps: Sequence[Step], request: Request) -> Planned:
     by_name = {one.name: one for one in steps}
     for name in (*request.asked.overwrite, *([request.only] if request.only else [])):
         if name not in by_name:
@@ -146,7 +152,22 @@ def prepare(steps: Sequence[Step], request: Request) -> Planned:
     found = verdicts(states, asked)
     scope = {request.only} if request.only else {one.name for one in found}
     _raise([_refusal(one) for one in found if one.action is Action.REFUSED and one.name in scope])
-    return Planned(tuple(steps), stages, options, states, found, asked)
+    planned = Planned(tuple(steps), stages, options, states, found, asked)
+    _raise([text for one in steps if one.name in scope for text in _refused_by_job(planned, one)])
+    return planned
+
+
+def _refused_by_job(planned: Planned, step: Step) -> Iterator[str]:
+    """Yields why the job of a step refuses to run, where it is to run and all that it reads is there already."""
+    by_name = {one.name: one for one in planned.verdicts}
+    (state,) = (one for one in planned.states if one.name == step.name)
+    ready = all(by_name[name].action is Action.NOTHING for name in step.reads)
+    # A job with an exchange that has begun may find run files damaged: a run makes them again, and a look refuses.
+    if ready and by_name[step.name].action is Action.RUN and not state.frozen:
+        try:
+            dry_run(planned.stages[step.name], _run_options(planned, step, state))
+        except ConfigError as error:
+            yield f"step {step.name!r}: {error}"
 
 
 def run_chain(planned: Planned, request: Request) -> ChainSummary:
@@ -171,19 +192,23 @@ def run_chain(planned: Planned, request: Request) -> ChainSummary:
 
 
 def _run(planned: Planned, step: Step, state: StepState, clock: Clock) -> StepEnd:
+    try:
+        return StepEnd(step.name, run(planned.stages[step.name], _run_options(planned, step, state), clock=clock))
+    except CurateError as error:
+        return StepEnd(step.name, error=error)
+
+
+def _run_options(planned: Planned, step: Step, state: StepState) -> RunOptions:
+    """Returns how the job of a step is run: what earlier steps changed or removed, it takes."""
     options, asked = planned.options[step.name], planned.asked
     # What is missing by permission was not removed.
     removed = takes_removed(state, asked) and not options.allow_incomplete_input
-    options = replace(
+    return replace(
         options,
         overwrite=step.name in asked.overwrite,
         redo_stale=options.redo_stale or takes_changed(state, asked),
         drop_removed=options.drop_removed or removed,
     )
-    try:
-        return StepEnd(step.name, run(planned.stages[step.name], options, clock=clock))
-    except CurateError as error:
-        return StepEnd(step.name, error=error)
 
 
 def _raise(problems: Collection[str]) -> None:

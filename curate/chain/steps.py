@@ -33,6 +33,7 @@ class Step:
     """
 
     name: str
+    """What later steps and commands call it."""
     job: Any
     """A job; or its name as `curate run` takes it: that of a job that curate brings, or the path of a Python file."""
     output: str
@@ -152,7 +153,7 @@ def _refuse_other_order(steps: Sequence[Step]) -> None:
                         "out of an input_from"
                     )
                 raise ConfigError(
-                    f"step {step.name!r} reads {name!r}, which comes after it; move {name!r} before {step.name!r}"
+                    f"step {step.name!r} reads {name!r}, which is a later step; move {name!r} before {step.name!r}"
                 )
         earlier.append(step.name)
 

@@ -228,8 +228,8 @@ def _refuse_other_inputs(
     raise ConfigError(
         f"the inputs of {ledger.root} changed after the job began, but an exchange needs the complete input:\n"
         + "\n".join(lines)
-        + f"\nWrite to another --output, or start over with {option('overwrite')}: stages with unchanged inputs are "
-        + "kept."
+        + f"\nWrite to another --output, or start over with {option('overwrite')}: stages with "
+        + "unchanged inputs are kept."
     )
 
 

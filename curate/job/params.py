@@ -142,8 +142,8 @@ def param(
 ) -> Any:
     """Declares a parameter: `threshold: float = param(0.5, help="score from which a text counts as toxic")`.
 
-    Without a default it is required. A `dict[str, float]` is given as JSON, `dict[str, Any]` as any JSON. One option
-    gives several values of a list, with commas between, unless `split=False`. `identity=False` leaves it out of the
+    Without a default it is required. A `dict[str, float]` is passed as JSON, `dict[str, Any]` as any JSON. One option
+    may have several values of a list, with commas between, unless `split=False`. `identity=False` leaves it out of the
     job's identity: it must not change a byte of any output. A `secret` is passed as the name of an environment
     variable; the attribute is that variable's value, which is read where the job starts, sent to workers in memory and
     never recorded.

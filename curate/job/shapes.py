@@ -81,5 +81,5 @@ class TextJob(Job):
         return {**dict.fromkeys([self.id_column, self.text_column, *self.keep_columns]), self.text_column: text}
 
     def passed_through(self, batch: Any, *, text: bool = False) -> Any:
-        """Returns the batch's id, the text where `text` is true, and the kept columns: what an output starts from."""
+        """Returns the batch's id, the text if `text`, and the kept columns: the first columns of an output."""
         return batch.select(list(dict.fromkeys([self.id_column, *[self.text_column] * text, *self.keep_columns])))

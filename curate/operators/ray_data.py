@@ -59,6 +59,7 @@ FUNCTIONS: Mapping[str, str] = {
 _LOAD = "write files with write_parquet(path) and load those; each is complete or absent, and named after its input"
 _FILES = "write_parquet(path), write_json(path) or write_csv(path)"
 _PER_ROW = "write each file in a map_batches function and name it after its row, because a shard may run more than once"
+_SINK = "write write_datasink(path, sink) with a curate.Datasink of yours, which makes the bytes of an output"
 _HANDED = "pass to_arrow(), or the files of write_parquet(path)"
 _NO_REFS = "use to_arrow() or iter_batches(); no block stays in Ray's object store"
 _NO_LINEAGE = "pickle the dataset; it is a plan and runs where you load it"
@@ -112,10 +113,10 @@ METHODS: Mapping[str, str] = {
     "write_sql": _LOAD,
     "write_turbopuffer": _LOAD,
     "write_images": _PER_ROW,
-    "write_numpy": "write write_parquet(path): arrays are lists, or tensors of one shape",
+    "write_numpy": f"write write_parquet(path), where arrays are lists or tensors; for .npy files, {_SINK}",
     "write_orc": f"write {_FILES}",
-    "write_tfrecords": f"write {_FILES}",
-    "write_webdataset": "write write_parquet(path) with the bytes of samples in columns",
+    "write_tfrecords": _SINK,
+    "write_webdataset": _SINK,
 }
 """By the name of the method of ray.data.Dataset."""
 

@@ -72,6 +72,16 @@ class Copied(curate.Job):
         return batch
 
 
+class Picky(curate.Job):
+    """Read a column that is not there."""
+
+    version = "1"
+    columns = ["m"]
+
+    def process(self, batch):
+        return batch
+
+
 class Ordered(curate.Job):
     """Sort all rows."""
 

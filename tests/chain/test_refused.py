@@ -18,7 +18,7 @@ __all__ = ["curate", "place"]
 COPY = 'job = "steps_of_test.py:Copied"'
 
 BAD = {
-    "no TOML": ("[steps.a\n", "pipeline.toml is no TOML: ", "correct it there"),
+    "no TOML": ("[steps.a\n", "pipeline.toml is not valid TOML: ", "correct it there"),
     "empty": ("", "pipeline.toml: it has no steps; write a table for each: [steps.scored]"),
     "another table": ("[step.a]\n", "it has the key 'step', expected tables of steps; did you mean 'steps'?"),
     "no table": ("[steps]\na = 1\n", "steps.a is 1, expected a table; write [steps.scored]"),
@@ -34,7 +34,7 @@ BAD = {
     "a later one": (
         CHAIN.replace('input = "in/*.jsonl"', 'input = "in/*.jsonl"\ninput_from = "other"')
         + f'\n[steps.other]\n{COPY}\ninput = "in"\noutput = "out/other"\n',
-        "step 'clean' reads 'other', which comes after it; move 'other' before 'clean'",
+        "step 'clean' reads 'other', which is a later step; move 'other' before 'clean'",
     ),
     "a circle": (
         CHAIN.replace('input = "in/*.jsonl"', 'input_from = "kept"'),
@@ -58,12 +58,12 @@ BAD = {
     "own output": (CHAIN.replace('"in/*.jsonl"', '"out/clean"'), "reaches its own output", "choose an output beside"),
     "no such job": (
         CHAIN.replace("steps_of_test.py:Kept", "toxicityy"),
-        "step 'kept': curate brings no job 'toxicityy'",
+        "step 'kept': curate has no built-in job 'toxicityy'",
     ),
     "no such file": (
         CHAIN.replace("steps_of_test.py:Kept", "gone.py"),
         "step 'kept': there is no file ",
-        "/gone.py; give",
+        "/gone.py; pass",
     ),
     "no such class": (CHAIN.replace("py:Kept", "py:Keptt"), "has no job 'Keptt'; did you mean 'Kept'?"),
     "unknown parameter": (
@@ -89,6 +89,11 @@ BAD = {
         CHAIN.replace("scored/odd", "scored/od"),
         "step 'odd': input_from names 'scored/od', and 'scored' has no extra output 'od'",
         "it has: odd",
+    ),
+    "a column that is not there": (
+        CHAIN.replace("py:Clean", "py:Picky"),
+        "step 'clean': ",
+        "'m'",
     ),
     "missing input": (CHAIN.replace("in/*.jsonl", "inn/*.jsonl"), "step 'clean': ", "inn/*.jsonl"),
 }
@@ -121,7 +126,7 @@ def test_there_is_no_such_file(place: Path, curate: Curate) -> None:
         refused = curate(command, "gone.toml")
         assert (refused.code, refused.err) == (
             2,
-            "error: there is no file gone.toml; give the TOML file of a chain of jobs\n",
+            "error: there is no file gone.toml; pass the TOML file of a chain of jobs\n",
         )
 
 

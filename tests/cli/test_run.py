@@ -137,11 +137,10 @@ class TestRefused:
             ("toxicty", "curate has no built-in job 'toxicty'; did you mean 'toxicity'? `curate jobs` lists"),
             (
                 "xyz",
-                "curate has no built-in job 'xyz'; `curate jobs` lists those that it brings; name a job of your own by "
-                "its",
+                "curate has no built-in job 'xyz'; `curate jobs` lists them; name your own job by its file",
             ),
             ("nothing.py", "there is no file PLACE/nothing.py; pass the Python file of a job"),
-            ("own/", "PLACE/own is a folder; give the Python file of a job"),
+            ("own/", "PLACE/own is a folder; pass the Python file of a job"),
             ("own/helper.py", "own/helper.py has no job: it defines no subclass of curate.Job"),
             ("own/mine.py:Mime", "own/mine.py has no job 'Mime'; did you mean 'Mine'?; it has: Mine"),
             ("own/two.py", "own/two.py has 2 jobs: One, Two; name the one to run: curate run own/two.py:One"),

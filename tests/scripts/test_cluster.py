@@ -415,7 +415,7 @@ class TestPackage:
 class TestSubmission:
     @pytest.mark.parametrize("words", [("--output", "out"), ("--output=./out",), ("-o", "a/b"), ("-oout",)])
     def test_a_relative_output_is_refused(self, words: tuple[str, ...]) -> None:
-        with pytest.raises(Refused, match=r"is relative: .* give gs://BUCKET/PREFIX"):
+        with pytest.raises(Refused, match=r"is relative: .* pass gs://BUCKET/PREFIX"):
             submit.checked(Submission("x.py", words))
 
     @pytest.mark.parametrize("words", [("--output", "gs://b/out"), ("-o", "/nfs/out"), ("--input", "out"), ()])

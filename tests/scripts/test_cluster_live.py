@@ -225,7 +225,7 @@ def test_the_main_job(cluster: Cluster, local: Place, source: str) -> None:
     assert outputs(local.objects("there")) == outputs(local.objects("here"))
     assert totals(json_line(there.stdout)) == totals(here.json)
     assert "$ ray job submit --address" in there.stderr
-    assert "nothing to go on from" in there.stderr
+    assert "nothing to resume at" in there.stderr
     again = cluster.submit(*words)
     assert again.returncode == 0, again.stdout + again.stderr
     assert "5 of 5 shards done, 0 left" in again.stderr

@@ -15,10 +15,14 @@ import pytest
 import curate
 from curate.clock import SystemClock
 from curate.dataset.dataset import Dataset
+from curate.driver.options import RunOptions
 from curate.errors import ConfigError
+from curate.formats.record import OutputFormat
+from curate.graph.entry import run
 from curate.observe.job import find_job, read_status
 from curate.observe.preview import preview
 from curate.observe.verify import verify
+from curate.plan.stages import stage_of
 from curate.stage.datasink import SinkFile, SinkWriter
 
 
@@ -163,6 +167,16 @@ def test_identity(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="already contains output of 'write_datasink'"):
         ds.write_parquet(out, backend="inline")
     assert ds.write_datasink(out, Texts(kill=7), backend="inline").dispatched == 0
+
+
+def test_another_format_takes_its_place(tmp_path: Path) -> None:
+    """With `overwrite`: its outputs are removed, by the suffix that they were written with."""
+    ds, out = numbers(tmp_path / "in"), tmp_path / "out"
+    ds.write_datasink(out, Texts(), backend="inline")
+    spec = stage_of(ds._plan, OutputFormat.PARQUET, None)
+    how: dict[str, Any] = {"backend": "inline", "overwrite": True, "confirm": lambda _: True}
+    assert run(spec, RunOptions(inputs=spec.inputs, output=str(out), **how)).state == "complete"
+    assert list(files(out)) == [f"{number}.parquet" for number in range(4)]
 
 
 class Bad(Texts):
