@@ -113,7 +113,7 @@ def list_for(stage: Stage, asked: RunRequest) -> JobFiles:
         if sorted(map(str, plain)) != sorted(map(str, found.found)):
             raise ConfigError(
                 "an exchange reads inputs of several formats whose columns differ: "
-                f"{next(iter(rows.schemas))} ({format_schema(found.found)}), of {format} ({format_schema(plain)}); "
+                f"{next(iter(rows.schemas))} ({format_schema(found.found)}), {format} ({format_schema(plain)}); "
                 "name the columns with their types in `columns`, or pass files of one format"
             )
     return found

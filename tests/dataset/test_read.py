@@ -567,7 +567,12 @@ def test_files_without_a_header_are_written_as_they_are_read(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("names", "told"),
-    [("ab", "expected a list with one name"), ([], "expected a list"), ([1], "expected a list"), (["a", "a"], "2 columns")],
+    [
+        ("ab", "expected a list with one name"),
+        ([], "expected a list"),
+        ([1], "expected a list"),
+        (["a", "a"], "2 columns"),
+    ],
 )
 def test_what_names_no_columns_is_refused(folder: Path, names: Any, told: str) -> None:
     """Before a file is looked at."""

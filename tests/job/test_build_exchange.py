@@ -413,7 +413,7 @@ def test_files_of_several_formats_come_to_one_exchange(folder: Path, tmp_path: P
         columns = None
 
     pq.write_table(pa.table({"n": ["text"], "k": ["k9"]}), folder / "3.parquet")
-    with refusing("their columns differ: of jsonl (n: int64, k: string), of parquet (n: string, k: string)"):
+    with refusing("whose columns differ: jsonl (n: int64, k: string), parquet (n: string, k: string)"):
         run_job(Loose(), folder, tmp_path / "loose")
 
 
@@ -500,7 +500,7 @@ class Nothing:
         ("others", "Refused.build returned a Dataset that does not use its input"),
         ("two exchanges", "the output 'other' begins with sort(k), and 'main' with sort(n)"),
         ("one of two", "the output 'other' begins with input, and 'main' with sort(n)"),
-        ("a pool aside", "which runs in actors, is on the way to the output 'other' alone"),
+        ("a pool aside", "which runs in actors, is used by the output 'other' only"),
         ("no such key", "'m'"),
     ],
 )
@@ -523,7 +523,7 @@ def test_two_inputs_of_one_name_are_refused(folder: Path, tmp_path: Path) -> Non
     """What is random in an exchange, and where equal keys lie, is by name: two of one would be one shard."""
     (folder / "more").mkdir()
     (folder / "more/0.jsonl").write_text('{"n": 1, "k": "k0"}\n')
-    with refusing("have one name, '0'"):
+    with refusing("have the same name, '0'"):
         run_job(Sorted(), [folder / "*.jsonl", folder / "more"], tmp_path / "out")
     assert run_job(Sorted(), folder, tmp_path / "out").state is RunState.COMPLETE
 
