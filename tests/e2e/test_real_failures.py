@@ -253,7 +253,7 @@ def test_a_task_leaks_until_ray_kills_it(local: Place, tmp_path: Path, environme
         failure = work.failure("out_of_memory")
         assert failure["pid"] in workers(work.trace)
         assert re.fullmatch(
-            r"out of memory: the worker held [\d.]+ [GM]iB when its node ran out of memory", failure["error"]
+            r"out of memory: the worker used [\d.]+ [GM]iB when its node ran out of memory", failure["error"]
         )
         assert "Considered workers" in failure["traceback"]
         assert GIB // 2 < failure["peak_bytes"] < 3 * GIB

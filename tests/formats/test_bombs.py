@@ -87,7 +87,7 @@ def test_a_row_that_no_one_wrote_is_refused_before_it_is_decoded() -> None:
     with pytest.raises(
         CorruptInput,
         match=r"column 'v\.list\.element' of row group 0 has 40,000,000 values in 1 rows, 320,000,000 bytes decoded "
-        r"from \d+; a row may take 256 MiB: leave that column out with columns=",
+        r"from \d+; a row may take up to 256 MiB: leave that column out with columns=",
     ):
         list(tables("a.parquet", data))
     assert pa.default_memory_pool().max_memory() == before

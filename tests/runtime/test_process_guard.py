@@ -114,7 +114,7 @@ def test_a_copy_never_goes_on_with_the_work(tmp_path: Path, how: str) -> None:
     if how == "ends":
         assert line == "3 []"
     else:
-        assert line.startswith("2 ['CopyReturnedError: the process was forked, and the copy came back from user code")
+        assert line.startswith("2 ['CopyReturnedError: user code forked the process and the copy returned into curate")
 
 
 POISON = """

@@ -330,7 +330,7 @@ def test_pools_that_leave_no_room_for_a_task_are_refused(pooled: Pooled) -> None
 
     spec = PoolSpec("embed", Serving(pooled.folder), Resources(num_cpus=1), min_size=2)
     with pytest.raises(
-        ConfigError, match=r"embed: 2 actors x 1 CPU \+ 1 task x 1 CPU = 3 CPU, but this machine has 2 CPU; lower the"
+        ConfigError, match=r"embed: 2 actors x 1 CPU \+ 1 task x 1 CPU = 3 CPU, but this machine has 2 CPU; shrink the"
     ):
         RayBackend().start(Resources(num_cpus=1), [spec])
     with pytest.raises(ConfigError, match=r"embed: 1 actor x 1 GPU = 1 GPU, but this machine has 0 GPU"):

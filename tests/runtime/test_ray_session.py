@@ -36,7 +36,7 @@ class Counted:
     [
         (OSError(LONG), r"cannot start Ray on this machine: OSError: .*AF_UNIX.*; .*too long: set RAY_TMPDIR"),
         (PermissionError(13, "Permission denied", "/tmp/ray"), r"Permission denied.*; set RAY_TMPDIR to a folder of"),
-        (ValueError("the object store needs 80 MB"), r"needs 80 MB; it needs memory: make /dev/shm larger"),
+        (ValueError("the object store needs 80 MB"), r"needs 80 MB; it needs shared memory: enlarge /dev/shm"),
         (
             RuntimeError("The current node timed out during startup.\nmore"),
             r"timed out during startup\.; .*its logs are",

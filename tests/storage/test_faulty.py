@@ -241,7 +241,7 @@ for n in range(5):
         ("operation=pubish", "did you mean 'publish'"),
         ("operation=stat,when=during", "before, after, torn, slow, not 'during'"),
         ("operation=stat,nth=0", "count from 1"),
-        ("operation=stat,color=red", "color means nothing there"),
+        ("operation=stat,color=red", "color has no effect there"),
         ("operation=stat,error=oops", "'oops'"),
     ],
 )
