@@ -67,7 +67,7 @@ def test_json(places: tuple[Path, Path], curate: Curate) -> None:
     example = found["groups"][0]["example"]
     assert example["traceback"].rstrip().splitlines()[-2:] == [
         "ValueError: cannot measure 'poison'",
-        "in Choosy.process, of the rows 0 to 1 it got",
+        "in Choosy.process, in rows 0 to 1 of its input",
     ]
     assert example["slice"] == {"kind": "whole", "start": 0, "stop": 0}
 

@@ -316,7 +316,7 @@ class TestAhead:
             seen.extend(map(ids, stream))
         assert seen == [[0], [1], [2], [3]]
         assert "fails_at_4" in [entry.name for entry in caught.traceback]
-        assert "in map_batches(fails_at_4), of the rows 0 to 0 it got" in caught.value.__notes__
+        assert "in map_batches(fails_at_4), in rows 0 to 0 of its input" in caught.value.__notes__
         assert not threads()
 
     def test_an_error_that_nobody_came_to(self) -> None:

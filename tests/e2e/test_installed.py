@@ -114,7 +114,7 @@ def test_its_jobs_are_those_of_the_checkout(installed: Installed, place: Path) -
 
 def test_an_output_of_a_script_is_gone_on_with(installed: Installed, place: Path) -> None:
     """The same bytes and identity; what was run by name is replayed by name."""
-    options = ("--input", "in", "--backend", "inline", "--output")
+    options = ("--input", "in", "--text-column", "body", "--backend", "inline", "--output")
     installed.curate("run", "toxicity", *options, "out", cwd=place)
     assert "a  done" in installed.curate("replay", "out", "--shard", "a", cwd=place)
     script = (sys.executable, str(ROOT / "jobs" / "toxicity.py"), *options)

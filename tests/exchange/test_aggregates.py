@@ -319,5 +319,5 @@ def test_columns_that_are_missing_and_names_that_meet_are_refused() -> None:
         Grouped("groupby('count')", ("count",), (make("count", None),))
     with pytest.raises(ConfigError, match="would make 2 columns called 'v_sum'"):
         grouped(1, [make("sum", "v"), make("sum", "v")])
-    with pytest.raises(ConfigError, match="sum is of a column"):
+    with pytest.raises(ConfigError, match="sum needs a column"):
         make("sum", None)

@@ -354,7 +354,7 @@ def test_another_version_is_refused(memory: Place) -> None:
 def test_run_files_are_no_format_to_ask_for() -> None:
     """They have a suffix, and no writer but that of exchanges."""
     assert suffix(OutputFormat.RUN, "none") == ".run"
-    with pytest.raises(ConfigError, match="run is written by exchanges only; expected one of parquet, jsonl, csv"):
+    with pytest.raises(ConfigError, match="run is not written by itself; expected one of parquet, jsonl, csv"):
         make_writer(io.BytesIO(), SCHEMA, OutputFormat.RUN, "none")
 
 

@@ -213,7 +213,7 @@ def test_an_error_elsewhere_is_that_of_the_user() -> None:
     raised = CapturedError.of(done.error)
     assert raised.failure.kind is FailureKind.USER_ERROR
     assert raised.failure.error == "ValueError: poison 50"
-    assert "in adding, of the rows 3 to 4 it got" in raised.failure.traceback
+    assert "in adding, in rows 3 to 4 of its input" in raised.failure.traceback
     assert "in apply" in raised.failure.traceback
     assert isinstance(raised.error, ValueError)
     assert done.rows == [2, 3, 4]
@@ -223,7 +223,7 @@ def test_an_error_here_says_the_same() -> None:
     """The note is on the exception itself."""
     done = ran([Adding(poison=50)], [[1], [50]])
     assert isinstance(done.error, ValueError)
-    assert done.error.__notes__ == ["in adding, of the rows 1 to 1 it got"]
+    assert done.error.__notes__ == ["in adding, in rows 1 to 1 of its input"]
 
 
 def test_a_call_that_is_lost_is_a_crash() -> None:

@@ -35,7 +35,10 @@ class Counted:
     ("error", "says"),
     [
         (OSError(LONG), r"cannot start Ray on this machine: OSError: .*AF_UNIX.*; .*too long: set RAY_TMPDIR"),
-        (PermissionError(13, "Permission denied", "/tmp/ray"), r"Permission denied.*; set RAY_TMPDIR to a folder of"),
+        (
+            PermissionError(13, "Permission denied", "/tmp/ray"),
+            r"Permission denied.*; set RAY_TMPDIR to a folder that you own",
+        ),
         (ValueError("the object store needs 80 MB"), r"needs 80 MB; it needs shared memory: enlarge /dev/shm"),
         (
             RuntimeError("The current node timed out during startup.\nmore"),

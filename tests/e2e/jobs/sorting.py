@@ -24,6 +24,7 @@ from curate.errors import ConfigError, CurateError
 from curate.exchange import ranges
 from curate.formats.record import OutputFormat
 from curate.graph.entry import dry_run, run
+from curate.keywords import on_command_line
 from curate.plan import rewrites, stages
 
 rewrites.LEAST_MAP_BYTES = ranges.LEAST_BYTES = int(os.environ.get("SORTING_BYTES", "2048"))
@@ -101,10 +102,11 @@ def main(argv: list[str]) -> int:
     arguments = parsed(argv)
     os.environ |= {"SORTING_HOLD": arguments.hold, "SORTING_TRACE": arguments.trace}
     try:
-        if arguments.dry_run:
-            sys.stdout.write(dry_run(*written(arguments))[1])
-            return 0
-        ended = run(*written(arguments))
+        with on_command_line():
+            if arguments.dry_run:
+                sys.stdout.write(dry_run(*written(arguments))[1])
+                return 0
+            ended = run(*written(arguments))
     except CurateError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2 if isinstance(error, ConfigError) else 1
