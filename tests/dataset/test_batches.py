@@ -536,7 +536,7 @@ class TestTensors:
         assert found.take(1) == [{"id": 0, "x": 0.0}]
         with pytest.raises(TypeError, match="column 's' cannot become a tensor"):
             next(of([2]).iter_torch_batches())
-        with pytest.raises(ConfigError, match="give one"):
+        with pytest.raises(ConfigError, match="pass one of them"):
             found.iter_torch_batches(dtypes=torch.float32, collate_fn=len)
 
 
