@@ -76,6 +76,7 @@ def test_what_process_returned_wrongly_is_a_user_error(tmp_path: Path, returned:
     ],
     ids=["lengths", "scalar", "changes", "twice", "type"],
 )
+@pytest.mark.usefixtures("no_backoff")
 def test_what_a_function_of_a_dataset_returned_wrongly_is_a_user_error(
     tmp_path: Path, returned: Callable[[pa.Table], Any]
 ) -> None:

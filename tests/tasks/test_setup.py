@@ -107,6 +107,7 @@ def test_an_exit_is_named_at_once(source: str, tmp_path: Path, job: type[Job]) -
     assert not list((tmp_path / "out").glob("*.parquet"))
 
 
+@pytest.mark.usefixtures("no_backoff")
 def test_what_setup_raises_is_raised_for_one_shard_once(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
