@@ -15,7 +15,7 @@ from curate.chain.steps import STEP_OPTIONS, Step, inputs_of
 from curate.driver.identity import identity_difference
 from curate.errors import ConfigError, ObjectNotFound
 from curate.ledger.side_outputs import side_name, sides_of_job
-from curate.observe.job import FoundJob, NoJobError, find_job, read_status
+from curate.observe.job import FoundJob, NoJobError, find_job, status_of
 from curate.sources.listing import ledger_above, list_inputs
 from curate.sources.patterns import parse_input
 from curate.sources.same_bytes import Change, same_bytes
@@ -57,23 +57,22 @@ def _state(step: Step, steps: Sequence[Step], looks: Looks) -> StepState:
     state = StepState(step.name, step.output, step.reads, only_steps=not step.input)
     try:
         found = find_job(step.output)
-        status = read_status(step.output, looks.now)
+        status = status_of(found, looks.now)
     except NoJobError:
-        found = None
+        return _with_inputs(state, step, inputs_of(step, steps), looks)
     except ConfigError as error:
         return replace(state, problem=str(error))
-    if found is not None:
-        looks.found[step.name] = found
-        state = replace(
-            state,
-            state=status.state,
-            total=status.total,
-            done=status.done,
-            failed=status.failed,
-            rows=status.rows,
-            frozen="inputs" in found.job,
-            differs=_differs(step, found.job),
-        )
+    looks.found[step.name] = found
+    state = replace(
+        state,
+        state=status.state,
+        total=status.total,
+        done=status.done,
+        failed=status.failed,
+        rows=status.rows,
+        frozen="inputs" in found.job,
+        differs=_differs(step, found.job),
+    )
     return _with_inputs(state, step, inputs_of(step, steps), looks)
 
 

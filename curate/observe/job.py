@@ -135,7 +135,11 @@ def find_job(output: str) -> FoundJob:
 
 def read_status(output: str, now: float) -> JobStatus:
     """Returns the status of the job that writes to `output`. Raises as `find_job` does."""
-    found = find_job(output)
+    return status_of(find_job(output), now)
+
+
+def status_of(found: FoundJob, now: float) -> JobStatus:
+    """Returns the status of a job as it was found, without another listing of its output."""
     beats, summary = read_heartbeats(found.ledger, found.listing.run_ids), read_summary(found.ledger, found.listing)
     status = _status(found, beats, summary, now)
     if not parse_stages(found.job):
