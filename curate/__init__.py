@@ -126,9 +126,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        from curate.operators.ray_data import instead_of_function
+        from curate.operators.ray_data import FUNCTIONS
 
-        instead = instead_of_function(name)
+        instead = FUNCTIONS.get(name, "")
         raise AttributeError(f"module 'curate' has no attribute {name!r}{': ' * bool(instead)}{instead}")
     return getattr(import_module(_HOME[name]), name)
 

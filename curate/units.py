@@ -114,6 +114,17 @@ def escape_controls(text: str) -> str:
     return text if text.isprintable() else "".join(shown)
 
 
+def require_json(what: str, value: Any) -> None:
+    """Raises ConfigError, which names it `what`, for a value that is not of JSON values alone.
+
+    >>> require_json("Mine.identity()", {"table": "events", "version": 2})
+    """
+    try:
+        orjson.dumps(value)
+    except TypeError as error:
+        raise ConfigError(f"{what} is {value!r:.60}; expected JSON values: {error}") from error
+
+
 def json_line(value: Any, default: Callable[[Any], Any] | None = None) -> bytes:
     r"""Returns a value as one line of JSON that cannot do anything to a terminal: what is not printable is escaped.
 

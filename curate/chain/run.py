@@ -16,15 +16,12 @@ from curate.errors import ConfigError, CurateError, did_you_mean
 from curate.graph.entry import dry_run, run
 from curate.job.job import Job
 from curate.job.locate import named_job
-from curate.job.settings import TUNABLE
+from curate.job.settings import SIZES, TUNABLE
 from curate.ledger.summary import RunState, Summary
 from curate.log import quiet
 from curate.observe.job import FoundJob
 from curate.stage.stage import Stage
 from curate.units import parse_bytes
-
-SIZES = ("shard_bytes", "memory", "memory_budget")
-"""Settings that may be given as text, such as 64MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +281,7 @@ def _refuse_unknown_sides(step: Step, stages: Mapping[str, Stage]) -> None:
 def _identified(state: StepState, found: FoundJob | None, stage: Stage, options: RunOptions) -> StepState:
     """Returns the state with what differs, by the identity of the job itself and its code."""
     if found is None:
-        return replace(state, differs="")
+        return state
     differs, other_code = "", ""
     try:
         refuse_other_job(stage.record, found.ledger, found.job)

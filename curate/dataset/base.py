@@ -19,7 +19,7 @@ from curate.dataset.stats import LastRun, with_progress
 from curate.errors import ConfigError, did_you_mean
 from curate.exchange.protocol import Exchange
 from curate.operators.protocol import Operator
-from curate.operators.ray_data import instead_of_method
+from curate.operators.ray_data import METHODS
 from curate.plan.explain import chain_text, explain_logical, explain_physical
 from curate.plan.nodes import Apply, Exchanged, Limit, Plan, Scan, Union, name_of, schema_of, sources_of, walk
 from curate.plan.physical import End, Physical, lower, lower_stage, unpaced
@@ -53,9 +53,9 @@ class Base:
     if not TYPE_CHECKING:  # where a name that there is not is to be seen
 
         def __getattr__(self, name: str) -> Any:
-            public = [one for one in dir(type(self)) if not one.startswith("_")]
-            near = "" if name.startswith("_") else did_you_mean(name, public)
-            told = f": {instead}" if (instead := instead_of_method(name)) else near
+            told = f": {instead}" if (instead := METHODS.get(name)) else ""
+            if not told and not name.startswith("_"):
+                told = did_you_mean(name, [one for one in dir(type(self)) if not one.startswith("_")])
             raise AttributeError(f"a curate.Dataset has no {name}{told}", name=name, obj=self)
 
     def schema(self) -> pa.Schema:

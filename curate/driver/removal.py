@@ -60,8 +60,8 @@ def remove_job(
         if (run_id := layout.run_of(layout.in_stage(called))) is not None and run_id not in run_ids:
             raise ConfigError(
                 f"another driver began on {ledger.root} while this one waited for an answer or started (run {run_id}); "
-                "nothing was "
-                f"removed. Look at it with: curate status {ledger.root}, and run this again when it has ended"
+                f"nothing was removed. Look at it with: curate status {ledger.root}, and run this again when it has "
+                "ended"
             )
         part = called == layout.JOB or called.startswith(layout.PLAN)
         (summary if called == layout.SUMMARY else last if part else rest).append(item)

@@ -14,11 +14,10 @@ from curate.errors import ConfigError
 from curate.formats.record import OFFERED
 from curate.job.asset import Asset
 from curate.job.params import Param
-from curate.job.settings import SETTINGS
+from curate.job.settings import SETTINGS, SIZES
 from curate.units import format_bytes, parse_bytes
 
-_BYTES = ("shard_bytes", "memory", "memory_budget")
-_SIZES = "; 64MiB, 2g"
+_SIZES_SHOWN = "; 64MiB, 2g"
 _UNSET_SHOWN = {"max_bad_rows": "0.1%, at least 10", "codec": "zstd"}
 """What None means, for settings of which it can be said."""
 
@@ -134,17 +133,19 @@ def setting_option(name: str, default: Any) -> click.Option:
     if bool in kinds:
         option = name.replace("_", "-")
         return click.Option([f"--{option}/--no-{option}", name], default=None, help=SETTINGS[name].about)
-    kind: Any = SizeParam() if name in _BYTES else float if float in kinds else kinds[0]
+    kind: Any = SizeParam() if name in SIZES else float if float in kinds else kinds[0]
     if name == "format":
         kind = click.Choice([format.value for format in OFFERED])
-    shown = format_bytes(default).replace(" ", "") if name in _BYTES and default else default
+    shown = format_bytes(default).replace(" ", "") if name in SIZES and default else default
     shown = _UNSET_SHOWN.get(name) if shown is None else shown
     return click.Option(
         ["--" + name.replace("_", "-"), name],
         type=kind,
         default=None,
         metavar="N" if kind is int else None,
-        help=SETTINGS[name].about + _SIZES * (name in _BYTES) + (f"  [default: {shown}]" if shown is not None else ""),
+        help=SETTINGS[name].about
+        + _SIZES_SHOWN * (name in SIZES)
+        + (f"  [default: {shown}]" if shown is not None else ""),
     )
 
 

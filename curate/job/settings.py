@@ -204,6 +204,8 @@ NEUTRAL = tuple(name for name, setting in SETTINGS.items() if not setting.change
 """Settings that change no byte of any output: another number of CPUs is not another code."""
 TUNABLE = tuple(name for name, setting in SETTINGS.items() if setting.tunable)
 """Settings that may also be given when a job is made, and on its command line."""
+SIZES = ("shard_bytes", "memory", "memory_budget")
+"""Settings that are bytes, and may be given as text where they are not given from Python: 64MiB."""
 
 
 OF_ROWS = {

@@ -146,33 +146,6 @@ ARGUMENTS: Mapping[str, str] = {
 """By the name of the argument."""
 
 
-def instead_of_function(name: str) -> str:
-    """Returns what to write instead of a function of ray.data; empty for one that ray.data does not have, too.
-
-    >>> instead_of_function("from_torch")
-    'write from_items(list(dataset))'
-    """
-    return FUNCTIONS.get(name, "")
-
-
-def instead_of_method(name: str) -> str:
-    """Returns what to write instead of a method of ray.data; empty for one that ray.data does not have, too.
-
-    >>> instead_of_method("copy")
-    'a dataset never changes; use it as it is'
-    """
-    return METHODS.get(name, "")
-
-
-def instead_of_argument(name: str) -> str:
-    """Returns what to write instead of an argument of ray.data; empty for one that ray.data does not have, too.
-
-    >>> instead_of_argument("udf_modifying_row_count")
-    'a function may always return any number of rows; leave it out'
-    """
-    return ARGUMENTS.get(name, "")
-
-
 def instead_of_compute(compute: Any) -> str:
     """Returns what to write instead of what ray.data takes as `compute`: its strategies, or their names.
 

@@ -14,7 +14,7 @@ from curate.code.closures import Unhashable, value_text
 from curate.code.function import callable_text
 from curate.errors import ConfigError, did_you_mean
 from curate.operators.protocol import OperatorDefaults
-from curate.operators.ray_data import instead_of_argument, instead_of_compute
+from curate.operators.ray_data import ARGUMENTS, instead_of_compute
 from curate.pipeline.step import ActorPool, BatchPosition, Compute
 from curate.runtime.protocol import Resources
 
@@ -126,7 +126,7 @@ def check_options(method: str, options: UdfOptions) -> None:
     known = UdfOptions.__annotations__
     for name in options:
         if name not in known:
-            if instead := instead_of_argument(name):
+            if instead := ARGUMENTS.get(name):
                 raise ConfigError(f"{method}() has no {name} in curate: {instead}")
             raise TypeError(f"{method}() got an unexpected keyword argument {name!r}{did_you_mean(name, known)}")
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-import orjson
 import pyarrow as pa
 
 from curate.arrow.batches import rechunk
@@ -17,6 +17,7 @@ from curate.errors import ConfigError
 from curate.pipeline.shard_books import ShardBooks, counted
 from curate.sources.protocol import Piece, Projection
 from curate.sources.split import bundled
+from curate.units import require_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,18 +141,14 @@ def user_source(source: Datasource, num_cpus: float | None = None) -> UserSource
     for one in shards:
         if not isinstance(one, SourceShard) or not one.id:
             raise ConfigError(f"{name}.shards() returned {one!r:.60}; expected curate.SourceShard(id, size_bytes)")
-    ids = [one.id for one in shards]
-    if len(set(ids)) < len(ids):
-        twice = next(id for id in ids if ids.count(id) > 1)
-        raise ConfigError(f"{name}.shards() has {ids.count(twice)} shards called {twice!r}; give each an id of its own")
+    [(first, count)] = Counter(one.id for one in shards).most_common(1) or [("", 0)]
+    if count > 1:
+        raise ConfigError(f"{name}.shards() has {count} shards called {first!r}; give each an id of its own")
     schema = source.schema()
     if not isinstance(schema, pa.Schema) or len(set(schema.names)) != len(schema) or not len(schema):
         raise ConfigError(f"{name}.schema() is {schema!r:.60}; expected a pyarrow.Schema of columns, each named once")
     own = source.identity()
-    try:
-        orjson.dumps(own)
-    except TypeError as error:
-        raise ConfigError(f"{name}.identity() is {own!r:.60}; expected JSON values: {error}") from error
+    require_json(f"{name}.identity()", own)
     listed = hashlib.sha256(repr([(one.id, one.version) for one in shards]).encode()).hexdigest()[:32]
     columns = [[one.name, str(one.type)] for one in schema]
     return UserSource(

@@ -10,13 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
-import orjson
 import pyarrow as pa
 
 from curate.arrow.schema import conform
 from curate.errors import ConfigError
 from curate.formats.record import gzip_trailer, zstd_trailer
 from curate.formats.write.compress import Compressor, Crc32Sink, Sink
+from curate.units import require_json
 
 STORED = "none"
 """The codec of outputs that are not compressed."""
@@ -120,10 +120,7 @@ def sink_identity(sink: Datasink, codec: str | None) -> tuple[Any, str]:
     name, suffix, own = type(sink).__name__, getattr(sink, "suffix", None), sink.identity()
     if not isinstance(suffix, str) or not suffix.startswith(".") or not suffix[1:].replace(".", "").isalnum():
         raise ConfigError(f"{name}.suffix is {suffix!r}; expected a suffix of names such as '.npy'")
-    try:
-        orjson.dumps(own)
-    except TypeError as error:
-        raise ConfigError(f"{name}.identity() is {own!r:.60}; expected JSON values: {error}") from error
+    require_json(f"{name}.identity()", own)
     if codec == STORED and not sink.ignores_rest:
         raise ConfigError(
             f"{name} is written with codec 'zstd' or 'gzip': the record of a shard lies behind its bytes, where their "
