@@ -207,11 +207,10 @@ def refuse_unfitting(stage: Stage) -> None:
 
     Every row is read with the schemas that are known now, so no shard could be done.
     """
-    steps = stage.operator.steps if isinstance(stage.operator, Pipeline) else ()
-    for schema in stage.rows.row_schemas:
-        found: Any = schema if len(schema) else None
-        for step in steps:
-            found = None if found is None else getattr(step, "schema", lambda _: None)(found)
+    if isinstance(stage.operator, Pipeline):
+        for schema in stage.rows.row_schemas:
+            if len(schema):
+                _through(stage.operator, schema)
 
 
 def planned_schema(stage: Stage) -> Any:
@@ -220,17 +219,24 @@ def planned_schema(stage: Stage) -> Any:
     found = stage.rows.row_schemas
     if not isinstance(stage.operator, Pipeline) or not found:
         return None
-    for step in stage.operator.steps:
-        tell: Callable[[Any], Any] = getattr(step, "schema", lambda _: None)
-        try:
-            found = [tell(schema) for schema in found]
-        except CurateError:
-            # Rows will say so, where it is known which ones.
-            return None
-        if None in found:
-            return None
+    try:
+        found = [_through(stage.operator, schema) for schema in found]
+    except CurateError:
+        # Rows will say so, where it is known which ones.
+        return None
+    if None in found:
+        return None
     told = [schema.remove_metadata() for schema in found]
     return told[0] if all(schema.equals(told[0]) and len(schema) for schema in told) else None
+
+
+def _through(pipeline: Pipeline, schema: Any) -> Any:
+    """Returns the schema of what steps make of rows, None where a step does not know. Raises CurateError for a step
+    that cannot take them."""
+    for step in pipeline.steps:
+        if schema is not None:
+            schema = getattr(step, "schema", lambda _: None)(schema)
+    return schema
 
 
 def _heard(answer: Probed | None) -> Probed:
