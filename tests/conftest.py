@@ -44,6 +44,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     use_profile(mode_of(config))
+    if mode_of(config) is Mode.NIGHTLY:
+        # One of them kills a run at thousands of operations.
+        config.option.timeout = 0
 
 
 @pytest.hookimpl(trylast=True)
