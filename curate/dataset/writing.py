@@ -14,9 +14,9 @@ from curate.driver.options import DEFAULTS, parse_run_options
 from curate.errors import ConfigError, did_you_mean
 from curate.exchange.kinds.base import key_columns
 from curate.exchange.kinds.partition import Partitioned
-from curate.formats.record import OutputFormat
 from curate.keywords import shows_keywords
 from curate.ledger.summary import Summary
+from curate.objects.record import OutputFormat
 from curate.operators.columns import Drop
 from curate.plan.nodes import Checkpoint, may_be_incomplete
 from curate.plan.stages import DATASET, DatasetStages, SinkStages, stage_of

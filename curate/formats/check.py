@@ -17,11 +17,10 @@ import pyarrow.parquet as pq
 
 from curate.arrow.canonical import stored_schema
 from curate.errors import CorruptInput, SchemaMismatch
-from curate.formats.encoding import Codec
-from curate.formats.quarantine import content_hash
 from curate.formats.read.parquet import broken, decode_rows
-from curate.formats.read.stream import BLOCK_BYTES, DecompressedStream, StoredStream
-from curate.formats.record import Carried, OutputFormat
+from curate.objects.quarantine import content_hash
+from curate.objects.record import Carried, OutputFormat
+from curate.objects.stream import BLOCK_BYTES, Codec, DecompressedStream, StoredStream
 from curate.storage.protocol import Object, Store
 
 _MAGIC = b"PAR1"

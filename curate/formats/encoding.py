@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any
 
-from curate.errors import ConfigError, CorruptInput, GenerationMismatch, ObjectNotFound
-
-
-@contextmanager
-def naming(uri: str) -> Iterator[None]:
-    """Turns "it is gone" and "it was replaced" into CorruptInput with the URI."""
-    try:
-        yield
-    except ObjectNotFound as error:
-        raise CorruptInput(f"{uri}: the object was removed after the plan was made: {error}") from error
-    except GenerationMismatch as error:
-        raise CorruptInput(f"{uri}: the object was replaced after the plan was made: {error}") from error
-
-
-Codec = Literal["gzip", "zstd"]
+from curate.errors import ConfigError
+from curate.objects.stream import Codec
 
 
 class Format(StrEnum):

@@ -11,11 +11,9 @@ from curate.arrow.batches import rechunk
 from curate.arrow.schema import conform
 from curate.arrow.unknown import all_nullable
 from curate.errors import ConfigError
-from curate.formats.bad_line import OnBadRow, RejectedRow
-from curate.formats.encoding import Codec, Encoding, Format, ReadAs, detect, stem
+from curate.formats.encoding import Encoding, Format, ReadAs, detect, stem
 from curate.formats.file_columns import file_columns, filled_in, with_file_columns
 from curate.formats.from_text import has_text
-from curate.formats.quarantine import QuarantineWriter
 from curate.formats.read.binary import BINARY_SCHEMA, read_binary
 from curate.formats.read.csv import read_csv, sample_csv
 from curate.formats.read.images import image_schema, read_image
@@ -25,8 +23,10 @@ from curate.formats.read.json_values import JSON_TEXT, readable
 from curate.formats.read.jsonl import read_jsonl, sample_jsonl
 from curate.formats.read.parquet import read_parquet, row_groups, sample_parquet
 from curate.formats.read.text import LINES_SCHEMA, TEXT_SCHEMA, read_lines, read_text, sample_text
-from curate.formats.record import OFFERED, OutputFormat, read_record
 from curate.formats.write.writer import DEFAULT_CODEC, OutputWriter, make_writer, refuse_unwritable, suffix
+from curate.objects.bad_line import OnBadRow, RejectedRow
+from curate.objects.quarantine import QuarantineWriter
+from curate.objects.record import OFFERED, OutputFormat, read_record
 from curate.storage.protocol import Object, Store
 from curate.tasks.shard import SliceKind
 
@@ -36,7 +36,6 @@ __all__ = [
     "OFFERED",
     "SAMPLED_FILES",
     "TEXT_SCHEMA",
-    "Codec",
     "Encoding",
     "Format",
     "OnBadRow",

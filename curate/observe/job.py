@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 
 from curate.errors import ConfigError, ObjectNotFound, did_you_mean
 from curate.formats.encoding import detect
-from curate.formats.record import OutputFormat
 from curate.formats.write.writer import DEFAULT_CODEC, suffix
 from curate.ledger import layout
 from curate.ledger.heartbeat import NEWEST_RUNS, RUNNING, Heartbeat, read_heartbeats
@@ -22,6 +21,7 @@ from curate.ledger.listing import OutputListing, OutputMatch, match_outputs, sor
 from curate.ledger.manifest import ShardPlan
 from curate.ledger.side_outputs import match_side, side_name, side_rows, sides_of_job
 from curate.ledger.stages import LAST, StageReport, parse_stages, source_bytes, stage_title, stages_in
+from curate.objects.record import OutputFormat
 from curate.observe.recount import recount
 from curate.observe.status import COMPLETE, JobCounts, JobStatus, job_status, with_stages
 from curate.storage.open import open_store

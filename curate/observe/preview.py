@@ -10,14 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curate.errors import ConfigError, CorruptInput, did_you_mean
-from curate.formats.bad_line import RejectedRow
-from curate.formats.encoding import Codec
 from curate.formats.read.csv import read_csv, sample_csv
-from curate.formats.read.lines import line_blocks
 from curate.formats.read.parquet import broken, decode_rows
-from curate.formats.read.stream import StoredStream
-from curate.formats.record import OutputFormat
 from curate.formats.write.jsonl import json_lines
+from curate.objects.bad_line import RejectedRow
+from curate.objects.lines import line_blocks
+from curate.objects.record import OutputFormat
+from curate.objects.stream import Codec, StoredStream
 from curate.storage.protocol import Object, Store
 
 _STREAM_BYTES = 256 << 10

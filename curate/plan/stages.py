@@ -18,8 +18,8 @@ from curate.exchange.kinds.base import Repartitioned
 from curate.exchange.ranges import COPIES
 from curate.exchange.run_file import CHUNK_BYTES, RunSettings
 from curate.formats.encoding import Format
-from curate.formats.record import OutputFormat
 from curate.formats.write.writer import DEFAULT_CODEC, suffix
+from curate.objects.record import OutputFormat
 from curate.operators.protocol import Operator
 from curate.operators.sample import RandomSample
 from curate.pipeline.pipeline import Pipeline

@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from curate.errors import ConfigError, did_you_mean
-from curate.formats.bad_line import OnBadRow, RejectedRow
 from curate.formats.encoding import ReadAs
 from curate.formats.read.binary import stored_bytes
+from curate.objects.bad_line import OnBadRow, RejectedRow
 from curate.storage.protocol import Object, Store
 
 BANDS = {"L": 1, "RGB": 3, "RGBA": 4, "CMYK": 4, "YCbCr": 3, "HSV": 3, "LAB": 3}

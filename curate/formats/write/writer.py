@@ -9,11 +9,11 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from curate.errors import ConfigError, did_you_mean
-from curate.formats.record import OFFERED, OutputFormat
-from curate.formats.write.compress import Sink
 from curate.formats.write.csv import CsvOutput
 from curate.formats.write.jsonl import JsonlOutput
 from curate.formats.write.parquet import ParquetOutput
+from curate.objects.compress import Sink
+from curate.objects.record import OFFERED, OutputFormat
 
 _SUFFIXES = {
     OutputFormat.PARQUET: {"zstd": ".parquet", "snappy": ".parquet", "none": ".parquet"},

@@ -26,8 +26,8 @@ import pyarrow.parquet as pq
 import xxhash
 
 from curate.errors import ConfigError, CorruptInput, WrongRecord
-from curate.formats.encoding import naming
 from curate.ledger import validation
+from curate.objects.stream import naming
 from curate.storage.protocol import Object, Store
 
 

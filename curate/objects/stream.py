@@ -7,17 +7,32 @@ store's stream) passes through untouched. Arrow reports a broken stream as an OS
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, Literal, Self
 
 import pyarrow as pa
 
 from curate.errors import CorruptInput, GenerationMismatch, ObjectNotFound
-from curate.formats.encoding import Codec, naming
 from curate.storage.protocol import Object, Store
+
+Codec = Literal["gzip", "zstd"]
+"""The compression of a whole object."""
 
 BLOCK_BYTES = 1 << 20
 """Decompressed bytes read at a time. Parsed JSON takes some ten times this; larger blocks are no faster."""
+
+
+@contextmanager
+def naming(uri: str) -> Iterator[None]:
+    """Turns "it is gone" and "it was replaced" into CorruptInput with the URI."""
+    try:
+        yield
+    except ObjectNotFound as error:
+        raise CorruptInput(f"{uri}: the object was removed after the plan was made: {error}") from error
+    except GenerationMismatch as error:
+        raise CorruptInput(f"{uri}: the object was replaced after the plan was made: {error}") from error
 
 
 class StoredStream:
