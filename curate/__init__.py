@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         read_datasource,
         read_images,
         read_json,
+        read_numpy,
         read_parquet,
         read_text,
     )
@@ -62,6 +63,7 @@ _HOME = {
     "read_text": "curate.dataset.read",
     "read_binary_files": "curate.dataset.read",
     "read_images": "curate.dataset.read",
+    "read_numpy": "curate.dataset.read",
     "read_datasource": "curate.dataset.read",
     "Datasource": "curate.sources.datasource",
     "Datasink": "curate.stage.datasink",
@@ -119,6 +121,7 @@ __all__ = [
     "read_datasource",
     "read_images",
     "read_json",
+    "read_numpy",
     "read_parquet",
     "read_text",
 ]

@@ -245,6 +245,30 @@ def read_images(
     return _files("read_images", Format.IMAGE, paths, how, num_cpus, allow_incomplete_input, partitioning)
 
 
+def read_numpy(
+    paths: Paths,
+    *,
+    include_paths: bool = False,
+    partitioning: str | None = None,
+    num_cpus: float | None = None,
+    allow_incomplete_input: bool = False,
+) -> Dataset:
+    """Returns the entries of arrays that numpy has stored (`.npy`) along their first dimension, as the column `data`.
+
+    Entries with further dimensions are tensors (Arrow's fixed_shape_tensor). All arrays have the type and the shape of
+    the first one's entries, but numbers may be narrower. Arrays of Python objects are not loaded. A file is a shard.
+    Arguments and errors are as for `read_parquet`.
+
+    >>> import tempfile, pathlib, numpy
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.npy"
+    >>> numpy.save(path, numpy.array([[1, 2], [3, 4]]))
+    >>> curate.read_numpy(path).take_batch(2, batch_format="numpy")["data"].tolist()
+    [[1, 2], [3, 4]]
+    """
+    how = ReadAs(Format.NUMPY, include_paths=bool(include_paths))
+    return _files("read_numpy", Format.NUMPY, paths, how, num_cpus, allow_incomplete_input, partitioning)
+
+
 def read_datasource(source: Datasource, *, num_cpus: float | None = None) -> Dataset:
     """Returns the rows of a `curate.Datasource`: a class of yours that lists shards, and reads one as Arrow tables.
 

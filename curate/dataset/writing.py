@@ -17,7 +17,7 @@ from curate.exchange.kinds.partition import Partitioned
 from curate.keywords import shows_keywords
 from curate.ledger.summary import Summary
 from curate.objects.record import OutputFormat
-from curate.operators.columns import Drop
+from curate.operators.columns import Drop, Select
 from curate.plan.nodes import Checkpoint, may_be_incomplete
 from curate.plan.stages import DATASET, DatasetStages, SinkStages, stage_of
 from curate.stage.datasink import Datasink, sink_identity
@@ -159,6 +159,36 @@ class Writing(Base):
         ['"n"', '1']
         """
         return self._write(path, OutputFormat.CSV, partition_cols, backend, codec, options)
+
+    @shows_keywords(WriteOptions, WRITE_DEFAULTS)
+    def write_numpy(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        column: str,
+        partition_cols: Sequence[str] | None = None,
+        backend: str | None = None,
+        **options: Unpack[WriteOptions],
+    ) -> Summary:
+        """Writes `column` as one array of numpy (`.npy`) for each input shard below `path`; all else is as for
+        `write_parquet`.
+
+        Rows are the first dimension. The column has numbers, or tensors or lists of numbers, all of one shape. Null and
+        another shape fail the shard, and other types are refused. Until the last row is known, the values wait in a
+        temporary file. The record of the shard lies behind the array, where `numpy.load` does not look.
+
+        >>> import tempfile, pathlib, numpy
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> made = curate.from_items([{"id": 1, "vector": [0.5, 1.0]}, {"id": 2, "vector": [0.0, 2.0]}])
+        >>> _ = made.write_numpy(folder / "out", column="vector", backend="inline")
+        >>> numpy.load(folder / "out" / "part-00000-of-00001.npy").tolist()
+        [[0.5, 1.0], [0.0, 2.0]]
+        """
+        if not isinstance(column, str):
+            raise ConfigError(f"write_numpy(column={column!r}): expected the name of a column")
+        folders = () if partition_cols is None else key_columns("partition_cols", partition_cols)
+        kept = self._apply(Select(tuple(dict.fromkeys([column, *folders]))))
+        return kept._write(path, OutputFormat.NUMPY, partition_cols, backend, None, options)
 
     @shows_keywords(WriteOptions, WRITE_DEFAULTS)
     def write_datasink(

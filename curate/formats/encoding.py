@@ -24,6 +24,8 @@ class Format(StrEnum):
     """One row a file: its bytes. No suffix stands for it: it has to be asked for."""
     IMAGE = "image"
     """One row a file: its pixels. It has to be asked for, too."""
+    NUMPY = "numpy"
+    """An array (.npy): its entries along the first dimension are the rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ _FORMATS = {
     ".csv": Format.CSV,
     ".txt": Format.TEXT,
     ".parquet": Format.PARQUET,
+    ".npy": Format.NUMPY,
 }
 _IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp")
 _CODECS: dict[str, Codec] = {".gz": "gzip", ".zst": "zstd"}

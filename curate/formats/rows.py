@@ -21,6 +21,7 @@ from curate.formats.read.json_array import stored_as_array
 from curate.formats.read.json_schema import missing_column
 from curate.formats.read.json_values import JSON_TEXT, readable
 from curate.formats.read.jsonl import read_jsonl, sample_jsonl
+from curate.formats.read.npy import read_npy, sample_npy
 from curate.formats.read.parquet import read_parquet, row_groups, sample_parquet
 from curate.formats.read.text import LINES_SCHEMA, TEXT_SCHEMA, read_lines, read_text, sample_text
 from curate.formats.write.writer import DEFAULT_CODEC, OutputWriter, make_writer, refuse_unwritable, suffix
@@ -102,6 +103,8 @@ def _sampled(
             return sample_csv(store, object, encoding.codec, wanted, how)
         case Format.TEXT:
             return sample_text(object.uri, wanted)
+        case Format.NUMPY:
+            return _declared(_part(object.uri, sample_npy(store, object, encoding.codec), wanted), wanted)
         case Format.BINARY | Format.IMAGE:
             raise ValueError(f"{encoding.format} cannot be detected; it must be given")
 
@@ -149,6 +152,11 @@ def _part(uri: str, schema: pa.Schema, wanted: Mapping[str, pa.DataType | None] 
         if name not in schema.names:
             raise missing_column(uri, name, schema.names)
     return pa.schema([schema.field(name) for name in wanted])
+
+
+def _declared(schema: pa.Schema, wanted: Mapping[str, pa.DataType | None] | None) -> pa.Schema:
+    """Returns a schema with the types that are wanted."""
+    return pa.schema([field.with_type((wanted or {}).get(field.name) or field.type) for field in schema])
 
 
 def read(
@@ -209,6 +217,8 @@ def _read(
             return read_csv(store, object, encoding.codec, schema, on_bad_row, how)
         case Format.BINARY:
             return read_binary(store, object, schema)
+        case Format.NUMPY:
+            return read_npy(store, object, encoding.codec, schema, how)
         case Format.IMAGE:
             assert how is not None
             return read_image(store, object, schema, how, on_bad_row)

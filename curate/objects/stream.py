@@ -7,6 +7,7 @@ store's stream) passes through untouched. Arrow reports a broken stream as an OS
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -158,3 +159,22 @@ class DecompressedStream:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class _Raw(io.RawIOBase):
+    def __init__(self, source: DecompressedStream) -> None:
+        self._source = source
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._source.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def buffered(source: DecompressedStream) -> io.BufferedReader:
+    """Returns a stream whose reads of any size return that many bytes, fewer only at the end. Its errors are those of
+    the source."""
+    return io.BufferedReader(_Raw(source), BLOCK_BYTES)

@@ -110,11 +110,11 @@ class FoundJob:
 
     @property
     def written_as(self) -> tuple[OutputFormat, str]:
-        """Format and codec of the outputs, as their names say."""
+        """Format and codec of the outputs: as the job says, or their names where an earlier one does not."""
+        if self.job.keys() >= {"format", "codec"}:
+            return OutputFormat(self.job["format"]), self.job["codec"]
         if self.job["suffix"] == suffix(OutputFormat.RUN, RUN_CODEC):
             return OutputFormat.RUN, RUN_CODEC
-        if self.job.get("format") == OutputFormat.SINK:
-            return OutputFormat.SINK, self.job["codec"]
         encoding = detect("x" + self.job["suffix"])
         return OutputFormat(encoding.format.value), encoding.codec or DEFAULT_CODEC
 
