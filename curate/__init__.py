@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         read_numpy,
         read_parquet,
         read_text,
+        read_tfrecords,
     )
     from curate.errors import BadRow, ConfigError, CorruptInput, CurateError, RetryLater
     from curate.job.asset import Asset
@@ -63,6 +64,7 @@ _HOME = {
     "read_text": "curate.dataset.read",
     "read_binary_files": "curate.dataset.read",
     "read_images": "curate.dataset.read",
+    "read_tfrecords": "curate.dataset.read",
     "read_numpy": "curate.dataset.read",
     "read_datasource": "curate.dataset.read",
     "Datasource": "curate.sources.datasource",
@@ -124,6 +126,7 @@ __all__ = [
     "read_numpy",
     "read_parquet",
     "read_text",
+    "read_tfrecords",
 ]
 
 

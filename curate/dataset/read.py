@@ -245,6 +245,34 @@ def read_images(
     return _files("read_images", Format.IMAGE, paths, how, num_cpus, allow_incomplete_input, partitioning)
 
 
+def read_tfrecords(
+    paths: Paths,
+    *,
+    schema: pa.Schema | None = None,
+    include_paths: bool = False,
+    partitioning: str | None = None,
+    num_cpus: float | None = None,
+    allow_incomplete_input: bool = False,
+) -> Dataset:
+    """Returns a row for each `tf.train.Example` of TFRecord files, plain or compressed (gz, zst), a column a feature.
+
+    A feature has bytes, 32-bit floats or 64-bit integers: one value in each row where the first records have no more,
+    else a list. Columns are in the order of their names. `schema` declares them instead, texts for bytes too. A record
+    with a wrong checksum, that is no Example, or that does not fit is a bad row, as for `read_json`. TensorFlow is not
+    needed. A file is a shard. All other arguments and errors are as for `read_parquet`.
+
+    >>> import tempfile, pathlib, pyarrow as pa
+    >>> out = pathlib.Path(tempfile.mkdtemp()) / "out"
+    >>> _ = curate.from_items([{"id": 1, "text": "a"}]).write_tfrecords(out, backend="inline")
+    >>> curate.read_tfrecords(out).take_all()
+    [{'id': 1, 'text': b'a'}]
+    >>> curate.read_tfrecords(out, schema=pa.schema([("text", pa.string())])).take_all()
+    [{'text': 'a'}]
+    """
+    how = ReadAs(Format.TFRECORDS, schema, include_paths=bool(include_paths))
+    return _files("read_tfrecords", Format.TFRECORDS, paths, how, num_cpus, allow_incomplete_input, partitioning)
+
+
 def read_numpy(
     paths: Paths,
     *,

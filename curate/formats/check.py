@@ -20,6 +20,7 @@ from curate.arrow.canonical import stored_schema
 from curate.errors import CorruptInput, SchemaMismatch
 from curate.formats.read.npy import ArrayHeader
 from curate.formats.read.parquet import broken, decode_rows
+from curate.formats.tf_example import framed
 from curate.objects.envelope import STORED
 from curate.objects.quarantine import content_hash
 from curate.objects.record import IGNORE_REST, Carried, OutputFormat
@@ -36,7 +37,7 @@ def output_schema(store: Store, object: Object, format: OutputFormat, codec: str
 
     None if there is no row to tell, and for formats of one column, or of rows that may lack any. Raises CorruptInput.
     """
-    if format in IGNORE_REST:
+    if format in IGNORE_REST or format is OutputFormat.TFRECORDS:
         return None
     if format is OutputFormat.PARQUET:
         with StoredStream(store, object) as stored, broken(stored):
@@ -65,6 +66,8 @@ def _counting(format: OutputFormat, names: Sequence[str] | None) -> Callable[[De
     match format:
         case OutputFormat.NUMPY:
             return lambda source: ArrayHeader(source.uri, buffered(source)).rows
+        case OutputFormat.TFRECORDS:
+            return lambda source: sum(sound or _spoiled(source.uri) for _, sound in framed(source))
         case OutputFormat.CSV:
             return partial(_csv_rows, names)
         case _:
@@ -201,6 +204,10 @@ def _csv_rows(names: Sequence[str] | None, source: DecompressedStream) -> int:
     if rows.quoted:
         raise CorruptInput(f"{source.uri}: a quote is not closed")
     return max(0, rows.ends - 1)
+
+
+def _spoiled(uri: str) -> bool:
+    raise CorruptInput(f"{uri}: the checksum of a record is wrong")
 
 
 class _Rows:

@@ -24,6 +24,8 @@ class Format(StrEnum):
     """One row a file: its bytes. No suffix stands for it: it has to be asked for."""
     IMAGE = "image"
     """One row a file: its pixels. It has to be asked for, too."""
+    TFRECORDS = "tfrecords"
+    """One `tf.train.Example` a record."""
     NUMPY = "numpy"
     """An array (.npy): its entries along the first dimension are the rows."""
 
@@ -85,6 +87,8 @@ _FORMATS = {
     ".txt": Format.TEXT,
     ".parquet": Format.PARQUET,
     ".npy": Format.NUMPY,
+    ".tfrecords": Format.TFRECORDS,
+    ".tfrecord": Format.TFRECORDS,
 }
 _IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp")
 _CODECS: dict[str, Codec] = {".gz": "gzip", ".zst": "zstd"}

@@ -24,6 +24,7 @@ from curate.formats.read.jsonl import read_jsonl, sample_jsonl
 from curate.formats.read.npy import read_npy, sample_npy
 from curate.formats.read.parquet import read_parquet, row_groups, sample_parquet
 from curate.formats.read.text import LINES_SCHEMA, TEXT_SCHEMA, read_lines, read_text, sample_text
+from curate.formats.read.tfrecords import feature_type, read_tfrecords, sample_tfrecords
 from curate.formats.write.writer import DEFAULT_CODEC, OutputWriter, make_writer, refuse_unwritable, suffix
 from curate.objects.bad_line import OnBadRow, RejectedRow
 from curate.objects.quarantine import QuarantineWriter
@@ -103,6 +104,8 @@ def _sampled(
             return sample_csv(store, object, encoding.codec, wanted, how)
         case Format.TEXT:
             return sample_text(object.uri, wanted)
+        case Format.TFRECORDS:
+            return sample_tfrecords(store, object, encoding.codec, wanted)
         case Format.NUMPY:
             return _declared(_part(object.uri, sample_npy(store, object, encoding.codec), wanted), wanted)
         case Format.BINARY | Format.IMAGE:
@@ -142,6 +145,8 @@ def check_declared(method: str, format: Format, schema: Any) -> pa.Schema:
 def _readable(format: Format, type: pa.DataType) -> bool:
     if format is Format.JSONL:
         return readable(type)
+    if format is Format.TFRECORDS:
+        return feature_type(type) is not None
     return format is not Format.CSV or has_text(type)
 
 
@@ -217,6 +222,8 @@ def _read(
             return read_csv(store, object, encoding.codec, schema, on_bad_row, how)
         case Format.BINARY:
             return read_binary(store, object, schema)
+        case Format.TFRECORDS:
+            return read_tfrecords(store, object, encoding.codec, schema, on_bad_row)
         case Format.NUMPY:
             return read_npy(store, object, encoding.codec, schema, how)
         case Format.IMAGE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -88,8 +89,17 @@ def _decoded(store: Store, object: Object, encoding: Encoding, columns: Sequence
     for table in read(
         store, object, encoding, SliceKind.WHOLE, 0, 0, wanted, _FIRST_ROWS, partial(_broken_row, object)
     ):
-        for line in json_lines(table):
+        for line in json_lines(_with_texts(table)):
             yield line[:-1]
+
+
+def _with_texts(table: pa.Table) -> pa.Table:
+    """Returns rows with their bytes as text, column by column, where all are text, which some formats do not have."""
+    for at, field in enumerate(table.schema):
+        if pa.types.is_binary(field.type):
+            with contextlib.suppress(pa.ArrowInvalid):
+                table = table.set_column(at, field.name, table.column(at).cast(pa.string()))
+    return table
 
 
 def _broken_row(object: Object, row: RejectedRow) -> None:

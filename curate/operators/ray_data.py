@@ -36,7 +36,6 @@ FUNCTIONS: Mapping[str, str] = {
     "read_lerobot": _BYTES,
     "read_mcap": _BYTES,
     "read_orc": _BYTES,
-    "read_tfrecords": _BYTES,
     "read_videos": _BYTES,
     "read_webdataset": _BYTES,
     "read_zarr": _BYTES,
@@ -113,7 +112,6 @@ METHODS: Mapping[str, str] = {
     "write_turbopuffer": _LOAD,
     "write_images": _PER_ROW,
     "write_orc": f"write {_FILES}",
-    "write_tfrecords": _SINK,
     "write_webdataset": _SINK,
 }
 """By the name of the method of ray.data.Dataset."""

@@ -40,7 +40,10 @@ class NumpyOutput:
         self._schema = schema
         self._envelope = Envelope(sink, codec)
         self._values = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115 - closed with the output
-        self._dtype, self._shape = _known(schema.field(0)) if len(schema) else (np.dtype(float), ())
+        self._dtype: np.dtype[Any] = np.dtype(float)
+        self._shape: tuple[int, ...] | None = ()
+        if len(schema):
+            self._dtype, self._shape = _known(schema.field(0))
 
     def write(self, table: pa.Table) -> None:
         """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema; ConfigError for nulls,
@@ -109,7 +112,8 @@ def _ndarray(array: pa.Array) -> np.ndarray[Any, Any]:
         stored = _ndarray(array.storage).reshape(len(array), *array.type.shape)
         return stored.transpose(0, *(1 + at for at in tensor_shape(array.type)[1]))
     if not is_list(array.type):
-        return array.to_numpy(zero_copy_only=False)
+        numbers: np.ndarray[Any, Any] = array.to_numpy(zero_copy_only=False)
+        return numbers
     lengths = pc.unique(pc.list_value_length(array))
     if len(lengths) > 1 or not lengths[0].as_py():
         raise ValueError(f"lists of {' and of '.join(map(str, lengths[:2]))} values")

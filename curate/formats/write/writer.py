@@ -13,6 +13,7 @@ from curate.formats.write.csv import CsvOutput
 from curate.formats.write.jsonl import JsonlOutput
 from curate.formats.write.npy import NumpyOutput
 from curate.formats.write.parquet import ParquetOutput
+from curate.formats.write.tfrecords import TFRecordOutput
 from curate.objects.compress import Sink
 from curate.objects.record import OFFERED, OutputFormat
 
@@ -20,6 +21,8 @@ _SUFFIXES = {
     OutputFormat.PARQUET: {"zstd": ".parquet", "snappy": ".parquet", "none": ".parquet"},
     OutputFormat.JSONL: {"zstd": ".jsonl.zst", "gzip": ".jsonl.gz"},
     OutputFormat.CSV: {"zstd": ".csv.zst", "gzip": ".csv.gz"},
+    # Uncompressed ones have no place for a record: each byte to the end is read. Their readers know gzip alone.
+    OutputFormat.TFRECORDS: {"gzip": ".tfrecords.gz"},
     OutputFormat.NUMPY: {"none": ".npy"},
     OutputFormat.SINK: {"zstd": ".zst", "gzip": ".gz", "none": ""},
     OutputFormat.RUN: {"none": ".run"},
@@ -82,6 +85,8 @@ def make_writer(sink: Sink, schema: pa.Schema, format: OutputFormat, codec: str 
             return JsonlOutput(sink, schema, codec)
         case OutputFormat.CSV:
             return CsvOutput(sink, schema, codec)
+        case OutputFormat.TFRECORDS:
+            return TFRecordOutput(sink, schema, codec)
         case OutputFormat.NUMPY:
             return NumpyOutput(sink, schema, codec)
         case OutputFormat.RUN | OutputFormat.SINK:
