@@ -161,6 +161,33 @@ class Writing(Base):
         return self._write(path, OutputFormat.CSV, partition_cols, backend, codec, options)
 
     @shows_keywords(WriteOptions, WRITE_DEFAULTS)
+    def write_webdataset(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        partition_cols: Sequence[str] | None = None,
+        backend: str | None = None,
+        codec: str | None = None,
+        **options: Unpack[WriteOptions],
+    ) -> Summary:
+        """Writes one WebDataset archive (`.tar`) for each input shard below `path`; all else is as for `write_parquet`.
+
+        A row is a sample, and each column a file of it: `<__key__>.<column>`. Without a column `__key__`, the number of
+        the row in its output is its key. Columns have text or bytes; `cls` may have integers, `json` any values, and
+        `png`, `jpg` and the like pixels (lists or tensors of height x width x bands). A null is no file. Keys that are
+        there twice, and other types, are refused. `codec` is none (default) or gzip. The record of the shard lies
+        behind the end of the archive, where readers of tar do not look.
+
+        >>> import tempfile, pathlib, tarfile
+        >>> out = pathlib.Path(tempfile.mkdtemp()) / "out"
+        >>> made = curate.from_items([{"__key__": "a", "txt": "one", "json": {"n": 1}}])
+        >>> _ = made.write_webdataset(out, backend="inline")
+        >>> tarfile.open(out / "part-00000-of-00001.tar").getnames()
+        ['a.txt', 'a.json']
+        """
+        return self._write(path, OutputFormat.WEBDATASET, partition_cols, backend, codec, options)
+
+    @shows_keywords(WriteOptions, WRITE_DEFAULTS)
     def write_tfrecords(
         self,
         path: str | os.PathLike[str],

@@ -24,6 +24,8 @@ class Format(StrEnum):
     """One row a file: its bytes. No suffix stands for it: it has to be asked for."""
     IMAGE = "image"
     """One row a file: its pixels. It has to be asked for, too."""
+    WEBDATASET = "webdataset"
+    """Files in a tar archive: those that are called alike, up to the first dot, are a row."""
     TFRECORDS = "tfrecords"
     """One `tf.train.Example` a record."""
     NUMPY = "numpy"
@@ -55,6 +57,10 @@ class ReadAs:
     image_size: tuple[int, int] | None = None
     """Height and width that images are brought to; None: each keeps its own."""
     image_mode: str = "RGB"
+    decoder: bool = True
+    """Of a WebDataset: whether texts, numbers, JSON and images are read as such, and not as bytes."""
+    suffixes: tuple[str, ...] | None = None
+    """Of a WebDataset: the files of a row that are read; None: all of them."""
     include_paths: bool = False
     """Whether rows have the column `path`."""
     partitions: Any = None
@@ -72,6 +78,8 @@ class ReadAs:
             said |= {"encoding": self.text_encoding, "drop_empty_lines": self.drop_empty_lines}
         if self.format is Format.IMAGE:
             said |= {"size": None if self.image_size is None else [*self.image_size], "mode": self.image_mode}
+        if self.format is Format.WEBDATASET:
+            said |= {"decoder": self.decoder, "suffixes": None if self.suffixes is None else [*self.suffixes]}
         if self.include_paths or self.format in (Format.BINARY, Format.IMAGE):
             said["include_paths"] = self.include_paths
         if self.partitions:
@@ -86,6 +94,7 @@ _FORMATS = {
     ".csv": Format.CSV,
     ".txt": Format.TEXT,
     ".parquet": Format.PARQUET,
+    ".tar": Format.WEBDATASET,
     ".npy": Format.NUMPY,
     ".tfrecords": Format.TFRECORDS,
     ".tfrecord": Format.TFRECORDS,

@@ -25,6 +25,7 @@ from curate.formats.read.npy import read_npy, sample_npy
 from curate.formats.read.parquet import read_parquet, row_groups, sample_parquet
 from curate.formats.read.text import LINES_SCHEMA, TEXT_SCHEMA, read_lines, read_text, sample_text
 from curate.formats.read.tfrecords import feature_type, read_tfrecords, sample_tfrecords
+from curate.formats.read.webdataset import read_webdataset, sample_webdataset
 from curate.formats.write.writer import DEFAULT_CODEC, OutputWriter, make_writer, refuse_unwritable, suffix
 from curate.objects.bad_line import OnBadRow, RejectedRow
 from curate.objects.quarantine import QuarantineWriter
@@ -104,6 +105,8 @@ def _sampled(
             return sample_csv(store, object, encoding.codec, wanted, how)
         case Format.TEXT:
             return sample_text(object.uri, wanted)
+        case Format.WEBDATASET:
+            return sample_webdataset(store, object, encoding.codec, wanted, how)
         case Format.TFRECORDS:
             return sample_tfrecords(store, object, encoding.codec, wanted)
         case Format.NUMPY:
@@ -222,6 +225,8 @@ def _read(
             return read_csv(store, object, encoding.codec, schema, on_bad_row, how)
         case Format.BINARY:
             return read_binary(store, object, schema)
+        case Format.WEBDATASET:
+            return read_webdataset(store, object, encoding.codec, schema, how, on_bad_row)
         case Format.TFRECORDS:
             return read_tfrecords(store, object, encoding.codec, schema, on_bad_row)
         case Format.NUMPY:

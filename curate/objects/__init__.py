@@ -1,1 +1,1 @@
-"""The bytes of stored objects, whatever their format: streams, compression, lines, the record of an output."""
+"""The bytes of stored objects: streams, compression, lines, archives, framed records; the record of an output."""

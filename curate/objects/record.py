@@ -3,7 +3,7 @@
     Parquet    key-value metadata "curate"
     .gz        trailing empty gzip members; the record is in their extra field (RFC 1952), subfield "CU"
     .zst       a trailing skippable frame (RFC 8878, 3.1.2)
-    .npy       the same frame: readers of the format ignore what lies behind its end
+    .tar .npy  the same frame: readers of these formats ignore what lies behind their end
     .run       in front of the last bytes, which say where the parts of the file's end are
 
 These trailers end in their own length, so that one small read of the tail finds them. A record is canonical JSON: its
@@ -38,8 +38,9 @@ class OutputFormat(StrEnum):
     PARQUET = "parquet"
     JSONL = "jsonl"
     CSV = "csv"
+    WEBDATASET = "webdataset"
+    """Offered by a method of its own, as are the next two."""
     TFRECORDS = "tfrecords"
-    """Offered by a method of its own, as are arrays."""
     NUMPY = "numpy"
     """Arrays of one column."""
     SINK = "sink"
@@ -50,7 +51,7 @@ class OutputFormat(StrEnum):
 
 OFFERED = (OutputFormat.PARQUET, OutputFormat.JSONL, OutputFormat.CSV)
 """Formats that outputs can be asked for in."""
-IGNORE_REST = (OutputFormat.NUMPY, OutputFormat.SINK)
+IGNORE_REST = (OutputFormat.WEBDATASET, OutputFormat.NUMPY, OutputFormat.SINK)
 """Formats whose readers ignore what lies behind the end: outputs that are not compressed have their record there."""
 PARQUET_KEY = "curate"
 RECORD_CRC32 = "record_crc32"

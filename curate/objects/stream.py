@@ -141,6 +141,11 @@ class DecompressedStream:
         """Takes bytes that were read back: they are read next."""
         self._unread = data + self._unread
 
+    @property
+    def compressed(self) -> bool:
+        """Whether the bytes are stored compressed."""
+        return self._codec is not None
+
     # Arrow's CSV reader takes the source for a Python file.
     closed = False
 

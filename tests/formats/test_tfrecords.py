@@ -20,11 +20,11 @@ import curate
 from curate.errors import ConfigError, CorruptInput, CurateError
 from curate.formats.encoding import detect
 from curate.formats.rows import read, sample_schema
-from curate.formats.tf_example import frame
 from curate.formats.write.writer import make_writer
 from curate.objects.bad_line import RejectedRow
 from curate.objects.quarantine import read_quarantine
 from curate.objects.record import OutputFormat, read_record
+from curate.objects.tf_example import frame
 from curate.observe.job import find_job
 from curate.observe.preview import preview
 from curate.observe.verify import verify

@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from curate.errors import CorruptInput, SchemaMismatch, StorageError
-from curate.formats.check import count_rows
 from curate.formats.write.parquet import ParquetOutput
 from curate.formats.write.writer import make_writer
 from curate.job.job import Job
@@ -23,6 +22,7 @@ from curate.ledger import layout
 from curate.ledger.compression import compress, decompress
 from curate.objects.record import OutputFormat, read_carried, read_record
 from curate.observe import verify as verifying
+from curate.observe.check import count_rows
 from curate.observe.verify import DAMAGED, INCOMPLETE, KINDS, OK, VerifyReport, verify
 from curate.storage import memory
 from curate.storage.open import open_store

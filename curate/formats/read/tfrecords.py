@@ -7,25 +7,25 @@ order: columns are in the order of their names. A schema that is declared may sa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
 
 from curate.arrow.types import is_list, is_text
-from curate.arrow.unknown import all_nullable
 from curate.errors import ConfigError
+from curate.formats.read.gathered import Gathered
 from curate.formats.read.json_schema import missing_column
-from curate.formats.tf_example import example_class, framed
-from curate.objects.bad_line import OnBadRow, RejectedRow
+from curate.objects.bad_line import OnBadRow
 from curate.objects.stream import BLOCK_BYTES, Codec, DecompressedStream
+from curate.objects.tf_example import WRONG_CHECKSUM, example_class, framed
 from curate.storage.protocol import Object, Store
 
 _TYPES = {"bytes_list": pa.binary(), "float_list": pa.float32(), "int64_list": pa.int64()}
-_BLOCK_RECORDS = 4096
 _SAMPLED_RECORDS = 1000
-_NO_EXAMPLE = "not a tf.train.Example"
+_EMPTY_BYTES = 2
+"""Of an Example that says that it has no features."""
 
 
 def feature_type(type: pa.DataType) -> pa.DataType | None:
@@ -79,16 +79,22 @@ def read_tfrecords(
     """Yields the rows, a block at a time. A record whose checksum is wrong, that is no Example, or does not fit the
     schema is a bad row. Raises CorruptInput for a file that cannot be read on."""
     columns = [_Column(field) for field in schema]
-    block = _Block(columns, all_nullable(schema), on_bad_row)
+    gathered = Gathered(schema, [column.array for column in columns], on_bad_row)
     with DecompressedStream(store, object, codec) as source:
         for number, (record, sound) in enumerate(framed(source), 1):
             if not sound:
-                on_bad_row(RejectedRow(number, "the checksum of the record is wrong", record))
+                gathered.reject(number, WRONG_CHECKSUM, record)
                 continue
-            block.take(number, record)
-            if block.full:
-                yield from block.tables()
-    yield from block.tables()
+            features = _features(record)
+            try:
+                if not features and len(record) > _EMPTY_BYTES:
+                    raise _Misfit("not a tf.train.Example")
+                values = [column.value(features) for column in columns]
+            except _Misfit as misfit:
+                gathered.reject(number, str(misfit), record)
+            else:
+                yield from gathered.add(number, record, values, len(record))
+    yield from gathered.rest()
 
 
 class _Misfit(Exception):
@@ -100,7 +106,6 @@ class _Column:
 
     def __init__(self, field: pa.Field) -> None:
         self.name = field.name
-        self.required = not field.nullable
         self.type = field.type
         self._list = is_list(field.type)
         self._base = feature_type(field.type)
@@ -109,67 +114,30 @@ class _Column:
         """Returns the value that a row has. Raises _Misfit."""
         feature = features.get(self.name)
         kind = None if feature is None else feature.WhichOneof("kind")
-        values = () if kind is None else getattr(feature, kind).value
-        if kind is not None and (values or self._list) and _TYPES[kind] != self._base:
+        if kind is None:
+            return None
+        values = getattr(feature, kind).value
+        if (values or self._list) and _TYPES[kind] != self._base:
             raise _Misfit(f"column {self.name!r} has a {kind}, expected {self.type}")
         if len(values) > 1 and not self._list:
             raise _Misfit(f"column {self.name!r} has {len(values):,} values, expected one {self.type}")
-        if self.required and (kind is None if self._list else not values):
-            raise _Misfit(f"column {self.name!r} is null")
-        return (None if kind is None else list(values)) if self._list else next(iter(values), None)
+        return list(values) if self._list else next(iter(values), None)
 
-    def array(self, values: list[Any]) -> pa.Array:
-        """Returns values as an array. Raises _Misfit for what its type cannot hold."""
+    def array(self, values: Sequence[Any], misfits: dict[int, str]) -> pa.Array:
+        """Returns values as an array; those that its type cannot hold are null there, and added to `misfits`."""
         try:
             return pa.array(values, self.type)
         except (pa.ArrowException, OverflowError):
-            raise _Misfit(f"column {self.name!r} has a value that {self.type} cannot hold") from None
-
-
-class _Block:
-    """Rows on their way into a table."""
-
-    def __init__(self, columns: list[_Column], schema: pa.Schema, on_bad_row: OnBadRow) -> None:
-        self._columns, self._schema, self._on_bad_row = columns, schema, on_bad_row
-        self._rows: list[tuple[int, bytes, list[Any]]] = []
-        self._bytes = 0
-
-    @property
-    def full(self) -> bool:
-        return self._bytes >= BLOCK_BYTES or len(self._rows) >= _BLOCK_RECORDS
-
-    def take(self, number: int, record: bytes) -> None:
-        """Takes a record, or hands it on as a bad row."""
-        features = _features(record)
-        try:
-            if not features and len(record) > 2:
-                raise _Misfit(_NO_EXAMPLE)
-            self._rows.append((number, record, [column.value(features) for column in self._columns]))
-            self._bytes += len(record)
-        except _Misfit as misfit:
-            self._on_bad_row(RejectedRow(number, str(misfit), record))
-
-    def tables(self) -> Iterator[pa.Table]:
-        """Yields the rows as a table, if there are any, and begins anew."""
-        rows, self._rows, self._bytes = self._rows, [], 0
-        try:
-            arrays = self._arrays(rows)
-        except _Misfit:
-            rows = [row for row in rows if self._fits(row)]
-            arrays = self._arrays(rows)
-        if rows:
-            yield pa.Table.from_arrays(arrays, schema=self._schema)
-
-    def _arrays(self, rows: list[tuple[int, bytes, list[Any]]]) -> list[pa.Array]:
-        return [column.array([values[at] for _, _, values in rows]) for at, column in enumerate(self._columns)]
-
-    def _fits(self, row: tuple[int, bytes, list[Any]]) -> bool:
-        try:
-            self._arrays([row])
-        except _Misfit as misfit:
-            self._on_bad_row(RejectedRow(row[0], str(misfit), row[1]))
-            return False
-        return True
+            if len(values) == 1:
+                misfits.setdefault(0, f"column {self.name!r} has a value that {self.type} cannot hold")
+                return pa.nulls(1, self.type)
+        fitting = []
+        for at, value in enumerate(values):
+            one: dict[int, str] = {}
+            fitting += self.array([value], one).to_pylist()
+            if one:
+                misfits.setdefault(at, one[0])
+        return pa.array(fitting, self.type)
 
 
 def _features(record: bytes) -> Mapping[str, Any]:

@@ -55,7 +55,7 @@ class NumpyOutput:
 
     def _take(self, chunk: pa.Array) -> None:
         try:
-            values = _ndarray(chunk)
+            values = ndarray(chunk)
         except ValueError as error:
             raise ConfigError(
                 f"column {self._schema.names[0]!r} has {error}, which an array of numpy cannot store; drop such rows, "
@@ -103,13 +103,13 @@ def _known(field: pa.Field) -> tuple[np.dtype[Any], tuple[int, ...] | None]:
     return np.dtype(type.to_pandas_dtype()), None if varies else tuple(shape)
 
 
-def _ndarray(array: pa.Array) -> np.ndarray[Any, Any]:
+def ndarray(array: pa.Array) -> np.ndarray[Any, Any]:
     """Returns an array as one of numpy. Raises ValueError for null, and lists of several lengths."""
     if array.null_count:
         raise ValueError("null")
     if isinstance(array, pa.FixedShapeTensorArray):
         # Not Arrow's own, which has no tensors of booleans.
-        stored = _ndarray(array.storage).reshape(len(array), *array.type.shape)
+        stored = ndarray(array.storage).reshape(len(array), *array.type.shape)
         return stored.transpose(0, *(1 + at for at in tensor_shape(array.type)[1]))
     if not is_list(array.type):
         numbers: np.ndarray[Any, Any] = array.to_numpy(zero_copy_only=False)
@@ -117,5 +117,5 @@ def _ndarray(array: pa.Array) -> np.ndarray[Any, Any]:
     lengths = pc.unique(pc.list_value_length(array))
     if len(lengths) > 1 or not lengths[0].as_py():
         raise ValueError(f"lists of {' and of '.join(map(str, lengths[:2]))} values")
-    inner = _ndarray(array.flatten())
+    inner = ndarray(array.flatten())
     return inner.reshape(len(array), lengths[0].as_py(), *inner.shape[1:])

@@ -15,9 +15,9 @@ from curate.arrow.schema import conform
 from curate.arrow.types import is_list, is_text
 from curate.errors import ConfigError
 from curate.formats.read.tfrecords import feature_type
-from curate.formats.tf_example import example_class, frame
 from curate.objects.compress import Sink
 from curate.objects.envelope import Envelope
+from curate.objects.tf_example import example_class, frame
 
 _KINDS = {pa.binary(): "bytes_list", pa.float32(): "float_list", pa.int64(): "int64_list", pa.null(): "bytes_list"}
 _STEP_ROWS = 1024

@@ -14,6 +14,7 @@ from curate.formats.write.jsonl import JsonlOutput
 from curate.formats.write.npy import NumpyOutput
 from curate.formats.write.parquet import ParquetOutput
 from curate.formats.write.tfrecords import TFRecordOutput
+from curate.formats.write.webdataset import WebDatasetOutput
 from curate.objects.compress import Sink
 from curate.objects.record import OFFERED, OutputFormat
 
@@ -21,6 +22,7 @@ _SUFFIXES = {
     OutputFormat.PARQUET: {"zstd": ".parquet", "snappy": ".parquet", "none": ".parquet"},
     OutputFormat.JSONL: {"zstd": ".jsonl.zst", "gzip": ".jsonl.gz"},
     OutputFormat.CSV: {"zstd": ".csv.zst", "gzip": ".csv.gz"},
+    OutputFormat.WEBDATASET: {"none": ".tar", "gzip": ".tar.gz"},
     # Uncompressed ones have no place for a record: each byte to the end is read. Their readers know gzip alone.
     OutputFormat.TFRECORDS: {"gzip": ".tfrecords.gz"},
     OutputFormat.NUMPY: {"none": ".npy"},
@@ -85,6 +87,8 @@ def make_writer(sink: Sink, schema: pa.Schema, format: OutputFormat, codec: str 
             return JsonlOutput(sink, schema, codec)
         case OutputFormat.CSV:
             return CsvOutput(sink, schema, codec)
+        case OutputFormat.WEBDATASET:
+            return WebDatasetOutput(sink, schema, codec)
         case OutputFormat.TFRECORDS:
             return TFRecordOutput(sink, schema, codec)
         case OutputFormat.NUMPY:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 import orjson
@@ -20,11 +20,12 @@ from curate.arrow.canonical import stored_schema
 from curate.errors import CorruptInput, SchemaMismatch
 from curate.formats.read.npy import ArrayHeader
 from curate.formats.read.parquet import broken, decode_rows
-from curate.formats.tf_example import framed
 from curate.objects.envelope import STORED
 from curate.objects.quarantine import content_hash
 from curate.objects.record import IGNORE_REST, Carried, OutputFormat
 from curate.objects.stream import BLOCK_BYTES, Codec, DecompressedStream, StoredStream, buffered
+from curate.objects.tar import samples
+from curate.objects.tf_example import WRONG_CHECKSUM, framed
 from curate.storage.protocol import Object, Store
 
 _MAGIC = b"PAR1"
@@ -66,8 +67,10 @@ def _counting(format: OutputFormat, names: Sequence[str] | None) -> Callable[[De
     match format:
         case OutputFormat.NUMPY:
             return lambda source: ArrayHeader(source.uri, buffered(source)).rows
+        case OutputFormat.WEBDATASET:
+            return lambda source: _sound((source.uri, one.broken) for one in samples(source))
         case OutputFormat.TFRECORDS:
-            return lambda source: sum(sound or _spoiled(source.uri) for _, sound in framed(source))
+            return lambda source: _sound((source.uri, "" if sound else WRONG_CHECKSUM) for _, sound in framed(source))
         case OutputFormat.CSV:
             return partial(_csv_rows, names)
         case _:
@@ -206,8 +209,13 @@ def _csv_rows(names: Sequence[str] | None, source: DecompressedStream) -> int:
     return max(0, rows.ends - 1)
 
 
-def _spoiled(uri: str) -> bool:
-    raise CorruptInput(f"{uri}: the checksum of a record is wrong")
+def _sound(rows: Iterable[tuple[str, str]]) -> int:
+    """Returns how many rows there are, each with where it is and what is wrong with it. Raises CorruptInput."""
+    number = 0
+    for number, (uri, reason) in enumerate(rows, 1):
+        if reason:
+            raise CorruptInput(f"{uri}: row {number:,} cannot be read: {reason}")
+    return number
 
 
 class _Rows:

@@ -17,10 +17,9 @@ import google_crc32c
 from curate.errors import CorruptInput
 from curate.objects.stream import DecompressedStream, buffered
 
-KINDS = ("bytes_list", "float_list", "int64_list")
-"""What a feature is a list of; each has its values in the field `value`."""
 LARGEST_RECORD_BYTES = (1 << 31) - 1
 """Of a message of Protocol Buffers."""
+WRONG_CHECKSUM = "the checksum of the record is wrong"
 _HEAD = struct.Struct("<QI")
 _TAIL = struct.Struct("<I")
 _MASK = 0xA282EAD8
