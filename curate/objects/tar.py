@@ -22,6 +22,15 @@ from curate.objects.stream import BLOCK_BYTES, DecompressedStream, buffered
 
 _NAME = re.compile(r"((?:.*/)?[^./]+)\.([^/]+)", re.DOTALL)
 _LARGEST_BYTES = (1 << 31) - 1
+_LARGEST_HEADER_BYTES = 1 << 20
+_ABOUT_NEXT = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
+"""Types of members that are headers themselves."""
 
 
 @dataclass(slots=True)
@@ -55,9 +64,13 @@ class _Header(tarfile.TarInfo):
         if len(buf) == tarfile.BLOCKSIZE and not any(buf):
             return super().frombuf(buf, encoding, errors)
         try:
-            return super().frombuf(buf, encoding, errors)
+            found = super().frombuf(buf, encoding, errors)
         except tarfile.HeaderError as error:
             raise tarfile.ReadError("no end of the archive" if not buf else str(error)) from error
+        # What is said of the next header is read as a whole, before any name is known.
+        if found.type in _ABOUT_NEXT and found.size > _LARGEST_HEADER_BYTES:
+            raise tarfile.ReadError(f"a header of {found.size:,} bytes, more than {_LARGEST_HEADER_BYTES:,}")
+        return found
 
 
 def samples(source: DecompressedStream, chosen: Callable[[str], bool] = lambda _: True) -> Iterator[Sample]:

@@ -182,6 +182,15 @@ def test_an_archive_that_is_not_whole_is_refused(data: bytes, reason: str) -> No
         read_file(data, name="a.tar.gz" if data.startswith(b"\x1f\x8b") else "a.tar")
 
 
+def test_a_header_of_gigabytes_is_refused() -> None:
+    """Python's own reader would hold all of it."""
+    header = tarfile.TarInfo("x")
+    header.type, header.size = tarfile.XHDTYPE, 3 << 30
+    data = gzip.compress(header.tobuf(tarfile.GNU_FORMAT) + bytes(4 << 20))
+    with pytest.raises(CorruptInput, match="a header of 3,221,225,472 bytes, more than 1,048,576"):
+        read_file(data, name="a.tar.gz")
+
+
 @given(st.integers(0, 6000), st.lists(st.tuples(st.integers(0, 6000), st.integers(0, 255)), max_size=4))
 def test_spoiled_archives_end_in_bad_rows_or_an_error_of_curate(cut: int, changes: Any) -> None:
     data = bytearray(archive(FILES, format=tarfile.PAX_FORMAT))[:7000]
