@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError
-from curate.formats.record import OutputFormat
 from curate.job.inputs import NotListed, list_for
 from curate.job.operator import Process
 from curate.ledger.side_outputs import MAIN, check_side
+from curate.objects.record import OutputFormat
 from curate.operators.protocol import Operator
 from curate.pipeline.branches import Branching
 from curate.pipeline.pipeline import Pipeline

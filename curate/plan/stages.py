@@ -18,8 +18,8 @@ from curate.exchange.kinds.base import Repartitioned
 from curate.exchange.ranges import COPIES
 from curate.exchange.run_file import CHUNK_BYTES, RunSettings
 from curate.formats.encoding import Format
-from curate.formats.record import OutputFormat
-from curate.formats.write.writer import DEFAULT_CODEC, suffix
+from curate.formats.write.writer import default_codec, suffix
+from curate.objects.record import OutputFormat
 from curate.operators.protocol import Operator
 from curate.operators.sample import RandomSample
 from curate.pipeline.pipeline import Pipeline
@@ -137,7 +137,7 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None, owner: Owner =
 
     Raises ConfigError for a plan whose outputs cannot be named after what it reads, and for one without an identity.
     """
-    codec = codec or DEFAULT_CODEC
+    codec = codec or default_codec(format)
     suffix(format, codec)
     end = End.RUNS if format is OutputFormat.RUN else End.FILES
     lowered = lower_stage(plan, end)
