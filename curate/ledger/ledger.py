@@ -99,6 +99,14 @@ class Ledger:
             )
         return job
 
+    def read_growth(self, listing: OutputListing) -> dict[str, Any]:
+        """Returns what a job has in place of the `inputs` and `stages` of `job.json`, as the last run in the listing
+        says that took more inputs; nothing if none did."""
+        if not listing.growth:
+            return {}
+        told = self.read_json(layout.growth(listing.growth))
+        return {"inputs": told.get("inputs", layout.inputs_of("?")), "stages": told.get("stages", [])}
+
     def create_schema(self, name: str, make: Callable[[], Any]) -> Any:
         """Returns the Arrow schema stored under `name`, else what `make` returns, stored: the first one holds."""
         schema = self.read_schema(name)

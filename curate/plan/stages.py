@@ -24,6 +24,7 @@ from curate.operators.protocol import Operator
 from curate.operators.sample import RandomSample
 from curate.pipeline.pipeline import Pipeline
 from curate.pipeline.step import read_rows, task_cpus
+from curate.plan.dedup import extensible
 from curate.plan.nodes import Checkpoint, Exchanged, Marked, Plan, schema_of, sources_of
 from curate.plan.physical import End, StagePlan, apart, lower_stage, map_plans
 from curate.plan.rewrites import lacks_seed, map_bytes, seeded, size_of
@@ -144,6 +145,7 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None, owner: Owner =
     spec = replace(
         _stage(lowered, owner, end, {"format": format.value, "codec": codec}, lowered.asked),
         holes=tuple(one.as_dict() for source in sources_of(plan) for one in getattr(source, "holes", ())),
+        extensible=extensible(plan),
     )
     if lacks_seed(plan):
         spec = replace(spec, seeded=partial(_seeded, plan, owner, spec.record))
