@@ -111,7 +111,8 @@ class Exchanges(Base):
         read twice, and the steps before run twice: use `checkpoint` after slow ones.
 
         A write of files takes new ones that sort behind all others, unless `keep="last"`, `priority`, a function before
-        or an exchange let new rows change old outputs: it writes theirs, and reads the others once, for their hashes.
+        or an exchange let new rows change old outputs: it writes theirs, and reads the others once, for their hashes,
+        or not at all if the write before had `keep_stages=True`.
 
         Raises ConfigError for an unknown column, one of a type without a hash or, for `priority`, without an order.
 

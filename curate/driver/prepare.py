@@ -122,7 +122,7 @@ def _plan_work(prepared: Prepared, options: RunOptions) -> None:
     if stage.rows.grows:
         same = unchanged(prepared.plan, inputs.table, prepared.growth, stores.of)
     else:
-        same = _renewed(prepared) if stage.extensible else None
+        same = _renewed(prepared) if stage.extended is not None else None
     parts = [one for one in (same, _grow(prepared)) if one is not None]
     if parts:
         todo.part = pa.concat_tables(parts)

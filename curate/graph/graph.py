@@ -272,7 +272,7 @@ def _refuse_other_shards(stage: Stage, job: StagedJob) -> None:
         _refuse_other_files(job)
         return
     now, then = stage.rows.inputs((), job.stores.of).table["name"].to_pylist(), job.plan.ids.to_pylist()
-    if set(now[: len(then)] if job.last.extensible else now) != set(then):
+    if set(now[: len(then)] if job.last.extended is not None else now) != set(then):
         raise ConfigError(
             f"{job.ledger.root} was planned as {len(then):,} outputs, but this version of curate makes different ones "
             f"from the same rows, {len(now):,} of them; continue with the version that began it, or start over with "

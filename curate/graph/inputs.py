@@ -4,12 +4,16 @@ What an exchange gives depends on all of the inputs. So they are frozen when the
 refuses, and says what is new, gone and changed, and what has to be made anew.
 
 The design refused growth to every such job. One takes new inputs: an exact deduplication that keeps the first of equal
-rows (`Stage.extensible`), if they come behind all that it has. No old row is dropped for a new one, so each output that
-is there, with its duplicates, is what a run from nothing would write. The hashes of all inputs are made and exchanged
-again, for new rows are compared with old ones; outputs of old inputs are not written again.
+rows (`Stage.extended`), if they come behind all that it has. No old row is dropped for a new one, so each output that
+is there, with its duplicates, is what a run from nothing would write. The hashes of all inputs are exchanged again, for
+new rows are compared with old ones; outputs of old inputs are not written again.
+
+If run files of old inputs were kept, these inputs are not read: what each run added is a segment, with a map stage of
+its own. Stages are called by what they read, so those of before are found. Else there is one segment, and one map stage
+for all inputs.
 
     _curate/inputs/<hash>.parquet   all inputs, in order; `job.json` names those that the job began with
-    _curate/inputs/00001.json ...   the run that took more: its id, how many, the list of all, the stages since then
+    _curate/inputs/00001.json ...   the run that took more: its id, how many, the list of all, segments and stages
 """
 
 from __future__ import annotations
@@ -135,7 +139,7 @@ def other_inputs(
             "that read them."
         )
     why = "but an exchange needs the complete input:"
-    if last.extensible:
+    if last.extended is not None:
         why = "and an exact deduplication takes new inputs only behind all others, with the others as they were:"
     return ConfigError(
         f"the inputs of {ledger.root} changed after the job began, {why}\n{listed}\n{anew} Write to another --output, "

@@ -40,7 +40,15 @@ from curate.ledger.fencing import FencedStore
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, match_outputs, refuse_special
 from curate.ledger.manifest import ShardPlan
-from curate.ledger.stages import StageReport, may_be_scratch, remove_stages, scratch_of, stages_root, stages_roots
+from curate.ledger.stages import (
+    StageReport,
+    may_be_scratch,
+    remove_stages,
+    scratch_of,
+    stages_in,
+    stages_root,
+    stages_roots,
+)
 from curate.log import get_logger
 from curate.sources.listing import Inputs
 from curate.sources.patterns import InputPattern
@@ -48,6 +56,9 @@ from curate.sources.protocol import RowSource, StoreOf
 from curate.stage.stage import Stage
 from curate.storage.protocol import Outcome, Special, Store
 from curate.storage.uris import is_local
+
+MOST_SEGMENTS = 16
+"""How many segments there may be: each is a stage, and a run of its own. With more, all run files are made anew."""
 
 
 @dataclass
@@ -71,6 +82,8 @@ class StagedJob:
     """Whether all of them are there."""
     added: list[str] = field(default_factory=list)
     """The inputs behind those that the job has, which it takes when it begins."""
+    segments: list[list[int]] = field(default_factory=list)
+    """The inputs of which run files are made apart, if there are several: where each begins, and where it ends."""
 
     @property
     def listing(self) -> OutputListing:
@@ -101,9 +114,11 @@ def look_at(last: Stage, options: RunOptions, output: str, clock: Clock) -> Stag
     told = job_of(last.record, ledger, listing)
     if listing.has_job:
         found.plan = ledger.read_plan(listing)
-        _compare_inputs(found, told | ledger.read_growth(listing), drop=options.drop_removed)
+        told |= ledger.read_growth(listing)
+        found.segments = told.get("segments", [])
+        _compare_inputs(found, told, drop=options.drop_removed)
         found.job = told
-        found.last = with_seed(found, told.get("seed", 0))
+        found.last = _in_segments(with_seed(found, told.get("seed", 0)), found.segments)
     return found
 
 
@@ -117,12 +132,32 @@ def _compare_inputs(job: StagedJob, told: dict[str, Any], *, drop: bool) -> None
     # What is to be done goes by their order, too: ties, and which of equal rows is the first.
     if before == now and (job.done or list(before) == list(now)):
         return
-    if job.last.extensible:
+    if job.last.extended is not None:
         job.added = behind(before, now)
     if not job.added:
         raise other_inputs(job.last, job.ledger, job.listing, job.plan, before, now, drop=drop)
     refuse_other_columns(job.ledger, job.last)
     job.done = False
+    job.segments = _kept_segments(job, told.get("segments") or [[0, len(before)]], len(now))
+
+
+def _kept_segments(job: StagedJob, before: list[list[int]], stop: int) -> list[list[int]]:
+    """Returns the segments of a job that takes inputs up to the `stop`th: those of before, and the new one, if run
+    files of the old ones were kept; else one, for all are made anew."""
+    found = [*before, [before[-1][1], stop]]
+    if len(found) <= MOST_SEGMENTS:
+        stages = stages_in(job.ledger.root, job.listing.stages)
+        there = {key for _, keys in stages for key in keys}
+        if there & {key_of(one) for one in stages_of(_in_segments(job.last, found))}:
+            return found
+    return [[0, stop]]
+
+
+def _in_segments(last: Stage, segments: list[list[int]]) -> Stage:
+    """Returns the last stage of a job as it is with its inputs in segments, if it takes any."""
+    if last.extended is None or len(segments) < 2:
+        return last
+    return last.extended(tuple((start, stop) for start, stop in segments))
 
 
 def _all_there(job: StagedJob, last_input: list[str]) -> bool:
@@ -177,7 +212,7 @@ def _publish_job(job: StagedJob) -> dict[str, Any]:
     if last.seeded is not None:
         told["seed"] = secrets.randbits(63)
     told["inputs"] = publish_inputs(ledger, job.manifest)
-    told |= {"extensible": True} if last.extensible else {}
+    told |= {} if last.extended is None else {"extensible": True}
     told["stages"] = [one.planned() for one in planned(with_seed(job, told.get("seed", 0)))]
     moment = job.owned.moment()
     published = ledger.store.publish(ledger.uri(layout.JOB), orjson.dumps(told, option=orjson.OPT_INDENT_2))
@@ -200,11 +235,12 @@ def _take_inputs(job: StagedJob, options: RunOptions, clock: Clock, run_id: str)
         "run_id": run_id,
         "added": len(job.added),
         "inputs": publish_inputs(ledger, job.manifest),
+        "segments": job.segments,
         "stages": [one.planned() for one in planned(job.last)],
     }
     name = layout.growth(listing.growth + 1)
     found = ledger.create_json(name, told)
-    if found.get("inputs") != told["inputs"]:
+    if any(found.get(name) != told[name] for name in ("inputs", "segments")):
         raise ConfigError(
             f"another driver added other inputs to {ledger.root} in the same moment ({name}); run this again when it "
             "has ended"

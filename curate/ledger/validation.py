@@ -149,7 +149,13 @@ JOB: Mapping[str, Check] = {
     "stages": many(_stage),
     "extensible": lambda value: isinstance(value, bool),
 }
-GROWTH: Mapping[str, Check] = {"run_id": one_part, "added": count, "inputs": JOB["inputs"], "stages": JOB["stages"]}
+GROWTH: Mapping[str, Check] = {
+    "run_id": one_part,
+    "added": count,
+    "inputs": JOB["inputs"],
+    "segments": many(lambda one: many(count)(one) and len(one) == 2),
+    "stages": JOB["stages"],
+}
 SUMMARY: Mapping[str, Check] = {
     "fingerprint": text,
     "run_id": text,

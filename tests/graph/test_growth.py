@@ -141,8 +141,13 @@ class World:
         whole = f"whole-{next(_numbers)}"
         complete(self.write(whole))
         assert outputs(self.objects()) == outputs(self.objects(whole))
-        assert job_summary(self.objects()) == job_summary(self.objects(whole))
+        assert books(self.objects()) == books(self.objects(whole))
         assert not [name for name in self.objects() if name.startswith("_curate/stages/")]
+
+
+def books(objects: dict[str, bytes]) -> dict[str, Any]:
+    """Returns what a job says of itself when it is complete, but for its stages: more may have made run files."""
+    return {name: value for name, value in job_summary(objects).items() if name != "stages"}
 
 
 def complete(summary: Summary) -> Summary:
@@ -176,28 +181,29 @@ class TestGrown:
     @settings(max_examples=6)
     @given(
         st.lists(ROWS, max_size=2),
-        st.lists(st.tuples(ADDED, st.floats(0, 1), st.booleans()), min_size=1, max_size=3),
+        st.lists(st.tuples(ADDED, st.floats(0, 1), st.booleans(), st.booleans()), min_size=1, max_size=3),
     )
     def test_the_result_is_that_of_a_run_from_nothing(
-        self, how: str, first: list[Rows], growths: list[tuple[list[Rows], float, bool]]
+        self, how: str, first: list[Rows], growths: list[tuple[list[Rows], float, bool, bool]]
     ) -> None:
-        """However often inputs were added, and wherever a run was killed in between; no output is written again."""
+        """However often inputs were added, wherever a run was killed in between, and whether run files are kept; no
+        output is written again."""
         world, number = World(how), itertools.count(1)
         world.put("00", [("a", 1), ("b", 0), ("a", 1)])
         for added in first:
             world.put(f"{next(number):02d}", added)
-        complete(world.write())
-        for some, at, killed in growths:
+        complete(world.write(keep_stages=True))
+        for some, at, killed, keep in growths:
             before = world.generations()
             for added in some:
                 world.put(f"{next(number):02d}", added)
             watch = Watch(world=world)
             with faulty_stores(watch, retry=None):
-                complete(world.write())
+                complete(world.write(keep_stages=keep))
             if killed:
                 # What is added next meets what a kill has left of this.
                 world.stored = watch.before[round(at * (len(watch.before) - 1))]
-            else:
+            elif not keep:
                 world.check()
             assert before.items() <= world.generations().items()
         complete(world.write())
@@ -225,7 +231,7 @@ class TestGrown:
             complete(world.write())
             where = watch.kinds[at]
             assert outputs(world.objects()) == outputs(_below(whole, "out")), where
-            assert job_summary(world.objects()) == job_summary(_below(whole, "out")), where
+            assert books(world.objects()) == books(_below(whole, "out")), where
             assert old.items() <= world.generations().items(), where
             there = {name: one for name, (_, one) in left.items() if name.startswith("out/")}
             now = world.generations()
@@ -256,6 +262,59 @@ class TestGrown:
         assert not [kind for kind in trace.kinds if kind.startswith(("publish", "replace", "delete"))]
         # Twice job.json and the two parts of the plan, once the inputs, who added them, and the summary.
         assert sum(kind.startswith("read") for kind in trace.kinds) == 9
+
+    @pytest.mark.parametrize("how", ["one", "job", "two"])
+    def test_what_is_paid_with_kept_stages(self, how: str) -> None:
+        """The hashes of old inputs are there: only new ones are read. Of two deduplications, those of the first."""
+        world = World(how)
+        for number in range(4):
+            world.put(f"{number}", [("a", number), ("b", 1)])
+        complete(world.write(keep_stages=True))
+        reads = _Calls(f"{world.root}/in/", ("read", "open"))
+        for number in (4, 5):
+            world.put(f"{number}", [("b", 1), ("e", number)])
+            reads.count.clear()
+            with faulty_stores(reads, retry=None):
+                complete(world.write(keep_stages=True))
+            looked = {"0.parquet"}  # for the schema of all
+            if how == "two":
+                assert all(reads.count[f"{old}.parquet"] < reads.count[f"{number}.parquet"] for old in range(1, number))
+            else:
+                assert reads.count.keys() == {*looked, f"{number}.parquet"}
+        stages = orjson.loads(world.objects()[layout.growth(2)])["stages"]
+        assert [one["name"].endswith(": map") for one in stages].count(True) == (4 if how == "two" else 3)
+        complete(world.write())
+        world.check()
+
+    def test_run_files_of_a_damaged_segment_are_made_again(self) -> None:
+        """Those that were kept, and are not whole any more."""
+        world = World()
+        for number in range(4):
+            world.put(f"{number}", [("a", number), ("b", 1)] * 9)
+        complete(world.write(keep_stages=True))
+        runs = [name for name in world.objects() if re.fullmatch(r"_curate/stages/[^/]+/map-.*\.run", name)]
+        assert len(runs) > 1
+        MemoryStore().delete(f"{world.root}/out/{runs[0]}")
+        data = world.objects()[runs[1]]
+        MemoryStore().delete(f"{world.root}/out/{runs[1]}")
+        MemoryStore().publish(f"{world.root}/out/{runs[1]}", data[:300] + bytes([data[300] ^ 1]) + data[301:])
+        world.put("4", [("b", 1), ("e", 1)])
+        complete(world.write())
+        world.check()
+
+    def test_there_are_not_ever_more_stages(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Now and then all run files are made anew, by one stage."""
+        monkeypatch.setattr(start, "MOST_SEGMENTS", 3)
+        world = World()
+        found = []
+        for number in range(6):
+            world.put(f"{number}", [("a", number), ("b", 1)])
+            complete(world.write(keep_stages=True))
+            found.append(orjson.loads(world.objects()[layout.growth(number)])["segments"] if number else [[0, 1]])
+        assert list(map(len, found)) == [1, 2, 3, 1, 2, 3]
+        assert found[-1] == [[0, 4], [4, 5], [5, 6]]
+        complete(world.write())
+        world.check()
 
     def test_the_ledger_says_which_run_added_what(self) -> None:
         """And its status, and `verify`, know all of it."""
@@ -432,6 +491,7 @@ def removed(world: World) -> None:
     world.put("9", [("z", 1)])
 
 
+KEPT = "memory://growth-kept/out"
 OTHERS: dict[str, Callable[[Dataset], Dataset]] = {
     "the last of each": lambda ds: ds.dedup_exact("text", "last"),
     "the best of each": lambda ds: ds.dedup_exact("text", priority="k"),
@@ -439,6 +499,7 @@ OTHERS: dict[str, Callable[[Dataset], Dataset]] = {
     "of a union": lambda ds: ds.union(ds).dedup_exact("text"),
     "in order": lambda ds: ds.dedup_exact("text").sort("k"),
     "a few": lambda ds: ds.dedup_exact("text").limit(3),
+    "of a checkpoint": lambda ds: ds.checkpoint(KEPT).dedup_exact("text"),
     **{name: partial(lambda name, ds: SEAMS[name](ds, ""), name) for name in SEAMS},
 }
 for _name in ("dedup_exact", "checkpoint", "pool", "limit"):
@@ -484,6 +545,7 @@ class TestRefused:
     @pytest.mark.parametrize("name", OTHERS)
     def test_by_every_other_exchange(self, name: str) -> None:
         """A later row may take the place of an earlier one, or any row may be in any output."""
+        memory.clear("growth-kept")
         world, of = World(), OTHERS[name]
         for number in range(3):
             sink = pa.BufferOutputStream()
