@@ -156,7 +156,7 @@ def test_workers_outlive_a_consumer_that_stops(machine: Any, tmp_path: Path) -> 
 def test_a_task_that_makes_no_other_block_is_killed(
     machine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The consumer has left, and does not wait for that."""
+    """The consumer has left, and does not wait for long; Ray may be left at once."""
     monkeypatch.setattr("curate.runtime.ray.backend.NEXT_BLOCK_S", 0.2)
     stream = stream_blocks(OneAndNoMore(tmp_path), [0, 1], machine, budget_bytes=MIB)
     next(stream)

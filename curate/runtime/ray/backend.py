@@ -30,9 +30,7 @@ import platform
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from threading import Thread
 from typing import Any, cast
 
 import ray
@@ -67,8 +65,9 @@ from curate.runtime.ray.pools import Pools
 from curate.runtime.ray.versions import check_of_workers, refuse_other_code
 from curate.runtime.scaling import does_not_fit, fits, needs
 
-NEXT_BLOCK_S = 5.0
-"""How long a stream that nobody consumes any more may take to its next block before its worker is killed."""
+NEXT_BLOCK_S = 2.0
+"""How long a stream that nobody consumes any more may take to its next block before its worker is killed. Whoever
+stops consuming waits so long at most."""
 LOOK_S = 1.0
 """How often it is looked whether there is a place for what is to run."""
 STREAM_INTERVAL_S = 0.25
@@ -131,17 +130,22 @@ def _cancel_once_they_stand(streams: list[Any]) -> None:
     """Ends streams at their next block, and kills the workers of those that make none in time.
 
     To kill is worse: a new process has everything to load again, and if the task had just ended, the next one that Ray
-    gave to that worker dies with it.
+    gave to that worker dies with it. Nor is this left to a thread: where the program shuts Ray down meanwhile, Ray's
+    functions start another one, unasked, and two that start at once wait for each other for ever.
     """
     until_s = time.monotonic() + NEXT_BLOCK_S
-    # If Ray was left meanwhile, all tasks were.
-    with suppress(ray_errors.RayError, ConnectionError):
-        while streams and (left_s := until_s - time.monotonic()) > 0:
-            standing, streams = ray.wait(streams, timeout=left_s, fetch_local=False)
-            for ref in standing:
-                ray.cancel(ref, force=False)
-        for ref in streams:
-            ray.cancel(ref, force=True)
+    while streams and (left_s := until_s - time.monotonic()) > 0:
+        standing, streams = ray.wait(streams, timeout=left_s, fetch_local=False)
+        for ref in standing:
+            ray.cancel(ref, force=False)
+    for ref in streams:
+        ray.cancel(ref, force=True)
+
+
+def _refuse_if_left() -> None:
+    # Asked anything, Ray would start anew.
+    if not ray.is_initialized():
+        raise ConfigError("Ray was shut down while curate used it; call ray.shutdown() after what runs on it has ended")
 
 
 def _whereabouts() -> tuple[str, int, str]:
@@ -326,6 +330,7 @@ class RayBackend:
 
     def slots(self) -> int:
         """Returns how many tasks fit on the nodes that live and are not draining, beside the actors of pools there."""
+        _refuse_if_left()
         nodes = self._view.nodes().values()
         counted = (self._view.version, self._pools.version if self._pools else 0)
         if counted == self._counted:
@@ -385,7 +390,8 @@ class RayBackend:
         self._tasks[ref] = _Task(task, streams=True)
 
     def poll(self, timeout_s: float) -> list[BackendEvent]:
-        """Returns the messages and ends that are ready, in completion order."""
+        """Returns the messages and ends that are ready, in completion order. Raises ConfigError if Ray was left."""
+        _refuse_if_left()
         if self._pools:
             self._pools.tend(len(self._tasks))
         self._look_for_places()
@@ -395,7 +401,12 @@ class RayBackend:
             return []
         # A block that is made may stay where it is.
         fetch = not any(self._tasks[ref].blocks for ref in waiting)
-        ready, _ = ray.wait(waiting, num_returns=1, timeout=timeout_s, fetch_local=fetch)
+        try:
+            ready, _ = ray.wait(waiting, num_returns=1, timeout=timeout_s, fetch_local=fetch)
+        except SystemExit:
+            # What Ray raises in the threads that wait while another one shuts it down.
+            _refuse_if_left()
+            raise
         if ready and len(waiting) > 1:
             ready, _ = ray.wait(waiting, num_returns=len(waiting), timeout=0, fetch_local=fetch)
         return [news for ref in ready for news in self._harvest(ref)]
@@ -458,6 +469,10 @@ class RayBackend:
         A worker whose program stands still, waiting for its block to be taken, hears and lives. If all are cancelled,
         streams get there first, where they soon do.
         """
+        if not ray.is_initialized():
+            # Asked anything, Ray would start anew. What ran there went with it.
+            self._tasks.clear()
+            return
         busy: list[Any] = []
         for ref, running in self._tasks.items():
             if task is None or running.number == task:
@@ -470,8 +485,7 @@ class RayBackend:
                     ray.cancel(ref, force=not stands)
                 # Its end comes instead of the block.
                 running.offers, running.size_bytes = False, None
-        if busy:
-            Thread(target=_cancel_once_they_stand, args=(busy,), daemon=True, name="curate-cancel").start()
+        _cancel_once_they_stand(busy)
         if self._pools:
             self._pools.cancelled([one.number for one in self._tasks.values() if one.cancelled])
         if task is None:
