@@ -123,7 +123,7 @@ class Built:
 
     def _ended(self, made: Stage, last: Stage) -> Stage:
         """Returns the stage that the plan ends in as that of the job."""
-        chain, with_seed = made.operator, made.seeded
+        chain, with_seed, with_segments = made.operator, made.seeded, made.extended
         assert isinstance(chain, Pipeline)
         return replace(
             made,
@@ -131,6 +131,7 @@ class Built:
             tasks=replace(made.tasks, resources=self.resources(chain)),
             operator=self.operator(chain),
             seeded=None if with_seed is None else lambda seed: self._ended(with_seed(seed), last),
+            extended=None if with_segments is None else lambda found: self._ended(with_segments(found), last),
         )
 
     def _over_checkpoints(self, last: Stage) -> Stage:
