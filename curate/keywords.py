@@ -32,10 +32,15 @@ def option(name: str, value: Any = True) -> str:
     >>> with on_command_line():
     ...     option("overwrite"), option("max_in_flight", 3)
     ('--overwrite', '--max-in-flight 3')
+    >>> option("sample", ...)
+    'sample=...'
     """
     if not _COMMAND_LINE.get():
-        return f"{name}={value!r}"
-    return f"--{name.replace('_', '-')}{'' if value is True else f' {value}'}"
+        return f"{name}={'...' if value is ... else repr(value)}"
+    if isinstance(value, list):
+        return " ".join(option(name, one) for one in value)
+    given = "" if value is True else " ..." if value is ... else f" {value}"
+    return f"--{name.replace('_', '-')}{given}"
 
 
 def shows_keywords(typed: Any, defaults: Mapping[str, Any] = {}) -> Callable[[F], F]:

@@ -39,7 +39,7 @@ def dry_run(last: Stage, options: RunOptions) -> tuple[Prepared, str]:
     try:
         ready, prepared, text = _unfinished(last, stages_root(output, alone=has_scratch(output)), options)
     except DamagedRun as error:
-        raise ConfigError(f"{error}: run this without --dry-run") from error
+        raise ConfigError(f"{error}: run the job, which makes it again") from error
     return prepared, f"{_stage_text(last, ready.stage, ready.options)}\n{text}"
 
 

@@ -243,7 +243,7 @@ def _hopeless(uri: str) -> str:
     return (
         f"{uri} was found damaged or gone {MOST_MENDED + 1} times, although it was written again each time: the disk "
         f"loses data, or another process removes files. Check the disk, or move the stages ({SCRATCH}, or another "
-        "--output), and run this again"
+        "output), and run this again"
     )
 
 
@@ -315,7 +315,7 @@ def _tell_if_full(ended: Summary, last: Stage) -> None:
         written=format_bytes(written),
         needs=f"about {format_bytes(needed)} more",
         free=format_bytes(free),
-        next=f"free space there or use another location ({SCRATCH}, or --output), then run this again; it resumes",
+        next=f"free space there, or use another {SCRATCH} or output, then run this again; it resumes",
     )
 
 

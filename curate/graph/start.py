@@ -196,7 +196,7 @@ def _refuse_other_inputs(
     except ObjectNotFound as error:
         raise ConfigError(
             f"{ledger.uri(name)} is missing, which lists the inputs of the job; the ledger was damaged from outside: "
-            f"choose another --output, or start over with {option('overwrite')}"
+            f"choose another output, or start over with {option('overwrite')}"
         ) from error
     # By this thread: one of Arrow's may let go of the bytes when Python is gone already, which aborts the process.
     before = dict(_rows(pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)))
@@ -228,7 +228,7 @@ def _refuse_other_inputs(
     raise ConfigError(
         f"the inputs of {ledger.root} changed after the job began, but an exchange needs the complete input:\n"
         + "\n".join(lines)
-        + f"\nWrite to another --output, or start over with {option('overwrite')}: stages with unchanged inputs are "
+        + f"\nWrite to another output, or start over with {option('overwrite')}: stages with unchanged inputs are "
         + "kept."
     )
 

@@ -165,7 +165,7 @@ def test_an_exchange_after_a_step_that_grows_is_refused_before_anything_runs(pla
     assert ran(grown.run(backend="inline")) == {"kept": 1}
     add_input(place, FILES)
     before = seen(place)
-    with pytest.raises(ConfigError, match=r"(?s)step 'ordered': .*what kept will add.*--overwrite ordered"):
+    with pytest.raises(ConfigError, match=r"(?s)step 'ordered': .*what kept will add.*overwrite=\['ordered'\]"):
         grown.run(backend="inline")
     assert seen(place) == before
     ended = grown.run(backend="inline", overwrite=["ordered"], yes=True)
