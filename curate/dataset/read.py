@@ -32,6 +32,7 @@ from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError, SchemaMismatch
 from curate.formats.encoding import Format, ReadAs
 from curate.formats.read.images import check_image
+from curate.operators.arguments import answers
 from curate.operators.convert import from_columns, is_data_frame, need_pandas, rows_to_table
 from curate.operators.convert import from_pandas as table_of
 from curate.plan.nodes import Scan
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
+@answers
 def read_parquet(
     paths: Paths,
     *,
@@ -90,6 +92,7 @@ def read_parquet(
     return found if columns is None else found.select_columns(columns)
 
 
+@answers
 def read_json(
     paths: Paths,
     *,
@@ -116,6 +119,7 @@ def read_json(
     return _files("read_json", Format.JSONL, paths, how, num_cpus, allow_incomplete_input, partitioning)
 
 
+@answers
 def read_csv(
     paths: Paths,
     *,
@@ -149,6 +153,7 @@ def read_csv(
     return _files("read_csv", Format.CSV, paths, how, num_cpus, allow_incomplete_input, partitioning)
 
 
+@answers
 def read_text(
     paths: Paths,
     *,
@@ -186,6 +191,7 @@ def read_text(
     return _files("read_text", Format.TEXT, paths, how, num_cpus, allow_incomplete_input, partitioning)
 
 
+@answers
 def read_binary_files(
     paths: Paths,
     *,
@@ -210,6 +216,7 @@ def read_binary_files(
     return _files("read_binary_files", Format.BINARY, paths, how, num_cpus, allow_incomplete_input, partitioning)
 
 
+@answers
 def read_images(
     paths: Paths,
     *,
@@ -245,6 +252,7 @@ def read_images(
     return _files("read_images", Format.IMAGE, paths, how, num_cpus, allow_incomplete_input, partitioning)
 
 
+@answers
 def read_datasource(source: Datasource, *, num_cpus: float | None = None) -> Dataset:
     """Returns the rows of a `curate.Datasource`: a class of yours that lists shards, and reads one as Arrow tables.
 
@@ -269,6 +277,7 @@ def read_datasource(source: Datasource, *, num_cpus: float | None = None) -> Dat
     return Dataset(Scan(user_source(source, num_cpus)))
 
 
+@answers
 def from_items(items: Sequence[Any]) -> Dataset:
     """Returns rows from a list: dictionaries are rows, all of the same keys; other values become the column `item`.
 
@@ -285,6 +294,7 @@ def from_items(items: Sequence[Any]) -> Dataset:
     return Dataset(Scan(Tables("from_items", (table,), table.schema)))
 
 
+@answers
 def from_arrow(tables: pa.Table | Sequence[pa.Table]) -> Dataset:
     """Returns the rows of Arrow tables with one schema. Raises ConfigError for other values, different schemas, or two
     columns of one name.
@@ -296,6 +306,7 @@ def from_arrow(tables: pa.Table | Sequence[pa.Table]) -> Dataset:
     return _of_tables("from_arrow", (tables,) if isinstance(tables, pa.Table) else tuple(tables))
 
 
+@answers
 def from_pandas(dfs: pd.DataFrame | Sequence[pd.DataFrame]) -> Dataset:
     """Returns the rows of data frames of one schema, without their indexes (`reset_index()` makes columns of them).
 
@@ -320,6 +331,7 @@ def from_pandas(dfs: pd.DataFrame | Sequence[pd.DataFrame]) -> Dataset:
     return _of_tables("from_pandas", made)
 
 
+@answers
 def from_numpy(ndarrays: np.ndarray[Any, Any] | Sequence[np.ndarray[Any, Any]]) -> Dataset:
     """Returns arrays as the column `data`, a row for each entry along their first dimension.
 
@@ -341,6 +353,7 @@ def from_numpy(ndarrays: np.ndarray[Any, Any] | Sequence[np.ndarray[Any, Any]]) 
     return _of_tables("from_numpy", made)
 
 
+@answers
 def range(n: int) -> Dataset:
     """Returns the numbers from 0 to `n` - 1 as the column `id`. Raises ConfigError for a negative number.
 

@@ -21,7 +21,7 @@ from curate.driver.removal import drop, left_behind, overwritten, refuse_links, 
 from curate.driver.schemas import refuse_unfitting, with_input_schemas
 from curate.driver.state import EXAMPLES, OutputSnapshot, PendingWrites, Prepared, Stores
 from curate.errors import ConfigError
-from curate.keywords import option
+from curate.keywords import option, start_over
 from curate.ledger import layout
 from curate.ledger.fencing import FencedStore
 from curate.ledger.ledger import Ledger
@@ -86,7 +86,7 @@ def _look(stage: Stage, options: RunOptions, run_id: str, clock: Clock, seen: Ou
         # Counting streams rows, which is much to load for the many jobs that have no limit.
         from curate.streaming.count import decide
 
-        job["limit"] = decide(stage.limit, options.backend)
+        job["limit"] = decide(stage.limit, options.backend, stage.tasks.max_bad_rows)
     if not listing.has_job:
         todo.job = job
     plan = ledger.read_plan(listing)
@@ -115,7 +115,7 @@ def _plan_work(prepared: Prepared, options: RunOptions) -> None:
         if stage.limit is not None or not stage.rows.grows:
             raise ConfigError(
                 f"{option('drop_removed')}: what {prepared.output} is made of was decided from all of its inputs, the "
-                f"removed ones among them; make it anew with {option('overwrite')}"
+                f"removed ones among them; {start_over()}"
             )
         found = drop(prepared.there, options, prepared.growth)
         prepared.listing, todo.dropped, todo.dropped_outputs = found.listing, found.part, found.objects
@@ -269,7 +269,7 @@ def _next_for_stale(prepared: Prepared, options: RunOptions) -> str:
                 f"{option('limit', ...)}, {option('sample', ...)} or {option('retry_failed')}"
             )
         parts = "these are parts of large inputs, which are split as the old ones were"
-        return f"{parts}: start over with {option('overwrite')}"
+        return f"{parts}: {start_over()}"
     return f"run again with {option('redo_stale')} to replace them"
 
 

@@ -44,7 +44,7 @@ from curate.graph.start import (
 )
 from curate.graph.upstream import Ready, checkpoint_options, ready_stages
 from curate.graph.upstream_books import upstream_books_of
-from curate.keywords import option
+from curate.keywords import of_checkpoint, start_over
 from curate.ledger.ledger import open_ledger
 from curate.ledger.listing import match_outputs
 from curate.ledger.stages import (
@@ -102,7 +102,8 @@ class JobRun:
 
     def _run_checkpoint(self, before: Upstream, options: RunOptions) -> Summary:
         """Runs the job of a checkpoint, for who is run with these options."""
-        ended = self.run(before.stage, checkpoint_options(options, before))
+        with of_checkpoint():
+            ended = self.run(before.stage, checkpoint_options(options, before))
         if ended.state is RunState.COMPLETE and self._stopped():
             raise KeyboardInterrupt
         return ended
@@ -274,8 +275,8 @@ def _refuse_other_shards(stage: Stage, job: StagedJob) -> None:
     if now != then:
         raise ConfigError(
             f"{job.ledger.root} was planned as {len(then):,} outputs, but this version of curate makes different ones "
-            f"from the same rows, {len(now):,} of them; continue with the version that began it, or start over with "
-            f"{option('overwrite')}"
+            f"from the same rows, {len(now):,} of them; continue with the version that began it, or "
+            f"{start_over()}"
         )
 
 
@@ -287,8 +288,8 @@ def _refuse_other_files(job: StagedJob) -> None:
     if new := [uri for uri in list_inputs(paths, job.stores.of).table["uri"].to_pylist() if uri not in then]:
         raise ConfigError(
             f"the checkpoint {job.last.before[0].path} has files that {job.ledger.root} did not begin with "
-            f"({len(new):,}, such as {new[0]}): another job added them. Give this job its own checkpoint, or start "
-            f"over with {option('overwrite')}"
+            f"({len(new):,}, such as {new[0]}): another job added them. Give this job its own checkpoint, or "
+            f"{start_over()}"
         )
 
 

@@ -30,7 +30,7 @@ from curate.errors import ConfigError, GenerationMismatch, ObjectNotFound
 from curate.exchange.run_file import opened
 from curate.graph.keys import key_of, listed, manifest_of, planned, reports_of, stages_of
 from curate.graph.upstream_books import upstream_books_of
-from curate.keywords import option
+from curate.keywords import option, start_over
 from curate.ledger import layout
 from curate.ledger.fencing import FencedStore
 from curate.ledger.ledger import Ledger
@@ -196,7 +196,7 @@ def _refuse_other_inputs(
     except ObjectNotFound as error:
         raise ConfigError(
             f"{ledger.uri(name)} is missing, which lists the inputs of the job; the ledger was damaged from outside: "
-            f"choose another output, or start over with {option('overwrite')}"
+            f"choose another output, or {start_over()}"
         ) from error
     # By this thread: one of Arrow's may let go of the bytes when Python is gone already, which aborts the process.
     before = dict(_rows(pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)))
@@ -223,12 +223,12 @@ def _refuse_other_inputs(
             f"{option('drop_removed')} cannot take {inputs} out of {ledger.root}: an exchange (sort, group, join, "
             "shuffle, deduplication) made each output from all inputs:\n"
             + "\n".join(lines)
-            + f"\nStart over with {option('overwrite')}: it makes all outputs again. Then run the jobs that read them."
+            + f"\nTo make all outputs again, {start_over()}; then run the jobs that read them."
         )
     raise ConfigError(
         f"the inputs of {ledger.root} changed after the job began, but an exchange needs the complete input:\n"
         + "\n".join(lines)
-        + f"\nWrite to another output, or start over with {option('overwrite')}: stages with unchanged inputs are "
+        + f"\nWrite to another output, or {start_over()}: stages with unchanged inputs are "
         + "kept."
     )
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from curate.errors import ConfigError, ObjectNotFound
-from curate.keywords import option
+from curate.keywords import start_over
 from curate.ledger import layout, validation
 from curate.ledger.compression import decompress
 from curate.ledger.listing import OutputListing, sort_listing
@@ -120,7 +120,7 @@ class Ledger:
         except (pa.ArrowException, ValueError, OSError) as error:
             raise ConfigError(
                 f"{self.uri(layout.SCHEMAS)}{name}.arrow is not an Arrow schema ({error}); the ledger is damaged: "
-                f"choose another output, or start over with {option('overwrite')}"
+                f"choose another output, or {start_over()}"
             ) from error
 
     def read_plan(self, listing: OutputListing) -> ShardPlan:

@@ -279,7 +279,7 @@ def test_behind_an_exchange_it_is_refused(source: Path, tmp_path: Path) -> None:
         run_job(BySize(), source, tmp_path / "sorted", drop_removed=True)
     assert f"drop_removed=True cannot take 1 removed input out of {tmp_path}/sorted" in str(caught.value)
     assert f"gone: {source}/b.jsonl" in str(caught.value)
-    assert "Start over with overwrite=True" in str(caught.value)
+    assert "To make all outputs again, start over with overwrite=True" in str(caught.value)
     assert everything(tmp_path / "sorted") == before
 
 
