@@ -34,6 +34,7 @@ class WriteOptions(TypedDict, total=False):
     drop_removed: bool
     allow_incomplete_input: bool
     allow_concurrent: bool
+    part: str | None
     keep_stages: bool
     max_failed_shards: str | int | None
 

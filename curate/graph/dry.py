@@ -37,7 +37,9 @@ def dry_run(last: Stage, options: RunOptions) -> tuple[Prepared, str]:
         refuse_links(output)
     # Where a run would have them it knows once it is connected; here, where they are.
     try:
-        ready, prepared, text = _unfinished(last, stages_root(output, alone=has_scratch(output)), options)
+        ready, prepared, text = _unfinished(
+            last, stages_root(output, alone=has_scratch(output) and options.part is None), options
+        )
     except DamagedRun as error:
         raise ConfigError(f"{error}: run this without --dry-run") from error
     return prepared, f"{_stage_text(last, ready.stage, ready.options)}\n{text}"
@@ -59,7 +61,8 @@ def _unfinished(last: Stage, root: str, options: RunOptions) -> tuple[Ready, Pre
 def _dry_stage(stage: Stage, options: RunOptions) -> tuple[Prepared, str]:
     clock = SystemClock()
     prepared = prepare(stage, options, new_run_id(clock.now()), clock)
-    rivals = running_drivers(prepared.ledger, prepared.run_ids, clock, wait=False) if prepared.has_work else []
+    found = prepared.run_ids if prepared.has_work else ()
+    rivals = running_drivers(prepared.ledger, found, clock, wait=False, part=options.part)
     return prepared, describe(prepared, describe_rivals(rivals))
 
 

@@ -18,6 +18,8 @@ from curate.tasks.books import Books
 
 NEWEST_RUNS = 20
 """Runs that are looked at, newest first; a job may have thousands."""
+RUNS_A_PART = 4
+"""Runs that are looked at beside those for each part of a job that several drivers make."""
 
 RUNNING = "running"
 """The state of a run that has not ended."""
@@ -87,6 +89,10 @@ class Heartbeat:
     stages: tuple[StageReport, ...] = ()
     rows_running: int = 0
     """Rows read so far of shards that go on and take long."""
+    part: str = ""
+    """Which of several drivers of one output it is, such as 0/4; empty if it is the only one."""
+    at_hand: tuple[int, ...] = ()
+    """Numbers of the shards that run, of such a driver."""
 
     @classmethod
     def of(cls, run_id: str, value: Mapping[str, Any]) -> Heartbeat | None:
@@ -119,6 +125,8 @@ class Heartbeat:
             tuple(value.get("incomplete_input", ())),
             parse_stages(value),
             value.get("rows_running", 0),
+            str(value.get("part") or ""),
+            tuple(one for one in value.get("at_hand", ()) if isinstance(one, int)),
         )
 
     @property
@@ -129,7 +137,8 @@ class Heartbeat:
     def __str__(self) -> str:
         done, total = self.shards["done"], self.shards["total"]
         process = self.process
-        return f"run {self.run_id} on {process.host} (pid {process.pid}), {done:,} of {total:,} shards done"
+        part = f"part {self.part}, " if self.part else ""
+        return f"{part}run {self.run_id} on {process.host} (pid {process.pid}), {done:,} of {total:,} shards done"
 
 
 def _range(value: Any) -> tuple[float, float] | None:
@@ -148,7 +157,9 @@ def _is_operator(one: Any) -> bool:
     )
 
 
-def read_heartbeats(ledger: Ledger, run_ids: Iterable[str], *, begun: bool = False) -> list[Heartbeat]:
+def read_heartbeats(
+    ledger: Ledger, run_ids: Iterable[str], *, begun: bool = False, newest: int = NEWEST_RUNS
+) -> list[Heartbeat]:
     """Returns the last heartbeats of the newest runs, in order, those left out that are not there or make no sense.
 
     With `begun`, a run without one is told of by its `run.json`: it was killed between the two, or has just begun.
@@ -166,7 +177,7 @@ def read_heartbeats(ledger: Ledger, run_ids: Iterable[str], *, begun: bool = Fal
         return None
 
     with ThreadPoolExecutor(NEWEST_RUNS) as pool:
-        return [beat for beat in pool.map(read, sorted(run_ids)[-NEWEST_RUNS:]) if beat is not None]
+        return [beat for beat in pool.map(read, sorted(run_ids)[-newest:]) if beat is not None]
 
 
 def boot_id() -> str:
