@@ -12,7 +12,7 @@ shards are left if these are few, and a small read for each driver that goes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -54,14 +54,12 @@ class Helping:
         prepared: Prepared,
         scheduler: Scheduler,
         account: RunRecorder,
-        slots: Callable[[], int],
         clock: Clock,
     ) -> None:
         self._part = part
         self._prepared = prepared
         self._scheduler = scheduler
         self._account = account
-        self._slots = slots
         self._clock = clock
         self._parts = part_of(prepared.plan.sizes, SHARD_OVERHEAD_BYTES, part.count)
         self._others = OtherDrivers(prepared.ledger, part, clock)
@@ -76,7 +74,7 @@ class Helping:
     def look(self) -> list[Event]:
         """Returns what is news for the scheduler: shards that others have done, and those to help with. Raises
         JobReplacedError, StorageError."""
-        if self._clock.monotonic() < self._next_look_s or not self._scheduler.starving:
+        if self._clock.monotonic() < self._next_look_s or not (idle := self._scheduler.idle):
             return []
         held = self._scheduler.held()
         if not len(held):
@@ -85,7 +83,7 @@ class Helping:
         left = held[~done]
         alive = self._others.alive(self._run_ids)
         order = helping_order(self._part, left[~self._at_hand(alive)[left]], self._parts, self._prepared.plan.sizes)
-        batch = batch_of(order, self._slots(), 1 + len(alive))
+        batch = batch_of(order, idle, 1 + len(alive))
         self._wait_s = LEAST_WAIT_S if len(batch) else min(MOST_WAIT_S, 2 * self._wait_s)
         self._next_look_s = self._clock.monotonic() + (0.0 if len(batch) else self._wait_s)
         waits = len(left) if not len(batch) else 0

@@ -93,6 +93,7 @@ class RunRecorder:
         operators = [("read", Role.READ, False), *steps, ("write", Role.WRITE, False)]
         self._gauge = Gauge(operators, started_s)
         self._waits = self._waits_for = ""
+        self._helps = False
         # Totals change in the dispatching thread and are read by the one that writes heartbeats.
         self._lock = threading.Lock()
         self._runlog = RunLog(prepared.ledger, prepared.run_id, clock, self._beat, options.part)
@@ -130,11 +131,6 @@ class RunRecorder:
     def done(self, launch: Launch, record: ShardRecord) -> None:
         """Books a shard whose output exists."""
         self._done(launch.attempt, launch.task, record)
-
-    @property
-    def given_up(self) -> Any:
-        """Ranks of the shards that this run gave up."""
-        return self.totals.given_up
 
     def done_after_all(self, record: ShardRecord) -> None:
         """Books a shard as done that was given up: a task that was taken for dead has published its output."""
@@ -238,7 +234,7 @@ class RunRecorder:
             self.totals.helps(ranks)
         if waits and not self._waits_for:
             self.log.info(waits)
-        self._waits_for = waits
+        self._waits_for, self._helps = waits, len(ranks) > 0
 
     def found_elsewhere(self, ranks: Any) -> None:
         """Counts shards that other drivers have done: their books are not known before `gathered`."""
@@ -273,6 +269,10 @@ class RunRecorder:
             self._pace.add(now_s, self.totals.shards_run, self.totals.bytes_read)
             self._waits = self._gauge.look(now_s, slots)
         self._show(now_s)
+        if self._helps:
+            # By now these shards run: others that help leave them alone.
+            self._helps = False
+            self._runlog.beat()
 
     def wait(self, backend: Backend) -> None:
         """Tells what the cluster has no place for, before the first task runs."""

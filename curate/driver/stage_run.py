@@ -248,7 +248,7 @@ class _Run:
                 job.make_writer(io.BytesIO(), schema)
 
         over, part = prepared.over, self.options.part
-        helping = part and Helping(part, prepared, account.scheduler, account, backend.slots, self.clock)
+        helping = part and Helping(part, prepared, account.scheduler, account, self.clock)
 
         def payload(launch: Launch) -> TaskInput:
             shards = tuple(zip(launch.shards, plan.shards(launch.shards), strict=True))
@@ -305,7 +305,7 @@ class _Run:
 
     def _look_for_late_outputs(self) -> None:
         """Books what was given up, and has been published since, as done; unless somebody wants the run to end."""
-        interrupts, given_up = self.signals.interrupts, self.account.given_up
+        interrupts, given_up = self.signals.interrupts, self.account.totals.given_up
         try:
             for start in range(0, len(given_up), LATE_BLOCK):
                 if interrupts.interrupts or interrupts.terminated:

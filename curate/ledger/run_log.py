@@ -145,6 +145,11 @@ class RunLog:
         self._write_heartbeat()
         self._thread.start()
 
+    def beat(self) -> None:
+        """Has the next heartbeat written now. Never waits for the store."""
+        self._heartbeat_due_s = self._clock.monotonic()
+        self._wake.set()
+
     def add(self, event: Mapping[str, Any]) -> None:
         """Adds an event to the next segment. Never waits for the store."""
         self._add(self._events, event)

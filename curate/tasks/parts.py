@@ -111,12 +111,12 @@ def helping_order(part: Part, left: Any, parts: Any, sizes: Any) -> Any:
     return np.concatenate([*found, own])
 
 
-def batch_of(order: Any, slots: int, drivers: int) -> Any:
-    """Returns the shards to take now: half of this driver's share of what is left, and one for each slot at least.
+def batch_of(order: Any, idle: int, drivers: int) -> Any:
+    """Returns the shards to take now: half of this driver's share of what is left, and one for each idle slot at least.
 
     Then what is left is looked at again, by a listing of all outputs: a dozen of times for a thousand shards.
     """
-    return order[: max(1, slots, len(order) // (2 * max(1, drivers)))]
+    return order[: max(idle, len(order) // (2 * max(1, drivers)))]
 
 
 def _of_slurm(environ: Mapping[str, str]) -> tuple[str, str]:

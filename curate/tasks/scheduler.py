@@ -254,9 +254,12 @@ class Scheduler:
         return max(self.policy.least_window, 2 * self._slots)
 
     @property
-    def starving(self) -> bool:
-        """Whether slots are idle, or about to be, for all that may be launched was launched."""
-        return self._cursor == self._stop and not self._ready and len(self._running) <= self._slots
+    def idle(self) -> int:
+        """Slots for which there is nothing to launch, or more than there are shards left. Without any slots, one: a
+        cluster starts them for what is launched."""
+        if self._cursor < self._stop or self._ready:
+            return 0
+        return max(0, max(1, self._slots) - len(self._running))
 
     def held(self) -> Any:
         """Returns the ranks of the shards that are held back."""
