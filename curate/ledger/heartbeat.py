@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
@@ -15,6 +15,7 @@ from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.ledger.stages import StageReport, parse_stages
 from curate.tasks.books import Books
+from curate.tasks.parts import Part
 
 NEWEST_RUNS = 20
 """Runs that are looked at, newest first; a job may have thousands."""
@@ -125,7 +126,7 @@ class Heartbeat:
             tuple(value.get("incomplete_input", ())),
             parse_stages(value),
             value.get("rows_running", 0),
-            str(value.get("part") or ""),
+            _part(value.get("part")),
             tuple(one for one in value.get("at_hand", ()) if isinstance(one, int)),
         )
 
@@ -146,6 +147,13 @@ def _range(value: Any) -> tuple[float, float] | None:
         case [int() | float() as low, int() | float() as high]:
             return low, high
     return None
+
+
+def _part(value: Any) -> str:
+    try:
+        return str(Part.parse(value))
+    except ConfigError:
+        return ""
 
 
 def _is_operator(one: Any) -> bool:
@@ -178,6 +186,15 @@ def read_heartbeats(
 
     with ThreadPoolExecutor(NEWEST_RUNS) as pool:
         return [beat for beat in pool.map(read, sorted(run_ids)[-newest:]) if beat is not None]
+
+
+def newest_heartbeats(ledger: Ledger, run_ids: Sequence[str]) -> list[Heartbeat]:
+    """Returns the last heartbeats of the newest runs, as `read_heartbeats`; of more runs if drivers have parts."""
+    beats = read_heartbeats(ledger, run_ids)
+    parts = max((Part.parse(beat.part).count for beat in beats if beat.part), default=0)
+    before = sorted(run_ids)[:-NEWEST_RUNS]
+    more = read_heartbeats(ledger, before, newest=RUNS_A_PART * parts) if parts and before else []
+    return [*more, *beats]
 
 
 def boot_id() -> str:
