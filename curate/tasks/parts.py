@@ -143,8 +143,8 @@ def _of_kubernetes(environ: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _of_torchrun(environ: Mapping[str, str]) -> tuple[str, str]:
-    number = environ.get("RANK", "")
-    return "torchrun", f"{number}/{environ.get('WORLD_SIZE', '?')}" if number else ""
+    number, count = environ.get("RANK", ""), environ.get("WORLD_SIZE", "?")
+    return "torchrun", f"{number}/{count}" if number else ""
 
 
 _SCHEDULERS = (_of_slurm, _of_kubernetes, _of_torchrun)
