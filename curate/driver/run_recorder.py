@@ -417,7 +417,7 @@ class RunRecorder:
             self.prepared.output,
             state,
             len(self.prepared.scope),
-            totals.done,
+            totals.done + totals.elsewhere,
             self.skipped,
             totals.failed,
             self.scheduler.launched,
@@ -437,7 +437,7 @@ class RunRecorder:
             self.options.restricted_by,
             0 if self.prepared.uncommitted.dropped is None else len(self.prepared.uncommitted.dropped),
             "" if self.options.part is None else str(self.options.part),
-            totals.by_others,
+            totals.by_others + totals.elsewhere,
         )
 
     def _books(self) -> Books:

@@ -257,7 +257,7 @@ class Scheduler:
     def idle(self) -> int:
         """Slots for which there is nothing to launch, or more than there are shards left. Without any slots, one: a
         cluster starts them for what is launched."""
-        if self._cursor < self._stop or self._ready:
+        if self._cursor < self._stop or self._ready or self.state is not SchedulerState.ACTIVE:
             return 0
         return max(0, max(1, self._slots) - len(self._running))
 
