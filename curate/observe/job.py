@@ -168,7 +168,7 @@ def _status(found: FoundJob, beats: list[Heartbeat], summary: Mapping[str, Any] 
         plan.total_bytes,
         int(plan.sizes[found.matched.done].sum()),
     )
-    status = job_status(counts, beats, summary, now, max(0, len(found.listing.run_ids) - NEWEST_RUNS))
+    status = job_status(counts, beats, summary, now, max(0, len(found.listing.run_ids) - max(NEWEST_RUNS, len(beats))))
     parts = any(run.part for run in status.runs if run.state == RUNNING)
     if (status.state == RUNNING and not parts) or status.counted == status.done:
         return status
@@ -258,7 +258,7 @@ def quick_status(output: str, now: float) -> JobStatus:
     summary = read_summary(ledger, listing)
     done = shards["done"] if summary is None else shards["total"]
     counts = JobCounts(ledger.read_job()["job"], ledger.root, shards["total"], done)
-    return job_status(counts, beats, summary, now, max(0, len(listing.run_ids) - NEWEST_RUNS))
+    return job_status(counts, beats, summary, now, max(0, len(listing.run_ids) - max(NEWEST_RUNS, len(beats))))
 
 
 def _ledger(output: str) -> Ledger:
