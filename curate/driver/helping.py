@@ -45,6 +45,14 @@ def held_back(part: Part | None, prepared: Prepared) -> Any:
     return ~part.own(prepared.plan.sizes, SHARD_OVERHEAD_BYTES)[prepared.todo]
 
 
+def describe_part(part: Part | None, prepared: Prepared) -> str:
+    """Returns with what the driver of a part would begin, for `--dry-run`."""
+    held = held_back(part, prepared)
+    return (
+        "" if held is None else f"part     {part}: begins with {(~held).sum():,} of these, then helps with the others"
+    )
+
+
 class Helping:
     """What one driver knows of the work of the others."""
 

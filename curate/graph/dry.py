@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from curate.clock import Clock, SystemClock
+from curate.driver.helping import describe_part
 from curate.driver.options import RunOptions, resolve_output
 from curate.driver.prepare import describe, prepare
 from curate.driver.removal import refuse_links
@@ -63,7 +64,7 @@ def _dry_stage(stage: Stage, options: RunOptions) -> tuple[Prepared, str]:
     prepared = prepare(stage, options, new_run_id(clock.now()), clock)
     found = prepared.run_ids if prepared.has_work else ()
     rivals = running_drivers(prepared.ledger, found, clock, wait=False, part=options.part)
-    return prepared, describe(prepared, describe_rivals(rivals))
+    return prepared, describe(prepared, describe_rivals(rivals), describe_part(options.part, prepared))
 
 
 def _stage_text(last: Stage, stage: Stage, how: RunOptions) -> str:

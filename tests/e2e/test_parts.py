@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -15,8 +16,10 @@ import pytest
 from curate.clock import SystemClock
 from curate.driver.rivals import BETWEEN_LOOKS_S
 from curate.errors import ConfigError
+from curate.graph.entry import dry_run
 from curate.observe.job import read_status
 from tests.dedup.corpus import corpus as texts
+from tests.e2e.jobs.curation import Curation
 from tests.e2e.test_exchange import Bench as Sorting
 from tests.e2e.test_exchange import files
 from tests.e2e.test_two_drivers import OTHER, MovingClock
@@ -78,6 +81,25 @@ def test_parts_of_a_part(bench: Bench) -> None:
     assert (limited.total, limited.pending) == (2, 4)
     complete(bench.run(part="8/9"))
     assert bench.status().state == "complete"
+
+
+def test_what_a_part_costs(bench: Bench) -> None:
+    """One small read for each shard, to see whether its output exists; for a look at the others a listing, their
+    heartbeats, and a heartbeat of its own. It looks as often as it takes to halve what is left."""
+    alone = complete(bench.run(output="alone")).calls
+    only = complete(bench.run(output="only", part="0/1")).calls
+    assert (only.list, only.get, only.put) == (alone.list, alone.get + 6, alone.put)
+    shared = complete(bench.run(part="0/2")).calls
+    assert alone.list < shared.list <= alone.list + 2
+    assert alone.put <= shared.put <= alone.put + 3
+
+
+def test_a_dry_run_tells_the_part(bench: Bench) -> None:
+    """And with how many shards it begins; nothing is written."""
+    options = Curation.options(input=bench.source, output=f"{bench.place.root}/out", backend="inline", part="0/3")
+    _, text = dry_run(Curation().spec(), options)
+    assert re.search(r"^part     0/3: begins with [12] of these, then helps with the others$", text, re.MULTILINE)
+    assert not bench.objects()
 
 
 @pytest.mark.parametrize(
