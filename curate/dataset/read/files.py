@@ -289,8 +289,9 @@ def read_tfrecords(
 
     A feature has bytes, 32-bit floats or 64-bit integers: one value in each row where the first records have no more,
     else a list. Columns are in the order of their names. `schema` declares them instead, texts for bytes too. A record
-    with a wrong checksum, that is no Example, or that does not fit is a bad row, as for `read_json`. TensorFlow is not
-    needed. A file is a shard. All other arguments and errors are as for `read_parquet`.
+    with a wrong checksum, that is no Example, or that does not fit is a bad row, as for `read_json`. Files may have any
+    name that does not mean another format. TensorFlow is not needed. A file is a shard. All other arguments and errors
+    are as for `read_parquet`.
 
     >>> import tempfile, pathlib, pyarrow as pa
     >>> out = pathlib.Path(tempfile.mkdtemp()) / "out"
