@@ -117,6 +117,18 @@ def test_broken_records_are_bad_rows_with_their_number() -> None:
     assert [one.reason for one in bad] == ["column 'n' is null"]
 
 
+def test_a_feature_that_only_later_records_have_is_not_passed_over(tmp_path: Path) -> None:
+    """A bad row says what to declare; what is declared is all that is read."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.tfrecords").write_bytes(framed(example(TEXT)))
+    (folder / "b.tfrecords").write_bytes(framed(example(TEXT, FLOAT), example(TEXT)))
+    ended = curate.read_tfrecords(folder).write_parquet(tmp_path / "out", backend="inline")
+    assert (ended.books.rows_out, ended.books.quarantined) == (2, 1)
+    schema = pa.schema([("t", pa.binary())])
+    assert curate.read_tfrecords(folder, schema=schema).take_all() == [{"t": b"hi"}] * 3
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
