@@ -147,6 +147,14 @@ JOB: Mapping[str, Check] = {
     "seed": count,
     "inputs": lambda value: isinstance(value, str) and _IN_INPUTS.fullmatch(value) is not None,
     "stages": many(_stage),
+    "extensible": lambda value: isinstance(value, bool),
+}
+GROWTH: Mapping[str, Check] = {
+    "run_id": one_part,
+    "added": count,
+    "inputs": JOB["inputs"],
+    "segments": many(lambda one: many(count)(one) and len(one) == 2),
+    "stages": JOB["stages"],
 }
 SUMMARY: Mapping[str, Check] = {
     "fingerprint": text,
@@ -250,6 +258,8 @@ def failure(value: Any) -> bool:
 
 def problem(name: str, value: Mapping[str, Any]) -> str:
     """Returns the field of a JSON file of the ledger that is not valid; empty if all do. `name` is the file's."""
+    if layout.growth_number(name) is not None:
+        return wrong(value, GROWTH)
     last = name.rpartition("/")[2]
     checks = {"job.json": JOB, "summary.json": SUMMARY, "heartbeat.json": BEAT, "run.json": RUN}.get(last, {})
     return wrong(value, checks)

@@ -48,7 +48,7 @@ class FoundJob:
     ledger: Ledger
     listing: OutputListing
     job: Mapping[str, Any]
-    """`job.json`."""
+    """`job.json`; with its inputs and stages as they are since a run took more inputs."""
     plan: ShardPlan
     matched: OutputMatch
 
@@ -128,7 +128,7 @@ def find_job(output: str) -> FoundJob:
     listing = ledger.list()
     if not listing.has_job:
         raise _no_job(ledger, len(listing.names))
-    job = ledger.read_job()
+    job = ledger.read_job() | ledger.read_growth(listing)
     plan = ledger.read_plan(listing)
     return FoundJob(ledger, listing, job, plan, match_outputs(plan, listing, job["suffix"]))
 
@@ -267,7 +267,7 @@ def _no_job(ledger: Ledger, found: int) -> NoJobError:
     return NoJobError(
         f"no curate job at {ledger.root} "
         + (f"({found:,} other objects, but no {layout.JOB})" if found else "(there is nothing)")
-        + ". Give the --output of a job, or list the known ones with: curate status"
+        + ". Pass the output of a job, or list the known ones with: curate status"
     )
 
 
