@@ -102,7 +102,7 @@ def test_broken_records_are_bad_rows_with_their_number() -> None:
     assert [(one.line, one.reason) for one in bad] == [
         (2, "not a tf.train.Example"),
         (3, "the checksum of the record is wrong"),
-        (4, "column 'n' has 2 values, expected one int64"),
+        (4, "column 'n' has several values, expected one int64: declare a list"),
         (6, "column 't' has a value that string cannot hold"),
     ]
     assert bad[0].raw == b"\xffabc"

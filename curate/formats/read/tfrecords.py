@@ -131,7 +131,7 @@ class _Column:
         if (values or self._list) and _TYPES[kind] != self._base:
             raise _Misfit(f"column {self.name!r} has a {kind}, expected {self.type}")
         if len(values) > 1 and not self._list:
-            raise _Misfit(f"column {self.name!r} has {len(values):,} values, expected one {self.type}")
+            raise _Misfit(f"column {self.name!r} has several values, expected one {self.type}: declare a list")
         return list(values) if self._list else next(iter(values), None)
 
     def array(self, values: Sequence[Any], misfits: dict[int, str]) -> pa.Array:
