@@ -145,12 +145,12 @@ def _kept_segments(job: StagedJob, before: list[list[int]], stop: int) -> list[l
     """Returns the segments of a job that takes inputs up to the `stop`th: those of before, and the new one, if run
     files of the old ones were kept; else one, for all are made anew."""
     found = [*before, [before[-1][1], stop]]
-    if len(found) <= MOST_SEGMENTS:
-        stages = stages_in(job.ledger.root, job.listing.stages)
-        there = {key for _, keys in stages for key in keys}
-        if there & {key_of(one) for one in stages_of(_in_segments(job.last, found))}:
-            return found
-    return [[0, stop]]
+    there = {key for _, keys in stages_in(job.ledger.root, job.listing.stages) for key in keys}
+    # To know what stages are called may take footers of all large files.
+    if not there or len(found) > MOST_SEGMENTS:
+        return [[0, stop]]
+    kept = there & {key_of(one) for one in stages_of(_in_segments(job.last, found))}
+    return found if kept else [[0, stop]]
 
 
 def _in_segments(last: Stage, segments: list[list[int]]) -> Stage:
