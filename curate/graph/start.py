@@ -35,6 +35,7 @@ from curate.graph.inputs import (
 )
 from curate.graph.keys import key_of, listed, manifest_of, planned, reports_of, stages_of
 from curate.graph.upstream_books import upstream_books_of
+from curate.keywords import option
 from curate.ledger import layout
 from curate.ledger.fencing import FencedStore
 from curate.ledger.ledger import Ledger
@@ -126,6 +127,11 @@ def _compare_inputs(job: StagedJob, told: dict[str, Any], *, drop: bool) -> None
     """Compares the inputs with those that a job has, `told` by its ledger: finds whether it is done, and what it
     takes. Raises ConfigError if it does not take them."""
     before, now = read_inputs(job.ledger, told), inputs_in(job.manifest)
+    if job.segments and job.segments[-1][1] != len(before):
+        raise ConfigError(
+            f"the segments of inputs in {job.ledger.uri(layout.growth(job.listing.growth))} are not all inputs; the "
+            f"ledger is damaged: choose another --output, or start over with {option('overwrite')}"
+        )
     job.done = _all_there(job, list(before)[-1:])
     if job.done:
         now = as_before(before, now)

@@ -392,6 +392,34 @@ class TestGrown:
         assert complete(world.write()).dispatched == 2
         world.check()
 
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("inputs", "_curate/inputs/../job.json"),
+            ("inputs", "_curate/inputs/0123456789abcdef.parquet"),
+            ("segments", [[0, 1]]),
+            ("segments", [[0, 1], [2, 3]]),
+            ("segments", [[1, 2]]),
+            ("segments", [[0, 0], [0, 2]]),
+            ("segments", "all"),
+            ("stages", 7),
+        ],
+    )
+    def test_a_ledger_that_says_what_cannot_be(self, name: str, value: Any) -> None:
+        """Is damaged: nothing goes by it."""
+        world = World()
+        for number in range(2):
+            world.put(f"{number}", [("a", number)])
+            complete(world.write())
+        uri = f"{world.root}/out/{layout.growth(1)}"
+        told = orjson.loads(MemoryStore().read(uri)) | {name: value}
+        MemoryStore().delete(uri)
+        MemoryStore().publish(uri, orjson.dumps(told))
+        with pytest.raises(ConfigError, match="damaged"):
+            world.write()
+        complete(world.write(overwrite=True))
+        world.check()
+
     def test_inputs_that_are_given_behind_others(self) -> None:
         """Whatever they are called: they are read in the order in which they are given."""
         world = World()
