@@ -27,7 +27,6 @@ from curate.formats.read.json_array import stored_as_array
 from curate.formats.read.parquet import row_groups
 from curate.formats.rows import SAMPLED_FILES, check_declared, known_schema, read
 from curate.ledger.row_buffer import BLOCK_ROWS
-from curate.objects.bad_line import OnBadRow
 from curate.pipeline.shard_books import ShardBooks, counted
 from curate.prefetch import ahead
 from curate.sources.inputs import first_schema
