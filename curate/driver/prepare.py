@@ -119,7 +119,10 @@ def _plan_work(prepared: Prepared, options: RunOptions) -> None:
         prepared.listing, todo.dropped, todo.dropped_outputs = found.listing, found.part, found.objects
         prepared.planned(found.plan)
     first = not len(prepared.plan)
-    same = unchanged(prepared.plan, inputs.table, prepared.growth, stores.of) if stage.rows.grows else None
+    if stage.rows.grows:
+        same = unchanged(prepared.plan, inputs.table, prepared.growth, stores.of)
+    else:
+        same = _renewed(prepared) if stage.extended is not None else None
     parts = [one for one in (same, _grow(prepared)) if one is not None]
     if parts:
         todo.part = pa.concat_tables(parts)
@@ -183,6 +186,13 @@ def _grow(prepared: Prepared) -> Any:
         if growth.new:
             get_logger(job=job.name).info("new inputs found", shards_added=len(rows[0]), shards_before=len(plan))
     return pa.concat_tables(rows) if rows else None
+
+
+def _renewed(prepared: Prepared) -> Any:
+    """Returns rows of the plan with the generations that inputs have now, None if all have theirs. Their bytes are the
+    same: a job with an exchange has taken no others (see `curate.graph.start`)."""
+    others = ~(prepared.growth.changed & prepared.matched.done)
+    return None if others.all() else replan_changed(prepared.plan, prepared.inputs, prepared.growth, others)
 
 
 def _redo_stale(prepared: Prepared) -> None:

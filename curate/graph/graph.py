@@ -1,6 +1,6 @@
 """A job of several stages: what comes before is run first, and kept for as long as the job can go on from it.
 
-    <output>/_curate/inputs/<hash>.parquet   the inputs, as the job began with them
+    <output>/_curate/inputs/                 the inputs, as the job began with them, and those that it took since
     <output>/_curate/stages/<key>/           a stage before the last one, with a ledger of its own
 
 `keys` says what stages are called, `start` how a job begins and what is removed when it is complete.
@@ -47,6 +47,7 @@ from curate.graph.upstream_books import upstream_books_of
 from curate.keywords import option
 from curate.ledger.ledger import open_ledger
 from curate.ledger.listing import match_outputs
+from curate.ledger.run_log import new_run_id
 from curate.ledger.stages import (
     LAST,
     SCRATCH,
@@ -133,12 +134,13 @@ class JobRun:
                 alone = alone and options.part is None
                 if alone:
                     refuse_planted(output)
-                job.last, options = begin(job, options, self._clock)
+                run_id = new_run_id(self._clock.now())
+                job.last, options = begin(job, options, self._clock, run_id)
                 root = stages_root(output, alone=alone)
                 if root == scratch_of(output):
                     make_scratch(output)
                 with JobProgress(
-                    job.last, options, job.ledger, self._clock, planned(job.last), lambda: job.stores.calls
+                    job.last, options, job.ledger, self._clock, planned(job.last), lambda: job.stores.calls, run_id
                 ) as course:
                     course.start_s = start_s
                     ended = self._run_stages(job, replace(options, display=course.display), root, course)
@@ -271,9 +273,8 @@ def _refuse_other_shards(stage: Stage, job: StagedJob) -> None:
     if stage.rows.grows:
         _refuse_other_files(job)
         return
-    there = stage.rows.inputs((), job.stores.of).table
-    now, then = set(there["name"].to_pylist()), set(job.plan.ids.to_pylist())
-    if now != then:
+    now, then = stage.rows.inputs((), job.stores.of).table["name"].to_pylist(), job.plan.ids.to_pylist()
+    if set(now[: len(then)] if job.last.extended is not None else now) != set(then):
         raise ConfigError(
             f"{job.ledger.root} was planned as {len(then):,} outputs, but this version of curate makes different ones "
             f"from the same rows, {len(now):,} of them; continue with the version that began it, or start over with "

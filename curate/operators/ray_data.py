@@ -35,11 +35,8 @@ FUNCTIONS: Mapping[str, str] = {
     "read_avro": _BYTES,
     "read_lerobot": _BYTES,
     "read_mcap": _BYTES,
-    "read_numpy": _BYTES,
     "read_orc": _BYTES,
-    "read_tfrecords": _BYTES,
     "read_videos": _BYTES,
-    "read_webdataset": _BYTES,
     "read_zarr": _BYTES,
     # of databases
     "read_clickhouse": _EXPORT,
@@ -59,7 +56,6 @@ FUNCTIONS: Mapping[str, str] = {
 _LOAD = "write files with write_parquet(path) and load those; each is complete or absent, and named after its input"
 _FILES = "write_parquet(path), write_json(path) or write_csv(path)"
 _PER_ROW = "write each file in a map_batches function and name it after its row, because a shard may run more than once"
-_SINK = "write write_datasink(path, sink) with a curate.Datasink of yours, which makes the bytes of an output"
 _HANDED = "pass to_arrow(), or the files of write_parquet(path)"
 _NO_REFS = "use to_arrow() or iter_batches(); no block stays in Ray's object store"
 _NO_LINEAGE = "pickle the dataset; it is a plan and runs where you load it"
@@ -113,10 +109,7 @@ METHODS: Mapping[str, str] = {
     "write_sql": _LOAD,
     "write_turbopuffer": _LOAD,
     "write_images": _PER_ROW,
-    "write_numpy": f"write write_parquet(path), where arrays are lists or tensors; for .npy files, {_SINK}",
     "write_orc": f"write {_FILES}",
-    "write_tfrecords": _SINK,
-    "write_webdataset": _SINK,
 }
 """By the name of the method of ray.data.Dataset."""
 

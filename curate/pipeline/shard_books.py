@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from curate.errors import ConfigError, TooManyBadRows
-from curate.formats.bad_line import RejectedRow
-from curate.formats.quarantine import QuarantineWriter
+from curate.objects.bad_line import RejectedRow
+from curate.objects.quarantine import QuarantineWriter
 from curate.tasks.books import Books
 from curate.units import parse_percent
 
