@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Self, TypedDict, Unpack
 
 from curate import log
 from curate.dataset.base import Base
+from curate.dataset.execute import Options, run_options_of, stages_of
 from curate.dataset.stats import terminal_display
 from curate.driver.options import DEFAULTS, parse_run_options
-from curate.errors import ConfigError, did_you_mean
+from curate.errors import ConfigError
 from curate.exchange.kinds.base import key_columns
 from curate.exchange.kinds.partition import Partitioned
 from curate.keywords import shows_keywords
@@ -19,13 +20,15 @@ from curate.ledger.summary import Summary
 from curate.objects.record import OutputFormat
 from curate.operators.columns import Drop, Select
 from curate.plan.nodes import Checkpoint, may_be_incomplete
-from curate.plan.stages import DATASET, DatasetStages, SinkStages, stage_of
+from curate.plan.stages import stage_of
 from curate.stage.datasink import Datasink, sink_identity
 
 
 class WriteOptions(TypedDict, total=False):
     """How a dataset is written this time: the options of `Job.run` that mean something for a dataset."""
 
+    limit: int | None
+    sample: str | None
     overwrite: bool
     yes: bool
     """Answers what `overwrite` asks."""
@@ -36,10 +39,14 @@ class WriteOptions(TypedDict, total=False):
     allow_concurrent: bool
     part: str | None
     keep_stages: bool
+    target_task_seconds: float
     max_failed_shards: str | int | None
+    max_in_flight: int | None
+    max_bad_rows: str | int | None
 
 
 WRITE_DEFAULTS = {name: default for name, default in DEFAULTS.items() if name in WriteOptions.__annotations__}
+USING = frozenset(one.name for one in fields(Options))
 
 
 class Writing(Base):
@@ -93,6 +100,8 @@ class Writing(Base):
 
         The other options are those of `Job.run`. `overwrite=True, yes=True` first removes what an earlier write made
         below `path`; `retry_failed` runs the shards that failed, and `redo_stale` those again whose input changed.
+        `limit` and `sample` choose shards of this run, and `max_bad_rows` says how many rows of a shard may be
+        quarantined. Some of them can be set by `using` as well; those that are given here hold.
 
         Raises ConfigError for functions that capture values that cannot be compared between runs, and for a `path` with
         other content. Shards that fail do not raise: see `Summary.state`.
@@ -280,8 +289,7 @@ class Writing(Base):
         ['a', 'b']
         """
         identity, codec = sink_identity(sink, codec)
-        stages = SinkStages(sink, identity)
-        return self._write(path, OutputFormat.SINK, partition_cols, backend, codec, options, stages)
+        return self._write(path, OutputFormat.SINK, partition_cols, backend, codec, options, sink, identity)
 
     def _write(
         self,
@@ -291,19 +299,18 @@ class Writing(Base):
         backend: str | None,
         codec: str | None,
         options: WriteOptions,
-        stages: DatasetStages = DATASET,
+        sink: Datasink | None = None,
+        sink_identity: Any = None,
     ) -> Summary:
         from curate.graph.entry import run
 
-        for name in options:
-            if name not in WRITE_DEFAULTS:
-                hint = did_you_mean(name, WRITE_DEFAULTS)
-                raise ConfigError(f"a write has no option {name!r}{hint}; it has: {', '.join(WRITE_DEFAULTS)}")
         log.ensure_configured()
+        changes: dict[str, Any] = {name: value for name, value in options.items() if name in USING}
+        how = replace(self._how, **changes)
         plan = self._plan if partition_cols is None else self._partitioned(partition_cols)._plan
-        stage = stage_of(plan, format, codec, stages)
-        stage = replace(stage, tasks=replace(stage.tasks, memory_budget=self._how.memory_budget))
-        given: dict[str, Any] = {"allow_incomplete_input": may_be_incomplete(plan), **options}
+        stage = stage_of(plan, format, codec, replace(stages_of(how), sink=sink, sink_identity=sink_identity))
+        own = {name: value for name, value in options.items() if name not in USING}
+        given: dict[str, Any] = {"allow_incomplete_input": may_be_incomplete(plan), **run_options_of(how), **own}
         where = backend or self._how.backend or "ray"
         shown = self._ran.begin().write(terminal_display())
         # What is in memory has no input.

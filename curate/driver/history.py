@@ -162,7 +162,7 @@ def _books(there: JobOutputs, found: Object) -> Books:
         if isinstance(gone := error.__cause__, ObjectNotFound | GenerationMismatch):
             # By another driver, which has ended the job and sweeps its stages; or by whoever removes outputs.
             raise type(gone)(f"{found.uri} was removed or replaced while this run read it: run this again") from error
-        raise ConfigError(f"{error}; it has the name of an output: move it, or use another --output") from error
+        raise ConfigError(f"{error}; it has the name of an output: move it, or use another output") from error
 
 
 def ours(there: JobOutputs, matched: OutputMatch) -> Any:

@@ -270,7 +270,7 @@ def _no_job(ledger: Ledger, found: int) -> NoJobError:
     return NoJobError(
         f"no curate job at {ledger.root} "
         + (f"({found:,} other objects, but no {layout.JOB})" if found else "(there is nothing)")
-        + ". Give the --output of a job, or list the known ones with: curate status"
+        + ". Pass the output of a job, or list the known ones with: curate status"
     )
 
 

@@ -176,7 +176,7 @@ class ShardBooks:
         reasons = ", ".join(f"{n} x {reason}" for reason, n in self.reasons().items())
         return TooManyBadRows(
             f"{self.books.quarantined} bad rows {where}, the budget is {self._budget} ({reasons}); "
-            "fix the input, or raise --max-bad-rows"
+            "fix the input, or allow more with max_bad_rows"
         )
 
     def reasons(self) -> dict[str, int]:

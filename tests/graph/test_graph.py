@@ -478,7 +478,7 @@ class TestFrozenInputs:
         assert f"new: {bench.root}/in/7.parquet" in text
         assert f"gone: {bench.root}/in/3.parquet" in text
         assert f"changed: {bench.root}/in/1.parquet" in text
-        assert "another --output, or start over with overwrite=True" in text
+        assert "another output, or start over with overwrite=True" in text
         assert bench.objects() == before
         with pytest.raises(ConfigError, match="changed after the job began"):
             dry_run(*bench.options(bench.sorted(), "out"))

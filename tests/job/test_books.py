@@ -214,7 +214,7 @@ class TestQuarantine:
             error = summary.failures[0].error
             assert "TooManyBadRows" in error
             assert f"{bad} x set aside" in error
-            assert "--max-bad-rows" in error
+            assert "max_bad_rows" in error
             assert not (tmp_path / "out" / "_curate" / "quarantine").exists()
 
 

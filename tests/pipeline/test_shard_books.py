@@ -81,7 +81,7 @@ class TestTally:
             tally.bad_row(bad("reason 2"))
         assert str(caught.value) == (
             "6 bad rows before its end, the budget is 5 rows (4 x reason 2, 1 x reason 0, 1 x reason 1); "
-            "fix the input, or raise --max-bad-rows"
+            "fix the input, or allow more with max_bad_rows"
         )
 
     def test_a_fraction_is_known_at_the_end(self) -> None:

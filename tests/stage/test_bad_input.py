@@ -103,7 +103,7 @@ class TestRefusedBeforeDispatch:
     def test_input_inside_output(self, tmp_path: Path, text: str) -> None:
         for name in ("a", "sub/b"):
             write_jsonl(tmp_path / "data" / f"{name}.jsonl", numbered(0, 1))
-        with refusing("choose another --output"):
+        with refusing("choose another output"):
             run_job(Copy(), text.format(tmp_path / "data"), tmp_path / "data")
         assert not (tmp_path / "data" / "_curate").exists()
 

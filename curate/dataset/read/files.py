@@ -32,6 +32,7 @@ from curate.errors import ConfigError
 from curate.formats.encoding import Format, ReadAs
 from curate.formats.read.images import check_image
 from curate.formats.read.webdataset import check_decoder
+from curate.operators.arguments import answers
 from curate.plan.nodes import Scan
 from curate.sources.datasource import Datasource, user_source
 from curate.sources.files import files
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
+@answers
+@answers
 def read_parquet(
     paths: Paths,
     *,
@@ -87,6 +90,8 @@ def read_parquet(
     return found if columns is None else found.select_columns(columns)
 
 
+@answers
+@answers
 def read_json(
     paths: Paths,
     *,
@@ -113,6 +118,8 @@ def read_json(
     return _files("read_json", Format.JSONL, paths, how, num_cpus, allow_incomplete_input, partitioning)
 
 
+@answers
+@answers
 def read_csv(
     paths: Paths,
     *,
@@ -146,6 +153,8 @@ def read_csv(
     return _files("read_csv", Format.CSV, paths, how, num_cpus, allow_incomplete_input, partitioning)
 
 
+@answers
+@answers
 def read_text(
     paths: Paths,
     *,
@@ -183,6 +192,8 @@ def read_text(
     return _files("read_text", Format.TEXT, paths, how, num_cpus, allow_incomplete_input, partitioning)
 
 
+@answers
+@answers
 def read_binary_files(
     paths: Paths,
     *,
@@ -207,6 +218,8 @@ def read_binary_files(
     return _files("read_binary_files", Format.BINARY, paths, how, num_cpus, allow_incomplete_input, partitioning)
 
 
+@answers
+@answers
 def read_images(
     paths: Paths,
     *,
@@ -242,6 +255,7 @@ def read_images(
     return _files("read_images", Format.IMAGE, paths, how, num_cpus, allow_incomplete_input, partitioning)
 
 
+@answers
 def read_webdataset(
     paths: Paths,
     *,
@@ -276,6 +290,7 @@ def read_webdataset(
     return _files("read_webdataset", Format.WEBDATASET, paths, how, num_cpus, allow_incomplete_input, partitioning)
 
 
+@answers
 def read_tfrecords(
     paths: Paths,
     *,
@@ -304,6 +319,7 @@ def read_tfrecords(
     return _files("read_tfrecords", Format.TFRECORDS, paths, how, num_cpus, allow_incomplete_input, partitioning)
 
 
+@answers
 def read_numpy(
     paths: Paths,
     *,
@@ -328,6 +344,7 @@ def read_numpy(
     return _files("read_numpy", Format.NUMPY, paths, how, num_cpus, allow_incomplete_input, partitioning)
 
 
+@answers
 def read_datasource(source: Datasource, *, num_cpus: float | None = None) -> Dataset:
     """Returns the rows of a `curate.Datasource`: a class of yours that lists shards, and reads one as Arrow tables.
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from curate.dataset.batches import check_rows
 from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError, SchemaMismatch
+from curate.operators.arguments import answers
 from curate.operators.convert import from_columns, is_data_frame, need_pandas, rows_to_table
 from curate.operators.convert import from_pandas as table_of
 from curate.plan.nodes import Scan
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+@answers
 def from_items(items: Sequence[Any]) -> Dataset:
     """Returns rows from a list: dictionaries are rows, all of the same keys; other values become the column `item`.
 
@@ -36,6 +38,7 @@ def from_items(items: Sequence[Any]) -> Dataset:
     return Dataset(Scan(Tables("from_items", (table,), table.schema)))
 
 
+@answers
 def from_arrow(tables: pa.Table | Sequence[pa.Table]) -> Dataset:
     """Returns the rows of Arrow tables with one schema. Raises ConfigError for other values, different schemas, or two
     columns of one name.
@@ -47,6 +50,7 @@ def from_arrow(tables: pa.Table | Sequence[pa.Table]) -> Dataset:
     return _of_tables("from_arrow", (tables,) if isinstance(tables, pa.Table) else tuple(tables))
 
 
+@answers
 def from_pandas(dfs: pd.DataFrame | Sequence[pd.DataFrame]) -> Dataset:
     """Returns the rows of data frames of one schema, without their indexes (`reset_index()` makes columns of them).
 
@@ -71,6 +75,7 @@ def from_pandas(dfs: pd.DataFrame | Sequence[pd.DataFrame]) -> Dataset:
     return _of_tables("from_pandas", made)
 
 
+@answers
 def from_numpy(ndarrays: np.ndarray[Any, Any] | Sequence[np.ndarray[Any, Any]]) -> Dataset:
     """Returns arrays as the column `data`, a row for each entry along their first dimension.
 
@@ -92,6 +97,7 @@ def from_numpy(ndarrays: np.ndarray[Any, Any] | Sequence[np.ndarray[Any, Any]]) 
     return _of_tables("from_numpy", made)
 
 
+@answers
 def range(n: int) -> Dataset:
     """Returns the numbers from 0 to `n` - 1 as the column `id`. Raises ConfigError for a negative number.
 
