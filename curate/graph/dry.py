@@ -21,6 +21,7 @@ from curate.ledger.run_log import new_run_id
 from curate.ledger.stages import LAST, has_scratch, stage_title, stages_root, stages_roots
 from curate.stage.stage import Stage
 from curate.storage.uris import is_local
+from curate.units import format_count
 
 
 def dry_run(last: Stage, options: RunOptions) -> tuple[Prepared, str]:
@@ -43,6 +44,8 @@ def dry_run(last: Stage, options: RunOptions) -> tuple[Prepared, str]:
         )
     except DamagedRun as error:
         raise ConfigError(f"{error}: run the job, which makes it again") from error
+    if job.added:
+        text = f"new      {format_count(len(job.added), 'input')} behind the others, such as {job.added[0]}\n{text}"
     return prepared, f"{_stage_text(last, ready.stage, ready.options)}\n{text}"
 
 

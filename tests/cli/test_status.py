@@ -211,7 +211,7 @@ def test_no_job_is_exit_2_with_the_next_step(
     assert (code, out) == (2, "")
     assert err == (
         f"error: no curate job at {root} (there is nothing). "
-        "Give the --output of a job, or list the known ones with: curate status\n"
+        "Pass the output of a job, or list the known ones with: curate status\n"
     )
 
 
