@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from curate.keywords import option
 from curate.units import format_bytes, format_count
 
 
@@ -171,9 +172,13 @@ def kept(state: StepState, asked: Asked) -> tuple[str, ...]:
     """Returns what is out of date in a step and stays so, each with the option that changes it."""
     found = []
     if state.changed and not takes_changed(state, asked):
-        found.append(f"{format_count(state.changed, 'input')} changed, outputs kept (--redo-stale replaces them)")
+        found.append(
+            f"{format_count(state.changed, 'input')} changed, outputs kept ({option('redo_stale')} replaces them)"
+        )
     if state.removed and not takes_removed(state, asked):
-        found.append(f"{format_count(state.removed, 'input')} removed, outputs kept (--drop-removed removes them)")
+        found.append(
+            f"{format_count(state.removed, 'input')} removed, outputs kept ({option('drop_removed')} removes them)"
+        )
     return tuple(found)
 
 
@@ -192,6 +197,6 @@ def _frozen(state: StepState, after: Sequence[str]) -> str:
         why = "an exact deduplication takes new inputs only behind all others, with the others as they were"
     return (
         f"its output {state.output} was made of other inputs ({', '.join(texts)}), and {why}; make all of it "
-        f"({format_count(state.total, 'shard')}, {format_bytes(state.size)}) and what reads it anew with --overwrite "
-        f"{state.name}, or give it another output"
+        f"({format_count(state.total, 'shard')}, {format_bytes(state.size)}) and what reads it anew with "
+        f"{option('overwrite', [state.name])}, or give it another output"
     )

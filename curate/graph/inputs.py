@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from curate.arrow.schema import format_schema
 from curate.driver.state import EXAMPLES, Stores
 from curate.errors import ConfigError, ObjectNotFound
-from curate.keywords import option
+from curate.keywords import option, start_over
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, match_outputs
@@ -69,7 +69,7 @@ def read_inputs(ledger: Ledger, job: Mapping[str, Any]) -> Inputs:
     except ObjectNotFound as error:
         raise ConfigError(
             f"{ledger.uri(name)} is missing, which lists the inputs of the job; the ledger was damaged from outside: "
-            f"choose another --output, or start over with {option('overwrite')}"
+            f"choose another output, or {start_over()}"
         ) from error
     # By this thread: one of Arrow's may let go of the bytes when Python is gone already, which aborts the process.
     return inputs_in(pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False))
@@ -111,7 +111,7 @@ def refuse_other_columns(ledger: Ledger, last: Stage) -> None:
         if before is not None and not before.equals(schema):
             raise ConfigError(
                 f"the new inputs of {ledger.root} change the columns of all rows: {format_schema(schema)}, and "
-                f"{format_schema(before)} before. Start over with {option('overwrite')}, or write to another --output"
+                f"{format_schema(before)} before. Write to another output, or {start_over()}"
             )
 
 
@@ -135,15 +135,14 @@ def other_inputs(
         return ConfigError(
             f"{option('drop_removed')} cannot take {format_count(len(gone), 'removed input')} out of {ledger.root}: an "
             "exchange (sort, group, join, shuffle, deduplication) made each output from all inputs:\n"
-            f"{listed}\n{anew} Start over with {option('overwrite')}: it makes all outputs again. Then run the jobs "
-            "that read them."
+            f"{listed}\n{anew} To make all outputs again, {start_over()}; then run the jobs that read them."
         )
     why = "but an exchange needs the complete input:"
     if last.extended is not None:
         why = "and an exact deduplication takes new inputs only behind all others, with the others as they were:"
     return ConfigError(
-        f"the inputs of {ledger.root} changed after the job began, {why}\n{listed}\n{anew} Write to another --output, "
-        f"or start over with {option('overwrite')}: stages with unchanged inputs are kept."
+        f"the inputs of {ledger.root} changed after the job began, {why}\n{listed}\n{anew} Write to another output, "
+        f"or {start_over()}: stages with unchanged inputs are kept."
     )
 
 

@@ -18,10 +18,11 @@ import pyarrow as pa
 
 from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError
-from curate.formats.record import OutputFormat
 from curate.job.inputs import NotListed, list_for
 from curate.job.operator import Process
+from curate.keywords import option
 from curate.ledger.side_outputs import MAIN, check_side
+from curate.objects.record import OutputFormat
 from curate.operators.columns import FilterExpression
 from curate.operators.protocol import Operator
 from curate.pipeline.branches import Branching
@@ -197,7 +198,8 @@ def _built(job: Settings, ds: Dataset, build: Build) -> Built:
         if _given_in(under, ds) and not any(isinstance(one, MOVES) for one in under):
             raise ConfigError(
                 f"{owner}: {_told(node)} of the rows of the job's input, which would need the complete input; put it "
-                "after an exchange such as sort or random_shuffle, or run less of the job: --limit, --sample"
+                "after an exchange such as sort or random_shuffle, or run less of the job, with "
+                f"{option('limit', ...)} or {option('sample', ...)}"
             )
     plan = uncounted(plan)
     nodes = list(walk(plan))

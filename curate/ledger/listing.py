@@ -104,7 +104,7 @@ def refuse_special(item: Special, name: str) -> None:
     if name.startswith(f"{layout.LEDGER}/"):
         raise ConfigError(
             f"{item.uri} is {item.kind}, where only files of the ledger belong; the ledger was damaged from outside: "
-            "remove it, or choose another --output"
+            "remove it, or choose another output"
         )
 
 

@@ -17,8 +17,8 @@ from curate.arrow.schema import plain, widens
 from curate.formats.encoding import Encoding
 from curate.formats.file_columns import file_columns, filled_in
 from curate.formats.read.parquet import broken
-from curate.formats.read.stream import StoredStream
 from curate.formats.rows import read
+from curate.objects.stream import StoredStream
 from curate.pipeline.shard_books import ShardBooks
 from curate.storage.protocol import Object, Store
 from curate.tasks.shard import Shard, SliceKind

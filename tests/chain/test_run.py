@@ -189,7 +189,7 @@ output = "out/after"
     ended = grown.run(backend="inline")
     assert [ended[name].state for name in (*STEPS, "unique", "after")] == [*["complete"] * 5, "refused", "not run"]
     before = seen(place)
-    with pytest.raises(ConfigError, match=r"step 'unique': .*behind all others.*\(26 shards, .*--overwrite unique"):
+    with pytest.raises(ConfigError, match=r"step 'unique': .*behind all others.*\(26 shards, .*overwrite=\['unique'\]"):
         grown.run(backend="inline")
     assert seen(place) == before
     assert grown.run(backend="inline", overwrite=["unique"], yes=True).state == "complete"
@@ -207,7 +207,7 @@ def test_an_exchange_after_a_step_that_grows_is_refused_before_anything_runs(pla
     assert ran(grown.run(backend="inline")) == {"kept": 1}
     add_input(place, FILES)
     before = seen(place)
-    with pytest.raises(ConfigError, match=r"(?s)step 'ordered': .*what kept will add.*--overwrite ordered"):
+    with pytest.raises(ConfigError, match=r"(?s)step 'ordered': .*what kept will add.*overwrite=\['ordered'\]"):
         grown.run(backend="inline")
     assert seen(place) == before
     ended = grown.run(backend="inline", overwrite=["ordered"], yes=True)

@@ -26,7 +26,6 @@ from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError
 from curate.exchange import ranges, run_file
 from curate.exchange.run_file import RunWriter
-from curate.formats.record import OutputFormat
 from curate.graph import start
 from curate.graph.entry import dry_run
 from curate.graph.entry import run as run_stages
@@ -34,6 +33,7 @@ from curate.job.job import Job
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.ledger.summary import RunState, Summary
+from curate.objects.record import OutputFormat
 from curate.observe.job import read_status
 from curate.observe.verify import verify
 from curate.plan import rewrites

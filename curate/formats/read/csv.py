@@ -36,13 +36,13 @@ import pyarrow.types as pt
 from curate.arrow.types import is_text_or_binary
 from curate.arrow.unknown import all_nullable, find_nulls
 from curate.errors import ConfigError, CorruptInput
-from curate.formats.bad_line import NO_COLUMNS, OnBadRow, RejectedRow
-from curate.formats.encoding import Codec, ReadAs
+from curate.formats.encoding import ReadAs
 from curate.formats.file_schema import refuse_mismatch
 from curate.formats.from_text import from_text
-from curate.formats.read.charset import refuse_wide
 from curate.formats.read.json_schema import missing_column
-from curate.formats.read.stream import BLOCK_BYTES, DecompressedStream
+from curate.objects.bad_line import NO_COLUMNS, OnBadRow, RejectedRow
+from curate.objects.charset import refuse_wide
+from curate.objects.stream import BLOCK_BYTES, Codec, DecompressedStream
 from curate.storage.protocol import Object, Store
 
 _LARGEST_ROW_BYTES = 1 << 28
