@@ -130,7 +130,7 @@ def _compare_inputs(job: StagedJob, told: dict[str, Any], *, drop: bool) -> None
     if job.segments and job.segments[-1][1] != len(before):
         raise ConfigError(
             f"the segments of inputs in {job.ledger.uri(layout.growth(job.listing.growth))} are not all inputs; the "
-            f"ledger is damaged: choose another --output, or start over with {option('overwrite')}"
+            f"ledger is damaged: choose another output, or start over with {option('overwrite')}"
         )
     job.done = _all_there(job, list(before)[-1:])
     if job.done:
