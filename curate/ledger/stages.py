@@ -34,7 +34,7 @@ def stages_root(output: str, *, alone: bool) -> str:
 
 def may_be_scratch(output: str) -> bool:
     """Returns whether a job's stages may lie where only one machine reads."""
-    return output.startswith("gs://")
+    return output.startswith(("gs://", "s3://"))
 
 
 def scratch_of(output: str) -> str:

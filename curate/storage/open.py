@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 
+from curate.errors import ConfigError
 from curate.storage.protocol import Store
 from curate.storage.uris import is_local, normalise
 
@@ -49,6 +50,8 @@ def _open(uri: str, scratch: str | None) -> Store:
         from curate.storage.gcs import GCSStore
 
         return GCSStore()
+    if uri.startswith("s3://"):
+        return _s3()
     if uri.startswith("memory://"):
         from curate.storage.memory import MemoryStore
 
@@ -56,3 +59,13 @@ def _open(uri: str, scratch: str | None) -> Store:
     from curate.storage.local import LocalStore
 
     return LocalStore(scratch if scratch is not None and is_local(scratch) else None)
+
+
+def _s3() -> Store:
+    try:
+        from curate.storage.s3.store import S3Store
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("botocore", "urllib3"):
+            raise
+        raise ConfigError("s3:// needs the package botocore: pip install 'curate[s3]', then run again") from error
+    return S3Store()

@@ -1,7 +1,7 @@
-"""URIs as curate writes them: `/absolute/path`, `gs://bucket/key`, `memory://bucket/key`. Pure; touches no storage.
+"""URIs as curate writes them: `/absolute/path`, `gs://bucket/key`, `s3://bucket/key`. Pure; touches no storage.
 
-One object has one spelling, because names are compared, sorted and hashed as strings: `file://` and `gcs://` are
-rewritten, local paths made absolute, and what could mean two things is refused.
+One object has one spelling, because names are compared, sorted and hashed as strings: `file://`, `gcs://` and `s3a://`
+are rewritten, local paths made absolute, and what could mean two things is refused.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ import re
 
 from curate.errors import ConfigError, did_you_mean
 
-SCHEMES = ("gs", "gcs", "memory", "file")
+_SPELLED = {"gs": "gs", "gcs": "gs", "s3": "s3", "s3a": "s3", "memory": "memory"}
+"""Schemes of stores, and how each is written."""
+SCHEMES = (*_SPELLED, "file")
+_EXPECTED = "gs://bucket/key, s3://bucket/key, memory://bucket/key or a local path"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
@@ -29,7 +32,7 @@ def normalise(uri: str) -> str:
     '/data/y'
     """
     if not uri:
-        raise ConfigError("the URI is empty; expected gs://bucket/key, memory://bucket/key or a local path")
+        raise ConfigError(f"the URI is empty; expected {_EXPECTED}")
     if found := _UNPRINTABLE.search(uri):
         raise ConfigError(
             f"{uri!r} contains {found.group()!r} at position {found.start()}; "
@@ -51,18 +54,20 @@ def normalise(uri: str) -> str:
     if scheme not in SCHEMES:
         raise ConfigError(
             f"{uri!r} has the scheme {scheme!r}, which curate cannot store to{did_you_mean(scheme, SCHEMES)}; "
-            "expected gs://bucket/key, memory://bucket/key or a local path"
+            f"expected {_EXPECTED}"
         )
     bucket, slash, key = _after_scheme(uri, scheme).partition("/")
     if not _BUCKET.fullmatch(bucket):
         raise ConfigError(
             f"{uri!r} names the bucket {bucket!r}; expected {scheme}://bucket/key with a lower-case bucket"
         )
+    if _SPELLED[scheme] == "s3" and bucket.endswith("--x-s3"):
+        raise ConfigError(f"{uri!r} is a directory bucket, which does not list in order; choose another bucket")
     if any(part in (".", "..") for part in key.split("/")):
         raise ConfigError(
             f"{uri!r} has a '.' or '..' in its key; an object store does not resolve these; write the full key"
         )
-    return f"{'memory' if scheme == 'memory' else 'gs'}://{bucket}{slash}{key}".rstrip("/")
+    return f"{_SPELLED[scheme]}://{bucket}{slash}{key}".rstrip("/")
 
 
 def join(root: str, *parts: str) -> str:

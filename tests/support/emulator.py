@@ -35,7 +35,7 @@ class Cut(StrEnum):
     CHANGED = "changed"
     """A byte of its body is another one."""
     BARE = "bare"
-    """The headers are lost that say what it is of: session, range."""
+    """The headers are lost that say what it is of: session, range, ETag."""
     PROXY = "proxy"
     """Something else came in its place."""
     PACKED = "packed"
@@ -57,7 +57,7 @@ def cut_off(answer: Answer, cut: Cut) -> Answer:
             # No digit: a JSON answer does not carry its own checksum, and would be another one that is whole.
             body = bytes([body[0] ^ 0x80]) + body[1:] if body else b""
         case Cut.BARE:
-            headers = {name: value for name, value in headers.items() if name not in ("Location", "Content-Range")}
+            headers = {name: headers[name] for name in headers if name not in ("Location", "Content-Range", "ETag")}
         case Cut.PROXY:
             body = b"<html>one moment, please</html>"
         case Cut.PACKED:
@@ -415,7 +415,7 @@ def handler(emulator: Emulator) -> type[BaseHTTPRequestHandler]:
             self.send_response_only(answer.status)
             for key, value in answer.headers.items():
                 self.send_header(key, value)
-            if answer.status != 204:
+            if answer.status != 204 and "Content-Length" not in answer.headers:
                 self.send_header("Content-Length", str(len(answer.body)))
             self.end_headers()
             body = answer.body[: len(answer.body) // 2] if truncated else answer.body
