@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import xxhash
 
 from curate.errors import ConfigError, GenerationMismatch, ObjectNotFound, StorageError
-from curate.storage import private
+from curate.folders import private
 from curate.storage.open import open_store
 from curate.storage.protocol import Object, Store
 from curate.storage.uris import is_local, normalise

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from curate.errors import ConfigError
+from curate.folders import nofollow, private
 from curate.ledger import layout
-from curate.storage import nofollow, private
 
 SCRATCH = private.SCRATCH
 

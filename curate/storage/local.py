@@ -33,8 +33,8 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from curate.errors import ConfigError, DiskFull, ObjectNotFound, PermissionDenied, StorageError
-from curate.storage import nofollow
-from curate.storage.private import is_scratch
+from curate.folders import nofollow
+from curate.folders.private import is_scratch
 from curate.storage.protocol import LIST_PAGE, Calls, Object, Outcome, Published, Special, clip, mismatch
 from curate.storage.writer import BaseWriter
 

@@ -18,7 +18,7 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSPreparedRequest, AWSRequest, HeadersDict
 from botocore.configprovider import ConfiguredEndpointProvider
 from botocore.credentials import Credentials
-from botocore.exceptions import BotoCoreError, HTTPClientError
+from botocore.exceptions import BotoCoreError, ConnectionError, HTTPClientError
 from botocore.httpsession import URLLib3Session
 from botocore.session import Session
 from botocore.utils import get_environ_proxies
@@ -118,7 +118,7 @@ class Client:
                 setattr(self._counted, request.kind, getattr(self._counted, request.kind) + 1)
         try:
             return self._receive(request, self._signed(request))
-        except (HTTPError, HTTPClientError, OSError) as problem:
+        except (HTTPError, HTTPClientError, ConnectionError, OSError) as problem:
             if "CERTIFICATE_VERIFY_FAILED" in str(problem):
                 raise StorageError(
                     f"{request.what}: the server's certificate is refused: {problem}; check proxies and AWS_CA_BUNDLE"
