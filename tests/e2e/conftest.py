@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.gcs_emulator import GcsEmulator
 from tests.support.harness import Place, wait_for_agents
+from tests.support.moto_server import MotoServer
 from tests.support.s3_emulator import S3Emulator
 
 
@@ -40,6 +41,12 @@ def s3_emulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Emulator]:
         yield running
 
 
+@pytest.fixture
+def moto() -> Iterator[MotoServer]:
+    with MotoServer() as running:
+        yield running
+
+
 @pytest.fixture(
     params=["local", pytest.param("gcs", marks=pytest.mark.slow), pytest.param("s3", marks=pytest.mark.slow)]
 )
@@ -48,6 +55,8 @@ def place(request: pytest.FixtureRequest) -> Place:
     if request.param == "local":
         found: Place = request.getfixturevalue("local")
         return found
+    if request.param == "moto":
+        return Place("s3://bucket/data", request.getfixturevalue("moto"))
     if request.param == "s3":
         return Place("s3://bucket/data", request.getfixturevalue("s3_emulator"))
     return Place("gs://bucket/data", request.getfixturevalue("emulator"))

@@ -17,6 +17,7 @@ from curate.storage.s3.store import S3Store
 from curate.testing.clock import FakeClock
 from curate.testing.contract import StorePlace
 from tests.support.gcs_emulator import GcsEmulator
+from tests.support.moto_server import MotoServer
 from tests.support.s3_emulator import S3Emulator
 
 
@@ -50,7 +51,7 @@ def gcs(emulator: GcsEmulator, clock: FakeClock) -> GCSStore:
     return GCSStore(Retry(clock=clock))
 
 
-@pytest.fixture(params=["memory", "local", "local-named", "gcs", "s3"])
+@pytest.fixture(params=["memory", "local", "local-named", "gcs", "s3", pytest.param("moto", marks=pytest.mark.slow)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StorePlace]:
     kind: str = request.param
     if kind == "memory":
@@ -64,6 +65,13 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StorePlace
         (tmp_path / "root").mkdir()
         root, scratch = f"{tmp_path}/root/", f"{tmp_path}/scratch"
         yield StorePlace(root, lambda: open_store(root, scratch), foreign="relative/path")
+    elif kind == "moto":
+        with MotoServer() as moto:
+            for name, value in moto.environ.items():
+                request.getfixturevalue("monkeypatch").setenv(name, value)
+            root = "s3://bucket/root/"
+            assert open_store(root).delete(f"{root}x") is False
+            yield StorePlace(root, lambda: open_store(root), same_bytes_same_generation=True)
     elif kind == "s3":
         server: S3Emulator = request.getfixturevalue("s3_emulator")
         root = "s3://bucket/root/"

@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from tests.support.emulator import Emulator
 from tests.support.fakes import NEVER_S
+from tests.support.moto_server import MotoServer
 from tests.support.ray_head import for_workers
 
 ROOT = Path(__file__).parents[2]
@@ -155,7 +156,7 @@ class Place:
 
     root: str
     """URI, without a slash at its end."""
-    emulator: Emulator | None = None
+    emulator: Emulator | MotoServer | None = None
 
     @property
     def env(self) -> dict[str, str]:
