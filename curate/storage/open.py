@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from curate.errors import ConfigError
 from curate.storage.protocol import Store
-from curate.storage.uris import is_local, normalise
+from curate.storage.uris import is_foreign, is_local, normalise, normalise_input
 
 _wrap: Callable[[Store], Store] | None = None
 
@@ -20,7 +20,7 @@ def open_store(uri: str, scratch: str | None = None) -> Store:
     without it, or where the output is elsewhere, can read but not write. Raises ConfigError for a URI that no store can
     hold.
     """
-    store = _open(normalise(uri), normalise(scratch) if scratch else None)
+    store = _open(normalise_input(uri), normalise(scratch) if scratch else None)
     if _wrap is not None:
         return _wrap(store)
     if "CURATE_TESTING_FAULTS" in os.environ:
@@ -56,6 +56,10 @@ def _open(uri: str, scratch: str | None) -> Store:
         from curate.storage.memory import MemoryStore
 
         return MemoryStore()
+    if is_foreign(uri):
+        from curate.storage.foreign import ForeignStore
+
+        return ForeignStore()
     from curate.storage.local import LocalStore
 
     return LocalStore(scratch if scratch is not None and is_local(scratch) else None)
