@@ -16,7 +16,7 @@ from curate.cli.table import print_table
 from curate.cli.terminal import fact, line
 from curate.errors import ConfigError
 from curate.formats.encoding import Format, detect
-from curate.formats.quarantine import Quarantined
+from curate.objects.quarantine import Quarantined
 from curate.observe.browse import quarantined
 from curate.observe.job import FoundJob, find_job, find_shard, find_stages
 from curate.tasks.shard import Shard, SliceKind

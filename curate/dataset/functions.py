@@ -14,7 +14,7 @@ from curate.dataset.batches import check_rows
 from curate.errors import ConfigError
 from curate.keywords import shows_keywords
 from curate.operators import columns, convert, rows
-from curate.operators.udf import UdfOptions, check_options, udf_of
+from curate.operators.udf import UdfOptions, udf_of
 
 
 class Functions(Base):
@@ -148,7 +148,6 @@ class Functions(Base):
         """
         if callable(expr) and not is_expression(expr):
             return self._column("with_column", column_name, expr, "pyarrow", options)
-        check_options("with_column", options)
         expression = as_expression(f"with_column({column_name!r})", expr)
         return self._apply(columns.WithColumn(column_name, expression))
 
@@ -209,7 +208,6 @@ class Functions(Base):
         if expr is None and is_expression(fn):
             expr = fn
         if expr is not None:
-            check_options("filter", options)
             return self._apply(columns.FilterExpression(as_expression("filter", expr), reason))
         udf, where = udf_of("filter", fn, options)
         return self._apply(rows.FilterRows(udf, reason, where))

@@ -89,13 +89,13 @@ def _drop(prepared: Prepared) -> None:
     todo, ledger = prepared.uncommitted, prepared.ledger
     log = get_logger(job=prepared.record.name)
     if todo.left:
-        log.warning("removing leftovers of shards whose input no longer matches --input", objects=len(todo.left))
+        log.warning("removing leftovers of shards whose input is no longer given", objects=len(todo.left))
     for object in todo.left:
         _take_away(ledger, object)
     if todo.dropped is None:
         return
     log.info(
-        "taking out shards whose input no longer matches --input",
+        "taking out shards whose input is no longer given",
         shards=len(todo.dropped),
         objects=len(todo.dropped_outputs),
     )

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from curate.errors import ConfigError, CorruptInput, GenerationMismatch, ObjectNotFound
-from curate.formats.record import read_record
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, OutputMatch, match_outputs
@@ -19,6 +18,7 @@ from curate.ledger.manifest import ShardPlan
 from curate.ledger.segments import done_events
 from curate.ledger.side_outputs import sides_of_shards
 from curate.ledger.stages import StageReport, parse_stages
+from curate.objects.record import read_record
 from curate.pipeline.classify import ForeignOutputError
 from curate.stage.job_record import JobRecord
 from curate.stage.outputs import books_of
@@ -156,7 +156,7 @@ def _books(there: JobOutputs, found: Object) -> Books:
         if isinstance(gone := error.__cause__, ObjectNotFound | GenerationMismatch):
             # By another driver, which has ended the job and sweeps its stages; or by whoever removes outputs.
             raise type(gone)(f"{found.uri} was removed or replaced while this run read it: run this again") from error
-        raise ConfigError(f"{error}; it has the name of an output: move it, or use another --output") from error
+        raise ConfigError(f"{error}; it has the name of an output: move it, or use another output") from error
 
 
 def ours(there: JobOutputs, matched: OutputMatch) -> Any:

@@ -54,10 +54,15 @@ def _option(help: str, *, default: Any = MISSING, **how: Any) -> Any:
     return field(default=default, metadata={"option": RunOption(help, **how)})
 
 
+def no_input() -> str:
+    """Returns what is said to who gave no input."""
+    return f"no input was given; add {option('input', 'PATH_OR_GLOB')}; it can be several"
+
+
 def _inputs(given: PathText | Sequence[PathText]) -> tuple[str, ...]:
     inputs = [given] if isinstance(given, str | os.PathLike) else list(given)
     if not inputs:
-        raise ConfigError("no input was given; add --input PATH_OR_GLOB (it can be repeated)")
+        raise ConfigError(no_input())
     return tuple(_path(one) for one in inputs)
 
 
@@ -141,8 +146,7 @@ class RunOptions:
     """Those that have no output."""
     redo_stale: bool = _option("do shards again whose input changed since their output was made", default=False)
     drop_removed: bool = _option(
-        "remove shards whose input no longer matches --input (it was deleted, or the glob is narrower now), and their "
-        "outputs",
+        "remove shards whose input is no longer given (it was deleted, or the glob is narrower now), and their outputs",
         default=False,
     )
     keep_stages: bool = _option(
@@ -175,9 +179,9 @@ class RunOptions:
     def restricted_by(self) -> str:
         """What restricts this run to some shards of the job, as it is given; empty if nothing does."""
         given = {
-            "--retry-failed": self.retry_failed,
-            f"--limit {self.limit}": self.limit is not None,
-            f"--sample {100 * (self.sample or 0.0):g}%": self.sample is not None,
+            option("retry_failed"): self.retry_failed,
+            option("limit", self.limit): self.limit is not None,
+            option("sample", f"{100 * (self.sample or 0.0):g}%"): self.sample is not None,
         }
         return " ".join(text for text, wanted in given.items() if wanted)
 

@@ -66,6 +66,7 @@ class JobProgress:
         clock: Clock,
         stages: Sequence[StageReport],
         calls: Callable[[], Calls],
+        run_id: str = "",
     ) -> None:
         """`calls` returns the storage calls that the run made beside those of its stages."""
         self.job = stage.record.name
@@ -80,7 +81,7 @@ class JobProgress:
         """Seconds that it took, before this began, to start what runs tasks."""
         self._began_s = clock.monotonic()
         self._ended: list[Summary] = []
-        self._begin()
+        self._begin(run_id)
 
     def __enter__(self) -> Self:
         return self
@@ -94,9 +95,9 @@ class JobProgress:
         if self._opened and not self._handed_over:
             self._runlog.close()
 
-    def _begin(self) -> None:
+    def _begin(self, run_id: str = "") -> None:
         self.started = self._clock.now()
-        self.run_id = new_run_id(self.started)
+        self.run_id = run_id or new_run_id(self.started)
         self._at = next(iter(self._stages))
         self._beat: BeatFields | None = None
         self._state = RUNNING

@@ -14,7 +14,7 @@ from curate.errors import ConfigError, DamagedRun
 from curate.graph.keys import planned
 from curate.graph.start import PlannedShards, look_at, refuse_mixed_keys, with_seed
 from curate.graph.upstream import Ready, checkpoint_options, ready_stages
-from curate.keywords import option
+from curate.keywords import of_checkpoint, option
 from curate.ledger.ledger import open_ledger
 from curate.ledger.run_log import new_run_id
 from curate.ledger.stages import LAST, has_scratch, stage_title, stages_root, stages_roots
@@ -39,7 +39,7 @@ def dry_run(last: Stage, options: RunOptions) -> tuple[Prepared, str]:
     try:
         ready, prepared, text = _unfinished(last, stages_root(output, alone=has_scratch(output)), options)
     except DamagedRun as error:
-        raise ConfigError(f"{error}: run this without --dry-run") from error
+        raise ConfigError(f"{error}: run the job, which makes it again") from error
     return prepared, f"{_stage_text(last, ready.stage, ready.options)}\n{text}"
 
 
@@ -49,7 +49,8 @@ def _unfinished(last: Stage, root: str, options: RunOptions) -> tuple[Ready, Pre
         if ready.checkpoint is None:
             prepared, text = _dry_stage(ready.stage, ready.options)
         else:
-            prepared, text = dry_run(ready.checkpoint.stage, checkpoint_options(ready.options, ready.checkpoint))
+            with of_checkpoint():
+                prepared, text = dry_run(ready.checkpoint.stage, checkpoint_options(ready.options, ready.checkpoint))
             text += f"\nthen     {ready.stage.record.name} over this checkpoint, into {ready.options.output}"
         if len(prepared.todo):
             break

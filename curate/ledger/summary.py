@@ -8,6 +8,7 @@ from enum import StrEnum
 from functools import reduce
 from typing import Any
 
+from curate.keywords import option
 from curate.ledger.stages import StageReport, exchanges
 from curate.storage.protocol import Calls
 from curate.tasks.books import Books
@@ -103,7 +104,7 @@ class Summary:
     pending: int = 0
     """Shards of the job that this run was not asked for, and that are not done."""
     only: str = ""
-    """What restricted this run to a part of the job, as it is given: `--limit 3`."""
+    """What restricted this run to a part of the job, as it was given: `--limit 3` or `limit=3`."""
     dropped: int = 0
     """Shards that this run took out of the job, for their inputs were removed."""
 
@@ -149,14 +150,14 @@ def incomplete_text(holes: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns in words what was missing of the inputs, from the records of runs.
 
     >>> incomplete_text([{"output": "/data/a", "missing": 1, "planned": 24}])
-    ['incomplete: 1 of 24 outputs of /data/a was missing (--allow-incomplete-input)']
+    ['incomplete: 1 of 24 outputs of /data/a was missing (allow_incomplete_input=True)']
     """
     lines = []
     for one in holes:
         missing, planned, output = one["missing"], one["planned"], plain_line(one["output"])
         was = f"{missing:,} of {planned:,} outputs of {output} {'was' if missing == 1 else 'were'} missing"
         text = was if missing else f"the job was not complete that writes to {output}"
-        lines.append(f"incomplete: {text} (--allow-incomplete-input)")
+        lines.append(f"incomplete: {text} ({option('allow_incomplete_input')})")
     return lines
 
 
@@ -164,12 +165,12 @@ def missing_text(inputs: int, shards: int) -> str:
     """Returns in words that inputs of earlier runs are missing.
 
     >>> missing_text(1, 1).partition("; ")[2]
-    'its shard is still part of this job (--drop-removed takes it out)'
+    'its shard is still part of this job (drop_removed=True takes it out)'
     """
     some = "1 input of an earlier run is" if inputs == 1 else f"{inputs:,} inputs of earlier runs are"
     whose = "its" if inputs == 1 else "their"
     what, them = (f"{whose} shard is", "it") if shards == 1 else (f"{whose} {shards:,} shards are", "them")
-    return f"{some} missing from --input; {what} still part of this job (--drop-removed takes {them} out)"
+    return f"{some} missing now; {what} still part of this job ({option('drop_removed')} takes {them} out)"
 
 
 def staged_as_dict(stages: Sequence[StageReport]) -> dict[str, Any]:

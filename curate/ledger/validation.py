@@ -142,11 +142,19 @@ JOB: Mapping[str, Check] = {
     "sides": many(lambda value: isinstance(value, str) and _side.fullmatch(value) is not None),
     "code_digest": text,
     "suffix": lambda value: isinstance(value, str) and _suffix.fullmatch(value) is not None,
-    "format": lambda value: value in ("parquet", "jsonl", "csv", "sink", "run"),
+    "format": lambda value: value in ("parquet", "jsonl", "csv", "webdataset", "tfrecords", "numpy", "sink", "run"),
     "codec": text,
     "seed": count,
     "inputs": lambda value: isinstance(value, str) and _IN_INPUTS.fullmatch(value) is not None,
     "stages": many(_stage),
+    "extensible": lambda value: isinstance(value, bool),
+}
+GROWTH: Mapping[str, Check] = {
+    "run_id": one_part,
+    "added": count,
+    "inputs": JOB["inputs"],
+    "segments": many(lambda one: many(count)(one) and len(one) == 2),
+    "stages": JOB["stages"],
 }
 SUMMARY: Mapping[str, Check] = {
     "fingerprint": text,
@@ -250,6 +258,8 @@ def failure(value: Any) -> bool:
 
 def problem(name: str, value: Mapping[str, Any]) -> str:
     """Returns the field of a JSON file of the ledger that is not valid; empty if all do. `name` is the file's."""
+    if layout.growth_number(name) is not None:
+        return wrong(value, GROWTH)
     last = name.rpartition("/")[2]
     checks = {"job.json": JOB, "summary.json": SUMMARY, "heartbeat.json": BEAT, "run.json": RUN}.get(last, {})
     return wrong(value, checks)

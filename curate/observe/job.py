@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 
 from curate.errors import ConfigError, ObjectNotFound, did_you_mean
 from curate.formats.encoding import detect
-from curate.formats.record import OutputFormat
 from curate.formats.write.writer import DEFAULT_CODEC, suffix
 from curate.ledger import layout
 from curate.ledger.heartbeat import NEWEST_RUNS, RUNNING, Heartbeat, read_heartbeats
@@ -22,6 +21,7 @@ from curate.ledger.listing import OutputListing, OutputMatch, match_outputs, sor
 from curate.ledger.manifest import ShardPlan
 from curate.ledger.side_outputs import match_side, side_name, side_rows, sides_of_job
 from curate.ledger.stages import LAST, StageReport, parse_stages, source_bytes, stage_title, stages_in
+from curate.objects.record import OutputFormat
 from curate.observe.recount import recount
 from curate.observe.status import COMPLETE, JobCounts, JobStatus, job_status, with_stages
 from curate.storage.open import open_store
@@ -48,7 +48,7 @@ class FoundJob:
     ledger: Ledger
     listing: OutputListing
     job: Mapping[str, Any]
-    """`job.json`."""
+    """`job.json`; with its inputs and stages as they are since a run took more inputs."""
     plan: ShardPlan
     matched: OutputMatch
 
@@ -110,11 +110,11 @@ class FoundJob:
 
     @property
     def written_as(self) -> tuple[OutputFormat, str]:
-        """Format and codec of the outputs, as their names say."""
+        """Format and codec of the outputs: as the job says, or their names where an earlier one does not."""
+        if self.job.keys() >= {"format", "codec"}:
+            return OutputFormat(self.job["format"]), self.job["codec"]
         if self.job["suffix"] == suffix(OutputFormat.RUN, RUN_CODEC):
             return OutputFormat.RUN, RUN_CODEC
-        if self.job.get("format") == OutputFormat.SINK:
-            return OutputFormat.SINK, self.job["codec"]
         encoding = detect("x" + self.job["suffix"])
         return OutputFormat(encoding.format.value), encoding.codec or DEFAULT_CODEC
 
@@ -128,7 +128,7 @@ def find_job(output: str) -> FoundJob:
     listing = ledger.list()
     if not listing.has_job:
         raise _no_job(ledger, len(listing.names))
-    job = ledger.read_job()
+    job = ledger.read_job() | ledger.read_growth(listing)
     plan = ledger.read_plan(listing)
     return FoundJob(ledger, listing, job, plan, match_outputs(plan, listing, job["suffix"]))
 
@@ -267,7 +267,7 @@ def _no_job(ledger: Ledger, found: int) -> NoJobError:
     return NoJobError(
         f"no curate job at {ledger.root} "
         + (f"({found:,} other objects, but no {layout.JOB})" if found else "(there is nothing)")
-        + ". Give the --output of a job, or list the known ones with: curate status"
+        + ". Pass the output of a job, or list the known ones with: curate status"
     )
 
 

@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 
 from curate.arrow.schema import plain, widens
 from curate.errors import ConfigError, CorruptInput, SchemaMismatch
-from curate.formats.bad_line import OnBadRow
 from curate.formats.encoding import Encoding, Format, ReadAs, detect
 from curate.formats.file_columns import PATH, file_columns, partition_schema, with_file_columns
 from curate.formats.file_schema import refuse_mismatch
@@ -27,6 +26,7 @@ from curate.formats.read.json_array import stored_as_array
 from curate.formats.read.parquet import row_groups
 from curate.formats.rows import SAMPLED_FILES, check_declared, known_schema, read
 from curate.ledger.row_buffer import BLOCK_ROWS
+from curate.objects.bad_line import OnBadRow
 from curate.pipeline.shard_books import ShardBooks, counted
 from curate.prefetch import ahead
 from curate.sources.inputs import first_schema

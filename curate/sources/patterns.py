@@ -107,10 +107,10 @@ def refuse_overlap(patterns: Sequence[InputPattern], output: str) -> None:
                 where = "lies inside" if root.rstrip("/") != below else "is the directory of" if glob else "is"
                 raise ConfigError(
                     f"output {output!r} {where} input {pattern.text!r}: a rerun would read its own results; choose an "
-                    "--output outside the input"
+                    "output outside the input"
                 )
             if root.startswith(below + "/"):
-                raise ConfigError(f"input {pattern.text!r} lies inside the output {output!r}; choose another --output")
+                raise ConfigError(f"input {pattern.text!r} lies inside the output {output!r}; choose another output")
 
 
 def _real(root: str, output: str) -> Iterator[tuple[str, str]]:

@@ -23,9 +23,9 @@ from curate.errors import (
     StorageError,
     TransientStorageError,
 )
+from curate.requests.retry import Retry
 from curate.storage.protocol import Calls, Object, Published, Writer, clip, mismatch
 from curate.storage.ranges import range_stream
-from curate.storage.retry import Retry
 from curate.storage.uris import not_an_output
 
 T = TypeVar("T")

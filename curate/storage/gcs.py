@@ -41,10 +41,10 @@ from gcsfs.retry import HttpError, NonRetryableError
 from google.auth.exceptions import GoogleAuthError, TransportError
 
 from curate.errors import ObjectNotFound, PermissionDenied, StorageError, TransientStorageError
+from curate.requests.retry import Retry
+from curate.requests.throttle import Limiter
 from curate.storage.protocol import LIST_PAGE, Calls, Object, Published, clip, mismatch
 from curate.storage.ranges import range_stream
-from curate.storage.retry import Retry
-from curate.storage.throttle import Limiter
 from curate.storage.uris import bucket_and_key
 from curate.storage.writer import SIMPLE_BYTES, Content, SpooledWriter, upload_compared
 

@@ -734,14 +734,14 @@ def _translated(error: OSError, uri: str, size: int | None = None) -> StorageErr
     if error.errno == errno.EROFS:
         return PermissionDenied(
             f"{uri} cannot be written: the file system is read-only on {os.uname().nodename}; mount it writable (see: "
-            "findmnt -T PATH), or give another --output, and run again"
+            "findmnt -T PATH), or choose another output, and run again"
         )
     if error.errno == errno.ENAMETOOLONG:
         longest, whole = max(len(os.fsencode(part)) for part in uri.split("/")), len(os.fsencode(uri))
         return ConfigError(
             # The reason first: what follows may be cut off.
             f"the name is too long: {longest:,} bytes, and the whole path {whole:,}; most file systems take 255 and "
-            f"4,096. Shorten the names of inputs or the path of --output: {uri}"
+            f"4,096. Shorten the names of inputs or the path of the output: {uri}"
         )
     if error.errno == errno.EIO:
         return StorageError(

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from curate.requests.retry import Retry
 from curate.storage import local
 from curate.storage.gcs import GCSStore
 from curate.storage.memory import clear
 from curate.storage.open import open_store
-from curate.storage.retry import Retry
 from curate.storage.s3.store import S3Store
 from curate.testing.clock import FakeClock
 from curate.testing.contract import StorePlace

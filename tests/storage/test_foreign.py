@@ -21,9 +21,9 @@ from curate.errors import (
     StorageError,
     TransientStorageError,
 )
+from curate.requests.retry import Retry
 from curate.storage.foreign import ForeignStore
 from curate.storage.open import open_store
-from curate.storage.retry import Retry
 from curate.storage.uris import normalise, normalise_input
 from curate.testing.clock import FakeClock
 from tests.support.s3_emulator import S3Emulator

@@ -19,8 +19,8 @@ from curate.errors import (
     StorageError,
     TransientStorageError,
 )
+from curate.requests.retry import Retry
 from curate.storage.protocol import Outcome, Store
-from curate.storage.retry import Retry
 from curate.storage.s3 import store as s3_store
 from curate.storage.s3 import uploads
 from curate.storage.s3.probe import CREATORS, refuse_lax

@@ -25,8 +25,8 @@ from botocore.utils import get_environ_proxies
 from urllib3.exceptions import HTTPError
 
 from curate.errors import StorageError, TransientStorageError
+from curate.requests.retry import Retry
 from curate.storage.protocol import Calls
-from curate.storage.retry import Retry
 from curate.storage.s3.answers import Asked, Response, denied, error
 
 Kind = Literal["list", "get", "put", "delete"]

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from curate.errors import ObjectNotFound, TransientStorageError
+from curate.requests.retry import Retry
+from curate.requests.throttle import Limiter
 from curate.storage.protocol import Calls, Object
-from curate.storage.retry import Retry
 from curate.storage.s3.answers import Response, cut
 from curate.storage.s3.client import Client, Kind, Request
-from curate.storage.throttle import Limiter
 from curate.storage.uris import bucket_and_key
 
 T = TypeVar("T")

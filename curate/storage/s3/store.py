@@ -14,14 +14,14 @@ from typing import IO, BinaryIO
 
 from curate.errors import PermissionDenied
 from curate.log import get_logger
+from curate.requests.retry import Retry
+from curate.requests.throttle import Limiter
 from curate.storage.protocol import LIST_PAGE, Calls, Object, Published, clip, mismatch
 from curate.storage.ranges import range_stream
-from curate.storage.retry import Retry
 from curate.storage.s3 import uploads
 from curate.storage.s3.answers import Response, content_range, cut, page
 from curate.storage.s3.client import Request
 from curate.storage.s3.service import SHA256, Service, request_for
-from curate.storage.throttle import Limiter
 from curate.storage.uris import bucket_and_key
 from curate.storage.writer import SIMPLE_BYTES, SpooledWriter, upload_compared
 
