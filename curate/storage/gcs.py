@@ -160,6 +160,18 @@ class GCSStore:
         # The child of a fork has none of the threads that its parent's limiter waits for.
         return _limiters.setdefault((os.getpid(), os.environ.get("STORAGE_EMULATOR_HOST", "")), Limiter())
 
+    def region(self, uri: str) -> str:
+        """Returns where a bucket is, as "GCP us-east1"; empty if that is not known, or many regions. Not counted."""
+        if _is_emulated():
+            return ""
+        fields = {"fields": "location,locationType"}
+        request = _Request(f"look at {uri}", None, "GET", "b/{}", (bucket_and_key(uri, "gs")[0],), fields)
+        try:
+            found = self._once(request).json(location=_text, locationType=_text)
+        except StorageError:
+            return ""
+        return f"GCP {found['location'].lower()}" if found["locationType"] == "region" else ""
+
     def list(self, prefix: str) -> Iterator[Object]:
         bucket, start = bucket_and_key(prefix, "gs")
         page: str | None = ""
@@ -487,9 +499,8 @@ class _Client(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
 
     def __init__(self, calls: Calls, retry: Retry) -> None:
         # Looking for credentials takes seconds where there are none, and an emulator wants none.
-        emulated = os.environ.get("STORAGE_EMULATOR_HOST", "") not in ("", "default")
         super().__init__(
-            token="anon" if emulated else None,
+            token="anon" if _is_emulated() else None,
             use_listings_cache=False,
             skip_instance_cache=True,
             session_kwargs={"auto_decompress": False},
@@ -585,6 +596,10 @@ class _Client(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
                     body.append(part)
                     progress(len(part))
         return response.status, response.headers, response.request_info, b"".join(body)
+
+
+def _is_emulated() -> bool:
+    return os.environ.get("STORAGE_EMULATOR_HOST", "") not in ("", "default")
 
 
 def _error(request: _Request, response: _Response) -> StorageError:

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from typing import IO, BinaryIO
 
-from curate.errors import PermissionDenied
+from curate.errors import PermissionDenied, StorageError
 from curate.log import get_logger
 from curate.requests.retry import Retry
 from curate.requests.throttle import Limiter
@@ -56,6 +56,19 @@ class S3Store:
     def limiter(self) -> Limiter:
         """What this process lets through to the service: one for all stores that were not given their own."""
         return self.service.limiter
+
+    def region(self, uri: str) -> str:
+        """Returns where a bucket of AWS is, as "AWS eu-north-1"; empty if that is not known. Not counted."""
+        if self.service.endpoint:
+            return ""
+        bucket = bucket_and_key(uri, "s3")[0]
+        # Also told to who has no rights, or asks elsewhere.
+        request = Request(f"look at {uri}", None, "HEAD", bucket, answers=frozenset({301, 307, 400, 403, 404}))
+        try:
+            found = self.service.once(request).headers.get("x-amz-bucket-region", "")
+        except StorageError:
+            return ""
+        return f"AWS {found}" if found else ""
 
     def list(self, prefix: str) -> Iterator[Object]:
         bucket, start = bucket_and_key(prefix, "s3")
