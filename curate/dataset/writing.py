@@ -37,6 +37,7 @@ class WriteOptions(TypedDict, total=False):
     drop_removed: bool
     allow_incomplete_input: bool
     allow_concurrent: bool
+    part: str | None
     keep_stages: bool
     target_task_seconds: float
     max_failed_shards: str | int | None

@@ -300,8 +300,8 @@ def _next_for_stale(prepared: Prepared, options: RunOptions) -> str:
     return f"run again with {option('redo_stale')} to replace them"
 
 
-def describe(prepared: Prepared, rivals: str = "") -> str:
-    """Returns what a run would do, for `--dry-run`; `rivals` are lines about other drivers."""
+def describe(prepared: Prepared, rivals: str = "", part: str = "") -> str:
+    """Returns what a run would do, for `--dry-run`; `rivals` are lines about other drivers, `part` is of this one."""
     done = prepared.matched.done[prepared.scope]
     lines = [
         f"job      {prepared.record.name}  (fingerprint {prepared.record.fingerprint})",
@@ -314,6 +314,8 @@ def describe(prepared: Prepared, rivals: str = "") -> str:
     if prepared.uncommitted.remove is not None:
         lines.append(f"remove   {len(prepared.uncommitted.remove):,} outputs and the ledger ({option('overwrite')})")
     lines += [f"skip     {int(done.sum()):,}: their output exists", f"run      {int((~done).sum()):,}"]
+    if part:
+        lines.append(part)
     for rank in prepared.todo[:EXAMPLES].tolist():
         shard = prepared.plan.shard(rank)
         lines.append(f"         {shard.uri} -> {shard.id}{prepared.record.suffix}")

@@ -213,7 +213,7 @@ def _without(there: JobOutputs, options: RunOptions, rows: list[int], records: l
     columns = (column.filter(mask) for column in (listing.names, listing.sizes, listing.generations))
     left = replace(listing, **dict(zip(("names", "sizes", "generations"), columns, strict=True)))
     named = {record["quarantine"] for record in records if record.get("quarantine")}.intersection(listing.quarantine)
-    if named and not options.allow_concurrent:  # else another driver may be about to name it; it is swept at the end
+    if named and not options.concurrent:  # else another driver may be about to name it; it is swept at the end
         named -= _named_by_others(replace(there, listing=left))
         quarantine = [ledger.store.stat(ledger.uri(name)) for name in sorted(named)]
     else:

@@ -102,7 +102,7 @@ class JobProgress:
         self._beat: BeatFields | None = None
         self._state = RUNNING
         self._opened = self._handed_over = False
-        self._runlog = RunLog(self.ledger, self.run_id, self._clock, self.heartbeat)
+        self._runlog = RunLog(self.ledger, self.run_id, self._clock, self.heartbeat, self._options.part)
 
     def _open(self) -> None:
         about = introduction(self._stage.record, self._options, self.started, self._stage.holes)
@@ -193,6 +193,8 @@ class JobProgress:
             "started": self.started,
             "shards": shards,
             "failures": failures,
+            # Numbers of shards of the last stage only: those of others are in their own ledgers.
+            **({"at_hand": []} if at != LAST else {}),
             "storage_calls": {
                 name: number + beat["storage_calls"].get(name, 0) for name, number in calls.as_dict().items()
             },

@@ -150,8 +150,8 @@ def _split(name: str) -> tuple[str, Format | None, Codec | None]:
 def detect(uri: str, how: ReadAs | None = None) -> Encoding:
     """Returns the encoding that the suffix of `uri` stands for, or how the file is to be read; case does not matter.
 
-    Any file is read as bytes, one of an unknown suffix also as text, `.tsv` as CSV. Raises ConfigError for any other
-    suffix, naming those that can be read, and for a file of another format than it is to be read as.
+    Any file is read as bytes, one of an unknown suffix also as text or TFRecord, `.tsv` as CSV. Raises ConfigError for
+    any other suffix, naming those that can be read, and for a file of another format than it is to be read as.
 
     >>> found = detect("gs://b/RC_2023-01.jsonl.gz")
     >>> found.format.value, found.codec
@@ -175,7 +175,8 @@ def _detect_as(uri: str, how: ReadAs, format: Format | None, codec: Codec | None
     wanted = how.format
     unknown = format is None and not lower.endswith(_IMAGES)
     is_tsv = lower.removesuffix(".gz").removesuffix(".zst").endswith(".tsv")
-    fits = format is wanted or (unknown and (wanted is Format.TEXT or (wanted is Format.CSV and is_tsv)))
+    of_any_name = wanted in (Format.TEXT, Format.TFRECORDS) or (wanted is Format.CSV and is_tsv)
+    fits = format is wanted or (unknown and of_any_name)
     if fits and (wanted is not Format.PARQUET or codec is None):
         return Encoding(wanted, codec, how)
     named = "a format that curate cannot read" if format is None else f"{format.value}{f', {codec}' if codec else ''}"

@@ -228,7 +228,7 @@ def _read(
         case Format.WEBDATASET:
             return read_webdataset(store, object, encoding.codec, schema, how, on_bad_row)
         case Format.TFRECORDS:
-            return read_tfrecords(store, object, encoding.codec, schema, on_bad_row)
+            return read_tfrecords(store, object, encoding.codec, schema, how, on_bad_row)
         case Format.NUMPY:
             return read_npy(store, object, encoding.codec, schema, how)
         case Format.IMAGE:

@@ -35,6 +35,7 @@ from curate.graph.inputs import (
 )
 from curate.graph.keys import key_of, listed, manifest_of, planned, reports_of, stages_of
 from curate.graph.upstream_books import upstream_books_of
+from curate.keywords import option
 from curate.ledger import layout
 from curate.ledger.fencing import FencedStore
 from curate.ledger.ledger import Ledger
@@ -126,6 +127,11 @@ def _compare_inputs(job: StagedJob, told: dict[str, Any], *, drop: bool) -> None
     """Compares the inputs with those that a job has, `told` by its ledger: finds whether it is done, and what it
     takes. Raises ConfigError if it does not take them."""
     before, now = read_inputs(job.ledger, told), inputs_in(job.manifest)
+    if job.segments and job.segments[-1][1] != len(before):
+        raise ConfigError(
+            f"the segments of inputs in {job.ledger.uri(layout.growth(job.listing.growth))} are not all inputs; the "
+            f"ledger is damaged: choose another --output, or start over with {option('overwrite')}"
+        )
     job.done = _all_there(job, list(before)[-1:])
     if job.done:
         now = as_before(before, now)
@@ -145,12 +151,12 @@ def _kept_segments(job: StagedJob, before: list[list[int]], stop: int) -> list[l
     """Returns the segments of a job that takes inputs up to the `stop`th: those of before, and the new one, if run
     files of the old ones were kept; else one, for all are made anew."""
     found = [*before, [before[-1][1], stop]]
-    if len(found) <= MOST_SEGMENTS:
-        stages = stages_in(job.ledger.root, job.listing.stages)
-        there = {key for _, keys in stages for key in keys}
-        if there & {key_of(one) for one in stages_of(_in_segments(job.last, found))}:
-            return found
-    return [[0, stop]]
+    there = {key for _, keys in stages_in(job.ledger.root, job.listing.stages) for key in keys}
+    # To know what stages are called may take footers of all large files.
+    if not there or len(found) > MOST_SEGMENTS:
+        return [[0, stop]]
+    kept = there & {key_of(one) for one in stages_of(_in_segments(job.last, found))}
+    return found if kept else [[0, stop]]
 
 
 def _in_segments(last: Stage, segments: list[list[int]]) -> Stage:

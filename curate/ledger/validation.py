@@ -149,11 +149,19 @@ JOB: Mapping[str, Check] = {
     "stages": many(_stage),
     "extensible": lambda value: isinstance(value, bool),
 }
+
+
+def _segments(value: Any) -> bool:
+    """Returns whether a value is ranges of numbers, one after another from 0 on, none empty."""
+    pairs = many(lambda one: many(count)(one) and len(one) == 2 and one[0] < one[1])
+    return pairs(value) and [one[0] for one in value] == [0, *(one[1] for one in value)][: len(value)]
+
+
 GROWTH: Mapping[str, Check] = {
     "run_id": one_part,
     "added": count,
     "inputs": JOB["inputs"],
-    "segments": many(lambda one: many(count)(one) and len(one) == 2),
+    "segments": _segments,
     "stages": JOB["stages"],
 }
 SUMMARY: Mapping[str, Check] = {

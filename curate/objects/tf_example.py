@@ -86,7 +86,8 @@ def framed(source: DecompressedStream) -> Iterator[tuple[bytes, bool]]:
             length, crc = _HEAD.unpack(head)
             if crc != _masked(head[:8]) or length > LARGEST_RECORD_BYTES:
                 raise CorruptInput(
-                    f"{source.uri}: record {number:,} has no length that can be read; not a TFRecord file, or damaged"
+                    f"{source.uri}: record {number:,} has no length that can be read; not a TFRecord file, damaged, or "
+                    "compressed (then its name has to end in .gz)"
                 )
             data = stream.read(length + _TAIL.size)
             if len(data) == length + _TAIL.size:

@@ -15,7 +15,7 @@ from curate.errors import ConfigError, ObjectNotFound, did_you_mean
 from curate.formats.encoding import detect
 from curate.formats.write.writer import DEFAULT_CODEC, suffix
 from curate.ledger import layout
-from curate.ledger.heartbeat import NEWEST_RUNS, RUNNING, Heartbeat, read_heartbeats
+from curate.ledger.heartbeat import NEWEST_RUNS, RUNNING, Heartbeat, newest_heartbeats
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, OutputMatch, match_outputs, sort_listing
 from curate.ledger.manifest import ShardPlan
@@ -140,7 +140,7 @@ def read_status(output: str, now: float) -> JobStatus:
 
 def status_of(found: FoundJob, now: float) -> JobStatus:
     """Returns the status of a job as it was found, without another listing of its output."""
-    beats, summary = read_heartbeats(found.ledger, found.listing.run_ids), read_summary(found.ledger, found.listing)
+    beats, summary = _read(found)
     status = _status(found, beats, summary, now)
     if not parse_stages(found.job):
         return status
@@ -150,11 +150,12 @@ def status_of(found: FoundJob, now: float) -> JobStatus:
         return replace(status, stages=reports, bytes_total=size, bytes_done=size)
     beat = max(beats, key=lambda beat: beat.updated, default=None)
     stages = find_stages(found, beat)
-    seen = {
-        key: _status(one, read_heartbeats(one.ledger, one.listing.run_ids), read_summary(one.ledger, one.listing), now)
-        for key, one in stages.there.items()
-    }
+    seen = {key: _status(one, *_read(one), now) for key, one in stages.there.items()}
     return with_stages(status, stages.planned, seen, beat)
+
+
+def _read(found: FoundJob) -> tuple[list[Heartbeat], dict[str, Any] | None]:
+    return newest_heartbeats(found.ledger, found.listing.run_ids), read_summary(found.ledger, found.listing)
 
 
 def _status(found: FoundJob, beats: list[Heartbeat], summary: Mapping[str, Any] | None, now: float) -> JobStatus:
@@ -167,10 +168,12 @@ def _status(found: FoundJob, beats: list[Heartbeat], summary: Mapping[str, Any] 
         plan.total_bytes,
         int(plan.sizes[found.matched.done].sum()),
     )
-    status = job_status(counts, beats, summary, now, max(0, len(found.listing.run_ids) - NEWEST_RUNS))
-    if status.state == RUNNING or status.counted == status.done:
+    status = job_status(counts, beats, summary, now, max(0, len(found.listing.run_ids) - max(NEWEST_RUNS, len(beats))))
+    parts = any(run.part for run in status.runs if run.state == RUNNING)
+    if (status.state == RUNNING and not parts) or status.counted == status.done:
         return status
-    # Killed before it told of its last shards, or outputs were removed since: rows are those of what is there.
+    # Killed before it told of its last shards, or outputs were removed since, or each of several drivers tells of its
+    # own: rows are those of what is there.
     books = recount(found.ledger, found.listing, plan, found.matched, found.written_as)
     if books is None:
         return status
@@ -246,7 +249,7 @@ def quick_status(output: str, now: float) -> JobStatus:
     listing = sort_listing(ledger.store.list(ledger.uri(layout.LEDGER + "/")), ledger.root)
     if not listing.has_job:
         raise _no_job(ledger, 0)
-    beats = read_heartbeats(ledger, listing.run_ids)
+    beats = newest_heartbeats(ledger, listing.run_ids)
     if not beats:
         return read_status(output, now)
     shards = max(beats, key=lambda beat: beat.updated).shards
@@ -255,7 +258,7 @@ def quick_status(output: str, now: float) -> JobStatus:
     summary = read_summary(ledger, listing)
     done = shards["done"] if summary is None else shards["total"]
     counts = JobCounts(ledger.read_job()["job"], ledger.root, shards["total"], done)
-    return job_status(counts, beats, summary, now, max(0, len(listing.run_ids) - NEWEST_RUNS))
+    return job_status(counts, beats, summary, now, max(0, len(listing.run_ids) - max(NEWEST_RUNS, len(beats))))
 
 
 def _ledger(output: str) -> Ledger:

@@ -173,8 +173,9 @@ class Projection:
 
     columns: tuple[str, ...] | None = None
     """Only these; None: all. Pushed into Parquet only."""
-    predicate: Any = None
-    """Rows for which this is not true may be left out. Pushed into Parquet only."""
+    filters: tuple[tuple[Any, str], ...] = ()
+    """Expressions, each with a reason: a row for which one is not true may be left out, and is booked as dropped for
+    the first such reason. Nothing before them drops rows. Pushed into Parquet only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,7 +102,7 @@ def test_broken_records_are_bad_rows_with_their_number() -> None:
     assert [(one.line, one.reason) for one in bad] == [
         (2, "not a tf.train.Example"),
         (3, "the checksum of the record is wrong"),
-        (4, "column 'n' has 2 values, expected one int64"),
+        (4, "column 'n' has several values, expected one int64: declare a list"),
         (6, "column 't' has a value that string cannot hold"),
     ]
     assert bad[0].raw == b"\xffabc"
@@ -117,12 +117,24 @@ def test_broken_records_are_bad_rows_with_their_number() -> None:
     assert [one.reason for one in bad] == ["column 'n' is null"]
 
 
+def test_a_feature_that_only_later_records_have_is_not_passed_over(tmp_path: Path) -> None:
+    """A bad row says what to declare; what is declared is all that is read."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.tfrecords").write_bytes(framed(example(TEXT)))
+    (folder / "b.tfrecords").write_bytes(framed(example(TEXT, FLOAT), example(TEXT)))
+    ended = curate.read_tfrecords(folder).write_parquet(tmp_path / "out", backend="inline")
+    assert (ended.books.rows_out, ended.books.quarantined) == (2, 1)
+    schema = pa.schema([("t", pa.binary())])
+    assert curate.read_tfrecords(folder, schema=schema).take_all() == [{"t": b"hi"}] * 3
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
         (framed(example(TEXT))[:-1], "ends within record 1"),
         (framed(example(TEXT)) + b"abc", "ends within record 2"),
-        (b"{}\n" * 20, "record 1 has no length that can be read; not a TFRecord file, or damaged"),
+        (b"{}\n" * 20, "record 1 has no length that can be read; not a TFRecord file, damaged"),
     ],
 )
 def test_a_file_that_cannot_be_read_on_is_refused(data: bytes, reason: str) -> None:
@@ -186,12 +198,15 @@ def test_as_a_job(tmp_path: Path) -> None:
     folder, out = tmp_path / "in", tmp_path / "out"
     folder.mkdir()
     (folder / "a.tfrecords").write_bytes(framed(example(INT, TEXT), b"\xff\xff\xff", example(FLOAT, TEXT)))
+    (folder / "c.tfrecord-00000-of-00001").write_bytes(b"")
     (folder / "b.tfrecord.gz").write_bytes(gzip.compress(framed(example(TEXT))))
     ds = curate.read_tfrecords(folder, include_paths=True)
     assert ds.schema().names == ["f", "n", "t", "path"]
     ended = ds.write_tfrecords(out, backend="inline")
     assert (ended.state, ended.books.rows_in, ended.books.rows_out, ended.books.quarantined) == ("complete", 4, 3, 1)
-    assert sorted(path.name for path in out.glob("*.gz")) == ["a.tfrecords.gz", "b.tfrecords.gz"]
+    assert sorted(path.name for path in out.glob("*.gz")) == [
+        "a.tfrecords.gz", "b.tfrecords.gz", "c.tfrecord-00000-of-00001.tfrecords.gz"
+    ]  # fmt: skip
     assert curate.read_tfrecords(out).select_columns(["t", "path"]).take_all() == [
         {"t": b"hi", "path": str(folder / name).encode()} for name in ("a.tfrecords", "a.tfrecords", "b.tfrecord.gz")
     ]

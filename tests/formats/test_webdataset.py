@@ -112,6 +112,34 @@ def test_of_every_kind_of_archive(format: int, packed: str) -> None:
     assert read_file(data, name=packed) == ([{"__key__": key, "txt": "a" * 600}], [])
 
 
+def test_a_file_that_only_later_samples_have_is_not_passed_over(tmp_path: Path) -> None:
+    """A bad row says to name it; what is named is a column, whether there is one or not."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.tar").write_bytes(archive({"1.txt": b"one"}))
+    (folder / "b.tar").write_bytes(archive({"2.txt": b"two", "2.cls": b"7", "3.txt": b"three"}))
+    ended = curate.read_webdataset(folder).write_parquet(tmp_path / "out", backend="inline")
+    assert (ended.books.rows_out, ended.books.quarantined) == (2, 1)
+    named = curate.read_webdataset(folder, suffixes=["cls", ".json", "*xt"])
+    assert [tuple(row[name] for name in ("__key__", "txt", "cls", "json")) for row in named.take_all()] == [
+        ("1", "one", None, None),
+        ("2", "two", 7, None),
+        ("3", "three", None, None),
+    ]
+
+
+def test_json_of_several_types_is_its_text() -> None:
+    """As in JSON lines; and what is written again is the same JSON."""
+    files = {"1.json": b'{"a": 1}', "2.json": b'"x"', "3.json": b"[1, null]", "4.txt": b""}
+    rows, bad = read_file(archive(files))
+    assert [row["json"] for row in rows] == ['{"a":1}', '"x"', "[1,null]", None]
+    assert bad == []
+    _, bad = read_file(archive({f"{number}.json": b"1" for number in range(1000)} | {"a.json": b'"x"'}))
+    assert [(one.line, one.raw, one.reason) for one in bad] == [
+        (1001, "a", "column 'json' is not an integer: found string")
+    ]
+
+
 def test_images_are_pixels(tmp_path: Path) -> None:
     """In RGB, whatever their mode; png stays what it was, when written again."""
     (tmp_path / "a.tar").write_bytes(

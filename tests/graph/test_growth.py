@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -46,6 +47,7 @@ from curate.testing.clock import FakeClock
 from curate.testing.stores import faulty_stores
 from jobs.dedup_exact import DedupExact
 from tests.e2e.jobs.seams import SEAMS, rows
+from tests.support.gcs_emulator import GcsEmulator
 from tests.support.harness import balanced, job_summary, outputs
 from tests.support.sweeps import Sweep, Trace
 
@@ -302,6 +304,25 @@ class TestGrown:
         complete(world.write())
         world.check()
 
+    def test_kept_run_files_of_a_bucket(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        """They are on the disk of the machine that runs the job, and are found there."""
+        monkeypatch.setenv("CURATE_SCRATCH", str(tmp_path / "scratch"))
+        world = World(root="memory://growth-of-a-bucket")
+        with GcsEmulator() as emulator:
+            for name, value in emulator.environ.items():
+                monkeypatch.setenv(name, value)
+            reads = _Calls(f"{world.root}/in/", ("read", "open"))
+            for number in range(3):
+                world.put(f"{number}", [("a", number), ("b", 1)])
+                reads.count.clear()
+                with faulty_stores(reads, retry=None):
+                    complete(world.write(output="gs://bucket/out", keep_stages=number < 2))
+                assert reads.count.keys() == {"0.parquet", f"{number}.parquet"}
+            assert not list((tmp_path / "scratch").glob("*/*"))
+            complete(world.write("whole"))
+            found = {uri.removeprefix("gs://bucket/out/"): data for uri, data in emulator.objects().items()}
+            assert outputs(found) == outputs(world.objects("whole"))
+
     def test_there_are_not_ever_more_stages(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Now and then all run files are made anew, by one stage."""
         monkeypatch.setattr(start, "MOST_SEGMENTS", 3)
@@ -347,6 +368,7 @@ class TestGrown:
         prepared, text = dry_run(*world.stage())
         assert len(prepared.todo)
         assert text.startswith("stage 1 of 3")
+        assert f"new      1 input behind the others, such as {world.root}/in/1.parquet" in text
         assert world.objects() == before
         watch = Watch(world=world)
         with faulty_stores(watch, retry=None):
@@ -369,6 +391,47 @@ class TestGrown:
         assert "_curate/summary.json" not in world.objects()
         assert complete(world.write()).dispatched == 2
         world.check()
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("inputs", "_curate/inputs/../job.json"),
+            ("inputs", "_curate/inputs/0123456789abcdef.parquet"),
+            ("segments", [[0, 1]]),
+            ("segments", [[0, 1], [2, 3]]),
+            ("segments", [[1, 2]]),
+            ("segments", [[0, 0], [0, 2]]),
+            ("segments", "all"),
+            ("stages", 7),
+        ],
+    )
+    def test_a_ledger_that_says_what_cannot_be(self, name: str, value: Any) -> None:
+        """Is damaged: nothing goes by it."""
+        world = World()
+        for number in range(2):
+            world.put(f"{number}", [("a", number)])
+            complete(world.write())
+        uri = f"{world.root}/out/{layout.growth(1)}"
+        told = orjson.loads(MemoryStore().read(uri)) | {name: value}
+        MemoryStore().delete(uri)
+        MemoryStore().publish(uri, orjson.dumps(told))
+        with pytest.raises(ConfigError, match="damaged"):
+            world.write()
+        complete(world.write(overwrite=True))
+        world.check()
+
+    def test_inputs_that_are_given_behind_others(self) -> None:
+        """Whatever they are called: they are read in the order in which they are given."""
+        world = World()
+        for name in ("7", "5", "3"):
+            world.put(name, [("a", 1), (name, 1)])
+        given = [f"{world.root}/in/{name}.parquet" for name in ("7", "5", "3")]
+        for count in (1, 2, 3):
+            complete(world.write(inputs=given[:count]))
+        complete(world.write("whole", inputs=given))
+        assert outputs(world.objects()) == outputs(world.objects("whole"))
+        with pytest.raises(ConfigError, match=r"gone: .*/in/3\.parquet"):
+            world.write(inputs=given[:2])
 
     def test_of_a_job_that_was_killed_before_it_was_complete(self) -> None:
         """What it had written stays; nothing of its stages does."""

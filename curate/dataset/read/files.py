@@ -274,9 +274,9 @@ def read_webdataset(
     (which needs pillow), and other files bytes; with `decoder=None` all are bytes. `suffixes` are the files to read:
     `["jpg", "*.json"]`. A file that a sample lacks is null.
 
-    The columns are those of the first samples. A sample with a file that cannot be decoded, or with files apart from
-    the others, is a bad row, as for `read_json`. An archive that does not end as it should is refused. It is a shard.
-    All other arguments and errors are as for `read_parquet`.
+    The columns are those of the first samples, or `suffixes`. A sample with another file, one that cannot be decoded,
+    or one that is apart from the others, is a bad row, as for `read_json`. An archive that does not end as it should is
+    refused. It is a shard. All other arguments and errors are as for `read_parquet`.
 
     >>> import tempfile, pathlib
     >>> out = pathlib.Path(tempfile.mkdtemp()) / "out"
@@ -304,8 +304,10 @@ def read_tfrecords(
 
     A feature has bytes, 32-bit floats or 64-bit integers: one value in each row where the first records have no more,
     else a list. Columns are in the order of their names. `schema` declares them instead, texts for bytes too. A record
-    with a wrong checksum, that is no Example, or that does not fit is a bad row, as for `read_json`. TensorFlow is not
-    needed. A file is a shard. All other arguments and errors are as for `read_parquet`.
+    with a wrong checksum, that is no Example, or that does not fit is a bad row, as for `read_json`; so is one with a
+    feature that the first records do not have, unless `schema` is declared. Files may have any name that does not mean
+    another format. TensorFlow is not needed. A file is a shard. All other arguments and errors are as for
+    `read_parquet`.
 
     >>> import tempfile, pathlib, pyarrow as pa
     >>> out = pathlib.Path(tempfile.mkdtemp()) / "out"

@@ -21,7 +21,7 @@ from curate.formats.encoding import Format, ReadAs
 from curate.formats.read.gathered import Build, Gathered
 from curate.formats.read.images import decoded_image, image_type
 from curate.formats.read.json_schema import infer_schema, missing_column
-from curate.formats.read.json_values import columns_of, readable
+from curate.formats.read.json_values import JSON_TEXT, columns_of, readable
 from curate.objects.bad_line import OnBadRow
 from curate.objects.stream import Codec, DecompressedStream
 from curate.objects.tar import Sample, samples
@@ -73,6 +73,16 @@ def _chosen(how: ReadAs | None) -> Callable[[str], bool]:
     )
 
 
+def _literal(how: ReadAs | None) -> list[str]:
+    """Returns the files of a sample that are named, and not by a pattern: they are columns, even if none is there."""
+    named = (how.suffixes or ()) if how is not None else ()
+    return [one.removeprefix(".") for one in named if "*" not in one and "?" not in one]
+
+
+def _decodes(how: ReadAs | None) -> bool:
+    return how is None or how.decoder
+
+
 def sample_webdataset(
     store: Store,
     object: Object,
@@ -92,13 +102,17 @@ def sample_webdataset(
             found.setdefault(KEY, pa.field(KEY, pa.string()))
             for part in sample.files:
                 found.setdefault(part, pa.field(part, _type(part, how)))
-            if how is None or how.decoder:
+            if _decodes(how):
                 objects.append({part: _loaded(data) for part, data in sample.files.items() if kind_of(part) == "json"})
             looked += sum(map(len, sample.files.values()))
             if sample.number >= _SAMPLED or looked >= _SAMPLED_BYTES:
                 break
     for field in infer_schema(object.uri, objects, None):
         found[field.name] = field
+    for part in _literal(how) if found else ():
+        if kind_of(part) == "json" and _decodes(how):
+            found.setdefault(part, pa.field(part, pa.string(), metadata=JSON_TEXT))
+        found.setdefault(part, pa.field(part, _type(part, how)))
     if wanted is None:
         return pa.schema(list(found.values()))
     for name, type in wanted.items():
@@ -111,7 +125,7 @@ def sample_webdataset(
 
 def _type(part: str, how: ReadAs | None) -> pa.DataType:
     kind = kind_of(part)
-    if how is not None and not how.decoder:
+    if not _decodes(how):
         return pa.binary()
     # A job, which is told nothing, has images as they are.
     if kind in IMAGES and how is not None:
@@ -139,15 +153,17 @@ def read_webdataset(
     how: ReadAs | None,
     on_bad_row: OnBadRow,
 ) -> Iterator[pa.Table]:
-    """Yields the samples, a block at a time; files that have no column are skipped. A sample with a file that cannot be
-    decoded, or does not fit the schema, is a bad row. Raises CorruptInput for an archive that is not whole."""
+    """Yields the samples, a block at a time. A sample with a file that cannot be decoded, or does not fit the schema,
+    is a bad row; so is one with a file that has no column, if all files are read. Raises CorruptInput for an archive
+    that is not whole."""
     chosen = _chosen(how)
+    all_read = how is not None and how.whole and how.suffixes is None
     parts = [(field.name, _decoder(field)) for field in schema if field.name != KEY]
     names = {name for name, _ in parts}
     gathered = Gathered(schema, [_build(field) for field in schema], on_bad_row)
     at = schema.names.index(KEY) if KEY in schema.names else None
     with DecompressedStream(store, object, codec) as source:
-        for sample in samples(source, lambda part: part in names and chosen(part)):
+        for sample in samples(source, lambda part: all_read or (part in names and chosen(part))):
             try:
                 values = _values(sample, parts)
             except _Misfit as misfit:
@@ -170,6 +186,10 @@ class _Misfit(Exception):
 def _values(sample: Sample, parts: Sequence[tuple[str, Callable[[bytes], Any]]]) -> list[Any]:
     if sample.broken:
         raise _Misfit(sample.broken, sample.key)
+    if more := sample.files.keys() - {name for name, _ in parts}:
+        part = min(more)
+        reason = f"it has a file {part!r}, unlike the first samples: name all files with suffixes=[...]"
+        raise _Misfit(reason, f"{sample.key}.{part}")
     values = []
     for name, decode in parts:
         data = sample.files.get(name)
@@ -199,7 +219,7 @@ def _build(field: pa.Field) -> Build:
         return lambda values, _: pa.array(values, field.type)
     if field.type == image_type(_RGB) and kind_of(field.name) in IMAGES:
         return lambda values, _: pa.concat_arrays([pa.nulls(1, field.type) if one is None else one for one in values])
-    if field.name == KEY or is_text(field.type):
+    if field.name == KEY or (is_text(field.type) and kind_of(field.name) != "json"):
         return lambda values, _: pa.array(values, field.type)
     (column,) = columns_of(pa.schema([field]))
     return lambda values, misfits: column.build(list(values), misfits)
