@@ -35,7 +35,7 @@ from curate.graph.inputs import (
 )
 from curate.graph.keys import key_of, listed, manifest_of, planned, reports_of, stages_of
 from curate.graph.upstream_books import upstream_books_of
-from curate.keywords import option
+from curate.keywords import start_over
 from curate.ledger import layout
 from curate.ledger.fencing import FencedStore
 from curate.ledger.ledger import Ledger
@@ -130,7 +130,7 @@ def _compare_inputs(job: StagedJob, told: dict[str, Any], *, drop: bool) -> None
     if job.segments and job.segments[-1][1] != len(before):
         raise ConfigError(
             f"the segments of inputs in {job.ledger.uri(layout.growth(job.listing.growth))} are not all inputs; the "
-            f"ledger is damaged: choose another output, or start over with {option('overwrite')}"
+            f"ledger is damaged: choose another output, or {start_over()}"
         )
     job.done = _all_there(job, list(before)[-1:])
     if job.done:
