@@ -11,7 +11,7 @@ from curate.arrow.batches import rechunk
 from curate.arrow.schema import conform
 from curate.arrow.unknown import all_nullable
 from curate.errors import ConfigError
-from curate.formats.bad_line import OnBadRow, RejectedRow
+from curate.formats.bad_line import OnBadRow, OnBlankLine, RejectedRow, ignored
 from curate.formats.encoding import Codec, Encoding, Format, ReadAs, detect, stem
 from curate.formats.file_columns import file_columns, filled_in, with_file_columns
 from curate.formats.from_text import has_text
@@ -162,12 +162,14 @@ def read(
     schema: pa.Schema,
     batch_rows: int,
     on_bad_row: OnBadRow,
+    on_blank_line: OnBlankLine = ignored,
 ) -> Iterator[pa.Table]:
     """Yields the slice's rows in tables of `batch_rows` rows (the last one smaller, none empty) with exactly `schema`,
     every field of which is nullable by then: a null in a field that is not makes a bad row.
 
     Memory is bounded by a block of about a MiB (Parquet: by a row group's wanted columns) and one batch. Every row that
-    cannot be read or does not fit goes to `on_bad_row`, in order, before the rows behind it are handed out.
+    cannot be read or does not fit goes to `on_bad_row`, in order, before the rows behind it are handed out;
+    likewise the number of each blank line that is left out, to `on_blank_line`.
 
     Raises CorruptInput if the object is gone, replaced, truncated or not what its name says; SchemaMismatch (Parquet,
     CSV) for a missing column or one whose type does not widen to the held one; ValueError for a slice that the encoding
@@ -177,7 +179,8 @@ def read(
     how = encoding.how
     of_file = file_columns(how).names
     inside = pa.schema([field for field in schema if field.name not in of_file])
-    rows = rechunk(_read(store, object, encoding, kind, start, stop, inside, on_bad_row), batch_rows)
+    found = _read(store, object, encoding, kind, start, stop, inside, on_bad_row, on_blank_line)
+    rows = rechunk(found, batch_rows)
     return rows if len(inside) == len(schema) else filled_in(object.uri, rows, all_nullable(schema), how)
 
 
@@ -190,6 +193,7 @@ def _read(
     stop: int,
     schema: pa.Schema,
     on_bad_row: OnBadRow,
+    on_blank_line: OnBlankLine,
 ) -> Iterator[pa.Table]:
     """Returns the rows of a slice with the columns that a file has inside."""
     how = encoding.how
@@ -201,11 +205,11 @@ def _read(
         case Format.PARQUET:
             return read_parquet(store, object, begin, end, schema, on_bad_row, how)
         case Format.JSONL:
-            return read_jsonl(store, object, encoding.codec, begin, end, schema, on_bad_row)
+            return read_jsonl(store, object, encoding.codec, begin, end, schema, on_bad_row, on_blank_line)
         case Format.TEXT if how is not None:
-            return read_lines(store, object, encoding.codec, begin, end, how, on_bad_row)
+            return read_lines(store, object, encoding.codec, begin, end, how, on_bad_row, on_blank_line)
         case Format.TEXT:
-            return read_text(store, object, encoding.codec, begin, end, schema, on_bad_row)
+            return read_text(store, object, encoding.codec, begin, end, schema, on_bad_row, on_blank_line)
         case Format.CSV:
             return read_csv(store, object, encoding.codec, schema, on_bad_row, how)
         case Format.BINARY:

@@ -55,19 +55,27 @@ class Applies(Protocol):
 
 
 def applied(
-    operator: Applies, batch: pa.Table, tally: ShardBooks, *, errors: bool = False, hold: bool = True, tries: int = 0
+    operator: Applies,
+    batch: pa.Table,
+    tally: ShardBooks,
+    *,
+    errors: bool = False,
+    hold: bool = True,
+    tries: int = 0,
+    first: int | None = None,
 ) -> Iterator[Any]:
     """Yields the tables that `batch` becomes without its bad rows, which are quarantined.
 
     Where what the operator needs is not there now (RetryLater), yields `Busy`, and calls it again for the same rows:
     what it booked and gave of them is taken back. `tries`: how often it was called for them in vain before.
+    `first`: the number of its first row among those that were read of the shard, if it has these rows.
 
     `hold`: whether a table goes on only when the whole batch did well; without, for who only looks, at once, and again.
     `errors`: whether a row that raises something else than `BadRow`, alone and twice, is bad too. Raises what the
     operator raised if no single row explains it, and at once what has nothing to do with rows: errors of a store,
     MemoryError. Raises TooManyBadRows over the budget.
     """
-    rows = batch
+    rows, places = batch, np.arange(batch.num_rows) + (first or 0)
     while True:
         error = yield from _whole(operator, rows, tally, hold)
         if error is None:
@@ -85,7 +93,9 @@ def applied(
                 yield found
                 continue
             position, reason = found
-            tally.single_out(RejectedRow(0, operator.hide(reason), operator.hide(row_text(_row(rows, position)))))
+            number = None if first is None else int(places[position])
+            text = operator.hide(row_text(_row(rows, position)))
+            tally.single_out(RejectedRow(0, operator.hide(reason), text, number))
             bad.append(position)
         if not bad:
             if isinstance(error, BadRow):
@@ -93,7 +103,7 @@ def applied(
             raise error
         good = np.ones(rows.num_rows, dtype=bool)
         good[bad] = False
-        rows = rows_where(rows, good)
+        rows, places = rows_where(rows, good), places[good]
         if not rows.num_rows:
             return
 

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from curate.arrow.schema import plain, widens
 from curate.errors import ConfigError, CorruptInput, SchemaMismatch
-from curate.formats.bad_line import OnBadRow
+from curate.formats.bad_line import RowNumbers
 from curate.formats.encoding import Encoding, Format, ReadAs, detect
 from curate.formats.file_columns import PATH, file_columns, partition_schema, with_file_columns
 from curate.formats.file_schema import refuse_mismatch
@@ -141,14 +141,16 @@ class Files(FileShards):
         return ["files", self.how.identity()]
 
     def read(self, data: Shard, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
-        return counted(self._read(data, view, batch_rows, tally.bad_row), tally)
+        # Of row groups that are left out, nobody counts the rows.
+        tally.numbers = RowNumbers() if view.predicate is None else None
+        return counted(self._read(data, view, batch_rows, tally), tally)
 
-    def _read(self, shard: Shard, view: Projection, batch_rows: int, on_bad_row: OnBadRow) -> Iterator[pa.Table]:
+    def _read(self, shard: Shard, view: Projection, batch_rows: int, tally: ShardBooks) -> Iterator[pa.Table]:
         store = open_store(shard.uri)
         object = Object(shard.uri, shard.object_bytes, shard.generation)
         encoding = detect(shard.uri, self.reading(view))
         schema = self.schema if view.columns is None else pa.schema([self.schema.field(one) for one in view.columns])
-        rest = (schema, batch_rows, on_bad_row)
+        rest = (schema, batch_rows, tally.bad_row, tally.blank_line)
         if view.predicate is None:
             yield from read(store, object, encoding, shard.kind, shard.start, shard.stop, *rest)
             return

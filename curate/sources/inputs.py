@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from curate.arrow.unknown import all_nullable, empty
 from curate.errors import CorruptInput, GenerationMismatch, ObjectNotFound
+from curate.formats.bad_line import RowNumbers
 from curate.formats.encoding import Encoding, Format, ReadAs, detect
 from curate.formats.rows import SAMPLED_FILES, read, sample_schema
 from curate.log import get_logger
@@ -139,7 +140,9 @@ class FileRows(InputFiles):
             schema=self.held[encoding.format.value],
             batch_rows=batch_rows,
             on_bad_row=tally.bad_row,
+            on_blank_line=tally.blank_line,
         )
+        tally.numbers = RowNumbers()
         yield shard.id, rank, counted(tables, tally)
 
 

@@ -58,6 +58,7 @@ def stage_tables(
     """Yields what the batches of the parts of a shard become, one part after the other; the operator is set up."""
     for how, batches in parts:
         yield from operator.stream(reading(batches, meters.read), tally, how, meters.steps)
+        tally.numbers = None
 
 
 def meters_of(operator: StageOperator) -> Meters:
