@@ -1,4 +1,4 @@
-"""Rows out of files, whatever their format."""
+"""Reads rows from files of any format."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How a job of several stages begins, and what is removed when it ends.
+"""Begins a job of several stages, and removes its stages at the end.
 
-What an exchange gives depends on all of the inputs. So these are frozen when the job begins: a run that finds others
-refuses, and says what is new, gone and changed. `job.json`, which is create-only, names them and has the seed: of two
-drivers that begin at once, one adopts what the other wrote.
+The result of an exchange depends on all inputs, so they are frozen when the job begins: a run with other inputs is
+refused, with a list of new, missing and changed ones. `job.json`, which is create-only, names them and has the seed: if
+two drivers begin at once, one adopts what the other wrote.
 """
 
 from __future__ import annotations

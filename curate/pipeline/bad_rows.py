@@ -1,18 +1,18 @@
-"""Finds the rows for which an operator raises, sets them aside, and processes the rest of their batch once, whole.
+"""Finds the rows for which an operator raises, quarantines them, and processes the rest of their batch in one call.
 
     batch ──apply──▶ tables                    the usual way: nothing else happens
             │ raises
             ▼
-    what it booked and gave is taken back ─▶ which rows? ─▶ quarantine ─▶ the rest of the batch, from the start
+    its results and counts are discarded ─▶ which rows? ─▶ quarantine ─▶ the rest of the batch, from the start
 
-`BadRow` says that a row is bad, at a position of the rows that `process` was given, or at none: then parts of the
-batch are processed, halves of halves, until single rows are found that raise it alone. Any other error is searched for
-in the same way only where the caller asks for it (a job that opted in, at a shard's last try), and a row is its cause
-only if it raises alone, twice, the same type.
+`BadRow` may give the position of the bad row in the batch. Without a position, halves of the batch are processed again
+and again, until single rows are found that raise it alone. Other errors are searched for in the same way only if the
+caller asks for it (a job that opted in, on a shard's last try); a row is the cause only if it alone raises the same
+type twice.
 
-What parts of a batch give and book goes nowhere. So the output does not depend on how a row was found, only on which
-rows were: the rest of a batch is processed in one call, as if the bad rows had never been there. An operator sees rows
-more than once, and parts of batches; one that keeps state from call to call must not count on anything else.
+Results and counts of the search are discarded, and the rest of the batch is processed in one call. So the output
+depends only on which rows are bad, not on how they were found. An operator may see rows more than once, and parts of
+batches; one that keeps state between calls must allow for that.
 """
 
 from __future__ import annotations

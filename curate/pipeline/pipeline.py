@@ -1,10 +1,10 @@
-"""What happens to the rows of a shard between reading and writing: steps, one after the other, as one generator.
+"""A pipeline: the steps between reading and writing the rows of a shard, as one generator.
 
 This is the one execution path of jobs and datasets: a job's `process` is a pipeline of one step. A step runs in the
-task that reads the shard, or in the actors of a pool that this task calls. The task is the shard's conductor either
-way: it reads, sends batches to the pools in order, takes the answers in order, and writes. So order needs no barrier,
-what is on its way is bounded by the task's share of each pool, the driver has nothing to do with any block, and a shard
-is retried, cancelled and resumed as one without pools.
+task that reads the shard, or in the actors of a pool that this task calls. In both cases the task reads, sends batches
+to the pools in order, takes the answers in order, and writes. So order needs no barrier, the batches in flight are
+bounded by the task's share of each pool, no block goes through the driver, and a shard with pools is retried, cancelled
+and resumed as one without.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What user code says about rows while a shard is processed: dropped, quarantined, counted."""
+"""The books of a shard while it is processed: rows dropped, quarantined and counted."""
 
 from __future__ import annotations
 

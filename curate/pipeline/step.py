@@ -1,4 +1,4 @@
-"""One operator of a pipeline as a worker runs it: where, with how many copies, and what it writes beside."""
+"""One operator of a pipeline in a worker: where it runs, in how many instances, and its extra outputs."""
 
 from __future__ import annotations
 

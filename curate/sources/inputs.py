@@ -1,8 +1,7 @@
-"""The files that a run is given, as what a stage reads: their rows, or the files themselves.
+"""The input files of a run as the source of a stage: their rows, or the files themselves.
 
-Outputs are named after them. A job that takes files has them as its batches: its operator is called with each, as
-others are with tables. So what it loads, hides and measures is an operator's as ever, and nothing but this file knows
-that there are no rows to read.
+Outputs are named after them. A job that processes whole files gets each file as a batch, where others get tables. So
+its operator is like any other, and only this file knows that there are no rows to read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Plain text: one row a line, its number and its text; or, as a dataset reads it, its text alone, however encoded."""
+"""Plain text: one row per line. A job gets number and text of each line; a dataset gets the text, in any encoding."""
 
 from __future__ import annotations
 
