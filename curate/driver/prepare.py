@@ -121,7 +121,10 @@ def _plan_work(prepared: Prepared, options: RunOptions) -> None:
         prepared.listing, todo.dropped, todo.dropped_outputs = found.listing, found.part, found.objects
         prepared.planned(found.plan)
     first = not len(prepared.plan)
-    same = unchanged(prepared.plan, inputs.table, prepared.growth, stores.of) if stage.rows.grows else None
+    if stage.rows.grows:
+        same = unchanged(prepared.plan, inputs.table, prepared.growth, stores.of)
+    else:
+        same = _renewed(prepared) if stage.extended is not None else None
     parts = [one for one in (same, _grow(prepared)) if one is not None]
     if parts:
         todo.part = pa.concat_tables(parts)
@@ -185,6 +188,13 @@ def _grow(prepared: Prepared) -> Any:
         if growth.new:
             get_logger(job=job.name).info("new inputs found", shards_added=len(rows[0]), shards_before=len(plan))
     return pa.concat_tables(rows) if rows else None
+
+
+def _renewed(prepared: Prepared) -> Any:
+    """Returns rows of the plan with the generations that inputs have now, None if all have theirs. Their bytes are the
+    same: a job with an exchange has taken no others (see `curate.graph.start`)."""
+    others = ~(prepared.growth.changed & prepared.matched.done)
+    return None if others.all() else replan_changed(prepared.plan, prepared.inputs, prepared.growth, others)
 
 
 def _redo_stale(prepared: Prepared) -> None:
@@ -273,8 +283,8 @@ def _next_for_stale(prepared: Prepared, options: RunOptions) -> str:
     return f"run again with {option('redo_stale')} to replace them"
 
 
-def describe(prepared: Prepared, rivals: str = "") -> str:
-    """Returns what a run would do, for `--dry-run`; `rivals` are lines about other drivers."""
+def describe(prepared: Prepared, rivals: str = "", part: str = "") -> str:
+    """Returns what a run would do, for `--dry-run`; `rivals` are lines about other drivers, `part` is of this one."""
     done = prepared.matched.done[prepared.scope]
     lines = [
         f"job      {prepared.record.name}  (fingerprint {prepared.record.fingerprint})",
@@ -287,6 +297,8 @@ def describe(prepared: Prepared, rivals: str = "") -> str:
     if prepared.uncommitted.remove is not None:
         lines.append(f"remove   {len(prepared.uncommitted.remove):,} outputs and the ledger ({option('overwrite')})")
     lines += [f"skip     {int(done.sum()):,}: their output exists", f"run      {int((~done).sum()):,}"]
+    if part:
+        lines.append(part)
     for rank in prepared.todo[:EXAMPLES].tolist():
         shard = prepared.plan.shard(rank)
         lines.append(f"         {shard.uri} -> {shard.id}{prepared.record.suffix}")

@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from curate.driver.history import RECORD_READERS, JobOutputs, our_sides, ours
 from curate.driver.options import RunOptions
 from curate.errors import ConfigError, GenerationMismatch
-from curate.formats.record import OutputFormat
 from curate.formats.write.writer import suffix
 from curate.keywords import option
 from curate.ledger import layout
@@ -26,6 +25,7 @@ from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, refuse_special
 from curate.ledger.manifest import InputDiff, ShardPlan, removal
 from curate.ledger.side_outputs import SIDES, sides_of_ids
+from curate.objects.record import OutputFormat
 from curate.stage.job_record import JobRecord
 from curate.storage import nofollow
 from curate.storage.protocol import Object, Special, Store
@@ -213,7 +213,7 @@ def _without(there: JobOutputs, options: RunOptions, rows: list[int], records: l
     columns = (column.filter(mask) for column in (listing.names, listing.sizes, listing.generations))
     left = replace(listing, **dict(zip(("names", "sizes", "generations"), columns, strict=True)))
     named = {record["quarantine"] for record in records if record.get("quarantine")}.intersection(listing.quarantine)
-    if named and not options.allow_concurrent:  # else another driver may be about to name it; it is swept at the end
+    if named and not options.concurrent:  # else another driver may be about to name it; it is swept at the end
         named -= _named_by_others(replace(there, listing=left))
         quarantine = [ledger.store.stat(ledger.uri(name)) for name in sorted(named)]
     else:

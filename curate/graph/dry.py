@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from curate.clock import Clock, SystemClock
+from curate.driver.helping import describe_part
 from curate.driver.options import RunOptions, resolve_output
 from curate.driver.prepare import describe, prepare
 from curate.driver.removal import refuse_links
@@ -20,6 +21,7 @@ from curate.ledger.run_log import new_run_id
 from curate.ledger.stages import LAST, has_scratch, stage_title, stages_root, stages_roots
 from curate.stage.stage import Stage
 from curate.storage.uris import is_local
+from curate.units import format_count
 
 
 def dry_run(last: Stage, options: RunOptions) -> tuple[Prepared, str]:
@@ -37,9 +39,13 @@ def dry_run(last: Stage, options: RunOptions) -> tuple[Prepared, str]:
         refuse_links(output)
     # Where a run would have them it knows once it is connected; here, where they are.
     try:
-        ready, prepared, text = _unfinished(last, stages_root(output, alone=has_scratch(output)), options)
+        ready, prepared, text = _unfinished(
+            last, stages_root(output, alone=has_scratch(output) and options.part is None), options
+        )
     except DamagedRun as error:
         raise ConfigError(f"{error}: run the job, which makes it again") from error
+    if job.added:
+        text = f"new      {format_count(len(job.added), 'input')} behind the others, such as {job.added[0]}\n{text}"
     return prepared, f"{_stage_text(last, ready.stage, ready.options)}\n{text}"
 
 
@@ -60,8 +66,9 @@ def _unfinished(last: Stage, root: str, options: RunOptions) -> tuple[Ready, Pre
 def _dry_stage(stage: Stage, options: RunOptions) -> tuple[Prepared, str]:
     clock = SystemClock()
     prepared = prepare(stage, options, new_run_id(clock.now()), clock)
-    rivals = running_drivers(prepared.ledger, prepared.run_ids, clock, wait=False) if prepared.has_work else []
-    return prepared, describe(prepared, describe_rivals(rivals))
+    found = prepared.run_ids if prepared.has_work else ()
+    rivals = running_drivers(prepared.ledger, found, clock, wait=False, part=options.part)
+    return prepared, describe(prepared, describe_rivals(rivals), describe_part(options.part, prepared))
 
 
 def _stage_text(last: Stage, stage: Stage, how: RunOptions) -> str:

@@ -1,6 +1,6 @@
 """Runs a job of several stages in order, and keeps the earlier stages as long as the job can resume from them.
 
-    <output>/_curate/inputs/<hash>.parquet   the inputs, as the job began with them
+    <output>/_curate/inputs/                 the inputs, as the job began with them, and those that it took since
     <output>/_curate/stages/<key>/           a stage before the last one, with a ledger of its own
 
 `keys` names the stages; `start` begins a job and removes stages when it is complete.
@@ -46,6 +46,7 @@ from curate.graph.upstream_books import upstream_books_of
 from curate.keywords import of_checkpoint, start_over
 from curate.ledger.ledger import open_ledger
 from curate.ledger.listing import match_outputs
+from curate.ledger.run_log import new_run_id
 from curate.ledger.stages import (
     LAST,
     SCRATCH,
@@ -129,14 +130,17 @@ class JobRun:
             refuse_links(output)
         try:
             with _connected(options.backend, self._backend, self._signals) as (alone, start_s):
+                # The drivers of other parts read what this one writes.
+                alone = alone and options.part is None
                 if alone:
                     refuse_planted(output)
-                job.last, options = begin(job, options, self._clock)
+                run_id = new_run_id(self._clock.now())
+                job.last, options = begin(job, options, self._clock, run_id)
                 root = stages_root(output, alone=alone)
                 if root == scratch_of(output):
                     make_scratch(output)
                 with JobProgress(
-                    job.last, options, job.ledger, self._clock, planned(job.last), lambda: job.stores.calls
+                    job.last, options, job.ledger, self._clock, planned(job.last), lambda: job.stores.calls, run_id
                 ) as course:
                     course.start_s = start_s
                     ended = self._run_stages(job, replace(options, display=course.display), root, course)
@@ -269,9 +273,8 @@ def _refuse_other_shards(stage: Stage, job: StagedJob) -> None:
     if stage.rows.grows:
         _refuse_other_files(job)
         return
-    there = stage.rows.inputs((), job.stores.of).table
-    now, then = set(there["name"].to_pylist()), set(job.plan.ids.to_pylist())
-    if now != then:
+    now, then = stage.rows.inputs((), job.stores.of).table["name"].to_pylist(), job.plan.ids.to_pylist()
+    if set(now[: len(then)] if job.last.extended is not None else now) != set(then):
         raise ConfigError(
             f"{job.ledger.root} was planned as {len(then):,} outputs, but this version of curate makes different ones "
             f"from the same rows, {len(now):,} of them; continue with the version that began it, or "

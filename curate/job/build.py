@@ -18,11 +18,11 @@ import pyarrow as pa
 
 from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError
-from curate.formats.record import OutputFormat
 from curate.job.inputs import NotListed, list_for
 from curate.job.operator import Process
 from curate.keywords import option
 from curate.ledger.side_outputs import MAIN, check_side
+from curate.objects.record import OutputFormat
 from curate.operators.protocol import Operator
 from curate.pipeline.branches import Branching
 from curate.pipeline.pipeline import Pipeline
@@ -124,7 +124,7 @@ class Built:
 
     def _ended(self, made: Stage, last: Stage) -> Stage:
         """Returns the stage that the plan ends in as that of the job."""
-        chain, with_seed = made.operator, made.seeded
+        chain, with_seed, with_segments = made.operator, made.seeded, made.extended
         assert isinstance(chain, Pipeline)
         return replace(
             made,
@@ -132,6 +132,7 @@ class Built:
             tasks=replace(made.tasks, resources=self.resources(chain)),
             operator=self.operator(chain),
             seeded=None if with_seed is None else lambda seed: self._ended(with_seed(seed), last),
+            extended=None if with_segments is None else lambda found: self._ended(with_segments(found), last),
         )
 
     def _over_checkpoints(self, last: Stage) -> Stage:

@@ -99,6 +99,15 @@ class Ledger:
             )
         return job
 
+    def read_growth(self, listing: OutputListing) -> dict[str, Any]:
+        """Returns what a job has in place of the `inputs` and `stages` of `job.json`, and its segments, as the last run
+        in the listing says that took more inputs; nothing if none did."""
+        if not listing.growth:
+            return {}
+        told = self.read_json(layout.growth(listing.growth))
+        missing = {"inputs": layout.inputs_of("?"), "segments": [], "stages": []}
+        return {name: told.get(name, other) for name, other in missing.items()}
+
     def create_schema(self, name: str, make: Callable[[], Any]) -> Any:
         """Returns the Arrow schema stored under `name`, else what `make` returns, stored: the first one holds."""
         schema = self.read_schema(name)

@@ -107,6 +107,10 @@ class Summary:
     """What restricted this run to a part of the job, as it was given: `--limit 3` or `limit=3`."""
     dropped: int = 0
     """Shards that this run took out of the job, for their inputs were removed."""
+    part: str = ""
+    """Which of several drivers of the output this run was, such as `0/4`; empty if it was the only one."""
+    by_others: int = 0
+    """Shards, of those done, that the other drivers made during this run."""
 
     def __repr__(self) -> str:
         """Returns how it ended, in a line; all of it is in `as_dict()`."""
@@ -141,6 +145,7 @@ class Summary:
             **({"missing_inputs": {"inputs": self.missing[0], "shards": self.missing[1]}} if any(self.missing) else {}),
             **({"pending": {"shards": self.pending, "restricted_by": self.only}} if self.pending else {}),
             **({"dropped_shards": self.dropped} if self.dropped else {}),
+            **({"part": self.part, "shards_by_others": self.by_others} if self.part else {}),
             **({"incomplete_input": [dict(one) for one in self.incomplete_input]} if self.incomplete_input else {}),
             **staged_as_dict(self.stages),
         }
@@ -193,4 +198,5 @@ def together(rounds: Sequence[Summary]) -> Summary:
         start_seconds=sum(one.start_seconds for one in rounds),
         calls=reduce(Calls.plus, (one.calls for one in rounds)),
         dropped=sum(one.dropped for one in rounds),
+        by_others=sum(one.by_others for one in rounds),
     )

@@ -70,6 +70,13 @@ def _stage(one: StageReport) -> str:
     )
 
 
+def _part(summary: Summary) -> list[str]:
+    if not summary.part:
+        return []
+    own = summary.done - summary.skipped - summary.by_others
+    return [f"  part     {summary.part}: {own:,} shards made here, {summary.by_others:,} by other drivers"]
+
+
 def render(summary: Summary) -> str:
     """Returns a summary as text, one fact a line, without a line end at its end: nothing in it acts on a terminal."""
     rows = summary.books
@@ -82,6 +89,7 @@ def render(summary: Summary) -> str:
         + (f" ({summary.skipped:,} skipped: their output existed)" if summary.skipped else "")
         + (f", {summary.failed:,} failed" if summary.failed else "")
         + (f", {summary.stale:,} out of date: their input changed ({option('redo_stale')})" if summary.stale else ""),
+        *_part(summary),
         f"  rows     {rows_text(rows.rows())}",
     ]
     lines += [f"             {dropped_text(reason, n)}" for reason, n in sorted(rows.dropped.items())]

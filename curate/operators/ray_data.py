@@ -37,11 +37,8 @@ FUNCTIONS: Mapping[str, str] = {
     "read_avro": _BYTES,
     "read_lerobot": _BYTES,
     "read_mcap": _BYTES,
-    "read_numpy": _BYTES,
     "read_orc": _BYTES,
-    "read_tfrecords": _BYTES,
     "read_videos": _BYTES,
-    "read_webdataset": _BYTES,
     "read_zarr": _BYTES,
     # of databases
     "read_clickhouse": _EXPORT,
@@ -61,7 +58,6 @@ FUNCTIONS: Mapping[str, str] = {
 _LOAD = "write files with write_parquet(path) and load those; each is complete or absent, and named after its input"
 _FILES = "write_parquet(path), write_json(path) or write_csv(path)"
 _PER_ROW = "write each file in a map_batches function and name it after its row, because a shard may run more than once"
-_SINK = "write write_datasink(path, sink) with a curate.Datasink of yours, which makes the bytes of an output"
 _HANDED = "pass to_arrow(), or the files of write_parquet(path)"
 _NO_REFS = "use to_arrow() or iter_batches(); no block stays in Ray's object store"
 _NO_LINEAGE = "pickle the dataset; it is a plan and runs where you load it"
@@ -115,10 +111,7 @@ METHODS: Mapping[str, str] = {
     "write_sql": _LOAD,
     "write_turbopuffer": _LOAD,
     "write_images": _PER_ROW,
-    "write_numpy": f"write write_parquet(path), where arrays are lists or tensors; for .npy files, {_SINK}",
     "write_orc": f"write {_FILES}",
-    "write_tfrecords": _SINK,
-    "write_webdataset": _SINK,
 }
 """By the name of the method of ray.data.Dataset."""
 
@@ -178,6 +171,13 @@ ARGUMENTS: Mapping[str, str] = {
     "file_extensions": _GLOB,
     "skip_paths": _GLOB,
     "catalog": "write the path of the table's files",
+    "tf_schema": "write schema=pa.schema([...]) to read; what is written has the types of the columns",
+    "encoder": "write map(...) before, with a function that makes bytes of a column",
+    "allow_pickle": "arrays of Python objects are never loaded, as they may run code; convert them to Parquet",
+    "fileselect": "write suffixes=['jpg', '*.json']",
+    "filerename": "write rename_columns({...}) behind it",
+    "verbose_open": "leave it out",
+    "expand_json": "write map(...) behind it, with a function that returns the columns",
     "tensor_column_schema": "write schema=... with a fixed_shape_tensor of pyarrow",
     "include_row_hash": "write map_batches with a function that adds the column",
     "lines": "lines and arrays are recognised automatically; leave it out",

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from curate.errors import ConfigError, TooManyBadRows
-from curate.formats.bad_line import RejectedRow, RowNumbers
-from curate.formats.quarantine import QuarantineWriter
+from curate.objects.bad_line import RejectedRow, RowNumbers
+from curate.objects.quarantine import QuarantineWriter
 from curate.tasks.books import Books
 from curate.units import parse_percent
 

@@ -17,15 +17,16 @@ from curate.exchange.kinds.base import Repartitioned
 from curate.exchange.ranges import COPIES
 from curate.exchange.run_file import CHUNK_BYTES, RunSettings
 from curate.formats.encoding import Format
-from curate.formats.record import OutputFormat
-from curate.formats.write.writer import DEFAULT_CODEC, suffix
+from curate.formats.write.writer import default_codec, suffix
+from curate.objects.record import OutputFormat
 from curate.operators.protocol import Operator
 from curate.operators.sample import RandomSample
 from curate.pipeline.pipeline import Pipeline
 from curate.pipeline.step import read_rows, task_cpus
+from curate.plan.dedup import extensible
 from curate.plan.nodes import Checkpoint, Exchanged, Marked, Plan, schema_of, sources_of
 from curate.plan.physical import End, StagePlan, apart, lower_stage, map_plans
-from curate.plan.rewrites import lacks_seed, map_bytes, seeded, size_of
+from curate.plan.rewrites import lacks_seed, map_bytes, seeded, segmented, size_of
 from curate.runtime.protocol import Resources
 from curate.sources.files import Files
 from curate.sources.inputs import FileRows
@@ -130,7 +131,7 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None, owner: Owner =
 
     Raises ConfigError for a plan whose outputs cannot be named after what it reads, and for one without an identity.
     """
-    codec = codec or DEFAULT_CODEC
+    codec = codec or default_codec(format)
     suffix(format, codec)
     end = End.RUNS if format is OutputFormat.RUN else End.FILES
     lowered = lower_stage(plan, end)
@@ -138,6 +139,8 @@ def stage_of(plan: Plan, format: OutputFormat, codec: str | None, owner: Owner =
         _stage(lowered, owner, end, {"format": format.value, "codec": codec}, lowered.asked),
         holes=tuple(one.as_dict() for source in sources_of(plan) for one in getattr(source, "holes", ())),
     )
+    if extensible(plan):
+        spec = replace(spec, extended=partial(_extended, plan, owner, spec.record))
     if lacks_seed(plan):
         spec = replace(spec, seeded=partial(_seeded, plan, owner, spec.record))
     if lowered.first is not None:
@@ -325,6 +328,12 @@ def _seeded(plan: Plan, owner: Owner, record: JobRecord, seed: int) -> Stage:
     """Returns the stage of a plan with a seed. Who asked for none asks for none the next time: its identity is the
     same, as is the job."""
     made = stage_of(seeded(plan, seed), record.format, record.codec, owner)
+    return replace(made, record=replace(made.record, identity=record.identity))
+
+
+def _extended(plan: Plan, owner: Owner, record: JobRecord, segments: tuple[tuple[int, int], ...]) -> Stage:
+    """Returns the stage of a plan whose files are in segments; its identity is the same."""
+    made = stage_of(segmented(plan, segments), record.format, record.codec, owner)
     return replace(made, record=replace(made.record, identity=record.identity))
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from curate import log
 from curate.errors import ConfigError, CorruptInput, GenerationMismatch, ObjectNotFound
-from curate.formats.record import read_record
 from curate.ledger.ledger import Ledger
+from curate.objects.record import read_record
 from curate.pipeline.classify import ForeignOutputError
 from curate.stage.job_record import JobRecord
 from curate.stage.outputs import NameConflict, books_of

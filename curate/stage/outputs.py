@@ -25,9 +25,9 @@ import xxhash
 
 from curate.errors import ConfigError, GenerationMismatch, SchemaMismatch
 from curate.exchange.run_file import RunWriter
-from curate.formats.record import read_record
 from curate.formats.write.writer import OutputWriter
 from curate.ledger.side_outputs import MAIN, RECORD_SIDE, counter
+from curate.objects.record import read_record
 from curate.pipeline.classify import ForeignOutputError
 from curate.pipeline.step import SideTable
 from curate.stage.job_record import JobRecord

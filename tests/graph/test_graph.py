@@ -29,12 +29,12 @@ from curate.driver.options import RunOptions
 from curate.errors import ConfigError, CurateError, StorageError
 from curate.exchange import ranges, run_file
 from curate.exchange.run_file import RunWriter
-from curate.formats.record import OutputFormat
 from curate.graph import graph, start, upstream
 from curate.graph.entry import dry_run, run
 from curate.ledger import stages as places
 from curate.ledger.compression import decompress
 from curate.ledger.summary import RunState, Summary
+from curate.objects.record import OutputFormat
 from curate.plan import rewrites
 from curate.plan import stages as plan_stages
 from curate.runtime.inline import InlineBackend

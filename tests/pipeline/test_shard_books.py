@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.errors import ConfigError, TooManyBadRows
-from curate.formats.bad_line import RejectedRow
+from curate.objects.bad_line import RejectedRow
 from curate.pipeline.shard_books import HOPELESS_BAD_ROWS, BadRowBudget, ShardBooks
 
 

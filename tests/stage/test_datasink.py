@@ -18,8 +18,8 @@ from curate.clock import SystemClock
 from curate.dataset.dataset import Dataset
 from curate.driver.options import RunOptions
 from curate.errors import ConfigError
-from curate.formats.record import OutputFormat
 from curate.graph.entry import run
+from curate.objects.record import OutputFormat
 from curate.observe.job import find_job, read_status
 from curate.observe.preview import preview
 from curate.observe.verify import verify

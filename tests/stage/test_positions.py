@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import curate
-from curate.formats.bad_line import RowNumbers
+from curate.objects.bad_line import RowNumbers
 from curate.observe.browse import quarantined
 from curate.observe.job import find_job
 from tests.job.inline import run_job

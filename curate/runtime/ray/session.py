@@ -31,6 +31,7 @@ from curate.errors import ConfigError
 from curate.log import ensure_configured, get_logger
 from curate.runtime import shipping
 from curate.runtime.interrupts import uninterrupted
+from curate.runtime.ray import leaving
 from curate.runtime.ray.cluster import (
     CONNECT_TIMEOUT_S,
     cluster_address,
@@ -103,6 +104,7 @@ class Session:
 
     def end(self) -> None:
         """Disconnects, and so ends a cluster that was made for this process."""
+        leaving.stop()
         if self.lasts():
             ray.shutdown()
         # Last, because Ray says goodbye.
