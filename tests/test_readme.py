@@ -23,7 +23,7 @@ TEXT = {page: (ROOT / page).read_text() for page in PAGES}
 MAIN_LINES = 250
 VARIES = re.compile(r"complete in|run +20|output |^toxicity +complete|█")
 """Lines of the console that hold times, paths, or a bar as wide as the terminal."""
-SECONDS = re.compile(r"\bin \d+\.\d+ s\b")
+SECONDS = re.compile(r"\bin \d+(?:\.\d+)? s\b")
 
 NO_VARIABLES_OF_USERS = {
     *("CURATE_FRESH_WORKER", "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "RAY_JOB_CONFIG_JSON_ENV_VAR"),

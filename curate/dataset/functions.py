@@ -189,9 +189,9 @@ class Functions(Base):
         """Keeps the rows for which `fn` is true: a pyarrow.compute expression (also as `expr`), or a function of the
         row.
 
-        Rows where an expression is null are dropped. A write counts dropped rows under `reason`. Expressions over
-        columns of Parquet files are pushed into the read: row groups that cannot match are not read. Arguments of a
-        function, and where it runs, are as for `map_batches`.
+        Rows where an expression is null are dropped. A write counts dropped rows under `reason`. First expressions over
+        columns of Parquet files, or of their folders, are pushed into the read: row groups that cannot match are not
+        read, and their rows are counted. Arguments of a function, and where it runs, are as for `map_batches`.
 
         Raises ConfigError for an expression that is not boolean or names an unknown column, and as `map_batches` does.
 

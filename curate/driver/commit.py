@@ -40,6 +40,10 @@ def commit(prepared: Prepared, options: RunOptions) -> None:
         from curate.storage.local import probe_linking
 
         probe_linking(prepared.stores.scratch)
+    elif prepared.output.startswith("s3://") and todo.job is not None:
+        from curate.storage.s3.probe import refuse_lax
+
+        refuse_lax(prepared.stores.of(prepared.output), prepared.stores.scratch)
     if todo.remove is not None:
         remove_job(ledger, prepared.record.name, prepared.run_ids, todo.remove, options)
         prepared.owned.claim(None, prepared.owned.moment())

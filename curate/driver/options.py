@@ -125,7 +125,7 @@ class RunOptions:
     """
 
     inputs: tuple[str, ...] = _option(
-        "file, directory or quoted glob, local or gs://; can be repeated",
+        "file, directory or quoted glob, local or a URI (gs://, s3://, hf://, ...); can be repeated",
         name="input",
         short="-i",
         metavar="PATH",

@@ -36,6 +36,7 @@ from curate.sources.planning import Sharding, plan_new, replan_changed
 from curate.sources.same_bytes import unchanged
 from curate.sources.upstream import holes_in, refuse_holes, warn_of_holes
 from curate.stage.stage import Stage
+from curate.storage.regions import crossings, machine_region, region_of
 from curate.storage.uris import is_local
 from curate.tasks.shard import SliceKind
 
@@ -262,12 +263,28 @@ def _warn(prepared: Prepared, options: RunOptions) -> None:
     if any(prepared.missing_inputs):
         first = int(np.flatnonzero(prepared.growth.missing)[0])
         log.warning(missing_text(*prepared.missing_inputs), example=prepared.plan.shard(first).uri)
+    for line in _crossings(prepared) if len(prepared.todo) else ():
+        log.warning(line, next="bytes that leave a region are paid for: run where the data is, or change the output")
     if prepared.matched.foreign:
         log.warning(
             "objects under the output prefix are not of this job; they are left alone",
             objects=len(prepared.matched.foreign),
             examples=prepared.matched.foreign[:EXAMPLES],
         )
+
+
+def _crossings(prepared: Prepared) -> list[str]:
+    """Returns what this run would move between regions, as far as it is known where things are."""
+    table = prepared.plan.table.take(pa.array(prepared.todo))
+    read_bytes: dict[str, int] = {}
+    for uri, size in zip(table["uri"].to_pylist(), table["size_bytes"].to_pylist(), strict=True):
+        if not is_local(uri):
+            bucket = "/".join(uri.split("/", 3)[:3])
+            read_bytes[bucket] = read_bytes.get(bucket, 0) + size
+    output = "/".join(prepared.output.split("/", 3)[:3])
+    places = read_bytes if is_local(prepared.output) else {**read_bytes, output: 0}
+    found = {bucket: region_of(bucket, prepared.stores.of(bucket)) for bucket in places}
+    return crossings(read_bytes, output, found, machine_region() if any(found.values()) else "")
 
 
 def _next_for_stale(prepared: Prepared, options: RunOptions) -> str:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from curate.driver.history import RECORD_READERS, JobOutputs, our_sides, ours
 from curate.driver.options import RunOptions
 from curate.errors import ConfigError, GenerationMismatch
+from curate.folders import nofollow
 from curate.formats.write.writer import suffix
 from curate.keywords import option
 from curate.ledger import layout
@@ -27,7 +28,6 @@ from curate.ledger.manifest import InputDiff, ShardPlan, removal
 from curate.ledger.side_outputs import SIDES, sides_of_ids
 from curate.objects.record import OutputFormat
 from curate.stage.job_record import JobRecord
-from curate.storage import nofollow
 from curate.storage.protocol import Object, Special, Store
 from curate.storage.uris import is_local
 

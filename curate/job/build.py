@@ -23,6 +23,7 @@ from curate.job.operator import Process
 from curate.keywords import option
 from curate.ledger.side_outputs import MAIN, check_side
 from curate.objects.record import OutputFormat
+from curate.operators.columns import FilterExpression
 from curate.operators.protocol import Operator
 from curate.pipeline.branches import Branching
 from curate.pipeline.pipeline import Pipeline
@@ -109,7 +110,11 @@ class Built:
         these.
         """
         if not any(isinstance(node, MOVES) for node in walk(self.plan)):
-            return self._over_checkpoints(last)
+            found = self._over_checkpoints(last)
+            first = takewhile(lambda step: isinstance(step, FilterExpression), steps_of(self.plan))
+            filters = tuple((step.expression, step.reason) for step in cast(Iterable[FilterExpression], first))
+            rows = found.rows
+            return replace(found, rows=replace(rows, filters=filters)) if isinstance(rows, FileRows) else found
 
         def from_inputs(asked: RunRequest) -> Stage:
             again = _built(self.job, Dataset(Scan(list_for(last, asked))), self.build)

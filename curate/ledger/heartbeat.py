@@ -104,7 +104,7 @@ class Heartbeat:
         updated, shards = value.get("updated", value.get("started")), value.get("shards")
         if not isinstance(updated, int | float) or not isinstance(shards, Mapping) or "total" not in shards:
             return None
-        operators, waits = value.get("operators"), value.get("waits")
+        operators, waits, at_hand = value.get("operators"), value.get("waits"), value.get("at_hand")
         inputs, missing = value.get("missing_inputs", (0, 0))
         return cls(
             value.get("run_id", run_id),
@@ -127,7 +127,7 @@ class Heartbeat:
             parse_stages(value),
             value.get("rows_running", 0),
             _part(value.get("part")),
-            tuple(one for one in value.get("at_hand", ()) if isinstance(one, int)),
+            tuple(one for one in at_hand if isinstance(one, int)) if isinstance(at_hand, list) else (),
         )
 
     @property

@@ -24,7 +24,7 @@ def fuse(source: Source, operators: tuple[Operator, ...]) -> FusedScan:
         return FusedScan(source, Projection(), operators)
     inside = source.inside.names
     columns, left = _pruned(source.schema, operators, inside)
-    filters = tuple(_filters(source.schema, operators, set(inside)))
+    filters = tuple(_filters(source.schema, operators, set(source.schema.names)))
     chosen = len(columns) < len(source.schema) or _selects(source.schema, operators)
     return FusedScan(source, Projection(columns if chosen else None, filters), left)
 
@@ -124,8 +124,8 @@ def _over(columns: set[str], operators: Sequence[Operator], schemas: Sequence[pa
 
 
 def _filters(schema: pa.Schema, operators: Sequence[Operator], there: set[str]) -> Iterator[tuple[Any, str]]:
-    """Yields the first filters that look at nothing but columns as they are in the file, those that are `there`, with
-    their reasons. Behind another one, a row that is not read might have been dropped by that."""
+    """Yields the first filters that look at nothing but columns as they are read, those that are `there`, with their
+    reasons. Behind another one, a row that is not read might have been dropped by that."""
     known: pa.Schema = schema
     for operator in operators:
         match operator:

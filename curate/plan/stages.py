@@ -240,7 +240,9 @@ def _read_sources(read: _Read, scans: Sequence[FusedScan], end: End, *, named: b
         first, read.paths = cast(Files, sources[0]), [path for one in sources for path in one.paths]
         view = scans[0].view
         how = first.reading(view)
-        read.rows = FileRows(None if view.columns is None else dict.fromkeys(view.columns), how=how)
+        read.rows = FileRows(
+            None if view.columns is None else dict.fromkeys(view.columns), how=how, filters=view.filters
+        )
         read.identity["read"] = how.identity()
         return
     else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import groupby, islice
+from itertools import islice
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -17,19 +17,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from curate.arrow.expressions import columns_of, filter_by
-from curate.arrow.schema import plain, widens
 from curate.errors import ConfigError, CorruptInput, SchemaMismatch
 from curate.formats.encoding import Encoding, Format, ReadAs, detect
 from curate.formats.file_columns import PATH, file_columns, partition_schema, with_file_columns
 from curate.formats.file_schema import refuse_mismatch
+from curate.formats.read import parquet
 from curate.formats.read.json_array import stored_as_array
-from curate.formats.read.parquet import row_groups
 from curate.formats.rows import SAMPLED_FILES, check_declared, known_schema, read
 from curate.ledger.row_buffer import BLOCK_ROWS
 from curate.objects.bad_line import RowNumbers
 from curate.pipeline.shard_books import ShardBooks, counted
 from curate.prefetch import ahead
+from curate.sources.filtered import read_filtered, row_groups
 from curate.sources.inputs import first_schema
 from curate.sources.key_types import refuse_other_types
 from curate.sources.listing import SCHEMA, list_inputs
@@ -38,7 +37,7 @@ from curate.sources.protocol import FileListing, Piece, Projection
 from curate.sources.split import bundled, shards_of
 from curate.sources.upstream import holes_in, refuse_holes, warn_of_holes
 from curate.storage.open import open_store
-from curate.storage.protocol import Object, Store
+from curate.storage.protocol import Object
 from curate.tasks.shard import Shard, SliceKind
 from curate.units import format_bytes, format_count
 
@@ -151,41 +150,10 @@ class Files(FileShards):
         object = Object(shard.uri, shard.object_bytes, shard.generation)
         encoding = detect(shard.uri, self.reading(view))
         schema = self.schema if view.columns is None else pa.schema([self.schema.field(one) for one in view.columns])
-        rest = (schema, batch_rows, tally.bad_row, tally.blank_line)
-        if not view.filters:
-            yield from read(store, object, encoding, shard.kind, shard.start, shard.stop, *rest)
-            return
-        groups = _groups(store, object, view, self.inside)
-        if shard.kind is not SliceKind.WHOLE:
-            groups = groups[shard.start : shard.stop]
-        for one in groups:
-            if one.left_out_by is not None:
-                self._leave_out(store, object, one, view, batch_rows, tally)
-        for start, stop in _ranges([one.number for one in groups if one.left_out_by is None]):
-            yield from read(store, object, encoding, SliceKind.ROW_GROUPS, start, stop, *rest)
-
-    def _leave_out(
-        self, store: Store, object: Object, group: _Group, view: Projection, batch_rows: int, tally: ShardBooks
-    ) -> None:
-        """Books the rows of a row group, which one of the filters drops whole, as dropped by that, or by one before it:
-        for those, only the columns are read that they look at."""
-        tally.books.rows_in += group.rows
-        assert group.left_out_by is not None
-        before, (_, reason) = view.filters[: group.left_out_by], view.filters[group.left_out_by]
-        left = group.rows
-        if before:
-            # One at least, which tells how many rows there are.
-            names = set(self.inside.names[:1]).union(*(columns_of(one, self.schema) for one, _ in before))
-            schema = pa.schema([field for field in self.schema if field.name in names])
-            encoding = detect(object.uri, replace(self.how, whole=False))
-            at = (SliceKind.ROW_GROUPS, group.number, group.number + 1)
-            for table in read(store, object, encoding, *at, schema, batch_rows, tally.bad_row):
-                for expression, own in before:
-                    kept = filter_by(table, expression)
-                    tally.drop(table.num_rows - kept.num_rows, own)
-                    left -= table.num_rows - kept.num_rows
-                    table = kept
-        tally.drop(left, reason)
+        if view.filters:
+            return read_filtered(store, shard, encoding, view.filters, schema, batch_rows, tally)
+        place = (shard.kind, shard.start, shard.stop)
+        return read(store, object, encoding, *place, schema, batch_rows, tally.bad_row, tally.blank_line)
 
     def reading(self, view: Projection) -> ReadAs:
         """Returns how the files are read for a view."""
@@ -220,7 +188,8 @@ class Files(FileShards):
         items = [item for item, _ in islice(self._named(), READERS)]
 
         def groups(item: Object) -> tuple[int, int]:
-            found = _groups(open_store(item.uri), item, view, self.inside)
+            encoding = detect(item.uri, self.how)
+            found = row_groups(open_store(item.uri), item, encoding, view.filters, self.schema)
             return sum(one.left_out_by is None for one in found), len(found)
 
         with ThreadPoolExecutor(READERS) as pool:
@@ -317,7 +286,7 @@ def label(shard: Shard) -> str:
 
 def _groups_of(item: Object) -> list[int] | None:
     try:
-        return row_groups(open_store(item.uri), item)
+        return parquet.row_groups(open_store(item.uri), item)
     except CorruptInput:
         # Reading it as a whole says what is wrong.
         return None
@@ -333,55 +302,3 @@ def _rows_in_footer(object: Object) -> int:
             return int(pq.read_metadata(pa.PythonFile(stream, mode="r")).num_rows)
         except pa.ArrowInvalid as error:
             raise CorruptInput(f"{object.uri}: not a whole Parquet file: {error}") from error
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """A row group of a file."""
-
-    number: int
-    rows: int
-    left_out_by: int | None = None
-    """The number of the first filter of which the statistics say that no row matches it; None: it is to be read."""
-
-
-def _groups(store: Store, object: Object, view: Projection, schema: pa.Schema) -> list[_Group]:
-    """Returns the row groups of a file, with what the statistics say of them."""
-    import pyarrow.dataset as pads
-
-    with store.open(object) as stream:
-        try:
-            fragment = pads.ParquetFileFormat().make_fragment(pa.PythonFile(stream, mode="r"))
-            there, metadata = fragment.physical_schema, fragment.metadata
-        except pa.ArrowInvalid as error:
-            raise CorruptInput(f"{object.uri}: not a whole Parquet file: {error}") from error
-        groups = [_Group(number, metadata.row_group(number).num_rows) for number in range(metadata.num_row_groups)]
-        for one in schema:
-            if not one.nullable:
-                return groups  # a null there makes a bad row, which is set aside
-            if there.names.count(one.name) != 1 or not widens(plain(there.field(one.name).type), one.type):
-                # Reading it says what is wrong, or fills a column that is missing; a file that is left out would say
-                # nothing.
-                return groups
-        for number, (expression, _) in enumerate(view.filters):
-            left = {group.id for group in fragment.subset(expression, schema=schema).row_groups}
-            groups = [
-                replace(one, left_out_by=number) if one.left_out_by is None and one.number not in left else one
-                for one in groups
-            ]
-        return groups
-
-
-def _ranges(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yields ranges of neighbours.
-
-    >>> list(_ranges([0, 1, 4]))
-    [(0, 2), (4, 5)]
-    """
-
-    def offset(pair: tuple[int, int]) -> int:
-        return pair[1] - pair[0]
-
-    for _, run in groupby(enumerate(numbers), offset):
-        members = [number for _, number in run]
-        yield members[0], members[-1] + 1

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -17,8 +18,10 @@ from hypothesis import strategies as st
 import curate
 from curate.dataset.dataset import Dataset
 from curate.ledger.summary import Summary
-from curate.sources import files
+from curate.sources import filtered as reading
 from curate.storage.memory import MemoryStore
+from jobs.filter import Filter
+from tests.job.inline import run_job
 
 _numbers = itertools.count()
 SCHEMA = pa.schema([("n", pa.int64()), ("x", pa.float64()), ("s", pa.string()), ("at", pa.int64())])
@@ -104,7 +107,16 @@ def test_rows_and_books(rows: list[Row], group: int, statistics: bool, names: li
     assert books(ds.dedup_exact("at").write_parquet(f"{root}/unique", backend="inline")) == wanted
 
 
-def test_what_is_left_out_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+WRITES: list[Callable[[Dataset, str], Summary]] = [
+    lambda ds, to: ds.write_parquet(to, backend="inline"),
+    lambda ds, to: ds.sort("at").write_parquet(to, backend="inline"),
+]
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_what_is_left_out_is_not_read(
+    write: Callable[[Dataset, str], Summary], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By the first filter: none of it. By the second: what the first one looks at."""
     rows: list[Row] = [(at // 3, 1.0, "a" if at % 2 else "b") for at in range(9)]
     root = stored(rows, 3)
@@ -114,11 +126,12 @@ def test_what_is_left_out_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append(next(one.names for one in given if isinstance(one, pa.Schema)))
         return read(*given)
 
-    read = files.read
-    monkeypatch.setattr(files, "read", watched)
-    assert books(filtered(root, ["large"]).sort("at").write_parquet(f"{root}/1", backend="inline"))[2] == {"large": 9}
+    read = reading.read
+    monkeypatch.setattr(reading, "read", watched)
+    assert books(write(filtered(root, ["large"]), f"{root}/1"))[2] == {"large": 9}
+    # By a task that is asked for the schema of no rows at all, nothing is read either.
     assert seen == []
-    kept = books(filtered(root, ["text", "large"]).sort("at").write_parquet(f"{root}/2", backend="inline"))
+    kept = books(write(filtered(root, ["text", "large"]), f"{root}/2"))
     assert kept[2] == expected(rows, ["text", "large"])[1]
     assert {*itertools.chain(*seen)} <= {"n", "s"}
 
@@ -133,6 +146,47 @@ def test_behind_what_may_drop_rows_too_nothing_is_left_out() -> None:
     odd = curate.read_parquet(f"{root}/in").filter(FILTERS["others"][0], reason="others")
     odd = odd.filter(FILTERS["large"][0], reason="large")
     assert books(odd.sort("at").write_parquet(f"{root}/odd", backend="inline")) == (3, 0, {"others": 3})
+
+
+def test_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same rows and books as of lines of text, of which all are read."""
+    rows: list[Row] = [(at // 4, 1.0, "abc"[at % 3]) for at in range(24)]
+    root = stored(rows, 4)
+    table = pq.read_table(pa.BufferReader(MemoryStore().read(f"{root}/in/0.parquet")))
+    lines = b"".join(orjson.dumps(row) + b"\n" for row in table.to_pylist())
+    MemoryStore().publish(f"{root}/lines/0.jsonl", lines)
+    job = Filter(where=["n > 2", "s != 'b'", "n < 5"])
+    seen: list[Any] = []
+    read = reading.read
+    monkeypatch.setattr(reading, "read", lambda *given: seen.append(given[4:6]) or read(*given))
+    made = [run_job(job, f"{root}/{source}", f"{root}/out-{source}") for source in ("lines", "in")]
+    assert books(made[0]) == books(made[1])
+    wanted = [row for row in table.to_pylist() if 2 < row["n"] < 5 and row["s"] != "b"]
+    for source in ("lines", "in"):
+        found = pq.read_table(pa.BufferReader(MemoryStore().read(f"{root}/out-{source}/0.parquet")))
+        assert found.to_pylist() == wanted
+    # The fourth and the fifth row group, whole; and of the last one what the first two conditions look at.
+    assert {*seen} == {(3, 5), (5, 6)}
+
+
+def test_folders() -> None:
+    """A filter of what a folder says reads nothing of the files of others, and their rows are dropped for it."""
+    root = f"memory://left-out-{next(_numbers)}"
+    for year in (2023, 2024):
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.table({"n": [1, 2, None]}), sink)
+        MemoryStore().publish(f"{root}/in/year={year}/0.parquet", sink.getvalue().to_pybytes())
+    ds = curate.read_parquet(f"{root}/in").filter(pc.field("year") == 2024, reason="other year")
+    both = ds.filter(pc.field("n") > 1, reason="small")
+    assert "[1 of 2 row groups left]" in ds.explain()
+    assert both.take_all() == [{"n": 2, "year": 2024}]
+    for number, write in enumerate(WRITES):
+        ended = write(both.with_column("at", pc.field("n")), f"{root}/out-{number}")
+        assert books(ended) == (6, 1, {"other year": 3, "small": 2})
+    assert sorted(one.uri.removeprefix(root) for one in MemoryStore().list(f"{root}/out-0/year")) == [
+        "/out-0/year=2023/0.parquet",
+        "/out-0/year=2024/0.parquet",
+    ]
 
 
 @pytest.mark.parametrize("names", [["large"], ["here", "large"]])

@@ -283,3 +283,4 @@ def test_one_driver_of_several_that_failed_does_not_end_the_job() -> None:
 @pytest.mark.parametrize("told", ["3/3", "x", 7, None, ["0/3"]])
 def test_a_part_that_makes_no_sense_is_none(told: Any) -> None:
     assert status({**part(0), "part": told}).runs[0].part == ""
+    assert parsed({**part(0), "at_hand": told}).at_hand == ()
