@@ -1,7 +1,7 @@
-"""What is taken away: a whole job, or shards whose inputs were removed, with all that was made of them.
+"""Removes a whole job, or shards whose inputs were removed, with their outputs.
 
-That shards are out is a part of the plan, published first; so every run after it, asked for it or not, removes what a
-kill has left of them. Nothing is reached through a link, and nothing is removed that could not be made again.
+The plan first records that the shards are removed, so every later run removes what a kill left of them. Links are not
+followed, and only files that can be made again are removed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the dispatcher asks of the thing that runs tasks. Two implementations: `inline` and `ray`."""
+"""The protocol of a backend, which runs tasks for the dispatcher. Two implementations: `inline` and `ray`."""
 
 from __future__ import annotations
 

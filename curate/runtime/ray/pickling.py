@@ -1,4 +1,4 @@
-"""Code as bytes: as it travels to workers, for the processes that those start themselves."""
+"""Pickled code, as it is sent to workers, for processes that a worker starts itself."""
 
 from __future__ import annotations
 
