@@ -102,9 +102,8 @@ def refuse_undeletable(store: Store, objects: Iterable[Object], why: str) -> Non
             return
         asked.add(folder)
         if not store.may_delete(one.uri):
-            who = (
-                f"this user may not write to {folder}" if is_local(one.uri) else "it lacks storage.objects.delete there"
-            )
+            right = "s3:DeleteObject" if one.uri.startswith("s3://") else "storage.objects.delete"
+            who = f"this user may not write to {folder}" if is_local(one.uri) else f"it lacks {right} there"
             raise ConfigError(
                 f"{why} would remove {one.uri}, which is not allowed: {who}; nothing was removed. Write to another "
                 "output, or run this as someone who may delete there"
