@@ -65,7 +65,8 @@ class Step:
         if not isinstance(listed, list | tuple) or not all(
             isinstance(one, str | os.PathLike) and one for one in listed
         ):
-            raise ConfigError(f"step {self.name!r}: {key} is {given!r}, expected a text, or a list of texts")
+            instead = "; the output of an earlier step is input_from" if key == "input" else ""
+            raise ConfigError(f"step {self.name!r}: {key} is {given!r}, expected a text, or a list of texts{instead}")
         return tuple(map(os.fspath, listed))
 
     @property

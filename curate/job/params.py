@@ -197,7 +197,8 @@ class Param:
             return None
         if self.many:
             if not isinstance(value, list | tuple):
-                raise ConfigError(f"{owner}.{self.name} is {value!r}, expected a list of {type_text(self.type)}")
+                such = f", such as [{value!r}]" if isinstance(value, str) and self.type is str else ""
+                raise ConfigError(f"{owner}.{self.name} is {value!r}, expected a list of {type_text(self.type)}{such}")
             return [self._check_one(item, f"{owner}.{self.name}") for item in value]
         if self.named:
             if not isinstance(value, Mapping):

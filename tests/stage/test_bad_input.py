@@ -161,7 +161,7 @@ class TestRefusedBeforeDispatch:
             run_job(Copy(), source, tmp_path / "out")
         assert (tmp_path / "out").read_bytes() == b"mine"
 
-    @pytest.mark.parametrize("output", ["s3://b/out", "gs:/b/out", "", "gs://B/out"])
+    @pytest.mark.parametrize("output", ["swift://b/out", "gs:/b/out", "", "gs://B/out"])
     def test_an_output_that_no_store_can_hold(self, source: Path, output: str) -> None:
         with pytest.raises(ConfigError, match=r"expected|did you mean"):
             run_job(Copy(), source, output)
