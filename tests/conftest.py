@@ -101,7 +101,7 @@ def _ray_as_it_was() -> Iterator[None]:
     """A run on Ray leaves this process connected, to a cluster that was made for the environment of one test; unless a
     backend of the test's module goes on with it."""
     yield
-    if (session := sys.modules.get("curate.runtime.ray.session")) is not None:
+    if (session := sys.modules.get("curate.backends.ray.session")) is not None:
         session.leave_if_unused()
 
 

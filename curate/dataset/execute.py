@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from curate.arrow.batches import first_rows
 from curate.arrow.unknown import fill_schema
+from curate.backends.make import BACKENDS, make_backend
 from curate.clock import SystemClock
 from curate.dataset.stats import LastRun, RunStats
 from curate.driver.options import RunOptions
@@ -31,7 +32,6 @@ from curate.plan.nodes import Checkpoint, known_row_count, may_be_incomplete
 from curate.plan.physical import First, Joined, Local, Physical, StagePlan, ZipRows, are_alike, cpus_of
 from curate.plan.pushdown import fuse
 from curate.plan.stages import reader_of
-from curate.runtime.backends import BACKENDS, make_backend
 from curate.runtime.protocol import Resources
 from curate.sources.files import files
 from curate.sources.protocol import Projection

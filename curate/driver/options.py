@@ -9,10 +9,10 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Required, TypedDict, Unpack
 
+from curate.backends.make import BACKENDS
 from curate.errors import ConfigError, did_you_mean
 from curate.keywords import option, shows_keywords
 from curate.observe.progress import Display, NoDisplay
-from curate.runtime.backends import BACKENDS
 from curate.storage.uris import normalise
 from curate.tasks.policy import max_failed_shards as parse_max_failed_shards
 from curate.units import parse_percent

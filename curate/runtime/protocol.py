@@ -1,4 +1,4 @@
-"""What the dispatcher asks of the thing that runs tasks. Two implementations: `inline` and `ray`."""
+"""What the dispatcher asks of the thing that runs tasks. Three implementations: `inline`, `local` and `ray`."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from curate.backends.inline import InlineBackend
 from curate.errors import ConfigError
 from curate.ledger.summary import RunState
-from curate.runtime.inline import InlineBackend
 from curate.runtime.protocol import Message, PoolSpec, Program, Resources, TaskFinished
 from tests.support.fakes import FakeClock
 from tests.support.harness import CURATION, Place, corpus, executions, job_summary, outputs, run

@@ -28,7 +28,7 @@ def machine() -> Iterator[Any]:
     """A cluster of this process alone, with two CPUs and a small object store, and a backend on it."""
     import ray
 
-    from curate.runtime.ray.backend import RayBackend
+    from curate.backends.ray.backend import RayBackend
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AUTH_MODE", "disabled")
@@ -157,7 +157,7 @@ def test_a_task_that_makes_no_other_block_is_killed(
     machine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The consumer has left, and does not wait for that."""
-    monkeypatch.setattr("curate.runtime.ray.backend.NEXT_BLOCK_S", 0.2)
+    monkeypatch.setattr("curate.backends.ray.backend.NEXT_BLOCK_S", 0.2)
     stream = stream_blocks(OneAndNoMore(tmp_path), [0, 1], machine, budget_bytes=MIB)
     next(stream)
     until(lambda: len(list(tmp_path.iterdir())) == 2)

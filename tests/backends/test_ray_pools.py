@@ -13,9 +13,9 @@ import pytest
 
 from curate.errors import ConfigError, PoolFailed
 from curate.runtime.protocol import Message, PoolSpec, Resources, Started, TaskEnd, TaskFinished
-from tests.runtime.calling import Calling, process_while
-from tests.runtime.pooling import Conducting, Serving, Slicing, leave, poison, slowly
-from tests.runtime.test_ray import begun, ends, polled
+from tests.backends.calling import Calling, process_while
+from tests.backends.polling import begun, ends, polled
+from tests.backends.pooling import Conducting, Serving, Slicing, leave, poison, slowly
 from tests.support.fakes import NEVER_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.serial]
@@ -27,7 +27,7 @@ def backend() -> Iterator[Any]:
     """A cluster of this process alone, with two CPUs, and a backend on it."""
     import ray
 
-    from curate.runtime.ray.backend import RayBackend
+    from curate.backends.ray.backend import RayBackend
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AUTH_MODE", "disabled")
@@ -215,7 +215,7 @@ def test_what_curate_itself_raises_ends_the_task(pooled: Pooled) -> None:
 )
 def test_an_actor_that_cannot_be_set_up_fails_the_run_at_once(pooled: Pooled, fails: str, says: str) -> None:
     """With its traceback; not when its time is up."""
-    from curate.runtime.ray import pools
+    from curate.backends.ray import pools
 
     began = time.monotonic()
     with pytest.raises(PoolFailed, match=rf"(?s)serving: an actor cannot be set up\n.*in setup.*{says}"):
@@ -233,7 +233,7 @@ def test_an_actor_that_dies_while_it_is_set_up_is_tried_three_times(pooled: Pool
 
 def test_an_actor_whose_setup_does_not_return_fails_the_run(pooled: Pooled, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told from one that waits for a place, and says where it is."""
-    from curate.runtime.ray import pools
+    from curate.backends.ray import pools
 
     monkeypatch.setattr(pools, "SETUP_S", 1.0)
     with pytest.raises(
@@ -326,7 +326,7 @@ def test_slots_are_those_beside_the_pools(pooled: Pooled) -> None:
 
 def test_pools_that_leave_no_room_for_a_task_are_refused(pooled: Pooled) -> None:
     """With the arithmetic, before anything is started."""
-    from curate.runtime.ray.backend import RayBackend
+    from curate.backends.ray.backend import RayBackend
 
     spec = PoolSpec("embed", Serving(pooled.folder), Resources(num_cpus=1), min_size=2)
     with pytest.raises(

@@ -1,0 +1,161 @@
+"""The processes of one backend: forked over its channel, heard through a socket each, killed by their number."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import selectors
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from curate.backends.local import spawner, wire
+from curate.backends.local.server import COMMAND, FORK, KILL, WorkerEnd
+from curate.backends.local.worker import WorkerSetup
+
+LOG_CHARS = 2000
+"""Characters of what a process printed last that are told when it died."""
+
+
+@dataclass(eq=False, slots=True)
+class Process:
+    """A process that was forked and is not known to have ended."""
+
+    number: int
+    link: socket.socket
+    inbox: wire.Inbox
+    log: str
+    hear: Callable[[Any], None]
+    """Is told what it says, in order; at last, by a WorkerEnd, how it ended."""
+    doomed: bool = False
+    """Whether it ends: it was killed, or said so."""
+
+    def say(self, value: Any) -> None:
+        """Sends a value. Who is gone is heard of by its end."""
+        with suppress(OSError):
+            wire.send(self.link, value)
+
+
+class Processes:
+    """All of a backend."""
+
+    def __init__(self) -> None:
+        self.folder, self.folders = "", ("", "")
+        """For programs, logs and sockets; for blocks."""
+        self._channel: socket.socket | None = None
+        self._news: wire.Inbox | None = None
+        self._selector = selectors.DefaultSelector()
+        self._processes: dict[int, Process] = {}
+        self._numbers = itertools.count()
+        self._program = b""
+
+    def load(self, program: bytes, wanted: Callable[[], bool]) -> None:
+        """Ends all processes; those that are forked from now on have what a pickled program imports."""
+        self.close()
+        self._program = program
+        self._attach(wanted)
+
+    def write(self, name: str, data: bytes) -> str:
+        """Writes a file that processes read, which is there until the fork server ends; returns its path."""
+        path = f"{self.folder}/{os.getpid()}-{next(_files)}-{name}"
+        Path(path).write_bytes(data)
+        return path
+
+    def fork(
+        self, program: str, environ: Mapping[str, str], hear: Callable[[Process, Any], None], **more: Any
+    ) -> Process:
+        """Forks a process; `hear` is told what it says."""
+        if self._channel is None:
+            self._attach(lambda: True)
+        assert self._channel is not None
+        number = next(self._numbers)
+        near, far = socket.socketpair()
+        log = f"{self.folder}/{os.getpid()}-{next(_files)}.log"
+        process = Process(number, near, wire.Inbox(near), log, lambda value: hear(process, value))
+        self._processes[number] = process
+        self._selector.register(near, selectors.EVENT_READ, process)
+        with far, suppress(OSError):
+            # If that fails, the server is gone, which is heard of by all processes.
+            socket.send_fds(self._channel, [COMMAND.pack(FORK, number)], [far.fileno()])
+        process.say(WorkerSetup(program, log, self.folders, dict(environ), **more))
+        return process
+
+    def kill(self, process: Process) -> None:
+        """Kills a process and all that it has started; its end is heard of."""
+        process.doomed = True
+        if self._channel is not None:
+            with suppress(OSError):
+                self._channel.sendall(COMMAND.pack(KILL, process.number))
+
+    def wait(self, timeout_s: float) -> None:
+        """Tells what was said and who has ended, waiting for the first of it."""
+        for key, _ in self._selector.select(timeout_s):
+            if key.data is None:
+                self._hear_server()
+            elif key.data.number in self._processes:
+                # Its end may have been heard of just now, with all that it said.
+                self._hear(key.data)
+
+    def close(self) -> None:
+        """Ends all processes; nothing is heard of them any more."""
+        if self._channel is not None:
+            self._selector.unregister(self._channel)
+            self._channel.close()
+            self._channel = self._news = None
+        for process in self._processes.values():
+            self._forget(process)
+        self._processes.clear()
+
+    def _attach(self, wanted: Callable[[], bool]) -> None:
+        server, self._channel = spawner.attach(self._program, wanted)
+        self.folder, self.folders = server.folder, server.folders
+        self._news = wire.Inbox(self._channel)
+        self._selector.register(self._channel, selectors.EVENT_READ)
+
+    def _hear(self, process: Process) -> None:
+        for value in process.inbox.values():
+            process.hear(value)
+        if process.inbox.ended and process.link.fileno() in self._selector.get_map():
+            # How it ended, the server tells.
+            self._selector.unregister(process.link)
+
+    def _hear_server(self) -> None:
+        assert self._news is not None
+        assert self._channel is not None
+        ends: list[WorkerEnd] = self._news.values()
+        if self._news.ended:
+            self._selector.unregister(self._channel)
+            self._channel.close()
+            self._channel = self._news = None
+            # They have ended with it.
+            told = {end.number for end in ends}
+            lost = "the process that starts workers was killed"
+            ends += [WorkerEnd(number, lost=lost) for number in self._processes if number not in told]
+        for end in ends:
+            process = self._processes.pop(end.number, None)
+            if process is not None:
+                # What it said before it died.
+                self._hear(process)
+                process.hear(end)
+                self._forget(process)
+
+    def _forget(self, process: Process) -> None:
+        with suppress(KeyError, ValueError):
+            self._selector.unregister(process.link)
+        process.link.close()
+        Path(process.log).unlink(missing_ok=True)
+
+
+_files = itertools.count()
+"""Numbers of files: several backends share a folder."""
+
+
+def last_words(process: Process) -> str:
+    """Returns what a process printed last."""
+    with suppress(OSError), open(process.log, "rb") as log:
+        log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_CHARS))
+        return log.read().decode(errors="replace").strip()
+    return ""
