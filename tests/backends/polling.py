@@ -1,4 +1,4 @@
-"""What tests of backends share: polling until enough was told."""
+"""What tests of backends share: which there are, and polling until enough was told."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from curate.runtime.protocol import BackendEvent, TaskFinished
 from tests.support.fakes import NEVER_S
+
+WORKERS = ["local", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.serial])]
+"""Backends that run tasks in other processes."""
 
 
 def polled(backend: Any, enough: Callable[[list[BackendEvent]], bool], within_s: float = NEVER_S) -> list[BackendEvent]:

@@ -13,13 +13,11 @@ import pytest
 
 from curate.runtime.protocol import BackendEvent, Message, Resources, Started, TaskEnd, TaskFinished
 from tests.backends.calling import Calling, die, process_while
-from tests.backends.polling import begun, ends, polled, the_end
+from tests.backends.polling import WORKERS, begun, ends, polled, the_end
 from tests.support.harness import wait_until
 from tests.support.nodes import alive
 
 HERE = platform.node()
-WORKERS = ["local", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.serial])]
-"""Backends that run tasks in other processes."""
 
 
 @pytest.fixture(scope="module", params=WORKERS)

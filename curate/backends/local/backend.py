@@ -46,6 +46,8 @@ from curate.units import format_bytes
 
 MESSAGE_INTERVAL_S = 0.25
 """What a bundle says is sent on at least this often."""
+KILLED_S = 0.5
+"""How long the ends of workers that were killed are waited for."""
 
 
 @dataclass(eq=False, slots=True)
@@ -62,6 +64,12 @@ class _Task:
     offers: StoredBlock | None = None
     """The block that it made and nobody took yet."""
     cancelled: bool = False
+
+    def drop(self) -> None:
+        """Removes the block that it offers, if there is one: nobody will take it."""
+        block, self.offers = self.offers, None
+        if block is not None:
+            LocalBlock(block, self.number).forget()
 
 
 @dataclass(eq=False, slots=True)
@@ -90,7 +98,7 @@ class LocalBackend:
         self._gpus: dict[str, float] = {}
         """The share of each GPU that no process holds."""
         self._processes = Processes()
-        self._program = ""
+        self._loaded = False
         self._queue: deque[_Task] = deque()
         self._tasks: dict[int, _Task] = {}
         """Those that run."""
@@ -121,9 +129,8 @@ class LocalBackend:
         """Pickles the program, once for all workers; those of the one before end."""
         del pools
         self._end_all()
-        data = shipping.pickle_value(program)
-        self._processes.load(data, lambda: not stopped())
-        self._program = self._processes.write("program", data)
+        self._processes.load([shipping.pickle_value(program)], lambda: not stopped())
+        self._loaded = True
 
     def pools(self) -> list[PoolState]:
         """Returns how the pools are doing."""
@@ -157,7 +164,7 @@ class LocalBackend:
         fresh: bool = False,
     ) -> None:
         """Begins the task if there is room for it; else `poll` does, once there is."""
-        if not self._program:
+        if not self._loaded:
             raise RuntimeError("launch before load")
         interval_s = 0.0 if announce else math.inf if pieces == 1 else MESSAGE_INTERVAL_S
         work = Work(task, pickle.dumps(payload, pickle.HIGHEST_PROTOCOL), interval_s, stream)
@@ -168,8 +175,10 @@ class LocalBackend:
 
     def poll(self, timeout_s: float) -> list[BackendEvent]:
         """Returns what was told since the last call, in the order in which it was."""
-        if not self._news and (self._queue or any(task.offers is None for task in self._tasks.values())):
-            self._processes.wait(timeout_s)
+        if not self._news:
+            # Of tasks that all stand still, there is nothing to wait for, however long.
+            waits = self._queue or any(task.offers is None for task in self._tasks.values())
+            self._processes.wait(timeout_s if waits else 0.0)
             self._begin()
         news, self._news = self._news, []
         return news
@@ -187,10 +196,13 @@ class LocalBackend:
     def cancel(self, task: int | None = None) -> None:
         """Kills the worker of a task, or those of all that run."""
         if task is None:
-            for worker in [one.worker for one in self._tasks.values() if one.worker is not None]:
+            self._queue.clear()
+            killed = [one.worker for one in self._tasks.values() if one.worker is not None]
+            for worker in killed:
                 self._processes.kill(worker.process)
                 self._leave(worker)
-            self._queue.clear()
+            # Nobody polls after this, and what they had stored is known when they have ended.
+            self._processes.wait_for([worker.process for worker in killed], KILLED_S)
             self._news.clear()
             return
         for queued in [one for one in self._queue if one.number == task]:
@@ -199,6 +211,7 @@ class LocalBackend:
         running = self._tasks.get(task)
         if running is not None and running.worker is not None:
             running.cancelled = True
+            running.drop()
             self._processes.kill(running.worker.process)
 
     def close(self) -> None:
@@ -211,9 +224,7 @@ class LocalBackend:
         self.cancel()
         self._processes.close()
         self._idle.clear()
-        if self._program:
-            Path(self._program).unlink(missing_ok=True)
-            self._program = ""
+        self._loaded = False
 
     # Tasks and workers
 
@@ -246,7 +257,7 @@ class LocalBackend:
             {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(max(1, int(self._resources.num_cpus)))}
         )
         seen = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if self._gpus else {}
-        process = self._processes.fork(self._program, {**threads, **seen}, lambda _, value: self._hear(worker, value))
+        process = self._processes.fork(0, {**threads, **seen}, lambda value: self._hear(worker, value))
         worker = _Worker(process, gpus)
         return worker
 
@@ -269,8 +280,7 @@ class LocalBackend:
             return
         del self._tasks[task.number]
         take_resources(self._free, task.needs, -1)
-        if task.offers is not None:
-            LocalBlock(task.offers, task.number).forget()
+        task.drop()
 
     def _started(self, worker: _Worker) -> None:
         if worker.task is not None and worker.task.announce:
@@ -288,7 +298,7 @@ class LocalBackend:
                     self._news.append(Message(worker.task.number, items))
             case Offer(block):
                 worker.blocks += 1
-                if worker.task is None:
+                if worker.task is None or worker.task.cancelled:
                     LocalBlock(block, 0).forget()
                 else:
                     worker.task.offers = block

@@ -6,7 +6,8 @@ import itertools
 import os
 import selectors
 import socket
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,37 +51,32 @@ class Processes:
         self._selector = selectors.DefaultSelector()
         self._processes: dict[int, Process] = {}
         self._numbers = itertools.count()
-        self._program = b""
+        self._programs: list[bytes] = []
+        self._paths: list[str] = []
+        """Files of these."""
 
-    def load(self, program: bytes, wanted: Callable[[], bool]) -> None:
-        """Ends all processes; those that are forked from now on have what a pickled program imports."""
+    def load(self, programs: Sequence[bytes], wanted: Callable[[], bool]) -> None:
+        """Ends all processes; those that are forked from now on run one of these pickled programs, and have what it
+        imports."""
         self.close()
-        self._program = program
+        self._programs = list(programs)
         self._attach(wanted)
 
-    def write(self, name: str, data: bytes) -> str:
-        """Writes a file that processes read, which is there until the fork server ends; returns its path."""
-        path = f"{self.folder}/{os.getpid()}-{next(_files)}-{name}"
-        Path(path).write_bytes(data)
-        return path
-
-    def fork(
-        self, program: str, environ: Mapping[str, str], hear: Callable[[Process, Any], None], **more: Any
-    ) -> Process:
-        """Forks a process; `hear` is told what it says."""
+    def fork(self, program: int, environ: Mapping[str, str], hear: Callable[[Any], None], **more: Any) -> Process:
+        """Forks a process for the program of that number; `hear` is told what it says."""
         if self._channel is None:
             self._attach(lambda: True)
         assert self._channel is not None
         number = next(self._numbers)
         near, far = socket.socketpair()
         log = f"{self.folder}/{os.getpid()}-{next(_files)}.log"
-        process = Process(number, near, wire.Inbox(near), log, lambda value: hear(process, value))
+        process = Process(number, near, wire.Inbox(near), log, hear)
         self._processes[number] = process
         self._selector.register(near, selectors.EVENT_READ, process)
         with far, suppress(OSError):
             # If that fails, the server is gone, which is heard of by all processes.
             socket.send_fds(self._channel, [COMMAND.pack(FORK, number)], [far.fileno()])
-        process.say(WorkerSetup(program, log, self.folders, dict(environ), **more))
+        process.say(WorkerSetup(self._paths[program], log, self.folders, dict(environ), **more))
         return process
 
     def kill(self, process: Process) -> None:
@@ -99,6 +95,12 @@ class Processes:
                 # Its end may have been heard of just now, with all that it said.
                 self._hear(key.data)
 
+    def wait_for(self, processes: Sequence[Process], timeout_s: float) -> None:
+        """Waits until all of these have ended, or the time is up."""
+        until_s = time.monotonic() + timeout_s
+        while any(one.number in self._processes for one in processes) and (left_s := until_s - time.monotonic()) > 0:
+            self.wait(left_s)
+
     def close(self) -> None:
         """Ends all processes; nothing is heard of them any more."""
         if self._channel is not None:
@@ -108,10 +110,16 @@ class Processes:
         for process in self._processes.values():
             self._forget(process)
         self._processes.clear()
+        for path in self._paths:
+            Path(path).unlink(missing_ok=True)
+        self._paths.clear()
 
     def _attach(self, wanted: Callable[[], bool]) -> None:
-        server, self._channel = spawner.attach(self._program, wanted)
+        server, self._channel = spawner.attach(self._programs, wanted)
         self.folder, self.folders = server.folder, server.folders
+        self._paths = [f"{self.folder}/{os.getpid()}-{next(_files)}-program" for _ in self._programs]
+        for path, program in zip(self._paths, self._programs, strict=True):
+            Path(path).write_bytes(program)
         self._news = wire.Inbox(self._channel)
         self._selector.register(self._channel, selectors.EVENT_READ)
 

@@ -28,6 +28,7 @@ import signal
 import socket
 import struct
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -249,15 +250,14 @@ def kill_group(pid: int) -> None:
 
 def _threads() -> Iterator[str]:
     """Yields the names of the other threads of this process."""
-    import threading
-
-    if not Path("/proc/self/task").is_dir():
-        yield from (one.name for one in threading.enumerate() if one is not threading.main_thread())
-        return
-    for one in Path("/proc/self/task").iterdir():
-        if int(one.name) != os.getpid():
+    names = {one.native_id: one.name for one in threading.enumerate() if one is not threading.main_thread()}
+    # Those of C code too, where that can be seen.
+    for task in Path("/proc/self/task").glob("*"):
+        number = int(task.name)
+        if number != os.getpid() and number not in names:
             with contextlib.suppress(OSError):
-                yield (one / "comm").read_text().strip()
+                names[number] = (task / "comm").read_text().strip()
+    yield from names.values()
 
 
 def _tell(channel: socket.socket, end: WorkerEnd) -> None:

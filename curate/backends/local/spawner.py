@@ -18,13 +18,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from curate.backends.local import server, wire
 from curate.errors import ConfigError
-from curate.log import get_logger
+from curate.log import ensure_configured, get_logger
 from curate.runtime import shipping
 
 ROOTS = ("curate", "pyarrow", "numpy", "orjson", "xxhash")
@@ -38,6 +38,10 @@ MOST_BYTES = 16 << 20
 SHARED_MEMORY = "/dev/shm"
 _OF_NO_WORKER = frozenset({"PYTEST_CURRENT_TEST", "COLUMNS", "LINES", "_"})
 """Variables that change by themselves, and that no worker looks at."""
+
+
+class _ServerGone(ConfigError):
+    """The fork server has ended."""
 
 
 class ForkServer:
@@ -131,12 +135,12 @@ class ForkServer:
             for folder in self.folders:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _gone(self) -> ConfigError:
+    def _gone(self) -> _ServerGone:
         self._process.wait()
         with contextlib.suppress(OSError):
             says = Path(f"{self.folder}/server.log").read_text(errors="replace").strip()
-            return ConfigError(f"the process that starts workers has ended: {says[-500:] or 'killed'}; run again")
-        return ConfigError("the process that starts workers was killed; run again")
+            return _ServerGone(f"the process that starts workers has ended: {says[-500:] or 'killed'}; run again")
+        return _ServerGone("the process that starts workers was killed; run again")
 
 
 _lock = threading.Lock()
@@ -147,23 +151,32 @@ _bare = False
 """Whether an import has left threads behind: then workers import by themselves what they need."""
 
 
-def attach(program: bytes, wanted: Callable[[], bool] = lambda: True) -> tuple[ForkServer, socket.socket]:
-    """Returns the server of this process and a new channel of it. It has imported what a pickled program needs.
+def attach(programs: Sequence[bytes], wanted: Callable[[], bool] = lambda: True) -> tuple[ForkServer, socket.socket]:
+    """Returns the server of this process and a new channel of it. It has imported what pickled programs need.
 
     Raises ConfigError if it does not start.
     """
-    global _server, _bare
     with _lock:
-        found = _current()
-        if not _bare:
-            found.load(modules_of(program))
-            if (threads := found.threads(wanted)) != []:
-                why = f"imports have started threads: {', '.join(threads)}" if threads else "imports do not end"
-                get_logger().warning("each worker imports its modules by itself, which takes longer", reason=why)
-                found.leave()
-                _bare, found = True, ForkServer(_setting())
-                _server = found
-        return found, found.channel()
+        try:
+            return _attached(programs, wanted)
+        except _ServerGone:
+            # It was killed just now.
+            return _attached(programs, wanted)
+
+
+def _attached(programs: Sequence[bytes], wanted: Callable[[], bool]) -> tuple[ForkServer, socket.socket]:
+    global _server, _bare
+    found = _current()
+    if not _bare:
+        found.load(modules_of(programs))
+        if (threads := found.threads(wanted)) != []:
+            why = f"imports have started threads: {', '.join(threads)}" if threads else "imports do not end"
+            ensure_configured()
+            get_logger().warning("each worker imports its modules by itself, which takes longer", reason=why)
+            found.leave()
+            _bare, found = True, ForkServer(_setting())
+            _server = found
+    return found, found.channel()
 
 
 def start() -> None:
@@ -171,7 +184,7 @@ def start() -> None:
     with _lock:
         found = _current()
         if not _bare:
-            found.load(modules_of(b""))
+            found.load(modules_of(()))
 
 
 def _current() -> ForkServer:
@@ -186,11 +199,12 @@ def _current() -> ForkServer:
     return _server
 
 
-def modules_of(program: bytes) -> list[str]:
-    """Returns the modules that a pickled program needs, and what the driver has of those that every task needs."""
+def modules_of(programs: Sequence[bytes]) -> list[str]:
+    """Returns the modules that pickled programs need, and what the driver has of those that every task needs."""
     named = set[str]()
-    with contextlib.suppress(ValueError):
-        named.update(arg for _, arg, _ in pickletools.genops(program[:MOST_BYTES]) if isinstance(arg, str))
+    for program in programs:
+        with contextlib.suppress(ValueError):
+            named.update(arg for _, arg, _ in pickletools.genops(program[:MOST_BYTES]) if isinstance(arg, str))
     # Not those of which this process alone has the code.
     named -= {module.__name__ for module in shipping.shipped()} | {"__main__"}
     found = []
