@@ -1,1 +1,1 @@
-"""Run tasks: in this process, in others of this machine, or on Ray. `curate.backends.ray` alone imports ray."""
+"""Run tasks, in this process or on Ray; which backend a name means. `curate.backends.ray` alone imports ray."""

@@ -15,7 +15,7 @@ def make_backend(name: str) -> Backend:
 
         return InlineBackend()
     if name == "local":
-        from curate.backends.local.backend import LocalBackend
+        from curate.local.backend import LocalBackend
 
         return LocalBackend()
     if name == "ray":

@@ -25,9 +25,9 @@ def machine(request: pytest.FixtureRequest) -> Iterator[Any]:
     """A backend with two CPUs, and a program that calls what it is given."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "local":
-            from curate.backends.local.backend import LocalBackend
+            from curate.local.backend import LocalBackend
 
-            patch.setattr("curate.backends.local.machine.cpus", lambda: 2.0)
+            patch.setattr("curate.local.machine.cpus", lambda: 2.0)
             backend: Any = LocalBackend()
         else:
             import ray

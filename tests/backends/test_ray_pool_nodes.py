@@ -11,8 +11,8 @@ import pytest
 from curate.runtime.protocol import PoolSpec, Resources
 from tests.backends.calling import Calling
 from tests.backends.pooling import Conducting, Serving, slowly
+from tests.backends.test_pools import Pooled, values
 from tests.backends.test_ray_nodes import Nodes
-from tests.backends.test_ray_pools import Pooled, values
 
 pytestmark = [pytest.mark.slow, pytest.mark.serial]
 

@@ -27,10 +27,10 @@ STORE_BYTES = 100 * MIB
 def machine(request: pytest.FixtureRequest) -> Iterator[Any]:
     """A backend with two CPUs; on Ray, a cluster of this process alone, with a small object store."""
     if request.param == "local":
-        from curate.backends.local.backend import LocalBackend
+        from curate.local.backend import LocalBackend
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("curate.backends.local.machine.cpus", lambda: 2.0)
+            patch.setattr("curate.local.machine.cpus", lambda: 2.0)
             backend: Any = LocalBackend()
             backend.start(Resources())
             yield backend
@@ -147,6 +147,7 @@ def test_who_stops_early_frees_tasks_and_memory(machine: Any, tmp_path: Path) ->
     assert len(list(tmp_path.iterdir())) < taken + 80
 
 
+@pytest.mark.slow
 def test_memory_stays_flat_on_a_long_stream(machine: Any, tmp_path: Path) -> None:
     """Two gigabytes, a consumer slower than the tasks: the object store holds the budget and a block for each task."""
     rows = 250_000

@@ -30,6 +30,11 @@ def packed(value: Any) -> bytes:
     return sink.getvalue()
 
 
+def unpacked(data: bytes) -> Any:
+    """Returns the value that was packed."""
+    return pickle.loads(memoryview(data)[_LENGTH.size :])
+
+
 def send(link: socket.socket, value: Any) -> None:
     """Sends a value; waits until there is room for it. Raises OSError if nobody can get it."""
     link.sendall(packed(value))
@@ -67,7 +72,7 @@ class Inbox:
             end = start + _LENGTH.size + size
             if len(self._data) < end:
                 break
-            found.append(pickle.loads(bytes(self._data[start + _LENGTH.size : end])))
+            found.append(unpacked(bytes(self._data[start:end])))
             start = end
         del self._data[:start]
         return found

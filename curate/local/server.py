@@ -35,7 +35,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from curate.backends.local import machine, wire
+from curate.local import machine, wire
 
 COMMAND = struct.Struct("<cq")
 """What the driver says: what to do, and a number."""
@@ -179,7 +179,7 @@ class _Server:
             self.selector.close()
             # The server may have died before that was asked for.
             if os.getppid() == server:
-                from curate.backends.local.worker import work
+                from curate.local.worker import work
 
                 work(socket.socket(fileno=link), server)
         except BaseException:  # noqa: BLE001 - nothing is above it: told as the interpreter would tell it

@@ -18,13 +18,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from curate.backends.local import server, wire
 from curate.errors import ConfigError
-from curate.log import ensure_configured, get_logger
+from curate.local import server, wire
+from curate.log import get_logger
 from curate.runtime import shipping
 
 ROOTS = ("curate", "pyarrow", "numpy", "orjson", "xxhash")
@@ -61,7 +61,7 @@ class ForkServer:
         """For blocks: the first with room."""
         self._control, far = socket.socketpair()
         start = (
-            f"import sys; sys.path[:] = {_path()!r}; from curate.backends.local.server import serve; "
+            f"import sys; sys.path[:] = {_path()!r}; from curate.local.server import serve; "
             f"serve({far.fileno()}, {os.getpid()}, {list(self.folders)!r})"
         )
         with far, open(f"{self.folder}/server.log", "wb") as log:
@@ -103,15 +103,12 @@ class ForkServer:
             raise self._gone() from error
         self._due += 1
 
-    def threads(self, wanted: Callable[[], bool]) -> list[str] | None:
-        """Waits for its imports as long as that is wanted; returns the threads that these left behind, None if they do
-        not end."""
+    def threads(self) -> list[str] | None:
+        """Waits for its imports; returns the threads that these left behind, None if they do not end."""
         until_s, found = time.monotonic() + IMPORT_S, list[str]()
         while self._due:
-            if not select.select([self._control], [], [], 0.25)[0]:
-                if time.monotonic() > until_s or not wanted():
-                    return None
-                continue
+            if not select.select([self._control], [], [], max(0.0, until_s - time.monotonic()))[0]:
+                return None
             try:
                 found = wire.receive(self._control)
             except (OSError, EOFError) as error:
@@ -151,27 +148,26 @@ _bare = False
 """Whether an import has left threads behind: then workers import by themselves what they need."""
 
 
-def attach(programs: Sequence[bytes], wanted: Callable[[], bool] = lambda: True) -> tuple[ForkServer, socket.socket]:
+def attach(programs: Sequence[bytes]) -> tuple[ForkServer, socket.socket]:
     """Returns the server of this process and a new channel of it. It has imported what pickled programs need.
 
     Raises ConfigError if it does not start.
     """
     with _lock:
         try:
-            return _attached(programs, wanted)
+            return _attached(programs)
         except _ServerGone:
             # It was killed just now.
-            return _attached(programs, wanted)
+            return _attached(programs)
 
 
-def _attached(programs: Sequence[bytes], wanted: Callable[[], bool]) -> tuple[ForkServer, socket.socket]:
+def _attached(programs: Sequence[bytes]) -> tuple[ForkServer, socket.socket]:
     global _server, _bare
     found = _current()
     if not _bare:
         found.load(modules_of(programs))
-        if (threads := found.threads(wanted)) != []:
+        if (threads := found.threads()) != []:
             why = f"imports have started threads: {', '.join(threads)}" if threads else "imports do not end"
-            ensure_configured()
             get_logger().warning("each worker imports its modules by itself, which takes longer", reason=why)
             found.leave()
             _bare, found = True, ForkServer(_setting())

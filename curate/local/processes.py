@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import platform
 import selectors
+import signal
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,9 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from curate.backends.local import spawner, wire
-from curate.backends.local.server import COMMAND, FORK, KILL, WorkerEnd
-from curate.backends.local.worker import WorkerSetup
+from curate.local import spawner, wire
+from curate.local.server import COMMAND, FORK, KILL, WorkerEnd
+from curate.local.worker import WorkerSetup
+from curate.runtime.protocol import TaskEnd, TaskFinished
+from curate.units import format_bytes
 
 LOG_CHARS = 2000
 """Characters of what a process printed last that are told when it died."""
@@ -55,17 +59,17 @@ class Processes:
         self._paths: list[str] = []
         """Files of these."""
 
-    def load(self, programs: Sequence[bytes], wanted: Callable[[], bool]) -> None:
+    def load(self, programs: Sequence[bytes]) -> None:
         """Ends all processes; those that are forked from now on run one of these pickled programs, and have what it
         imports."""
         self.close()
         self._programs = list(programs)
-        self._attach(wanted)
+        self._attach()
 
     def fork(self, program: int, environ: Mapping[str, str], hear: Callable[[Any], None], **more: Any) -> Process:
         """Forks a process for the program of that number; `hear` is told what it says."""
         if self._channel is None:
-            self._attach(lambda: True)
+            self._attach()
         assert self._channel is not None
         number = next(self._numbers)
         near, far = socket.socketpair()
@@ -114,8 +118,8 @@ class Processes:
             Path(path).unlink(missing_ok=True)
         self._paths.clear()
 
-    def _attach(self, wanted: Callable[[], bool]) -> None:
-        server, self._channel = spawner.attach(self._programs, wanted)
+    def _attach(self) -> None:
+        server, self._channel = spawner.attach(self._programs)
         self.folder, self.folders = server.folder, server.folders
         self._paths = [f"{self.folder}/{os.getpid()}-{next(_files)}-program" for _ in self._programs]
         for path, program in zip(self._paths, self._programs, strict=True):
@@ -161,9 +165,34 @@ _files = itertools.count()
 """Numbers of files: several backends share a folder."""
 
 
-def last_words(process: Process) -> str:
+def _last_words(process: Process) -> str:
     """Returns what a process printed last."""
     with suppress(OSError), open(process.log, "rb") as log:
         log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_CHARS))
         return log.read().decode(errors="replace").strip()
     return ""
+
+
+def end_of(
+    what: str, task: int, pid: int, process: Process, end: WorkerEnd, *, cancelled: bool = False
+) -> TaskFinished:
+    """Returns how a task ended whose process did. The first line of the detail is the same for all that is alike."""
+    if cancelled:
+        how, detail = TaskEnd.CANCELLED, f"its {what} was killed"
+    elif end.lost:
+        how, detail = TaskEnd.LOST, end.lost
+    elif end.memory:
+        how = TaskEnd.OUT_OF_MEMORY
+        detail = f"the {what} used {format_bytes(end.peak_bytes)} when its node ran out of memory\n{end.memory}"
+    else:
+        how, detail = TaskEnd.CRASHED, f"the {what} died: {_status_text(end.status)}\n{_last_words(process)}"
+    return TaskFinished(task, how, detail.strip(), platform.node(), pid, end.peak_bytes)
+
+
+def _status_text(status: int) -> str:
+    if status >= 0:
+        return f"it ended itself with status {status}"
+    with suppress(ValueError):
+        name = signal.Signals(-status).name
+        return f"killed by {name}" + (", a segmentation fault" if name == "SIGSEGV" else "")
+    return f"killed by signal {-status}"

@@ -3,7 +3,8 @@
 The driver waits for the sockets of all workers at once, and for the fork server, which tells how a worker ended. What a
 worker said before it died is in its socket then, so that nothing is left unsaid.
 
-A task holds what it asks for, of the CPUs, GPUs and memory that this machine has, and is begun once that is free.
+A task holds what it asks for, of the CPUs, GPUs and memory that this machine has, and is begun once that is free. While
+it waits for an actor of a pool, it lets go of that, and the next one starts: so actors have work while a task writes.
 """
 
 from __future__ import annotations
@@ -12,21 +13,21 @@ import math
 import os
 import pickle
 import platform
-import signal
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from curate.backends.local import machine, spawner
-from curate.backends.local.blocks import LocalBlock, StoredBlock
-from curate.backends.local.processes import Process, Processes, last_words
-from curate.backends.local.server import WorkerEnd
-from curate.backends.local.worker import Hello, Offer, Over, Said, Take, Work
 from curate.errors import ConfigError
+from curate.local import machine, spawner
+from curate.local.blocks import LocalBlock, StoredBlock
+from curate.local.pools import Pools
+from curate.local.processes import Process, Processes, end_of
+from curate.local.server import WorkerEnd
+from curate.local.worker import Hello, Offer, Over, Said, Take, Waits, Work
+from curate.log import ensure_configured
 from curate.runtime import shipping
 from curate.runtime.protocol import (
     BackendEvent,
@@ -42,7 +43,6 @@ from curate.runtime.protocol import (
     TaskFinished,
 )
 from curate.runtime.scaling import does_not_fit, fits, needs, take_resources
-from curate.units import format_bytes
 
 MESSAGE_INTERVAL_S = 0.25
 """What a bundle says is sent on at least this often."""
@@ -64,6 +64,8 @@ class _Task:
     offers: StoredBlock | None = None
     """The block that it made and nobody took yet."""
     cancelled: bool = False
+    waits: bool = False
+    """Whether it waits for an actor, and holds nothing."""
 
     def drop(self) -> None:
         """Removes the block that it offers, if there is one: nobody will take it."""
@@ -99,6 +101,7 @@ class LocalBackend:
         """The share of each GPU that no process holds."""
         self._processes = Processes()
         self._loaded = False
+        self._pools: Pools | None = None
         self._queue: deque[_Task] = deque()
         self._tasks: dict[int, _Task] = {}
         """Those that run."""
@@ -111,8 +114,6 @@ class LocalBackend:
 
         Raises ConfigError if the machine cannot hold a task beside the pools.
         """
-        if pools:
-            raise ConfigError('the backend "local" has no pools of actors yet; run with the backend "ray"')
         gpus = machine.gpus()
         has = {"CPU": machine.cpus(), "GPU": float(len(gpus)), "memory": float(machine.memory_limit())}
         if missing := does_not_fit(has, resources, pools):
@@ -120,21 +121,25 @@ class LocalBackend:
         self.close()
         self._resources, self._has, self._free = resources, has, dict(has)
         self._gpus = dict.fromkeys(gpus, 1.0)
+        ensure_configured()
         spawner.start()
         return 0.0
 
     def load(
         self, program: Program, pools: Sequence[PoolSpec] = (), *, stopped: Callable[[], bool] = lambda: False
     ) -> None:
-        """Pickles the program, once for all workers; those of the one before end."""
-        del pools
+        """Pickles the program, once for all workers; those of the one before end, and actors too."""
         self._end_all()
-        self._processes.load([shipping.pickle_value(program)], lambda: not stopped())
+        programs = [program, *(spec.program for spec in pools)]
+        self._processes.load([shipping.pickle_value(one) for one in programs])
+        if pools:
+            self._pools = Pools(pools, self._processes, needs(self._resources), self._has, self._hold)
+            self._pools.wait(stopped)
         self._loaded = True
 
     def pools(self) -> list[PoolState]:
-        """Returns how the pools are doing."""
-        return []
+        """Returns how the pools are doing, as their actors last said."""
+        return self._pools.states() if self._pools else []
 
     def waits(self) -> str:
         """Returns nothing: what this machine cannot hold was refused."""
@@ -142,7 +147,10 @@ class LocalBackend:
 
     def slots(self) -> int:
         """Returns how many tasks this machine can hold, beside the actors of pools."""
-        return fits(self._has, needs(self._resources))
+        left = dict(self._has)
+        if self._pools:
+            take_resources(left, self._pools.held())
+        return fits(left, needs(self._resources))
 
     def largest_memory(self) -> int | None:
         """Returns the bytes that all workers may hold together."""
@@ -175,6 +183,8 @@ class LocalBackend:
 
     def poll(self, timeout_s: float) -> list[BackendEvent]:
         """Returns what was told since the last call, in the order in which it was."""
+        if self._pools:
+            self._pools.tend(len(self._queue) + len(self._tasks))
         if not self._news:
             # Of tasks that all stand still, there is nothing to wait for, however long.
             waits = self._queue or any(task.offers is None for task in self._tasks.values())
@@ -197,6 +207,8 @@ class LocalBackend:
         """Kills the worker of a task, or those of all that run."""
         if task is None:
             self._queue.clear()
+            if self._pools:
+                self._pools.cancelled(self._tasks)
             killed = [one.worker for one in self._tasks.values() if one.worker is not None]
             for worker in killed:
                 self._processes.kill(worker.process)
@@ -212,6 +224,8 @@ class LocalBackend:
         if running is not None and running.worker is not None:
             running.cancelled = True
             running.drop()
+            if self._pools:
+                self._pools.cancelled([task])
             self._processes.kill(running.worker.process)
 
     def close(self) -> None:
@@ -223,6 +237,11 @@ class LocalBackend:
     def _end_all(self) -> None:
         self.cancel()
         self._processes.close()
+        if self._pools:
+            self._pools.close()
+            self._pools = None
+        # Who held it is gone, and not heard of.
+        self._free, self._gpus = dict(self._has), dict.fromkeys(self._gpus, 1.0)
         self._idle.clear()
         self._loaded = False
 
@@ -248,21 +267,48 @@ class LocalBackend:
         """Returns a worker that has nothing to do, None if one must end before there can be another."""
         if self._idle and not fresh:
             return self._idle.pop()
-        gpus = self._take_gpus(self._resources.num_gpus)
+        gpus = self._take_gpus(self._resources)
         if self._idle and (fresh or gpus is None):
             self._processes.kill(self._idle.pop().process)
         if gpus is None:
             return None
-        threads = (
-            {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(max(1, int(self._resources.num_cpus)))}
+        process = self._processes.fork(
+            0,
+            self._environ(gpus, self._resources),
+            lambda value: self._hear(worker, value),
+            pools=self._pools.addresses if self._pools else (),
         )
-        seen = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if self._gpus else {}
-        process = self._processes.fork(0, {**threads, **seen}, lambda value: self._hear(worker, value))
         worker = _Worker(process, gpus)
         return worker
 
-    def _take_gpus(self, amount: float) -> tuple[str, ...] | None:
+    def _hold(self, spec: PoolSpec) -> tuple[dict[str, str], Callable[[], None]] | None:
+        """Takes what an actor holds; returns its variables, and what gives that back. None if no GPU is free now."""
+        gpus = self._take_gpus(spec.resources)
+        if gpus is None:
+            return None
+        held = needs(spec.resources)
+        take_resources(self._free, held)
+
+        def release() -> None:
+            take_resources(self._free, held, -1)
+            self._give_gpus(gpus, spec.resources)
+
+        return self._environ(gpus, spec.resources), release
+
+    def _environ(self, gpus: tuple[str, ...], resources: Resources) -> dict[str, str]:
+        """Returns the variables of a process."""
+        found = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if self._gpus else {}
+        # As on Ray: what a library computes may depend on it.
+        threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, int(resources.num_cpus)))
+        return {"OMP_NUM_THREADS": threads, **found}
+
+    def _give_gpus(self, gpus: tuple[str, ...], resources: Resources) -> None:
+        for one in gpus:
+            self._gpus[one] += min(1.0, resources.num_gpus)
+
+    def _take_gpus(self, resources: Resources) -> tuple[str, ...] | None:
         """Returns the GPUs that a process gets, None if they are not free now."""
+        amount = resources.num_gpus
         each = min(1.0, amount)
         # Sums of tenths are not exact.
         free = [one for one, share in self._gpus.items() if share >= each - 1e-6] if amount else []
@@ -279,7 +325,8 @@ class LocalBackend:
         if task is None:
             return
         del self._tasks[task.number]
-        take_resources(self._free, task.needs, -1)
+        if not task.waits:
+            take_resources(self._free, task.needs, -1)
         task.drop()
 
     def _started(self, worker: _Worker) -> None:
@@ -296,6 +343,10 @@ class LocalBackend:
             case Said(items):
                 if worker.task is not None:
                     self._news.append(Message(worker.task.number, items))
+            case Waits(waits):
+                if worker.task is not None and worker.task.waits != waits:
+                    worker.task.waits = waits
+                    take_resources(self._free, worker.task.needs, -1 if waits else 1)
             case Offer(block):
                 worker.blocks += 1
                 if worker.task is None or worker.task.cancelled:
@@ -317,8 +368,7 @@ class LocalBackend:
                 self._ended(worker, value)
 
     def _ended(self, worker: _Worker, end: WorkerEnd) -> None:
-        for one in worker.gpus:
-            self._gpus[one] += min(1.0, self._resources.num_gpus)
+        self._give_gpus(worker.gpus, self._resources)
         if worker in self._idle:
             self._idle.remove(worker)
         for folder in self._processes.folders:
@@ -327,27 +377,4 @@ class LocalBackend:
         task = worker.task
         if task is not None:
             self._leave(worker)
-            self._news.append(_end_of(task, worker, end))
-
-
-def _end_of(task: _Task, worker: _Worker, end: WorkerEnd) -> TaskFinished:
-    """Returns how a task ended whose worker did. The first line of the detail is the same for all that is alike."""
-    if task.cancelled:
-        how, detail = TaskEnd.CANCELLED, "its worker was killed"
-    elif end.lost:
-        how, detail = TaskEnd.LOST, end.lost
-    elif end.memory:
-        how = TaskEnd.OUT_OF_MEMORY
-        detail = f"the worker used {format_bytes(end.peak_bytes)} when its node ran out of memory\n{end.memory}"
-    else:
-        how, detail = TaskEnd.CRASHED, f"the worker died: {_status_text(end.status)}\n{last_words(worker.process)}"
-    return TaskFinished(task.number, how, detail.strip(), platform.node(), worker.pid, end.peak_bytes)
-
-
-def _status_text(status: int) -> str:
-    if status >= 0:
-        return f"it ended itself with status {status}"
-    with suppress(ValueError):
-        name = signal.Signals(-status).name
-        return f"killed by {name}" + (", a segmentation fault" if name == "SIGSEGV" else "")
-    return f"killed by signal {-status}"
+            self._news.append(end_of("worker", task.number, worker.pid, worker.process, end, cancelled=task.cancelled))

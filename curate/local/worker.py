@@ -20,12 +20,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from curate.backends.local import blocks, wire
-from curate.runtime.protocol import Program, TaskEnd, TaskFinished
+from curate.local import actor, blocks, wire
+from curate.local.calls import CalledPool
+from curate.runtime.protocol import PoolUser, Program, TaskEnd, TaskFinished
 from curate.runtime.worker import guarded, in_batches, traced_end
 
 WATCH_S = 0.5
 """How often a worker sees whether its server lives, where the kernel does not end it with that."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolAddress:
+    """Where a pool is found."""
+
+    name: str
+    """What it is called in messages."""
+    board: str
+    """The file that says who is in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActorPlace:
+    """Where an actor takes calls."""
+
+    path: str
+    """Of its socket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +59,10 @@ class WorkerSetup:
     """Where its blocks go: the first of them with room."""
     environ: dict[str, str]
     """Variables that it has beside those of the server."""
+    pools: tuple[PoolAddress, ...] = ()
+    """Those that its program calls."""
+    actor: ActorPlace | None = None
+    """What makes it an actor, whose program is a pool's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +98,13 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
+class Waits:
+    """Whether the task does nothing but wait for an actor, from now on."""
+
+    waits: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Take:
     """The block was taken."""
 
@@ -99,6 +129,9 @@ def work(link: socket.socket, server: int) -> None:
     if (random := sys.modules.get("numpy.random")) is not None:
         # What was forked would draw the same numbers everywhere.
         random.seed()
+    if setup.actor is not None:
+        actor.serve(link, setup.program, setup.actor.path)
+        return
     worker = _Worker(link, setup)
     try:
         while not worker.retires:
@@ -115,6 +148,7 @@ class _Worker:
         self._link = link
         self._setup = setup
         self._program: Program | None = None
+        self._pools = [CalledPool(one.name, one.board, self._tell_waits) for one in setup.pools]
         self._blocks = 0
         """Blocks that were stored."""
 
@@ -139,7 +173,12 @@ class _Worker:
     def _items(self, work: Work) -> Iterator[Any]:
         new = self._program is None
         if self._program is None:
-            self._program = cast(Program, pickle.loads(Path(self._setup.program).read_bytes()))
+            program = cast(Program, pickle.loads(Path(self._setup.program).read_bytes()))
+            if self._pools:
+                cast(PoolUser, program).connect(self._pools)
+            self._program = program
+        for pool in self._pools:
+            pool.task = work.task
         return guarded(self._program, pickle.loads(work.payload), new=new, retire=self._retire)
 
     def _stream(self, work: Work) -> None:
@@ -157,6 +196,9 @@ class _Worker:
                 wire.receive(self._link)
             except EOFError:
                 os._exit(1)
+
+    def _tell_waits(self, waits: bool) -> None:
+        self._tell(Waits(waits))
 
     def _retire(self) -> None:
         self.retires = True

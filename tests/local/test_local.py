@@ -14,9 +14,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from curate.backends.local import machine, spawner
-from curate.backends.local.backend import LocalBackend
 from curate.errors import ConfigError
+from curate.local import machine, spawner
+from curate.local.backend import LocalBackend
 from curate.runtime.protocol import BlockReady, Message, Resources, Started, TaskEnd, TaskFinished
 from tests.backends.calling import Calling, parent_and_child, process_while, take_memory
 from tests.backends.polling import begun, ends, polled, the_end
@@ -45,8 +45,8 @@ def server() -> int:
 
 DRIVER = """
 import os, sys, time
-from curate.backends.local import machine
-from curate.backends.local.backend import LocalBackend
+from curate.local import machine
+from curate.local.backend import LocalBackend
 from curate.runtime.protocol import Resources
 from tests.backends.calling import Calling, parent_and_child
 
@@ -207,7 +207,7 @@ def test_blocks_leave_nothing_behind(backend: LocalBackend, tmp_path: Path) -> N
 
 def test_a_block_goes_where_there_is_room(tmp_path: Path) -> None:
     """Shared memory may be small: then on disk."""
-    from curate.backends.local import blocks as stored
+    from curate.local import blocks as stored
 
     table = pa.table({"n": range(100_000)})
     (tmp_path / "full").mkdir()
@@ -220,7 +220,7 @@ def test_a_block_goes_where_there_is_room(tmp_path: Path) -> None:
 
 IMPORTS = """
 import sys, threading
-from curate.backends.local.backend import LocalBackend
+from curate.local.backend import LocalBackend
 from curate.runtime.protocol import Resources, TaskFinished
 sys.path.insert(0, sys.argv[1])
 import starts
