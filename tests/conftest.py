@@ -122,6 +122,17 @@ def on_ray(_ray_head: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return _ray_head
 
 
+@pytest.fixture(params=["local", pytest.param("ray", marks=pytest.mark.serial)])
+def on_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a backend with worker processes, on which runs that name none run here, and in processes that are
+    started here."""
+    name: str = request.param
+    if name == "ray":
+        request.getfixturevalue("on_ray")
+    monkeypatch.setenv("CURATE_BACKEND", name)
+    return name
+
+
 @pytest.fixture(scope="session")
 def mode(pytestconfig: pytest.Config) -> Mode:
     """How much is tried."""

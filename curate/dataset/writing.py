@@ -222,10 +222,10 @@ class Writing(Base):
         stage = stage_of(plan, format, codec, stages)
         stage = replace(stage, tasks=replace(stage.tasks, memory_budget=self._how.memory_budget))
         given: dict[str, Any] = {"allow_incomplete_input": may_be_incomplete(plan), **options}
-        where = backend or self._how.backend or "ray"
+        where = {"backend": found} if (found := backend or self._how.backend) else {}
         shown = self._ran.begin().write(terminal_display())
         # What is in memory has no input.
-        asked = parse_run_options(input=stage.inputs or "none", output=path, backend=where, display=shown, **given)
+        asked = parse_run_options(input=stage.inputs or "none", output=path, display=shown, **where, **given)
         return run(stage, replace(asked, inputs=stage.inputs))
 
     def _partitioned(self, columns: Sequence[str]) -> Self:

@@ -48,6 +48,8 @@ class RunOption:
     below_one: str = ""
     """What is wrong with a number below 1."""
     choices: tuple[str, ...] = ()
+    variable: str = ""
+    """Environment variable that says what holds where nothing is given."""
 
 
 def _option(help: str, *, default: Any = MISSING, **how: Any) -> Any:
@@ -117,7 +119,14 @@ class RunOptions:
         check=_inputs,
     )
     output: str = _option("prefix that the outputs and the ledger go under", short="-o", metavar="PATH", check=_path)
-    backend: str = _option("where tasks run", default="ray", choices=BACKENDS, check=_backend)
+    backend: str = _option(
+        "where tasks run",
+        default="ray",
+        choices=BACKENDS,
+        check=_backend,
+        variable="CURATE_BACKEND",
+        default_text="$CURATE_BACKEND, else ray",
+    )
     limit: int | None = _option(
         "this run only: the first N shards; a run without it does the rest",
         default=None,
@@ -220,9 +229,15 @@ DEFAULTS = {name: one.default for name, one in OPTIONS.items()} | {"yes": False,
 def parse_run_options(**given: Unpack[RunArguments]) -> RunOptions:
     """Returns the options of a run. Raises ConfigError for an invalid one, before anything is read."""
     values: dict[str, Any] = dict(given)
+    for name, one in OPTIONS.items():
+        variable = one.metadata["option"].variable
+        if variable and values.get(name) is None and os.environ.get(variable):
+            values[name] = os.environ[variable]
     for name in [name for name in OPTIONS if name in values]:
         how: RunOption = OPTIONS[name].metadata["option"]
         value = values.pop(name)
+        if value is None and how.variable:
+            continue
         if how.below_one and value is not None and value < 1:
             raise ConfigError(f"{option(name, value)} {how.below_one}, at least 1")
         values[OPTIONS[name].name] = how.check(value)
