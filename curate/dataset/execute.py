@@ -56,8 +56,8 @@ class Options:
     """
 
     backend: str | None = None
-    """Where rows are made: `inline`, in this process, or as tasks on `ray`. None: those that are consumed in this
-    process, those that are written on Ray."""
+    """Where rows are made: `inline`, in this process, or as tasks on `local`, in other processes of this machine, or on
+    `ray`. None: those that are consumed in this process, those that are written on Ray."""
     block_bytes: int = 128 << 20
     """Bytes at which rows on their way to the consumer become a block; the first ones are smaller."""
     memory_budget: int | None = None

@@ -222,10 +222,11 @@ class Writing(Base):
         stage = stage_of(plan, format, codec, stages)
         stage = replace(stage, tasks=replace(stage.tasks, memory_budget=self._how.memory_budget))
         given: dict[str, Any] = {"allow_incomplete_input": may_be_incomplete(plan), **options}
-        where = {"backend": found} if (found := backend or self._how.backend) else {}
+        if where := backend or self._how.backend:
+            given["backend"] = where
         shown = self._ran.begin().write(terminal_display())
         # What is in memory has no input.
-        asked = parse_run_options(input=stage.inputs or "none", output=path, display=shown, **where, **given)
+        asked = parse_run_options(input=stage.inputs or "none", output=path, display=shown, **given)
         return run(stage, replace(asked, inputs=stage.inputs))
 
     def _partitioned(self, columns: Sequence[str]) -> Self:
