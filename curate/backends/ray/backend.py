@@ -236,7 +236,9 @@ class RayBackend:
             check()
             yield _packed(_whereabouts())
             interval_s, task, work = pickle.loads(payload)
-            yield from map(_packed, in_batches(_run(key, reference, addresses, task, work), interval_s))
+            for batch in in_batches(_run(key, reference, addresses, task, work), interval_s):
+                # Ray sends something into the generator: a `map` would not take it.
+                yield _packed(batch)
 
         def run_stream(payload: bytes) -> Iterator[Any]:
             check()
